@@ -12,6 +12,7 @@ from state_backends import StateBackend, open_backend
 from tests.protocol.engine import World, in_memory, until_idle
 from tests.protocol.several_world import CELLS, SeveralWorld
 from wal_sink.errors import SegmentNotVisible
+from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import POLL_BILLED_S
 from wal_sink.progress.report import REPORT_BILLED_S
 from wal_sink.protocol.retention import Retention
@@ -140,6 +141,22 @@ def test_idle_flusher_sees_an_operator_within_a_quarter() -> None:
             world.clock.us += 900_000_001
         assert flusher.run_once().idle
         assert "list state/" in counting.requests()
+
+
+def test_clock_set_back_does_not_let_a_flusher_rest_longer() -> None:
+    """A quarter of an hour is one of the monotonic clock."""
+    world = World(*in_memory())
+    world.run().batch([("a", 1)])
+    counting = world.log_backend = Counting(world.log_backend)
+    monotonic_s = 0.0
+    flusher = Flusher(
+        world.flusher().pipeline, clock_us=world.clock, monotonic_s=lambda: monotonic_s
+    )
+    until_idle(flusher)
+    counting.requests()
+    monotonic_s, world.clock.us = 901.0, world.clock.us - 86_400_000_000
+    assert flusher.run_once().idle
+    assert "list state/" in counting.requests()
 
 
 def test_old_query_costs_what_a_young_one_costs(world: World) -> None:

@@ -90,11 +90,12 @@ class _Rest(NamedTuple):
     """A target has all that is completed: as long as `commits/` stays as it is, no pass reads the state."""
 
     committed: int
-    until_us: int
-    """When something may be trimmed; at least each quarter of an hour, since operators change the state."""
+    until_s: float
+    """When something may be trimmed, by the monotonic clock; a quarter of an hour at most, since operators
+    change the state."""
 
 
-_REST_US = 900_000_000
+_REST_S = 900.0
 _ALL_FLUSHED = "everything checkpointed is flushed"
 
 _AGAIN = Pass(idle=False, why="another process has changed the log")
@@ -109,6 +110,7 @@ class Flusher:
 
     :param reporter: told what the flusher does, before it does it, and what it has delivered; None: silent.
     :param clock_us: microseconds since 1970.
+    :param monotonic_s: seconds, never backwards.
     :param write_rows: writes the rows of a window.
     """
 
@@ -118,12 +120,14 @@ class Flusher:
         reporter: Reporter | None = None,
         *,
         clock_us: Callable[[], int] = now_us,
+        monotonic_s: Callable[[], float] = time.monotonic,
         write_rows: WriteRows = WriteInThread(),  # noqa: B008 - without a rate it keeps nothing
     ) -> None:
         self.pipeline = pipeline
         self.reporter = reporter or Reporter(None, pipeline.target_name)
         self._store, self._name = pipeline.store, pipeline.target_name
         self._clock_us = clock_us
+        self._monotonic_s = monotonic_s
         self._write_rows = write_rows
         key = ledger_key(pipeline.query_id, self._name if pipeline.several else "")
         self._connection = TargetConnection(pipeline.target, key, pipeline.query_id, self.reporter)
@@ -205,7 +209,7 @@ class Flusher:
         if rest is not None and not rechecks:
             if self.pipeline.checkpoint.last_commit() != rest.committed:
                 return False
-            if self._clock_us() < rest.until_us:
+            if self._monotonic_s() < rest.until_s:
                 self._rest = rest
                 return True
         if rest is not None or rechecks:
@@ -271,16 +275,17 @@ class Flusher:
 
     def _at_rest(self, state: State, committed: int) -> Pass:
         """Return the pass after which the target has all that is completed."""
-        due_us, now_us = next_trim_us(state, self.pipeline.retention), self._clock_us()
-        until_us = min(due_us or now_us + _REST_US, now_us + _REST_US)
-        self._rest = _Rest(committed, until_us)
+        due_us, rest_s = next_trim_us(state, self.pipeline.retention), _REST_S
+        if due_us is not None:
+            rest_s = min(rest_s, (due_us - self._clock_us()) / 1_000_000)
+        self._rest = _Rest(committed, self._monotonic_s() + rest_s)
         return self._idle(_ALL_FLUSHED)
 
     def _flush(
         self, state: State, row: LedgerRow, decision: Decision, chain: Chain
     ) -> State | None:
         """Take a window, write it, finish it with the ledger row, mark it; return the state with the mark."""
-        started_s = time.monotonic()
+        started_s = self._monotonic_s()
         window = self._window(state, row, decision, chain)
         self.reporter.report("writing", window.first)
         for manifest in window.manifests:
@@ -406,7 +411,7 @@ class Flusher:
         finishing, self._finishing = self._finishing, None
         if finishing is None or row != finishing[0].finishes:
             return
-        window, seconds = finishing[0], time.monotonic() - finishing[1]
+        window, seconds = finishing[0], self._monotonic_s() - finishing[1]
         delivered = [
             Delivered(manifest.epoch, manifest.rows, manifest.bytes, manifest.published_us)
             for manifest in window.manifests

@@ -163,7 +163,7 @@ class PlayedQuery:
             retention=self.retention,
             quarantine=self.on_invalid_row == "quarantine",
         )
-        return Flusher(pipeline, clock_us=self.clock)
+        return Flusher(pipeline, clock_us=self.clock, monotonic_s=lambda: self.clock() / 1_000_000)
 
     def flush(self, faults: Faults | None = None) -> list[Pass]:
         """Flush into every target until there is nothing to do; return the passes.
