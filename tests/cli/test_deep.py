@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.cli.job import Job, batches, rows_of
+from tests.cli.job import KIND, Job, batches, rows_of
+from wal_sink.admin.deep import deep_status
+from wal_sink.admin.query import find_query
 from wal_sink.model import paths
 
 
@@ -124,3 +126,14 @@ def test_target_of_its_own_word_is_asked_for(job: Job) -> None:
 def test_flags_that_do_not_go_together_are_refused(job: Job) -> None:
     assert job.refused("status", "--deep", "--watch") == (2, "OptionError")
     assert job.refused("status", "--offline") == (2, "OptionError")
+
+
+def test_epochs_trimmed_while_reading_are_no_findings(job: Job) -> None:
+    """A flusher flushes and trims after the first segment was read; the rest is gone then."""
+    query = find_query(str(job.folder / job.place), options={"target": KIND})
+
+    def flush_once(_size: int) -> None:
+        if job.store.list(paths.MANIFEST.folder):
+            assert job.command("flush", "--option", "wal.retention=0").code == 0
+
+    assert deep_status(query, progress=flush_once).findings == ()

@@ -102,6 +102,14 @@ def test_full_log_counts_what_the_slowest_target_lacks(several: SeveralWorld) ->
     assert (status.given_up, status.pending_epochs) == ((ADDED,), 0)
 
 
+def test_target_given_up_is_not_waited_for(several: SeveralWorld) -> None:
+    """Nothing will come, however long one waits."""
+    several.run().batch([("a", 1)])
+    give_up(several, ADDED)
+    with pytest.raises(OptionError, match="Target added was given up, and gets nothing more"):
+        wait_until_flushed(Checkpoint(several.checkpoint), several.store, target=ADDED)
+
+
 @pytest.mark.parametrize("order", [(CELLS, ADDED), (ADDED, CELLS)])
 def test_targets_in_another_order_are_the_same(
     several: SeveralWorld, order: tuple[str, ...]

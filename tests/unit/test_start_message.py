@@ -240,6 +240,23 @@ def test_another_table_is_warned_of_until_a_run_publishes_there(
     assert said_to("order") == []
 
 
+def test_target_given_up_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """It is named among others, and would get nothing without a word."""
+    store = LogStore(open_backend(f"memory://{uuid.uuid4().hex}"))
+    configuration = configure(LAKE | {"wal.maxBytes": "1"})
+    names = ("orders", "lake")
+    opening = Opening("q-1", "memory://checkpoint", "run-1", names, configuration.public)
+    actor = Actor("host:1", 1)
+    update(store, lambda _: protocol.create(opening, "log", -1, actor))
+    for name in names[:1]:
+        update(
+            store, lambda state, name=name: state and protocol.give_up_target(state, name, actor)
+        )
+    say_in_force("q-1", configuration, store, [], "", flushes_here=True)
+    (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith("query q-1: target orders was given up, so it gets no rows")
+
+
 def test_a_path_that_is_ignored_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """Of `start("/a/path")`: without a word, a user looks for the rows there."""
     log = LogStore(open_backend("memory://path"))

@@ -22,10 +22,13 @@ from wal_sink.progress.status import Status, read_status
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import Step, decide
 from wal_sink.protocol.refusals import broken_chain, missing_manifest
-from wal_sink.wal.location import named_target, refuse_other_log, refuse_vanished, store_errors
+from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.manifests import ManifestChain
 from wal_sink.wal.segment import check_segment, missing_segment
 from wal_sink.wal.states import newest
+
+_READS = 5
+"""How often all is read at most, while findings may come of a log that changes meanwhile."""
 
 Read = Callable[[int], None]
 """Called with how many bytes were read so far."""
@@ -69,17 +72,21 @@ def deep_status(
     :raises CheckpointNotVisible: no query's checkpoint is there.
     :raises OptionError: the target cannot be asked with these options.
     """
+    for _ in range(_READS):
+        inspection, state = _Inspection(query, progress), None
+        with inspection.finding():
+            refuse_other_log(query.store, query.checkpoint)
+            state = newest(query.store)
+            if state is None:
+                refuse_vanished(query.store, query.checkpoint)
+            else:
+                protocol.refuse_other_place(state, query.query_id, query.checkpoint.url)
+        if state is not None and not inspection.findings:
+            inspection.read(state, name, offline=offline)
+        # A finding may come of an older state: a flusher trims while this reads.
+        if not inspection.findings or newest(query.store) == state:
+            break
     status = read_status(query.checkpoint, query.store, name)
-    inspection, state = _Inspection(query, progress), None
-    with inspection.finding():
-        refuse_other_log(query.store, query.checkpoint)
-        state = newest(query.store)
-        if state is None:
-            refuse_vanished(query.store, query.checkpoint)
-        else:
-            protocol.refuse_other_place(state, query.query_id, query.checkpoint.url)
-    if state is not None and not inspection.findings:
-        inspection.read(state, name, offline=offline)
     return DeepStatus(
         **{field: getattr(status, field) for field in Status.__struct_fields__},
         findings=inspection.findings,
@@ -149,7 +156,7 @@ class _Inspection:
         """Read what a flusher would read."""
         committed = self._query.checkpoint.last_commit()
         state = protocol.settle(state, committed, actor()) or state
-        wanted = [named_target(state, name)] if name else list(state.live)
+        wanted = [protocol.named_target(state, name)] if name else list(state.live)
         pipelines = [] if offline or not wanted else self._query.pipelines(state, name)
         for pipeline in pipelines:
             with self.finding(pipeline.target_name), connected(pipeline) as connection:
@@ -227,7 +234,7 @@ class _Inspection:
         :raises WalSinkError: the flusher would stop.
         """
         name = pipeline.target_name
-        if committed < named_target(state, name).first:
+        if committed < protocol.named_target(state, name).first:
             return
         heals = pipeline.target.restores_together
         decision = decide(state, name, committed, self._rows[name], self._chain, heals=heals)

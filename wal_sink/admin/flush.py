@@ -25,7 +25,7 @@ from wal_sink.progress.backlog import backlog_of
 from wal_sink.protocol import state as protocol
 from wal_sink.text import counted
 from wal_sink.wal.garbage import garbage
-from wal_sink.wal.location import named_target, refuse_other_log, store_errors
+from wal_sink.wal.location import refuse_other_log, store_errors
 from wal_sink.wal.states import newest
 
 _TRIES = 4
@@ -84,7 +84,7 @@ def preview(query: Query, name: str = "") -> list[FlushDone]:
     trimmed = protocol.trim(state, retention, actor()) or state
     files = _sized(query, garbage(query.store, trimmed))
     committed = query.checkpoint.last_commit()
-    wanted = [named_target(state, name)] if name else state.live or state.targets
+    wanted = [protocol.named_target(state, name)] if name else state.live or state.targets
     backlogs = [(target.name, backlog_of(state, target, committed)) for target in wanted]
     return [
         FlushDone(

@@ -32,7 +32,7 @@ from wal_sink.protocol import state as protocol
 from wal_sink.removed import refuse_removed
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.text import printable
-from wal_sink.wal.location import find_by_checkpoint, named_target, refuse_unused
+from wal_sink.wal.location import find_by_checkpoint, refuse_unused
 from wal_sink.wal.states import advance, newest
 from wal_sink.wal.store import LogStore
 
@@ -184,7 +184,7 @@ class Query(NamedTuple):
         :param name: of the only one that is asked for; empty: all.
         :raises OptionError: see `configured`; or the log has no such target, or the options do not name it.
         """
-        wanted = [named_target(state, name)] if name else state.live or state.targets
+        wanted = [protocol.named_target(state, name)] if name else state.live or state.targets
         configured = self.configured(state)
         named = {destination.name: destination for destination in configured.destinations}
         for target in wanted:
@@ -242,7 +242,7 @@ def one_target(state: State, name: str) -> Target:
     :raises OptionError: there are several, and none is named; or there is none of this name.
     """
     if name:
-        return named_target(state, name)
+        return protocol.named_target(state, name)
     if len(state.live) != 1:
         names = ", ".join(target.name for target in state.targets)
         raise OptionError(

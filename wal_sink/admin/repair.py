@@ -24,7 +24,7 @@ from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import Chain, row_at
 from wal_sink.protocol.refusals import refuse_other_log
 from wal_sink.text import counted
-from wal_sink.wal.location import named_target, store_errors
+from wal_sink.wal.location import store_errors
 from wal_sink.wal.manifests import ManifestChain, create_manifest
 from wal_sink.wal.states import update
 from wal_sink.wal.store import LogStore
@@ -128,7 +128,7 @@ def plan_give_up(query: Query, epoch: int | None, name: str) -> GiveUp:
         )
         return GiveUp(query, names, epoch, _empty(query, state), text)
     lacking = (
-        (named_target(state, name),)
+        (protocol.named_target(state, name),)
         if name
         else tuple(target for target in state.live if target.mark.epoch < epoch)
     )
@@ -147,7 +147,7 @@ def plan_give_up(query: Query, epoch: int | None, name: str) -> GiveUp:
 
 
 def _without_target(state: State, name: str) -> str:
-    lacks = state.last.epoch - named_target(state, name).mark.epoch
+    lacks = state.last.epoch - protocol.named_target(state, name).mark.epoch
     return (
         f"Target {name} gets nothing more, and lacks the last {counted(lacks, 'published epoch')}. Nothing"
         " waits for it any longer. To give it later epochs again, start the query once without it, and then"
@@ -220,7 +220,7 @@ class SetMark(NamedTuple):
         move_row(self.pipeline, self.seen, self.row)
 
         def follow(state: State) -> State | None:
-            if named_target(state, name).mark.epoch <= self.row.epoch:
+            if protocol.named_target(state, name).mark.epoch <= self.row.epoch:
                 return None  # the flusher marks what the row says
             return protocol.went_back(state, name, self.row, self.chain, actor())
 
@@ -245,11 +245,7 @@ def plan_set_mark(query: Query, epoch: int, name: str) -> SetMark:
     """
     state, committed = query.settled()
     target = one_target(state, name)
-    if target.given_up:
-        raise OptionError(
-            f"Target {target.name} was given up, and gets nothing more.",
-            "Start the query once without it, and then with it.",
-        )
+    protocol.live_target(state, target.name)
     (pipeline,) = query.pipelines(state, target.name)
     refuse_flusher(query.store, target.name)
     last = min(committed, state.last.epoch)

@@ -17,9 +17,9 @@ from wal_sink.model.state import State, Target
 from wal_sink.options import lowered, options_of
 from wal_sink.progress.backlog import backlog_of
 from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport, age_s, is_alive, read_report
-from wal_sink.protocol.state import refuse_other_place
+from wal_sink.protocol.state import named_target, refuse_other_place
 from wal_sink.text import counted, printable
-from wal_sink.wal.location import named_target, refuse_other_log, refuse_vanished, store_errors
+from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.refused import listed
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore

@@ -13,9 +13,9 @@ from wal_sink.clock import now_us
 from wal_sink.errors import FlushTimeout, NoFlusher
 from wal_sink.model.state import State, Target
 from wal_sink.progress.report import is_alive, read_report, stopping_error
-from wal_sink.protocol.state import refuse_other_place
+from wal_sink.protocol.state import live_target, refuse_other_place
 from wal_sink.text import counted
-from wal_sink.wal.location import named_target, refuse_vanished, store_errors
+from wal_sink.wal.location import refuse_vanished, store_errors
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 
@@ -68,6 +68,7 @@ def wait_until_flushed(
         set back.
     :raises FlushTimeout: the time is over.
     :raises NoFlusher: no flusher has reported for two minutes of the wait.
+    :raises OptionError: the log has no such target, or the target was given up.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     :raises WalSinkError: the error at which a flusher has stopped.
     """
@@ -159,7 +160,7 @@ class _Waiting:
         if self._state is None:
             return ()
         if self._target:
-            return (named_target(self._state, self._target),)
+            return (live_target(self._state, self._target),)
         return self._state.live
 
     def _pending(self, lacking: list[Target]) -> str:

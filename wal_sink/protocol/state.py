@@ -288,7 +288,7 @@ def mark(
     :raises Diverged: the chain has another digest for that epoch, or does not have the epoch.
     :raises MissingManifest: nobody can say which digest the chain has.
     """
-    target = _live(state, name)
+    target = live_target(state, name)
     link = compared(state, target, row, chain)
     former = target.mark
     moved = Mark(
@@ -318,7 +318,7 @@ def went_back(state: State, name: str, row: LedgerRow, chain: Chain, actor: Acto
     :raises LedgerBehindLog: epochs after the row may be gone.
     :raises Diverged: the chain has another digest for that epoch.
     """
-    target = _live(state, name)
+    target = live_target(state, name)
     if row.epoch < state.trimmed:
         raise behind(
             state,
@@ -386,7 +386,7 @@ def give_up_epoch(state: State, name: str, epoch: int, actor: Actor) -> State | 
 
     :raises OptionError: it is not the next one, or not final yet.
     """
-    target = _live(state, name)
+    target = live_target(state, name)
     item = GivenUp(epoch=epoch, target=name)
     if item in state.given_up:
         return None
@@ -434,7 +434,7 @@ def give_up_target(state: State, name: str, actor: Actor) -> State | None:
 
     It comes back, with what is published then, after a start without it and another one with it.
     """
-    target = _named(state, name)
+    target = named_target(state, name)
     if target.given_up:
         return None
     return _next(
@@ -545,19 +545,27 @@ def _with(state: State, target: Target, **changes: Any) -> tuple[Target, ...]:
     return tuple(new if other.name == target.name else other for other in state.targets)
 
 
-def _named(state: State, name: str) -> Target:
+def named_target(state: State, name: str) -> Target:
+    """Return a target of the log by its name.
+
+    :raises OptionError: the log has none of this name.
+    """
     target = state.target(name)
     if target is None:
         names = ", ".join(target.name for target in state.targets)
-        raise OptionError(f"The log has no target {name}", f"Its targets are: {names}.")
+        raise OptionError(f"The log has no target {name}.", f"Its targets are: {names}.")
     return target
 
 
-def _live(state: State, name: str) -> Target:
-    target = _named(state, name)
+def live_target(state: State, name: str) -> Target:
+    """Return a target of the log that gets epochs.
+
+    :raises OptionError: the log has none of this name, or an operator has given it up.
+    """
+    target = named_target(state, name)
     if target.given_up:
         raise OptionError(
-            f"Target {name} was given up, and gets nothing more",
+            f"Target {name} was given up, and gets nothing more.",
             "Start the query once without it, and then with it: it gets what is published then.",
         )
     return target

@@ -14,6 +14,7 @@ from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.log_context import query_name
+from wal_sink.model.state import State
 from wal_sink.options import lowered, options_of, parse
 from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.report import age_s, is_alive, read_report, this_process
@@ -61,8 +62,16 @@ def say_in_force(
             logger.warning("query %s: %s", query_id, unreplayable(lost))
         if configuration.path:
             logger.warning("query %s: %s", query_id, path_ignored(configuration))
-        if there := other_place(_options_of_newest_run(store), configuration):
-            logger.warning("query %s: %s", query_id, there)
+        state = newest(store)
+        run = state.run if state is not None else None
+        if moved := other_place(run.options if run is not None else {}, configuration):
+            logger.warning("query %s: %s", query_id, moved)
+        for name in given_up(state, configuration):
+            logger.warning(
+                "query %s: target %s was given up, so it gets no rows. To give it rows again, start the query"
+                " once without it, and then with it.",
+                *(query_id, name),
+            )
         if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(store), store.url):
             logger.warning("query %s: %s", query_id, short)
         if store.backend.open_to_others():
@@ -188,9 +197,11 @@ def short_of_disk(max_bytes: int, free_bytes: int | None, log: str) -> str | Non
     )
 
 
-def _options_of_newest_run(store: LogStore) -> Mapping[str, str]:
-    state = newest(store)
-    return state.run.options if state is not None and state.run is not None else {}
+def given_up(state: State | None, configuration: Configuration) -> list[str]:
+    """Return the names of targets that the options name, and that an operator has given up."""
+    targets = state.targets if state is not None else ()
+    names = {destination.name for destination in configuration.destinations}
+    return [target.name for target in targets if target.given_up and target.name in names]
 
 
 def _free_bytes(store: LogStore) -> int | None:

@@ -34,7 +34,7 @@ from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, LogFull, LogUnavailable, OptionError, WrongOwner
 from wal_sink.model import paths
-from wal_sink.model.state import State, Target
+from wal_sink.model.state import State
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 
@@ -260,20 +260,6 @@ def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
         f" {checkpoint.url}/{checkpoint.LOG_URL} and start the query again; it continues after them. Then"
         f" {errors.ADOPT}.",
     )
-
-
-def named_target(state: State, name: str) -> Target:
-    """Return a target of the log by its name.
-
-    :raises OptionError: the log has none of this name.
-    """
-    target = state.target(name)
-    if target is None:
-        raise OptionError(
-            f"The log has no target {name}.",
-            f"Its targets are: {', '.join(each.name for each in state.targets)}.",
-        )
-    return target
 
 
 @contextlib.contextmanager
