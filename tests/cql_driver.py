@@ -19,12 +19,9 @@ from cassandra.query import UNSET_VALUE, BoundStatement, PreparedStatement
 from cassandra.util import Duration
 
 from wal_sink.model.plan import Column, Role, canonical
-from wal_sink.targets.cassandra.compare import refuse_changed
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.encode import Encoded
-from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
-from wal_sink.targets.cassandra.table import TableMetadata
 from wal_sink.targets.cassandra.types import CqlType, UserTypes, column_types
 from wal_sink.targets.cassandra.write.in_flight import Bind
 from wal_sink.targets.cassandra.write.statements import bound
@@ -60,13 +57,6 @@ def plan_of_column(cql: str, arrow: pa.DataType, nulls: str, types: UserTypes) -
     found = {name: tuple(fields) for name, fields in types.items()}
     key, column = ("id", "partition", "int", pa.int32()), ("c", "regular", cql, arrow)
     return plan_of(key, column, nulls=nulls, types=found)  # type: ignore[arg-type]
-
-
-def refuse_drift(plan: CassandraPlan, live: TableMetadata) -> None:
-    """Refuse a table that was altered, as the flusher does."""
-    refuse_changed(plan, live)
-    for feature in used(plan):
-        feature.refuse_drift(plan, live)
 
 
 def driver_type(tree: CqlType) -> Any:
@@ -143,7 +133,7 @@ def bind(
 ) -> list[tuple[Any, ...]]:
     """Return what the driver would bind of rows: values, then the timestamp, or before them.
 
-    :param cleared: whether the rows' lives are over.
+    :param cleared: whether the rows have expired.
     """
     columns = []
     for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):

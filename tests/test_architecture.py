@@ -264,19 +264,6 @@ def test_progress_never_connects() -> None:
     assert not {name for name in reach if name == "flush" or name.startswith("targets")}
 
 
-def test_a_row_feature_of_cassandra_is_asked_by_hooks() -> None:
-    """All that lies outside asks `FEATURES`."""
-    cassandra = "wal_sink.targets.cassandra"
-    found = {
-        (module, feature)
-        for module in MODULES
-        for feature in imports(module)
-        if feature.startswith(f"{cassandra}.features.")
-    }
-    table = f"{cassandra}.features"
-    assert {module for module, _ in found} == {table}
-
-
 def test_there_are_no_circles_among_modules() -> None:
     """Every module can be read after those that it imports; the lazy `__init__` aside."""
     graph = {

@@ -48,7 +48,7 @@ def tables(node: Node, keyspace: str) -> set[str]:
 
 
 def test_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace: str) -> None:
-    """With its key, without the column of a row's life; rows go there, and the next start leaves it."""
+    """With its key, without the column of a row's TTL; rows go there, and the next start leaves it."""
     made = target(cassandra, keyspace)
     shown = made.dry_plan(SCHEMA, "key").creates
     assert tables(cassandra, keyspace) == set()

@@ -19,7 +19,7 @@ from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.feature import Stamped
+from wal_sink.targets.cassandra.rows import TimestampedRows
 from wal_sink.targets.cassandra.write.batches import requests
 from wal_sink.targets.cassandra.write.writer import Writer
 
@@ -157,7 +157,7 @@ def test_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, table:
     batch = target.check(frame(deletes), plan)
     with connect(target.options) as connection:
         of = Writer(connection, target.options)
-        rows = Stamped(batch, np.arange(US, US + 2))
+        rows = TimestampedRows(batch, np.arange(US, US + 2))
         found = requests(of.prepare(plan), rows, None)
         named = [of._describe(part) for request in found for part in request.halves() or [request]]
     for text, key in zip(

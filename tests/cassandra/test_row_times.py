@@ -32,7 +32,7 @@ def write(target: CassandraTarget, us: int, batch: pa.RecordBatch) -> None:
 
 
 def test_on_a_real_node(cassandra: Node, keyspace: str) -> None:
-    """What the table says of lives counts from when a row was published, too; its times keep their digits."""
+    """What the table says of TTLs counts from when a row was published, too; its times keep their digits."""
     table = f"{keyspace}.t"
     cassandra.execute(f"CREATE TABLE {table} ({TABLE}) WITH default_time_to_live = 1000")
     target, now = target_of(cassandra, keyspace), now_us()
@@ -77,10 +77,10 @@ def test_on_a_real_node(cassandra: Node, keyspace: str) -> None:
     cassandra.execute(f"DELETE FROM {table} USING TIMESTAMP {now + 10} WHERE k = 'd'")
 
     plan = short.plan(sets, "key")
-    lives = CassandraPlan.of(plan).details.lives
-    assert lives is not None
-    assert lives.latest_s > now // S_US
-    most_s = lives.most_ttl_s
+    ttl = CassandraPlan.of(plan).details.ttl
+    assert ttl is not None
+    assert ttl.last_expiry_s > now // S_US
+    most_s = ttl.max_ttl_s
     if most_s < 630_720_000:
         with pytest.raises(OptionError, match="2038"):
             target_of(cassandra, keyspace, **{"cassandra.ttl": "630720000"}).plan(sets, "key")

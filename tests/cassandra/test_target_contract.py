@@ -80,9 +80,9 @@ class TestCassandraTimes(TimesContract):
 
     rows = TestCassandra.rows
 
-    def lives(self, target: Target) -> dict[tuple[str, int], int | None]:
-        found = self.node.execute(f"SELECT k, n, TTL(v) AS life FROM {self.table}")
-        return {(row.k, row.n): row.life for row in found}
+    def ttls(self, target: Target) -> dict[tuple[str, int], int | None]:
+        found = self.node.execute(f"SELECT k, n, TTL(v) AS ttl_s FROM {self.table}")
+        return {(row.k, row.n): row.ttl_s for row in found}
 
 
 class TestCassandraUpdates(UpdatesContract):
@@ -112,11 +112,11 @@ class TestCassandraUpdates(UpdatesContract):
         with target.connect(new_query()) as session:
             session.write(plan, Slice(0, target.check(rows, plan), now_us()))
             session.drain()
-        found = cassandra.execute(f"SELECT a, b, n, s, TTL(s) AS life FROM {table}")
+        found = cassandra.execute(f"SELECT a, b, n, s, TTL(s) AS ttl_s FROM {table}")
         assert {(r.a, r.b, r.n, r.s) for r in found} == {
             (1, "x", None, "one"),
             (2, "y", None, "two"),
         }
-        assert all(8_000 < r.life <= 9_000 for r in found)
+        assert all(8_000 < r.ttl_s <= 9_000 for r in found)
         with pytest.raises(SchemaMismatch, match="static columns and clustering columns"):
             target.plan(schema.append(pa.field("n", pa.int32())), "key")

@@ -87,7 +87,7 @@ def wide(place: Place) -> tuple[str, list[Case]]:
 
 
 def in_place_list(case: Case) -> bool:
-    """Whether it is a list that is not frozen: a row with one has no life of its own."""
+    """Whether it is a list that is not frozen: a row with one has no TTL of its own."""
     return case.cql.startswith("list<")
 
 
@@ -107,7 +107,7 @@ def some(case: Case, count: int) -> list[Any]:
 def test_there_and_back(place: Place, wide: tuple[str, list[Case]]) -> None:
     """Every type, alone and as a part of every shape; three batches that are slices of one.
 
-    Then again with lives; and those of the first batch end.
+    Then again with TTLs; and the rows of the first batch expire.
     """
     table, cases = wide
     drawn = [some(case, 12) for case in cases]
@@ -256,7 +256,7 @@ def test_lists_that_are_not_frozen(place: Place) -> None:
     place.write(table, (US + 8, rows_of([7, 7])), nulls="write", writeMode="update")
     place.write(table, (US + 9, rows_of([8], None)), nulls="write", writeMode="update")
     assert there() == [(None, 1)]
-    with pytest.raises(SchemaMismatch, match=r"live for a number of seconds \(cassandra.ttl\)"):
+    with pytest.raises(SchemaMismatch, match=r"have a TTL in seconds \(cassandra.ttl\)"):
         place.target(table, ttl="60").plan(one_key.schema, "key")
 
 

@@ -1,4 +1,4 @@
-"""Checks lives and event times of a real node: a part of its contract suite."""
+"""Checks TTLs and event times of a real node: a part of its contract suite."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Make = Callable[[dict[str, str]], Target]
 Epoch = tuple[int, list[tuple[Any, ...]]]
 """The timestamp of its first row, and rows."""
 
-TTL_COLUMN = {"cassandra.ttlColumn": "life"}
+TTL_COLUMN = {"cassandra.ttlColumn": "ttl"}
 EXPIRES_COLUMN = {"cassandra.expiresAtColumn": "until"}
 EVENT_COLUMN = {"cassandra.timestampColumn": "at"}
 
 S_US = 1_000_000
 _INSTANT = pa.timestamp("us", "UTC")
 _KINDS = {
-    "life": pa.int64(),
+    "ttl": pa.int64(),
     "until": _INSTANT,
     "at": _INSTANT,
     "us": pa.int64(),
@@ -54,8 +54,8 @@ class TimesContract(ABC):
         """Read the whole table by other means than the target."""
 
     @abstractmethod
-    def lives(self, target: Target) -> dict[tuple[str, int], int | None]:
-        """Read how many seconds the value v of each row still lives, by (k, n); None: for ever."""
+    def ttls(self, target: Target) -> dict[tuple[str, int], int | None]:
+        """Read the TTL that the value v of each row still has, by (k, n); None: it never expires."""
 
     def test_at_one_timestamp_the_larger_value_stays(self, make: Make) -> None:
         """Ties are resolved cell by cell on the serialized bytes, where -1 is larger than 1."""
@@ -66,7 +66,7 @@ class TimesContract(ABC):
         assert self.rows(target) == {("a", 1): (-1, "x")}
 
     @pytest.mark.parametrize("given", ["ttl", "column", "expiry"])
-    def test_life_began_when_its_row_was_published(self, make: Make, given: str) -> None:
+    def test_ttl_begins_when_its_row_was_published(self, make: Make, given: str) -> None:
         """Not when it is written, nor when it is written again."""
         options = {
             "ttl": {"cassandra.ttl": "1000"},
@@ -74,19 +74,19 @@ class TimesContract(ABC):
             "expiry": EXPIRES_COLUMN,
         }[given]
         target, now = make(options), now_us()
-        with _open(target, {"column": "life", "expiry": "until"}.get(given)) as write:
+        with _open(target, {"column": "ttl", "expiry": "until"}.get(given)) as write:
             for ago_s in (400, 0):
                 end = _instant(now + (1000 - ago_s) * S_US)
                 brought: tuple[Any, ...] = {"ttl": (), "column": (1000,), "expiry": (end,)}[given]
                 for _ in range(2):
                     write(now - ago_s * S_US, [("a", ago_s, 1, "x", *brought)])
-        first, second = (self.lives(target)["a", ago_s] for ago_s in (400, 0))
+        first, second = (self.ttls(target)["a", ago_s] for ago_s in (400, 0))
         assert first is not None
         assert second is not None
         assert 580 < first <= 600 + (given == "expiry")
         assert 980 < second <= 1000 + (given == "expiry")
 
-    def test_life_that_is_over_hides_what_it_would_have_hidden(self, make: Make) -> None:
+    def test_expired_row_hides_what_it_would_have_hidden(self, make: Make) -> None:
         """As if the row had been written at once; whatever comes in which order, and again.
 
         What its nulls left, stays. Its values are never seen. What is newer is not touched.
@@ -112,7 +112,7 @@ class TimesContract(ABC):
         )
         after: Epoch = now - 3000 * S_US, [("e", 1, 3, None, 90_000)]
         chance = random.Random(4)
-        with _open(target, "life") as write:
+        with _open(target, "ttl") as write:
             for _ in range(3):
                 for us, rows in chance.sample([before, over, after], 3):
                     write(us, rows)

@@ -19,7 +19,7 @@ from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.row_options import read_columns
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, Lives
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, RowTtl
 from wal_sink.targets.cassandra.write.statements import delete, upsert
 
 NAMES = {"orderId": "id", "theShop": "shop"}
@@ -146,7 +146,7 @@ def test_exact_names() -> None:
 def test_plan_key_does_not_depend_on_the_process() -> None:
     """A text that another process has sent is equal to the default, and not identical with it."""
     sent: Any = str(b"unset", "utf-8")
-    ttl = Lives(ttl_s=1, most_ttl_s=int(str(Lives().most_ttl_s)))
-    here = CassandraRowPlan(keyspace="k", table="t", lives=Lives(ttl_s=1))
-    there = CassandraRowPlan(keyspace="k", table="t", nulls=sent, lives=ttl)
+    ttl = RowTtl(ttl_s=1, max_ttl_s=int(str(RowTtl().max_ttl_s)))
+    here = CassandraRowPlan(keyspace="k", table="t", ttl=RowTtl(ttl_s=1))
+    there = CassandraRowPlan(keyspace="k", table="t", nulls=sent, ttl=ttl)
     assert msgspec.json.encode(here) == msgspec.json.encode(there)

@@ -8,10 +8,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import plan_of, refuse_drift
+from tests.cql_driver import plan_of
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed, refuse_hidden
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, Lives, TableName
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, RowTtl, TableName
 from wal_sink.targets.cassandra.session import LEDGER_COLUMNS, create_ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 
@@ -260,12 +260,12 @@ def test_a_keyspace_that_has_lost_its_commit_log() -> None:
 @pytest.mark.parametrize(
     ("details", "default_ttl", "named"),
     [
-        ({"event_column": "at"}, 0, "cassandra.timestampColumn"),
-        ({"lives": Lives(ttl_s=60)}, 0, "cassandra.ttl"),
-        ({"lives": Lives(ttl_column="life")}, 0, "cassandra.ttlColumn"),
+        ({"timestamp_column": "at"}, 0, "cassandra.timestampColumn"),
+        ({"ttl": RowTtl(ttl_s=60)}, 0, "cassandra.ttl"),
+        ({"ttl": RowTtl(ttl_column="ttl")}, 0, "cassandra.ttlColumn"),
         ({}, 60, "default_time_to_live = 60"),
         ({}, 0, ""),
-        ({"lives": Lives(expires_column="until")}, 0, ""),
+        ({"ttl": RowTtl(expires_at_column="until")}, 0, ""),
     ],
     ids=["event", "seconds", "column-of-seconds", "of-the-table", "none", "expiry"],
 )
@@ -276,11 +276,11 @@ def test_what_hangs_on_the_timestamp_of_a_row_with_a_list(
     table = live(*COLUMNS)._replace(default_ttl=default_ttl)
     plan = planned(FITTING.append(pa.field("tags", pa.list_(pa.string()))), **details)
     if not named:
-        refuse_drift(plan, table)
+        refuse_changed(plan, table)
         return
     with pytest.raises(SchemaMismatch) as refused:
-        refuse_drift(plan, table)
+        refuse_changed(plan, table)
     assert named in str(refused.value)
     assert "frozen<list<…>>" in str(refused.value)
     plain = planned(**details)
-    refuse_drift(plain, table)
+    refuse_changed(plain, table)

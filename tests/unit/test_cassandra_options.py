@@ -222,16 +222,16 @@ def test_a_bundle_that_cannot_be_used(tmp_path: Path) -> None:
         connect(given)
 
 
-LIVES = {"cassandra.ttl": "9", "cassandra.ttlColumn": "life", "cassandra.expiresAtColumn": "until"}
+TTLS = {"cassandra.ttl": "9", "cassandra.ttlColumn": "ttl", "cassandra.expiresAtColumn": "until"}
 
 
-@pytest.mark.parametrize("pair", [*itertools.combinations(LIVES, 2)])
-def test_two_lives_of_a_row_are_refused(pair: tuple[str, str]) -> None:
+@pytest.mark.parametrize("pair", [*itertools.combinations(TTLS, 2)])
+def test_two_ttls_of_a_row_are_refused(pair: tuple[str, str]) -> None:
     """Both options are named; each alone is taken."""
     for name in pair:
-        parse(MINIMUM | {name: LIVES[name]}, CassandraOptions)
+        parse(MINIMUM | {name: TTLS[name]}, CassandraOptions)
     with pytest.raises(OptionError) as caught:
-        parse(MINIMUM | {name: LIVES[name] for name in pair}, CassandraOptions)
+        parse(MINIMUM | {name: TTLS[name] for name in pair}, CassandraOptions)
     assert all(name in caught.value.what for name in pair)
     assert caught.value.remedy == "Keep one of them."
 
@@ -263,10 +263,10 @@ SAID = [
     ({"operationColumn": "o"}, "deletes", "whose o is delete"),
     ({"operationColumn": "o", "operations": '{"U": "upsert", "D": "delete"}'}, "deletes", "o is D"),
     ({"cassandra.columns": '{"orderId": "id"}'}, "columns", "orderId as id"),
-    ({"cassandra.ttl": "60"}, "life", "60 s"),
-    ({"cassandra.ttl": "61"}, "life", "61 s"),
-    ({"cassandra.ttlColumn": "a"}, "life", "cassandra.ttlColumn"),
-    ({"cassandra.expiresAtColumn": "a"}, "life", "cassandra.expiresAtColumn"),
+    ({"cassandra.ttl": "60"}, "ttl", "60 s"),
+    ({"cassandra.ttl": "61"}, "ttl", "61 s"),
+    ({"cassandra.ttlColumn": "a"}, "ttl", "cassandra.ttlColumn"),
+    ({"cassandra.expiresAtColumn": "a"}, "ttl", "cassandra.expiresAtColumn"),
     ({"cassandra.timestampColumn": "a"}, "newest", "cassandra.timestampColumn"),
     ({"cassandra.writeMode": "update"}, "write", "UPDATE"),
 ]

@@ -37,7 +37,7 @@ def test_each_row_keeps_its_timestamp() -> None:
     assert found.batch.column("v").to_pylist() == [
         value for each in parts for value in each.batch.column("v").to_pylist()
     ]
-    assert found.stamps.tolist() == found.batch.column("v").to_pylist()
+    assert found.timestamps_us.tolist() == found.batch.column("v").to_pylist()
     assert waiting.take() == [], "a row is taken once"
 
 
@@ -50,7 +50,7 @@ def test_columns_of_any_kind_are_joined(column: pa.Array) -> None:
     found = waiting.take()
     values = [value for each in found for value in each.batch.column("c").to_pylist()]
     assert values == column.to_pylist() * 2
-    assert [us for each in found for us in each.stamps.tolist()] == [10, 11, 20, 21]
+    assert [us for each in found for us in each.timestamps_us.tolist()] == [10, 11, 20, 21]
 
 
 def test_what_is_enough_is_due() -> None:

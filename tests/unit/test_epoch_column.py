@@ -7,8 +7,7 @@ import pytest
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.publish.micro_batch import RESERVED, with_epoch, with_epoch_field
-from wal_sink.targets.cassandra.features.event_time import EVENT_US
-from wal_sink.targets.cassandra.features.lives import EXPIRES_US, LIFE_S
+from wal_sink.targets.cassandra.rows import EXPIRES_US, TIMESTAMP_US, TTL_S
 from wal_sink.targets.sql.staged import DELETED, ORDINAL
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -48,5 +47,5 @@ def test_a_name_of_the_sinks_own_columns_is_refused(name: str) -> None:
 
 def test_the_sinks_own_columns_have_names_that_are_refused() -> None:
     """Those that stand beside the DataFrame's, in the log of Cassandra and in PostgreSQL."""
-    for name in (LIFE_S, EXPIRES_US, EVENT_US, ORDINAL, DELETED):
+    for name in (TTL_S, EXPIRES_US, TIMESTAMP_US, ORDINAL, DELETED):
         assert name.startswith(RESERVED)

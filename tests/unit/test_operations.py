@@ -17,7 +17,7 @@ from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.feature import Stamped
+from wal_sink.targets.cassandra.rows import TimestampedRows
 from wal_sink.targets.cassandra.write.batches import (
     Limits,
     PreparedPlan,
@@ -216,7 +216,7 @@ def test_a_slice_of_one_kind_is_not_divided() -> None:
     statements = Statements(PLAN, prepared)
     stored = check(CHANGES, PLAN)
     for rows, start in ((stored.take([0, 2, 5]), "INSERT"), (stored.take([1]), "DELETE")):
-        parts = statements.divide(Stamped(rows, np.arange(rows.num_rows)))
+        parts = statements.divide(TimestampedRows(rows, np.arange(rows.num_rows)))
         assert len(parts) == 1
         assert places(parts) is None
         assert parts[0].statement.prepared.query_id.decode().startswith(start)
@@ -225,7 +225,7 @@ def test_a_slice_of_one_kind_is_not_divided() -> None:
 
 def test_a_request_has_rows_of_its_partition_in_the_order_of_the_slice() -> None:
     """Upserts beside deletes: what belongs together is not torn apart by what statement writes it."""
-    rows = Stamped(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
+    rows = TimestampedRows(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
     replicas = Replicas(Metadata(), "ks", "dc1")
     by_second = functools.partial(prepared, key=[1])
     plan = PreparedPlan(

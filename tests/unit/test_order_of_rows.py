@@ -14,7 +14,7 @@ def test_cassandra_says_by_what_the_newest_row_is_known() -> None:
     """By position, with the option that lets the event decide; with that option, by its column."""
     said = CassandraTarget(CassandraOptions(**WHERE)).description["newest"]
     assert "behind a shuffle it may be either (see cassandra.timestampColumn)" in said
-    timed = CassandraTarget(CassandraOptions(**WHERE, event_column="changed_at"))
+    timed = CassandraTarget(CassandraOptions(**WHERE, timestamp_column="changed_at"))
     assert "later changed_at" in timed.description["newest"]
 
 

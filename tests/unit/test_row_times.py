@@ -1,4 +1,4 @@
-"""Lives and event times: the options, what is left as a row is written, its bytes, rows of one time."""
+"""TTLs and event times: the options, what is left as a row is written, and its bytes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from cassandra.query import UNSET_VALUE
 
 from tests.cql_driver import SIMPLE, Field, bind, plan_of, prepared
+from tests.unit.test_cassandra_compare import live
 from tests.unit.test_options import GIVEN
 from wal_sink.clock import now_us
 from wal_sink.configuration import configure
@@ -20,17 +21,17 @@ from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.feature import Stamped
-from wal_sink.targets.cassandra.features import FEATURES
-from wal_sink.targets.cassandra.features.event_time import EVENT_US
-from wal_sink.targets.cassandra.features.lives import (
+from wal_sink.targets.cassandra.row_plan import MAX_TTL_S, CassandraPlan, RowTtl
+from wal_sink.targets.cassandra.rows import (
     EXPIRES_US,
-    LIFE_S,
-    for_server,
-    latest_expiry_s,
-    seconds_left,
+    TIMESTAMP_US,
+    TTL_S,
+    TimestampedRows,
+    agreed_ttl,
+    last_expiry_s,
+    remaining_ttls,
+    written_columns,
 )
-from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, CassandraPlan, Lives
 from wal_sink.targets.cassandra.write.batches import (
     Limits,
     PreparedPlan,
@@ -55,7 +56,7 @@ S_US = 1_000_000
         ({"cassandra.ttl": "0"}, "cassandra.ttl"),
         ({"cassandra.ttl": "-1"}, "cassandra.ttl"),
         ({"cassandra.ttl": "1.5"}, "cassandra.ttl"),
-        ({"cassandra.ttl": str(MOST_TTL_S + 1)}, "cassandra.ttl"),
+        ({"cassandra.ttl": str(MAX_TTL_S + 1)}, "cassandra.ttl"),
         ({"cassandra.ttlColumn": "a", "operationColumn": "a"}, "both name column a"),
         ({"cassandra.ttlColumn": "a", "cassandra.timestampColumn": "a"}, "both name column a"),
     ],
@@ -67,17 +68,23 @@ def test_options_that_contradict_each_other_are_refused(more: dict[str, str], wo
     assert caught.value.remedy
 
 
-def test_a_server_that_counts_in_31_bits_takes_no_life_beyond_2038() -> None:
-    """Where it says nothing of its mode, too."""
+def test_ttl_beyond_2038_on_31_bit_server_is_refused() -> None:
+    """Also where the server says nothing of its mode."""
     for mode in (None, "CASSANDRA_4", "UPGRADING"):
-        latest_s = latest_expiry_s(mode)
-        assert 2**31 - 100 < latest_s < 2**31
+        last_s = last_expiry_s(mode)
+        assert 2**31 - 100 < last_s < 2**31
         with pytest.raises(OptionError, match="2038-01-19") as caught:
-            for_server(Lives(ttl_s=MOST_TTL_S), latest_s, NOW_S)
-        assert str(latest_s - NOW_S) in caught.value.remedy
-        assert for_server(Lives(ttl_column="a"), latest_s, NOW_S).most_ttl_s == latest_s - NOW_S
-    later = for_server(Lives(ttl_s=MOST_TTL_S), latest_expiry_s("NONE"), NOW_S)
-    assert later.most_ttl_s == MOST_TTL_S
+            agree({"cassandra.ttl": str(MAX_TTL_S)}, last_s)
+        assert str(last_s - NOW_S) in caught.value.remedy
+        assert agree({"cassandra.ttlColumn": "a"}, last_s).max_ttl_s == last_s - NOW_S
+    later = agree({"cassandra.ttl": str(MAX_TTL_S)}, last_expiry_s("NONE"))
+    assert later.max_ttl_s == MAX_TTL_S
+
+
+def agree(options: dict[str, str], last_s: int) -> RowTtl:
+    ttl = agreed_ttl(parse(GIVEN | options, CassandraOptions), live(), last_s, NOW_S)
+    assert ttl is not None
+    return ttl
 
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -109,10 +116,7 @@ def test_a_column_that_does_not_fit_is_refused(
 
 def written(schema: pa.Schema, options: dict[str, str], table: set[str]) -> pa.Schema:
     """Return the columns that are written to a table."""
-    read = parse(GIVEN | options, CassandraOptions)
-    for feature in FEATURES:
-        schema = feature.written(schema, read, table, "ks.t")
-    return schema
+    return written_columns(schema, parse(GIVEN | options, CassandraOptions), table, "ks.t")
 
 
 def test_times_that_the_table_has_too_are_written() -> None:
@@ -125,15 +129,15 @@ def test_times_that_the_table_has_too_are_written() -> None:
 
 COLUMNS: list[Field] = [
     ("k", "partition", "text", pa.string()),
-    ("life", "control", "control", pa.int32()),
+    ("ttl", "control", "control", pa.int32()),
     ("v", "regular", "double", pa.float64()),
     ("c", "clustering", "int", pa.int32()),
     ("s", "regular", "set<int>", pa.list_(pa.int32())),
 ]
 
-TTL_COLUMN = {"lives": Lives(ttl_column="life")}
-EXPIRES_COLUMN = {"lives": Lives(expires_column="until")}
-EVENT_COLUMN, EVENT_NUMBER = {"event_column": "at"}, {"event_column": "us"}
+TTL_COLUMN = {"ttl": RowTtl(ttl_column="ttl")}
+EXPIRES_AT_COLUMN = {"ttl": RowTtl(expires_at_column="until")}
+EVENT_TIME, EVENT_NUMBER = {"timestamp_column": "at"}, {"timestamp_column": "us"}
 
 
 @pytest.mark.parametrize(
@@ -142,13 +146,13 @@ EVENT_COLUMN, EVENT_NUMBER = {"event_column": "at"}, {"event_column": "us"}
         (TTL_COLUMN, 1, None, "is null"),
         (TTL_COLUMN, 1, 0, "is not one second"),
         (TTL_COLUMN, 1, -1, "is not one second"),
-        (TTL_COLUMN, 1, MOST_TTL_S + 1, "is more than"),
+        (TTL_COLUMN, 1, MAX_TTL_S + 1, "is more than"),
         (TTL_COLUMN, 1, 2**62, "is more than"),
-        (EXPIRES_COLUMN, 0, None, "is null"),
-        (EXPIRES_COLUMN, 0, 5_680_281_600 * S_US, "is later than"),
-        (EVENT_COLUMN, 1, None, "is null"),
-        (EVENT_COLUMN, 1, -S_US, "is not after 1970"),
-        (EVENT_COLUMN, 1, "ahead", "ahead of the clock"),
+        (EXPIRES_AT_COLUMN, 0, None, "is null"),
+        (EXPIRES_AT_COLUMN, 0, 5_680_281_600 * S_US, "is later than"),
+        (EVENT_TIME, 1, None, "is null"),
+        (EVENT_TIME, 1, -S_US, "is not after 1970"),
+        (EVENT_TIME, 1, "ahead", "ahead of the clock"),
         (EVENT_NUMBER, 10**15, 1_700_000_000_000, "before 2001"),
         (EVENT_NUMBER, 10**15, None, "is null"),
     ],
@@ -157,8 +161,8 @@ def test_a_time_that_cannot_be_meant_is_refused(
     details: dict[str, Any], good: int, value: Any, words: str
 ) -> None:
     """By the tasks, before anything is published."""
-    lives = details.get("lives", Lives())
-    name = lives.ttl_column or lives.expires_column or details["event_column"]
+    ttl = details.get("ttl", RowTtl())
+    name = ttl.ttl_column or ttl.expires_at_column or details["timestamp_column"]
     kind = INSTANT if name in ("until", "at") else pa.int64()
     if value == "ahead":
         value = now_us() + 3_700 * S_US
@@ -174,33 +178,34 @@ def test_a_time_that_cannot_be_meant_is_refused(
 # --- what is left ---------------------------------------------------------------------------------
 
 
-def left(times: Lives, now_s: int, default_ttl_s: int = 0, **columns: list[int]) -> list[int]:
-    names = {"life": LIFE_S, "until": EXPIRES_US}
+def remaining(rule: RowTtl, now_s: int, **columns: list[int]) -> list[int]:
+    names = {"ttl": TTL_S, "until": EXPIRES_US}
     arrays = {names[name]: pa.array(values, pa.int64()) for name, values in columns.items()}
     rows = len(next(iter(columns.values()), [0]))
     stamps = np.arange(NOW_S * S_US + 900_000, NOW_S * S_US + 900_000 + rows)
     batch = pa.table(arrays).combine_chunks().to_batches()[0] if arrays else pa.record_batch({})
-    found: list[int] = seconds_left(batch, stamps, times, now_s, default_ttl_s).tolist()
-    return found
+    seconds = remaining_ttls(TimestampedRows(batch, stamps), rule, lambda: now_s)
+    assert seconds is not None
+    return [int(second) for second in seconds]
 
 
 def test_an_expiry_is_never_early() -> None:
-    times = Lives(expires_column="t")
+    ttl = RowTtl(expires_at_column="t")
     until = [NOW_S * S_US, NOW_S * S_US + 1, (NOW_S + 9) * S_US - 1, (NOW_S - 9) * S_US]
-    assert left(times, NOW_S, until=until) == [0, 1, 9, -9]
+    assert remaining(ttl, NOW_S, until=until) == [0, 1, 9, -9]
 
 
-def test_a_life_is_not_longer_than_it_was_given_nor_than_the_server_takes() -> None:
-    """Where timestamps are ahead of the clock; and beyond the end of what the server counts (rule 14)."""
-    assert left(Lives(ttl_s=10), NOW_S - 500) == [10]
-    assert left(Lives(ttl_column="t"), NOW_S - 500, life=[7, 8]) == [7, 8]
-    far = (NOW_S + 2 * MOST_TTL_S) * S_US
-    assert left(Lives(expires_column="t"), NOW_S, until=[far]) == [MOST_TTL_S]
-    assert left(Lives(ttl_s=1000, latest_s=NOW_S + 70), NOW_S) == [70]
+def test_remaining_ttl_never_exceeds_option_or_server() -> None:
+    """Where timestamps are ahead of the clock; and beyond the end of what the server counts."""
+    assert remaining(RowTtl(ttl_s=10), NOW_S - 500) == [10]
+    assert remaining(RowTtl(ttl_column="t"), NOW_S - 500, ttl=[7, 8]) == [7, 8]
+    far = (NOW_S + 2 * MAX_TTL_S) * S_US
+    assert remaining(RowTtl(expires_at_column="t"), NOW_S, until=[far]) == [MAX_TTL_S]
+    assert remaining(RowTtl(ttl_s=1000, last_expiry_s=NOW_S + 70), NOW_S) == [70]
 
 
-def test_lives_are_counted_from_the_earlier_of_two_clocks() -> None:
-    """One that is ahead ends no life; a node is asked now and then, and its clock goes on meanwhile."""
+def test_ttls_count_from_the_earlier_of_two_clocks() -> None:
+    """A clock that is ahead lets no row expire; between two answers of a node its clock goes on."""
     mine, told, since, asked = [5_000 * S_US], [4_000 * S_US], [0.0], []
 
     def ask() -> int:
@@ -223,9 +228,9 @@ def test_lives_are_counted_from_the_earlier_of_two_clocks() -> None:
 
 
 @pytest.mark.parametrize("nulls", ["unset", "write"])
-def test_rows_with_lives_are_encoded_as_the_driver_binds_them(nulls: str) -> None:
-    """What is over has nulls for its values, and a second to live."""
-    plan = plan_of(*COLUMNS, nulls=nulls, lives=Lives(ttl_column="life"))
+def test_rows_with_ttl_are_encoded_as_the_driver_binds_them(nulls: str) -> None:
+    """A row that has expired has nulls for its values, and a TTL of a second."""
+    plan = plan_of(*COLUMNS, nulls=nulls, ttl=RowTtl(ttl_column="ttl"))
     schema = pa.schema([(name, kind) for name, _, _, kind in COLUMNS])
     rows = [("a", 10, 1.5, 1, [1, 2]), ("b", 3, 2.5, 2, None), ("c", 20, None, 3, [3])]
     frame = pa.record_batch(
@@ -233,11 +238,11 @@ def test_rows_with_lives_are_encoded_as_the_driver_binds_them(nulls: str) -> Non
         schema=schema,
     )
     stored = check(frame, plan)
-    assert stored.schema.names == ["k", "v", "c", "s", LIFE_S]
+    assert stored.schema.names == ["k", "v", "c", "s", TTL_S]
     stamps = np.arange(3) + NOW_S * S_US
-    assert plan.details.lives is not None
-    lives = seconds_left(stored, stamps, plan.details.lives, NOW_S + 4)
-    parts = Statements(plan, prepared).divide(Stamped(stored, stamps), lives)
+    rows_of_log = TimestampedRows(stored, stamps)
+    ttls = remaining_ttls(rows_of_log, plan.details.ttl, lambda: NOW_S + 4)
+    parts = Statements(plan, prepared).divide(rows_of_log, ttls)
     found = []
     for part in parts:
         of, batch = part.statement, part.rows.batch
@@ -246,10 +251,12 @@ def test_rows_with_lives_are_encoded_as_the_driver_binds_them(nulls: str) -> Non
         assert query.endswith("USING TIMESTAMP ? AND TTL ?")
         assert part.ttls is not None
         data = encode(
-            *(batch, of.plan, part.rows.stamps, of.head), ttls=part.ttls, cleared=part.cleared
+            *(batch, of.plan, part.rows.timestamps_us, of.head),
+            ttls=part.ttls,
+            cleared=part.cleared,
         )
         bound = bind(
-            *(batch, of.plan, part.rows.stamps.tolist()),
+            *(batch, of.plan, part.rows.timestamps_us.tolist()),
             ttls=part.ttls.tolist(),
             cleared=part.cleared,
         )
@@ -287,7 +294,7 @@ EVENTS: list[Field] = [
     ("n", "clustering", "int", pa.int32()),
     ("op", "operation", "operation", pa.string()),
     ("at", "regular", "timestamp", INSTANT),
-    ("life", "control", "control", pa.int64()),
+    ("ttl", "control", "control", pa.int64()),
     ("a", "regular", "int", pa.int32()),
     ("b", "regular", "list<int>", pa.list_(pa.int32())),
     ("s", "static", "text", pa.string()),
@@ -295,12 +302,12 @@ EVENTS: list[Field] = [
 
 
 def event_plan(nulls: str) -> CassandraPlan:
-    """Return a plan of rows with event times, lives and static columns, some of them deletes."""
+    """Return a plan of rows with event times, TTLs and static columns, some of them deletes."""
     return plan_of(
         *EVENTS,
         nulls=nulls,
-        lives=Lives(ttl_column="life"),
-        event_column="at",
+        ttl=RowTtl(ttl_column="ttl"),
+        timestamp_column="at",
         operations={"upsert": "upsert", "delete": "delete"},
         clustering=("n",),
     )
@@ -326,17 +333,17 @@ def test_event_times_become_the_timestamps_of_rows() -> None:
         names=[name for name, *_ in EVENTS],
     )
     stored = check(frame, EVENT_PLAN)
-    assert stored.column(EVENT_US).to_pylist() == [1, 2, 3]
+    assert stored.column(TIMESTAMP_US).to_pylist() == [1, 2, 3]
     assert stored.column("at").to_pylist() == [0, 0, 0]
-    (part,) = Statements(EVENT_PLAN, prepared).divide(Stamped(stored, np.arange(3) + NOW_S))
-    assert part.rows.stamps.tolist() == [1, 2, 3]
+    (part,) = Statements(EVENT_PLAN, prepared).divide(TimestampedRows(stored, np.arange(3) + NOW_S))
+    assert part.rows.timestamps_us.tolist() == [1, 2, 3]
     assert part.rows.batch.schema.names == ["k", "n", "at", "a", "b", "s"]
 
 
 def test_an_event_time_does_not_tell_which_row_is_refused() -> None:
     """Nor does a timestamp of a plan beside it: both may have prepared the same statement."""
     plain = plan_of(COLUMNS[0])
-    timed = plan_of(COLUMNS[0], event_column="at")
+    timed = plan_of(COLUMNS[0], timestamp_column="at")
     plans = [
         PreparedPlan(of, Statements(of, prepared), Limits(), ANYWHERE, SliceBuffer())
         for of in (plain, timed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from functools import reduce
 
 import msgspec
 import numpy as np
@@ -12,17 +11,17 @@ import pytest
 
 from tests.cql_driver import bind, plan_of, prepared
 from tests.unit.test_cassandra_compare import COLUMNS, live
-from tests.unit.test_options import GIVEN
 from tests.unit.test_row_times import wire
-from wal_sink.configuration import configure
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed
+from wal_sink.targets.cassandra.compare import (
+    Wanted,
+    match_columns,
+    refuse_changed,
+    refuse_no_update,
+)
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.feature import Agreement, Stamped
-from wal_sink.targets.cassandra.features import FEATURES
-from wal_sink.targets.cassandra.fitness import Server
-from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.rows import TimestampedRows
 from wal_sink.targets.cassandra.write.statements import Statements
 
 KEY = [("id", pa.int64()), ("day", pa.date32())]
@@ -47,11 +46,11 @@ def test_an_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
         [pa.array([1, 2], pa.int32()).cast(pa.date32()), ["x", None], [7, 8]], schema=schema
     )
     # Static columns alone are refused beside clustering columns; the statement does not care.
-    lives = np.array([90, 0]) if with_ttl else None
-    parts = Statements(of, prepared).divide(Stamped(rows, np.array([5, 6])), lives)
+    ttls = np.array([90, 0]) if with_ttl else None
+    parts = Statements(of, prepared).divide(TimestampedRows(rows, np.array([5, 6])), ttls)
     using = "USING TIMESTAMP ? AND TTL ?" if with_ttl else "USING TIMESTAMP ?"
     for part in parts:
-        statement, stamps = part.statement, part.rows.stamps
+        statement, stamps = part.statement, part.rows.timestamps_us
         assert statement.prepared.query_string == (
             f'UPDATE "shop"."orders" {using} SET "shop" = ? WHERE "day" = ? AND "id" = ?'
         )
@@ -107,20 +106,10 @@ def test_what_no_update_can_write_is_refused(
     fields: list[tuple[str, pa.DataType]], operation: str, words: str
 ) -> None:
     """At the start, with a remedy."""
-    more = {"cassandra.writeMode": "update", "operationColumn": operation}
-    options = configure(GIVEN | more).target.options
-    assert isinstance(options, CassandraOptions)
     columns = match_columns(pa.schema(fields), LIVE, UPDATE)
-    agreed = Agreement(options, Server("5.0", "c", frozenset()), LIVE, columns)
-
-    def agree() -> CassandraRowPlan:
-        return reduce(
-            lambda details, feature: feature.agree(details, agreed), FEATURES, plan_of().details
-        )
-
     if not words:
-        assert agree().update
+        refuse_no_update(LIVE, columns, operation)
         return
     with pytest.raises(SchemaMismatch, match=words) as caught:
-        agree()
+        refuse_no_update(LIVE, columns, operation)
     assert caught.value.remedy

@@ -57,8 +57,8 @@ def _deletes(rows: Rows, ids: Ids) -> pa.Table:
     return changes.append_column("op", pa.array(np.where(deletes, "delete", "upsert")))
 
 
-def _lives(rows: Rows, ids: Ids) -> pa.Table:
-    return rows(ids).append_column("life", pa.array(_LONG_S + ids % 1000))
+def _ttls(rows: Rows, ids: Ids) -> pa.Table:
+    return rows(ids).append_column("ttl", pa.array(_LONG_S + ids % 1000))
 
 
 def _plain(rows: Rows, ids: Ids) -> pa.Table:
@@ -67,7 +67,7 @@ def _plain(rows: Rows, ids: Ids) -> pa.Table:
 
 FEATURES = (
     Feature("deletes", _deletes, {"operationColumn": "op"}, rows_each=2),
-    Feature("lives", _lives, {"cassandra.ttlColumn": "life"}),
+    Feature("TTLs", _ttls, {"cassandra.ttlColumn": "ttl"}),
     Feature("event times", _plain, {"cassandra.timestampColumn": "at"}),
 )
 

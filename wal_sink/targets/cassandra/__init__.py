@@ -6,7 +6,7 @@ A line imports from those below it, never back; only what `target` imports late 
 `target`           what the sink calls; `session` is a flusher's connection
 `check`, `plan`    casts and refuses rows, in the tasks; agrees with the cluster at the start
 `write/`           from slices of the log to acknowledged requests; watches tables for drift
-`features/`        what options can ask for of rows, one module each; `feature` has the hooks
+`rows`             upserts and deletes, TTLs and event times: in the start, in the tasks, in the flush
 `fitness`          the server as it is, and what it cannot do
 `table`            tables as they are; `compare` has a DataFrame beside one, `ddl` the statements
 `encode`           columns to the bytes of rows and routing keys

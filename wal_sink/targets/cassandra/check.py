@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from wal_sink.targets.arrow_values import int64, not_deleted, refuse_other_schema
 from wal_sink.targets.cassandra.arrow_buffers import sizes
-from wal_sink.targets.cassandra.feature import TaskRows
-from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, in_order
+from wal_sink.targets.cassandra.rows import read_controls, without_deleted_values
 from wal_sink.targets.cassandra.rules import InvalidValue, invalid_values, refuse_invalid
 from wal_sink.targets.cassandra.types import cast_column, column_types
 
@@ -32,12 +31,14 @@ def check(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
     refuse_other_schema(batch.schema, plan)
-    rows = TaskRows(batch, plan)
-    for feature in used(plan):
-        feature.read(rows)
-    stored = _checked(rows.rows, rows.table, rows.deletes)
-    found = dict(zip(stored.schema.names, stored.columns, strict=True)) | rows.controls
-    return in_order(found, plan)
+    controls = read_controls(batch, plan)
+    table = plan.of_table()
+    rows = batch.select([column.name for column in table.columns])
+    if controls.deletes is not None:
+        rows = without_deleted_values(rows, table, controls.deletes)
+    stored = _checked(rows, table, controls.deletes)
+    columns = dict(zip(stored.schema.names, stored.columns, strict=True)) | controls.columns
+    return in_order(columns, plan)
 
 
 def _checked(

@@ -12,10 +12,17 @@ import pyarrow as pa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
 from wal_sink.targets.cassandra import ddl
-from wal_sink.targets.cassandra.row_options import COLUMNS_OPTION
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.row_options import (
+    COLUMNS_OPTION,
+    EXPIRES_AT_COLUMN,
+    TIMESTAMP_COLUMN,
+    TTL,
+    TTL_COLUMN,
+    WRITE_MODE,
+)
+from wal_sink.targets.cassandra.row_plan import CassandraPlan, RowTtl
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
-from wal_sink.targets.cassandra.types import mismatches, parse, user_type_names
+from wal_sink.targets.cassandra.types import has_lists, mismatches, parse, user_type_names
 from wal_sink.targets.columns import TableColumn, TableRules
 from wal_sink.targets.columns import match_columns as compare
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS
@@ -159,6 +166,7 @@ def refuse_changed(plan: CassandraPlan, live: TableMetadata) -> None:
             "Pending epochs were checked against the plan: bring the table back to it, let the "
             "log be flushed, then change table and DataFrame together.",
         )
+    refuse_repeated_lists(plan, live)
 
 
 def refuse_hidden(plan: CassandraPlan, live: TableMetadata, first_us: int) -> None:
@@ -242,6 +250,69 @@ def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[s
                 f"{name}: {COLUMNS_OPTION} writes it to {column}, and so is the DataFrame's {column}. Drop"
                 f" one of the two, or write {column} to another column."
             )
+
+
+def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: str) -> None:
+    """Refuse what no UPDATE can write.
+
+    :param columns: those of the table that the DataFrame has.
+    :param operation: the value of `operationColumn`.
+    :raises SchemaMismatch: there is no value to set; or clustering columns are beside static ones alone; or
+        rows are partitions, and some are deletes.
+    """
+    roles = {column.role for column in columns}
+    if not roles & {"static", "regular"}:
+        raise SchemaMismatch(
+            f"The DataFrame has only the key of {live.name}, and {WRITE_MODE} is update: no value is set.",
+            f"Add a column, or leave out {WRITE_MODE}: an insert writes rows of keys alone.",
+        )
+    if "regular" not in roles and "clustering" in roles:
+        raise SchemaMismatch(
+            f"Of {live.name} the DataFrame has static columns and clustering columns: an UPDATE of static"
+            " columns alone is of a partition, and Cassandra refuses it with clustering columns.",
+            "Drop the clustering columns, to write partitions; or add a column that is not static.",
+        )
+    if "regular" not in roles and operation and any(c.role == "clustering" for c in live.key):
+        raise SchemaMismatch(
+            f"Of {live.name} the DataFrame has static columns alone, and operationColumn is {operation}: a"
+            " delete would take the whole partition, with all its rows.",
+            "Leave out operationColumn, and clear values by nulls, with cassandra.nulls=write; or add the"
+            " clustering columns and a column that is not static.",
+        )
+
+
+_FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"
+
+
+def refuse_repeated_lists(plan: CassandraPlan, live: TableMetadata) -> None:
+    """Refuse what hangs on the timestamp of a row with a list that is not frozen: each attempt raises it.
+
+    The server gives each write of such a list elements of its own, so its rows are sent once with each
+    timestamp (rule `repeatable`).
+
+    :raises SchemaMismatch: rows bring their timestamps along, or have a TTL in seconds.
+    """
+    if not has_lists(plan):
+        return
+    if plan.details.timestamp_column:
+        raise SchemaMismatch(
+            f"{live.name} has lists that are not frozen, and {TIMESTAMP_COLUMN} is given: a row that is"
+            " written twice at the time of its event would have their elements twice.",
+            f"{_FROZEN}, or leave out the option.",
+        )
+    ttl = plan.details.ttl or RowTtl()
+    seconds = {
+        TTL: ttl.ttl_s,
+        TTL_COLUMN: ttl.ttl_column,
+        f"default_time_to_live = {live.default_ttl}": live.default_ttl,
+    }
+    if names := ", ".join(name for name, value in seconds.items() if value):
+        raise SchemaMismatch(
+            f"{live.name} has lists that are not frozen, and its rows have a TTL in seconds ({names}), which"
+            " counts from a row's timestamp: each attempt at its lists raises that.",
+            f"{_FROZEN}; or say when rows expire by {EXPIRES_AT_COLUMN} alone, and ALTER TABLE {live.name}"
+            " WITH default_time_to_live = 0.",
+        )
 
 
 def _described(column: ColumnMetadata) -> str:

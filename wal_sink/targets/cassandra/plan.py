@@ -9,17 +9,28 @@ import msgspec
 import pyarrow as pa
 from cassandra import AlreadyExists
 
+from wal_sink.clock import now_us
 from wal_sink.model.plan import Column, Plan, Role, canonical
-from wal_sink.targets.cassandra.compare import Wanted, match_columns, used_types
+from wal_sink.targets.cassandra.compare import (
+    Wanted,
+    match_columns,
+    refuse_no_update,
+    refuse_repeated_lists,
+    used_types,
+)
 from wal_sink.targets.cassandra.ddl import create_statement, new_table
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.driver.errors import create_table
-from wal_sink.targets.cassandra.feature import Agreement
-from wal_sink.targets.cassandra.features import FEATURES, used
 from wal_sink.targets.cassandra.fitness import Server, inspect_server
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_options import primary_key
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.rows import (
+    agreed_ttl,
+    clustering_order,
+    last_expiry_s,
+    written_columns,
+)
 from wal_sink.targets.cassandra.session import ensure_ledger_table
 from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.targets.cassandra.types import has_lists
@@ -79,9 +90,7 @@ def _written(
     """
     names = options.column_names
     in_table = {name for name in schema.names if names.get(name, name) in known}
-    for feature in FEATURES:
-        schema = feature.written(schema, options, in_table, place)
-    return schema
+    return written_columns(schema, options, in_table, place)
 
 
 def _agree(
@@ -93,15 +102,20 @@ def _agree(
     columns = match_columns(written, live, wanted)
     key_names = [column.name for column in columns if column.role in KEY]
     refuse_other_key(live.name, options.layout, key_names)
-    agreed = Agreement(options, server, live, columns)
+    deletes, update = options.operation_column, options.write_mode == "update"
+    if update:
+        refuse_no_update(live, columns, deletes)
+    expiry_s, now_s = last_expiry_s(server.compatibility), now_us() // 1_000_000
     details = CassandraRowPlan(
         keyspace=options.keyspace,
         table=live.name.table,
         nulls=options.nulls,
+        update=update,
+        clustering=clustering_order(live, columns) if deletes else (),
+        ttl=agreed_ttl(options, live, expiry_s, now_s),
+        timestamp_column=options.timestamp_column,
         types=used_types(columns, live),
     )
-    for feature in FEATURES:
-        details = feature.agree(details, agreed)
     by_name = {column.name: column for column in columns}
     controls = {*options.controls.values()}
     plan = CassandraPlan(
@@ -116,8 +130,7 @@ def _agree(
         operations=dict(options.words) if options.operation_column else {},
         details=details,
     )
-    for feature in used(plan):
-        feature.refuse_drift(plan, live)
+    refuse_repeated_lists(plan, live)
     return msgspec.structs.replace(plan, sent_once=has_lists(plan)).plain
 
 

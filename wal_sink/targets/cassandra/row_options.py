@@ -1,6 +1,6 @@
 """Declares the options that say what becomes of rows. Pure.
 
-Each row feature has its options here; what they do is in `features/`, which takes longer to import.
+What these options do is in `rows`, which takes longer to import.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from wal_sink.errors import OptionError
 from wal_sink.options import SECONDS, SHAPES, about, fields
-from wal_sink.targets.cassandra.row_plan import MOST_TTL_S, TableName
+from wal_sink.targets.cassandra.row_plan import MAX_TTL_S, TableName
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
     KEY_COLUMNS,
@@ -28,11 +28,11 @@ COLUMNS_OPTION = "cassandra.columns"
 WRITE_MODE = "cassandra.writeMode"
 TTL = "cassandra.ttl"
 TTL_COLUMN = "cassandra.ttlColumn"
-EXPIRES_COLUMN = "cassandra.expiresAtColumn"
-EVENT_COLUMN = "cassandra.timestampColumn"
+EXPIRES_AT_COLUMN = "cassandra.expiresAtColumn"
+TIMESTAMP_COLUMN = "cassandra.timestampColumn"
 
 
-_LIVES = (TTL, TTL_COLUMN, EXPIRES_COLUMN)
+_TTLS = (TTL, TTL_COLUMN, EXPIRES_AT_COLUMN)
 """Of these options one may be given."""
 
 
@@ -69,9 +69,9 @@ class RowOptions(OperationOptions, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(name=WRITE_MODE, default="insert")
     ttl: Annotated[
-        Annotated[int, Meta(ge=1, le=MOST_TTL_S)] | None,
+        Annotated[int, Meta(ge=1, le=MAX_TTL_S)] | None,
         about(
-            f"How long every row lives after it was published, 1 to {MOST_TTL_S} seconds."
+            f"How long every row lives after it was published, 1 to {MAX_TTL_S} seconds."
             " Default: for ever, or what the table says",
             SECONDS,
             SHAPES,
@@ -80,17 +80,17 @@ class RowOptions(OperationOptions, frozen=True, kw_only=True):
     ttl_column: Annotated[
         str, about("Column with the seconds that each row lives. It is not written", SHAPES)
     ] = msgspec.field(name=TTL_COLUMN, default="")
-    expires_column: Annotated[
+    expires_at_column: Annotated[
         str, about("Timestamp column with the time until which each row lives", SHAPES)
-    ] = msgspec.field(name=EXPIRES_COLUMN, default="")
-    event_column: Annotated[
+    ] = msgspec.field(name=EXPIRES_AT_COLUMN, default="")
+    timestamp_column: Annotated[
         str,
         about(
             "Column with the time of the event: a timestamp, or a bigint of microseconds since 1970. Of"
             " two versions of a row the later event stays",
             SHAPES,
         ),
-    ] = msgspec.field(name=EVENT_COLUMN, default="")
+    ] = msgspec.field(name=TIMESTAMP_COLUMN, default="")
 
     def __post_init__(self) -> None:
         _refuse_bad_table(self.table)
@@ -99,7 +99,7 @@ class RowOptions(OperationOptions, frozen=True, kw_only=True):
         if self.create_table:
             primary_key(layout)
         given = self.given
-        for one, other in itertools.combinations(_LIVES, 2):
+        for one, other in itertools.combinations(_TTLS, 2):
             if one in given and other in given:
                 raise OptionError(
                     f"Options {one} and {other} are given together: each says how long a row lives.",
@@ -123,8 +123,8 @@ class RowOptions(OperationOptions, frozen=True, kw_only=True):
         named = {
             OPERATION_COLUMN: self.operation_column,
             TTL_COLUMN: self.ttl_column,
-            EXPIRES_COLUMN: self.expires_column,
-            EVENT_COLUMN: self.event_column,
+            EXPIRES_AT_COLUMN: self.expires_at_column,
+            TIMESTAMP_COLUMN: self.timestamp_column,
         }
         return {option: column for option, column in named.items() if column}
 

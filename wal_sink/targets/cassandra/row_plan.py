@@ -11,8 +11,8 @@ from wal_sink.errors import CorruptLog
 from wal_sink.model.plan import Plan
 from wal_sink.targets.names import quote
 
-MOST_TTL_S = 20 * 365 * 86_400
-"""The longest life that Cassandra takes, in seconds."""
+MAX_TTL_S = 20 * 365 * 86_400
+"""The largest TTL that Cassandra takes, in seconds."""
 
 KEY = ("partition", "clustering")
 """The roles of columns of the primary key."""
@@ -29,19 +29,19 @@ class TableName(NamedTuple):
         return f"{quote(self.keyspace)}.{quote(self.table)}"
 
 
-class Lives(msgspec.Struct, frozen=True, kw_only=True):
-    """How long rows live, and what the server takes."""
+class RowTtl(msgspec.Struct, frozen=True, kw_only=True):
+    """When rows expire, and what the server takes of that."""
 
     ttl_s: int | None = None
-    """The life of every row, seconds."""
+    """The TTL of every row, seconds."""
     ttl_column: str = ""
-    """The column of seconds that each row lives."""
-    expires_column: str = ""
+    """The column with the TTL of each row in seconds."""
+    expires_at_column: str = ""
     """The column of times at which rows expire."""
-    latest_s: int = 0
-    """The last second at which a life may end, since 1970; 0: it is not known."""
-    most_ttl_s: int = MOST_TTL_S
-    """The longest life that the server took when the plan was made, seconds."""
+    last_expiry_s: int = 0
+    """The last second at which a row may expire, since 1970; 0: it is not known."""
+    max_ttl_s: int = MAX_TTL_S
+    """The largest TTL that the server took when the plan was made, seconds."""
 
 
 class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +58,9 @@ class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether rows are written by UPDATE."""
     clustering: tuple[str, ...] = ()
     """Where there are deletes: the clustering columns in the table's order, which is not the DataFrame's."""
-    lives: Lives | None = None
-    """None: the options do not say how long rows live."""
-    event_column: str = ""
+    ttl: RowTtl | None = None
+    """None: no option says when rows expire."""
+    timestamp_column: str = ""
     """The column of event times; empty: a row's place in the stream decides."""
     types: dict[str, tuple[tuple[str, str], ...]] = msgspec.field(default_factory=dict)
     """The user-defined types of the columns by name: the names and types of their fields, in order."""

@@ -36,23 +36,23 @@ class CassandraTarget(Target):
     @property
     def description(self) -> Mapping[str, str]:
         """Return cluster, consistency level, table and what becomes of rows."""
-        from wal_sink.targets.cassandra.features import FEATURES  # noqa: PLC0415 -- pyarrow.compute
+        from wal_sink.targets.cassandra.rows import describe  # noqa: PLC0415 -- pyarrow.compute
 
         given = self.options
         nulls = {"unset": "a null keeps the older value", "write": "a null clears the older value"}
         ledger = f"{given.ledger.keyspace}.{given.ledger.table}"
         where = given.where if given.secure_connect_bundle else f"{given.where}, port {given.port}"
         renamed = ", ".join(f"{name} as {column}" for name, column in given.column_names.items())
-        described = {
+        update = "by UPDATE: a row exists as long as one of its values does (cassandra.writeMode)"
+        return {
             "target": f"{self.name} at {where}, {given.consistency_level}",
             "table": f"{self.writes_to}, ledger in {ledger}",
             **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
             "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
             "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
+            **({"write": update} if given.write_mode == "update" else {}),
+            **describe(given),
         }
-        for feature in FEATURES:
-            described |= feature.describe(given)
-        return described
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table; create the ledger's table if it is missing."""

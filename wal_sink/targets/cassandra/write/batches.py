@@ -33,8 +33,8 @@ from wal_sink.targets.cassandra.encode import (
     routing_keys,
     taken,
 )
-from wal_sink.targets.cassandra.feature import Ints, Stamped
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.rows import Ints, TimestampedRows
 from wal_sink.targets.cassandra.types import column_types, has_lists
 from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
 
@@ -76,7 +76,7 @@ class SliceBuffer:
             or self._clock() - self._since >= BUFFER_S
         )
 
-    def take(self) -> list[Stamped]:
+    def take(self) -> list[TimestampedRows]:
         """Empty the buffer; return its rows, in one batch if Arrow can join them."""
         slices, self._slices = self._slices, []
         self._rows = self._bytes = 0
@@ -85,7 +85,9 @@ class SliceBuffer:
         batches = concatenated([each.batch for each in slices])
         stamps = np.concatenate([_stamps(each) for each in slices])
         bounds = np.cumsum([batch.num_rows for batch in batches])[:-1]
-        return [Stamped(*each) for each in zip(batches, np.split(stamps, bounds), strict=True)]
+        return [
+            TimestampedRows(*each) for each in zip(batches, np.split(stamps, bounds), strict=True)
+        ]
 
 
 def _stamps(rows: Slice) -> npt.NDArray[np.int64]:
@@ -350,12 +352,14 @@ def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -
     return batches._replace(coordinators=coordinators[partitions[batches.first_rows()]])
 
 
-def requests(prepared: PreparedPlan, rows: Stamped, lives: Ints | None) -> Iterator[EncodedBatch]:
+def requests(
+    prepared: PreparedPlan, rows: TimestampedRows, ttls: Ints | None
+) -> Iterator[EncodedBatch]:
     """Make requests of rows of a plan. Their bytes are parts of one buffer: what outlives it is `detached`.
 
-    :param lives: seconds that are left to each row, 0 or less for none; None: they live for ever.
+    :param ttls: seconds that each row still has, 0 or less where it has expired; None: none ever expires.
     """
-    parts = prepared.statements.divide(rows, lives)
+    parts = prepared.statements.divide(rows, ttls)
     found = one_after_the_other([_encoded(part) for part in parts])
     sizes, where = np.diff(found.offsets), places(parts)
     sizes = sizes if where is None else sizes[where]
@@ -387,7 +391,7 @@ def _encoded(part: Part) -> Encoded:
     return encode(
         part.rows.batch,
         of.plan,
-        part.rows.stamps,
+        part.rows.timestamps_us,
         of.head,
         stamp_first=of.stamp_first,
         ttls=part.ttls,

@@ -18,7 +18,6 @@ from uuid import UUID
 from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.cassandra.compare import refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.driver.errors import retrying
-from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
 from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.targets.registry import published_elsewhere
@@ -132,8 +131,6 @@ class DriftWatch:
             raise published_elsewhere(f"the table {name}", str(self._table), given)
         live = retrying()(read_table, self._session, name, node)
         refuse_changed(plan, live)
-        for feature in used(plan):
-            feature.refuse_drift(plan, live)
         return live
 
     def _schema_version(self) -> tuple[UUID, Any]:

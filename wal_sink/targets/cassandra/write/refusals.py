@@ -168,7 +168,7 @@ def ledger_us(request: EncodedBatch, plans: Collection[PreparedPlan]) -> int | N
     Where a plan has event times, a request has these instead; and two plans may share a statement.
     """
     row = row_of(request, plans)
-    if row is None or any(each.plan.details.event_column for each in plans):
+    if row is None or any(each.plan.details.timestamp_column for each in plans):
         return None
     of = row.statement
     stamp = row.values[0 if of.stamp_first else of.columns.stop]

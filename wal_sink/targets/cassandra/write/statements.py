@@ -2,7 +2,7 @@
 
 INSERT, so that a row without values exists, too; an UPDATE where the option says that it shall not. Every
 statement has a marker for the write timestamp: the order between rows of one key is by their timestamps
-alone, whichever statement comes first. Where rows live for a time only, an upsert takes what is left of it.
+alone, whichever statement comes first. Where rows have a TTL, an upsert takes what is left of it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
 from wal_sink.targets.cassandra.arrow_buffers import flags
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.feature import EXPIRED, UPSERT, Ints, Stamped
-from wal_sink.targets.cassandra.features import used
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
+from wal_sink.targets.cassandra.rows import (
+    Ints,
+    RowGroup,
+    StatementKind,
+    TimestampedRows,
+    row_groups,
+    with_event_times,
+)
 from wal_sink.targets.names import quote
 
 
@@ -36,7 +41,7 @@ class Statement(NamedTuple):
     stamp_first: bool
     """Whether the timestamp comes before the columns, not after them."""
     with_ttl: bool = False
-    """Whether the seconds that the row lives come after the timestamp."""
+    """Whether the TTL comes after the timestamp."""
 
     @property
     def columns(self) -> slice:
@@ -51,12 +56,12 @@ class Part(NamedTuple):
     statement: Statement
     positions: Ints | None
     """In the slice, ascending; None: it is the whole slice."""
-    rows: Stamped
+    rows: TimestampedRows
     """With the statement's columns."""
     ttls: Ints | None = None
-    """Seconds that each row lives, 1 or more; None: the statement does not take them."""
+    """The TTL of each row in seconds, 1 or more; None: the statement takes none."""
     cleared: bool = False
-    """Whether the lives of the rows are over: each value is written as null, and the row lives a second."""
+    """Whether the rows have expired: each value is written as null, with a TTL of one second."""
 
 
 class Statements:
@@ -69,58 +74,38 @@ class Statements:
     def __init__(self, plan: CassandraPlan, prepare: Callable[[str], Any]) -> None:
         self._plan = plan
         self._prepare = prepare
-        self._features = tuple(used(plan))
         table = plan.of_table()
         self.upsert = self._upsert(_values_first(table) if plan.details.update else table)
-        self._by_kind = {(UPSERT, False): self.upsert}
+        self._by_kind = {(StatementKind.UPSERT, 0, False): self.upsert}
 
     def known(self) -> Iterator[Statement]:
         """Yield what is prepared so far."""
         yield from self._by_kind.values()
 
-    def dated(self, rows: Stamped) -> Stamped:
-        """Return rows of the log with the write timestamps that they are to have."""
-        for feature in self._features:
-            rows = feature.dated(rows)
-        return rows
-
-    def divide(self, rows: Stamped, lives: Ints | None = None) -> list[Part]:
+    def divide(self, rows: TimestampedRows, ttls: Ints | None = None) -> list[Part]:
         """Divide the rows of a slice by the statement that writes them; at least one part.
 
-        :param lives: seconds that are left to each row, 0 or less for none; None: they live for ever.
+        :param ttls: seconds that each row still has, 0 or less where it has expired; None: none ever expires.
         :raises Exception: of the driver, when it cannot prepare one.
         """
-        rows = self.dated(rows)
-        if self._plan.operation is None and lives is None:
-            return [_part(self.upsert, None, rows, None)]
-        kinds = np.full(rows.batch.num_rows, UPSERT, np.int64)
-        if lives is not None:
-            kinds[lives < 1] = EXPIRED
-        for feature in self._features:
-            kinds = feature.kinds(rows.batch, self._plan, kinds)
-        found = (np.flatnonzero(np.bincount(kinds - EXPIRED)) + EXPIRED).tolist() or [UPSERT]
+        rows = with_event_times(rows, self._plan)
         return [
-            _part(
-                self._of(kind, with_ttl=lives is not None and kind < 0),
-                None if len(found) == 1 else kinds == kind,
-                rows,
-                lives,
-                cleared=kind == EXPIRED,
-            )
-            for kind in found
+            _part(self._of(group, with_ttl=ttls is not None), group, rows, ttls)
+            for group in row_groups(rows.batch, self._plan, ttls)
         ]
 
-    def _of(self, kind: int, *, with_ttl: bool) -> Statement:
-        statement = max(kind, UPSERT), with_ttl
+    def _of(self, group: RowGroup, *, with_ttl: bool) -> Statement:
+        with_ttl = with_ttl and group.kind is StatementKind.UPSERT
+        statement = group.kind, group.depth, with_ttl
         if statement not in self._by_kind:
             self._by_kind[statement] = self._new(*statement)
         return self._by_kind[statement]
 
-    def _new(self, kind: int, with_ttl: bool) -> Statement:
-        if kind == UPSERT:
+    def _new(self, kind: StatementKind, depth: int, with_ttl: bool) -> Statement:
+        if kind is StatementKind.UPSERT:
             return self._upsert(self.upsert.plan, with_ttl=with_ttl)
-        partition = [each.name for each in self._plan.columns if each.role == "partition"]
-        names = [*partition, *self._plan.details.clustering[:kind]]
+        partition = [column.name for column in self._plan.columns if column.role == "partition"]
+        names = [*partition, *self._plan.details.clustering[:depth]]
         by_name = {column.name: column for column in self._plan.columns}
         columns = tuple(by_name[name] for name in names)
         plan = msgspec.structs.replace(self._plan, columns=columns)
@@ -162,7 +147,7 @@ def upsert(plan: CassandraPlan, *, with_ttl: bool = False) -> str:
     """Return the statement for one row: a value for each column of the plan, then the timestamp.
 
     :param plan: for an UPDATE with the columns of the key behind the others; its timestamp comes first.
-    :param with_ttl: whether the seconds that the row lives follow the timestamp.
+    :param with_ttl: whether the TTL follows the timestamp.
     """
     using = " USING TIMESTAMP ? AND TTL ?" if with_ttl else " USING TIMESTAMP ?"
     if not plan.details.update:
@@ -193,21 +178,16 @@ def table_rows(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     return batch if names == batch.schema.names else batch.select(names)
 
 
-def _part(
-    statement: Statement,
-    chosen: npt.NDArray[np.bool_] | None,
-    rows: Stamped,
-    lives: Ints | None,
-    *,
-    cleared: bool = False,
-) -> Part:
+def _part(statement: Statement, group: RowGroup, rows: TimestampedRows, ttls: Ints | None) -> Part:
     batch = table_rows(rows.batch, statement.plan)
-    ttls = np.maximum(lives, 1) if lives is not None and statement.with_ttl else None
+    ttls = np.maximum(ttls, 1) if ttls is not None and statement.with_ttl else None
+    chosen = group.rows
     if chosen is None:
-        return Part(statement, None, Stamped(batch, rows.stamps), ttls, cleared)
-    kept = Stamped(batch.filter(flags(chosen)), rows.stamps[chosen])
+        kept = TimestampedRows(batch, rows.timestamps_us)
+        return Part(statement, None, kept, ttls, group.expired)
+    kept = TimestampedRows(batch.filter(flags(chosen)), rows.timestamps_us[chosen])
     ttls = None if ttls is None else ttls[chosen]
-    return Part(statement, np.flatnonzero(chosen), kept, ttls, cleared)
+    return Part(statement, np.flatnonzero(chosen), kept, ttls, group.expired)
 
 
 def places(parts: list[Part]) -> Ints | None:

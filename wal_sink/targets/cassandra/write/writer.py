@@ -20,10 +20,14 @@ from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
-from wal_sink.targets.cassandra.feature import Ints, Stamped
-from wal_sink.targets.cassandra.features import FEATURES
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.rows import (
+    Ints,
+    TimestampedRows,
+    remaining_ttls,
+    with_event_times,
+)
 from wal_sink.targets.cassandra.write.batches import (
     BYTES,
     ROWS,
@@ -127,18 +131,17 @@ class Writer:
 
     def _send(self, prepared: PreparedPlan) -> None:
         for waiting in prepared.buffer.take():
-            self._sender.send(requests(prepared, waiting, self._lives(prepared.plan, waiting)))
+            self._sender.send(requests(prepared, waiting, self._ttls(prepared.plan, waiting)))
 
     def _bound(self, request: EncodedBatch) -> Any:
         """Return a request as the driver takes it."""
         plans = self._plans.values()
         return bound(request, (each.prepared for of in plans for each in of.statements.known()))
 
-    def _lives(self, plan: CassandraPlan, rows: Stamped) -> Ints | None:
+    def _ttls(self, plan: CassandraPlan, rows: TimestampedRows) -> Ints | None:
         """Return the seconds of TTL that the rows have left now; None: they never expire."""
-        default_ttl_s, now_s = self._drift.default_ttl_s(plan), self._clock.now_s
-        found = (each.seconds_left(rows, plan, now_s, default_ttl_s) for each in FEATURES)
-        return next((ttl for ttl in found if ttl is not None), None)
+        default_ttl_s = self._drift.default_ttl_s(plan)
+        return remaining_ttls(rows, plan.details.ttl, self._clock.now_s, default_ttl_s)
 
     def prepare(self, plan: Plan) -> PreparedPlan:
         """Compare a plan with its table, once, as `write` does before the first rows."""
@@ -196,9 +199,11 @@ def _lowest_us(prepared: PreparedPlan, rows: Slice) -> int:
     if not rows.batch.num_rows:
         return rows.first_us
     # One number for all rows: those behind the first have higher ones, and most slices keep these.
-    stamps = np.broadcast_to(np.int64(rows.first_us), rows.batch.num_rows)
-    dated = prepared.statements.dated(Stamped(rows.batch, stamps)).stamps
-    return rows.first_us if dated is stamps else int(dated.min())
+    same = TimestampedRows(
+        rows.batch, np.broadcast_to(np.int64(rows.first_us), rows.batch.num_rows)
+    )
+    timestamped = with_event_times(same, prepared.plan)
+    return rows.first_us if timestamped is same else int(timestamped.timestamps_us.min())
 
 
 class WriteClock:

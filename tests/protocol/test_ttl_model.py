@@ -1,6 +1,6 @@
-"""A state-space model of lives: three rows of one key, in every order, at every second, any number of times.
+"""A state-space model of TTLs: three rows of one key, in every order, at every second, any number of times.
 
-What is left of a life is the product's `seconds_left`; which write to a cell stays, and what a reader
+What is left of a TTL is the product's `remaining_ttls`; which write to a cell stays, and what a reader
 sees, is written down here, as Cassandra has it. What is switched off in `Rules` is a rule broken on purpose.
 """
 
@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from tests.protocol.cases import covered
-from wal_sink.targets.cassandra.features.lives import seconds_left
-from wal_sink.targets.cassandra.row_plan import Lives
+from wal_sink.targets.cassandra.row_plan import RowTtl
+from wal_sink.targets.cassandra.rows import TimestampedRows, remaining_ttls
 
 LAST_S = 9
 S_US = 1_000_000
@@ -28,9 +28,9 @@ class Rules:
     """What is explored; the defaults are the protocol as it is."""
 
     fixed: bool = True
-    """Off: a life begins anew each time that its row is written."""
+    """Off: a TTL begins again each time that its row is written."""
     over: str = "nulls"
-    """What is sent of a row whose life is over: or `nothing`, `delete`, `values`."""
+    """What is sent of a row that has expired: or `nothing`, `delete`, `values`."""
 
 
 class Cell(NamedTuple):
@@ -56,7 +56,7 @@ class Written(NamedTuple):
     """A row of the log; a column that it lacks is a null that leaves its cell as it is."""
 
     published_s: int
-    life_s: int | None
+    ttl_s: int | None
     values: dict[str, str]
 
 
@@ -97,18 +97,20 @@ def steps(rules: Rules, s: State) -> Iterator[State]:
 def write(rules: Rules, s: State, number: int) -> State:
     """Write a row as a flusher does."""
     row = ROWS[number]
-    us, left = row.published_s * S_US, None
-    if row.life_s is not None:
-        stamps = np.array([us if rules.fixed else s.now_s * S_US])
-        times = Lives(ttl_s=row.life_s)
-        left = int(seconds_left(pa.record_batch({}), stamps, times, s.now_s)[0])
+    us, remaining_s = row.published_s * S_US, None
+    if row.ttl_s is not None:
+        timestamps_us = np.array([us if rules.fixed else s.now_s * S_US])
+        rows = TimestampedRows(pa.record_batch({}), timestamps_us)
+        ttls = remaining_ttls(rows, RowTtl(ttl_s=row.ttl_s), lambda: s.now_s)
+        assert ttls is not None
+        remaining_s = int(ttls[0])
     done = s._replace(written=s.written | {number}, quiet=False)
-    over = left is not None and left < 1
+    over = remaining_s is not None and remaining_s < 1
     if over and rules.over == "nothing":
         return done
     if over and rules.over == "delete":
         return done._replace(deleted_us=max(us, s.deleted_us))
-    ends_s = None if left is None else s.now_s + max(left, 1)
+    ends_s = None if remaining_s is None else s.now_s + max(remaining_s, 1)
     cells = dict(s.cells)
     for name, value in row.values.items():
         cell = Cell(None, us) if over and rules.over == "nulls" else Cell(value, us, ends_s)
@@ -120,7 +122,7 @@ def write(rules: Rules, s: State, number: int) -> State:
 def broken(s: State) -> str:
     """Return which invariant does not hold; empty for none."""
     for row in ROWS:
-        ends_s = LAST_S + 1 if row.life_s is None else row.published_s + row.life_s
+        ends_s = LAST_S + 1 if row.ttl_s is None else row.published_s + row.ttl_s
         if s.now_s >= ends_s and set(row.values.values()) & set(s.seen(s.now_s).values()):
             return "a value outlives its end"
     if s.quiet and len(s.written) == len(ROWS):
@@ -151,9 +153,9 @@ def explore(rules: Rules) -> tuple[int, set[str]]:
 
 
 def test_every_order_of_writes_leaves_the_same_table() -> None:
-    """Late, again, by flushers that overtake each other; and no value is seen after its end (rule 15)."""
+    """Late, again, by flushers that overtake each other; and no value is seen after its end."""
     states, found = explore(Rules())
-    covered("model of lives", f"{states:,} states")
+    covered("model of TTLs", f"{states:,} states")
     assert found == set()
     assert states > 200
 
@@ -166,7 +168,7 @@ def test_every_order_of_writes_leaves_the_same_table() -> None:
         (Rules(over="nothing"), "another table than if each had been written at once"),
         (Rules(over="delete"), "another table than if each had been written at once"),
     ],
-    ids=["begins-anew", "values-when-over", "nothing-when-over", "delete-when-over"],
+    ids=["begins-again", "values-when-over", "nothing-when-over", "delete-when-over"],
 )
 def test_a_rule_that_is_switched_off_is_missed(rules: Rules, breaks: str) -> None:
     """The search finds it."""
