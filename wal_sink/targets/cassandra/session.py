@@ -15,7 +15,7 @@ from uuid import UUID, uuid5
 
 from cassandra import InvalidRequest, Unauthorized
 
-from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
@@ -41,11 +41,11 @@ from wal_sink.targets.cassandra.driver.errors import (
 )
 from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
 from wal_sink.targets.cassandra.fitness import inspect_server
-from wal_sink.targets.cassandra.options import CassandraOptions, login
+from wal_sink.targets.cassandra.options import CassandraOptions
+from wal_sink.targets.cassandra.permissions import missing_permission
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.targets.cassandra.write.writer import Writer
-from wal_sink.targets.names import quote
 
 
 class CassandraSession(IdempotentSession):
@@ -107,14 +107,7 @@ def _permitted(options: CassandraOptions) -> Iterator[None]:
             raise lagging_node(f"what the schema of the cluster has: {error}") from error
         raise
     except Unauthorized as error:
-        role = login(options)
-        name = quote(role.username) if role else "the role"
-        raise TargetRefused(
-            f"Cassandra at {options.where} now refuses what it allowed before: {error}",
-            f"GRANT MODIFY ON TABLE {options.data} TO {name};"
-            f" GRANT SELECT ON TABLE {options.ledger} TO {name};"
-            f" GRANT MODIFY ON TABLE {options.ledger} TO {name};",
-        ) from error
+        raise missing_permission(error, options) from error
 
 
 def open_session(options: CassandraOptions, query_id: str) -> CassandraSession:
