@@ -22,15 +22,18 @@ import wal_sink
 from shop import Shop, session
 
 KEY = "customer_id bigint"
-ENVELOPE = "op string, after struct<name: string, city: string, points: int>"
+ENVELOPE = "op string, after struct<name: string, city: string, points: int, notes: string>"
+UNAVAILABLE = "__debezium_unavailable_value"
 
 OPERATIONS = {"c": "upsert", "u": "upsert", "r": "upsert", "d": "delete"}
 OPTIONS = {
     "operationColumn": "op",
     "operations": json.dumps(OPERATIONS),
     "cassandra.nulls": "write",
+    "unavailableValue": UNAVAILABLE,
 }
-"""A null in `after` clears the column: it is the whole row."""
+"""A null in `after` clears the column: it is the whole row, but for large values that an update has not
+changed. PostgreSQL's log leaves them out, and Debezium writes a text in their place: such a cell stays."""
 
 CHANGES, CUSTOMERS = (180, 160, 140, 120), 30
 """Changes in each file of the topic. Each is smaller than the one before: after a crash Spark may take two
@@ -74,6 +77,9 @@ def write_topic(folder: Path) -> str:
                     "name": f"customer {customer}",
                     "city": chance.choice(["Utrecht", "Gent", None]),
                     "points": 1_000 * number + change,
+                    "notes": UNAVAILABLE
+                    if op == "u" and chance.random() < 0.7
+                    else f"{change} " * 9,
                 }
                 records.append((customer, {"op": op, "after": after}))
             path = folder / f"{number:02}.json"
@@ -92,7 +98,7 @@ def main() -> None:
     shop = Shop()
     shop.execute(
         "CREATE TABLE IF NOT EXISTS customers (customer_id bigint PRIMARY KEY, name text, city text,"
-        " points int)"
+        " points int, notes text)"
     )
     rows = changed_customers(session(), write_topic(shop.folder / "customers"))
     with wal_sink.register(session()):  # before start(): it adds the format, and flushes

@@ -181,3 +181,40 @@ def test_start_warns_of_a_short_gc_grace(
         assert "gc_grace" not in caplog.text
         target_of(cassandra, table).plan(SCHEMA, "key")
     assert "gc_grace_seconds = 600" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["insert", "update"])
+@pytest.mark.parametrize("nulls", ["unset", "write"])
+def test_unavailable_cells_keep_their_values(
+    cassandra: Node, shared: str, nulls: str, mode: str
+) -> None:
+    """Texts and bytes, in a window with other rows of the key and deletes; a null is a null."""
+    name = f"{shared}.u_{secrets.token_hex(4)}"
+    cassandra.execute(f"CREATE TABLE {name} (k text PRIMARY KEY, v int, t text, b blob)")
+    texts = [(name, pa.string()) for name in ("k", "op", "t")]
+    fields = pa.schema([*texts[:2], ("v", pa.int32()), texts[2], ("b", pa.binary())])
+    more = {"cassandra.nulls": nulls, "cassandra.writeMode": mode, "unavailableValue": "?"}
+    target = target_of(cassandra, name, **more)
+    columns = [
+        ("a", "upsert", 1, "t1", b"b1"),
+        ("a", "upsert", 2, "?", b"?"),
+        ("b", "upsert", 1, "t1", b"b1"),
+        ("b", "upsert", 2, "t2", b"?"),
+        ("b", "upsert", 3, "?", None),
+        ("c", "upsert", 1, "t1", b"b1"),
+        ("c", "delete", None, None, None),
+        ("c", "upsert", 2, "?", b"b2"),
+        ("?", "upsert", 1, "t1", b"b1"),
+    ]
+    arrays = zip(*columns, strict=True)
+    batch = pa.record_batch(
+        [pa.array(each, f.type) for each, f in zip(arrays, fields, strict=True)], fields
+    )
+    write(target, batch)
+    found = {row.k: (row.v, row.t, row.b) for row in cassandra.execute(f"SELECT * FROM {name}")}
+    assert found == {
+        "a": (2, "t1", b"b1"),
+        "b": (3, "t2", b"b1" if nulls == "unset" else None),
+        "c": (2, None, b"b2"),
+        "?": (1, "t1", b"b1"),
+    }

@@ -15,10 +15,11 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
-from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
+from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import SCHEMA, WITH_DOUBLE, Record, Table
 from wal_sink.testing.contracts.staged import StagedContract
+from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 
 
 class TestDelta(StagedContract, RestartContract):
@@ -61,7 +62,7 @@ class TestPartitioned(TestDelta):
     partition_by = ("k",)
 
 
-class TestDeltaDeletes(DeletesContract):
+class TestDeltaDeletes(UnavailableContract):
     """Rows that delete those of their key, in one commit with rows that are merged."""
 
     @pytest.fixture(params=[(), ("k",)], ids=["plain", "partitioned"])
@@ -70,6 +71,7 @@ class TestDeltaDeletes(DeletesContract):
         DeltaTable.create(path, SCHEMA, partition_by=list(request.param))
         given = {"delta.mode": "upsert", "keyColumns": "k,n"}
         given |= {"operationColumn": COLUMN, "operations": OPERATIONS}
+        given |= {"unavailableValue": UNAVAILABLE}
         return DeltaTarget(parse({"delta.path": path, **given}, DeltaOptions))
 
     def rows(self, target: Target) -> Table:

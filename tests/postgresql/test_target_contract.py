@@ -7,11 +7,12 @@ import pytest
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
-from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
+from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
 from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import Record, Table
 from wal_sink.testing.contracts.transactional import SqlContract
+from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 
 
 class TestAppend(RefusalsContract, SqlContract, RestartContract):
@@ -52,7 +53,7 @@ class TestAppend(RefusalsContract, SqlContract, RestartContract):
         self.server.start()
 
 
-class TestDeletes(DeletesContract):
+class TestDeletes(UnavailableContract):
     """A table with a key, which is not the DataFrame's order."""
 
     @pytest.fixture
@@ -67,6 +68,7 @@ class TestDeletes(DeletesContract):
             mode="upsert",
             operation_column=COLUMN,
             operations=OPERATIONS,
+            unavailable_value=UNAVAILABLE,
         )
         return PostgresqlTarget(options)
 

@@ -139,3 +139,40 @@ def test_it_needs_no_temporary_table_to_be_made_twice(postgresql: Server, schema
         staged = postgresql.execute("SELECT relname FROM pg_class WHERE relname LIKE 'wal_sink %'")
         assert len(staged) == 1
     assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(5,)]
+
+
+def test_unavailable_cells_of_any_type_keep_their_values(postgresql: Server, schema: str) -> None:
+    """Where the text does not fit the type: a document, bytes, a uuid, a short text; none takes a null."""
+    columns = {
+        "b": ("bytea", b"one", b"two"),
+        "j": ("jsonb", '{"a": 1}', '{"a": 2}'),
+        "u": (
+            "uuid",
+            "00000000-0000-0000-0000-000000000001",
+            "00000000-0000-0000-0000-000000000002",
+        ),
+        "w": ("varchar(3)", "one", "two"),
+    }
+    listed = ", ".join(f"{name} {type_} NOT NULL" for name, (type_, _, _) in columns.items())
+    postgresql.execute(f"CREATE TABLE {schema}.t (id int PRIMARY KEY, {listed})")
+    target = target_of(postgresql, f"{schema}.t", mode="upsert", unavailable_value="?")
+
+    def row(id_: int, number: int, kept: str = "") -> dict[str, object]:
+        values = {name: values[number] for name, values in columns.items()}
+        if kept:
+            values[kept] = b"?" if kept == "b" else "?"
+        return {"id": id_, **values}
+
+    types = [pa.binary() if name == "b" else pa.string() for name in columns]
+    fields = pa.schema([("id", pa.int32()), *zip(columns, types, strict=True)])
+    written = [row(i, 1) for i in range(4)]
+    changes = [row(i, 2, name) for i, name in enumerate(columns)]
+    for records in (written, changes):
+        bring(target, pa.RecordBatch.from_pylist(records, fields))
+    texts = ", ".join(
+        f"convert_from({name}, 'UTF8')" if name == "b" else f"{name}::text" for name in columns
+    )
+    for i, name in enumerate(columns):
+        (found,) = postgresql.execute(f"SELECT {texts} FROM {schema}.t WHERE id = {i}")
+        wanted = [values[1 if other == name else 2] for other, values in columns.items()]
+        assert [*found] == [each.decode() if isinstance(each, bytes) else each for each in wanted]

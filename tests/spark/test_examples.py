@@ -110,7 +110,7 @@ def html(value: object) -> str:
     return str(value._repr_html_())
 
 
-Customers = dict[int, tuple[str, str | None, int]]
+Customers = dict[int, tuple[str, str | None, int, str]]
 
 
 class Read:
@@ -136,7 +136,7 @@ class Read:
         return {(r.status, r.order_id) for r in self._rows("orders_by_status")}
 
     def customers(self) -> Customers:
-        return {r.customer_id: (r.name, r.city, r.points) for r in self._rows("customers")}
+        return {r.customer_id: (r.name, r.city, r.points, r.notes) for r in self._rows("customers")}
 
     def orders(self) -> dict[tuple[int, datetime, int], tuple[object, ...]]:
         return {
@@ -198,7 +198,7 @@ def expected_orders(topic: list[Any]) -> dict[tuple[int, datetime, int], tuple[o
 def expected_customers(topic: Path) -> Customers:
     """Do what the records say, one after the other."""
     customers: Customers = {}
-    deletes = 0
+    deletes = kept = 0
     for path in sorted(topic.glob("*.json")):
         for record in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
             key, change = (
@@ -211,8 +211,13 @@ def expected_customers(topic: Path) -> Customers:
                 del customers[key]
                 deletes += 1
             else:
-                customers[key] = tuple(change["after"].values())
+                after = change["after"]
+                if after["notes"] == "__debezium_unavailable_value":
+                    after["notes"] = customers[key][3]
+                    kept += 1
+                customers[key] = tuple(after.values())
     assert deletes > 50
+    assert kept > 50
     assert len(customers) > 5
     return customers
 

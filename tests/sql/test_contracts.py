@@ -16,12 +16,13 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Target
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
-from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, DeletesContract
+from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
 from wal_sink.testing.contracts.ledger import finish, following, row_of
 from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import ROWS, Record, Table, deliver
 from wal_sink.testing.contracts.transactional import SqlContract
+from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 
 
 class AppendContract(RefusalsContract, SqlContract):
@@ -49,7 +50,7 @@ class AppendContract(RefusalsContract, SqlContract):
         self.store.take_long()
 
 
-class KeyedContract(DeletesContract):
+class KeyedContract(UnavailableContract):
     """A table with a key, which is not the DataFrame's order."""
 
     store: Store
@@ -65,6 +66,7 @@ class KeyedContract(DeletesContract):
                 mode="upsert",
                 operation_column=COLUMN,
                 operations=OPERATIONS,
+                unavailable_value=UNAVAILABLE,
                 lock_timeout=1,
             )
         )

@@ -34,6 +34,12 @@ KAFKA = {
     "kafka.bootstrap.servers": "127.0.0.1:9092",
     "topic": "orders",
 }
+ICEBERG = {
+    "checkpointLocation": "/data/checkpoint",
+    "target": "iceberg",
+    "iceberg.table": "lake.orders",
+}
+DELTA = {"checkpointLocation": "/data/checkpoint", "target": "delta", "delta.path": "/data/orders"}
 POSTGRESQL = {
     "checkpointLocation": "/data/checkpoint",
     "target": "postgresql",
@@ -81,6 +87,17 @@ POSTGRESQL = {
         (POSTGRESQL | {"operationColumn": "op"}, "postgresql.mode is append", "to upsert"),
         (KAFKA | {"operationColumn": "op"}, "kafka cannot delete rows", "filter deletes"),
         (KAFKA | {"OPERATIONS": "{}"}, "kafka cannot delete rows", "filter deletes"),
+        (KAFKA | {"unavailableValue": "?"}, "kafka only adds rows", "the text is written as it is"),
+        (ICEBERG | {"unavailableValue": "?"}, "iceberg only adds rows", "replaces rows"),
+        (POSTGRESQL | {"unavailableValue": "?"}, "postgresql.mode is append", "to upsert"),
+        (DELTA | {"unavailableValue": "?"}, "delta.mode is append", "to upsert"),
+        (
+            DELTA
+            | {"delta.mode": "upsert", "keyColumns": "k"}
+            | {"unavailableValue": "?", "delta.timestampColumn": "at"},
+            "both given",
+            "Leave one",
+        ),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(

@@ -47,6 +47,7 @@ KNOWN = [
         "cassandra.writeMode",
         "operationColumn",
         "operations",
+        "unavailableValue",
         "onInvalidRow",
         "createTable",
         "keyColumns",

@@ -62,6 +62,8 @@ class Plan(Record, frozen=True, kw_only=True):
     sent_once: bool = False
     """True if a row must not be sent twice with one write timestamp, since it would be doubled:
     lists that are not frozen."""
+    unavailable: str = ""
+    """The text of a cell that an upsert leaves as it is, see `targets.unavailable`; empty: no text is one."""
     details: dict[str, Any] = msgspec.field(default_factory=dict)
     """What else the target has noted; a target may derive a plan that gives it a type."""
 

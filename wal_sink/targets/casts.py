@@ -29,6 +29,7 @@ from wal_sink.targets.arrow_values import (
     shorten,
 )
 from wal_sink.targets.columns import TableColumn, TableRules, to_cast
+from wal_sink.targets.unavailable import Marked, flags_of, mark, with_flags
 
 ArrowType = Callable[[str], pa.DataType | None]
 """Returns the Arrow type that holds a database's type exactly, None for a type that cannot be written."""
@@ -156,7 +157,8 @@ def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
     operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
     deletes = None if operations is None else are_deletes(operations)
     rows = batch if deletes is None else keys_of_deletes(batch, deletes, key_of(plan))
-    return _cast(batch, rows, plan, stored, operations)
+    marked = mark(rows, plan, key_of(plan))
+    return with_flags(_cast(batch, marked, plan, stored, operations), marked.flags)
 
 
 def recast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
@@ -166,12 +168,13 @@ def recast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
     :raises InvalidRow: a row cannot be written any more; names the column and the first such row.
     """
     operations = None if plan.operation is None else batch.column(plan.operation)
-    return _cast(batch, batch, plan, stored, operations)
+    rows, flags = batch.select([column.name for column in plan.columns]), flags_of(batch, plan)
+    return with_flags(_cast(rows, Marked(rows, flags), plan, stored, operations), flags)
 
 
 def _cast(
     batch: pa.RecordBatch,
-    rows: pa.RecordBatch,
+    marked: Marked,
     plan: Plan,
     stored: Stored,
     operations: pa.Array | None,
@@ -183,13 +186,15 @@ def _cast(
     """
     deletes = None if operations is None else are_deletes(operations)
     arrays = []
-    for column, values in zip(plan.columns, rows.columns, strict=True):
+    for column, values in zip(plan.columns, marked.rows.columns, strict=True):
         if column.role == "operation":
             arrays.append(operations)
             continue
         array = values.cast(values.type.value_type) if pt.is_dictionary(values.type) else values
         try:
-            _refuse_null(column, array, deletes, key=column.name in key_of(plan))
+            flag = marked.flags.get(column.name, deletes)
+            unwritten = flag if deletes is None else pc.or_(deletes, flag)
+            _refuse_null(column, array, unwritten, key=column.name in key_of(plan))
             arrays.append(stored(column, array))
         except InvalidValueError as bad:
             shown = shorten(as_python(values[bad.row]))
@@ -208,11 +213,16 @@ _ANEW = ", and start the query again: its tasks then hear of that"
 """What has to be done beside altering a column."""
 
 
-def _refuse_null(column: Column, values: pa.Array, deletes: pa.Array | None, *, key: bool) -> None:
-    """Refuse nulls in the key, and in a column that takes none: there a delete may have one."""
+def _refuse_null(
+    column: Column, values: pa.Array, unwritten: pa.Array | None, *, key: bool
+) -> None:
+    """Refuse nulls in the key, and in a column that takes none.
+
+    :param unwritten: the rows that may have one there: deletes, and unavailable cells.
+    """
     if key or column.role == "required":
         refuse(
-            values.is_null() if key else not_deleted(values.is_null(), deletes),
+            values.is_null() if key else not_deleted(values.is_null(), unwritten),
             "is null and part of the key, and a null equals no other"
             if key
             else "is null, and the table's column takes no null",

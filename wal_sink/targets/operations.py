@@ -64,6 +64,7 @@ UPSERT: Operation = "upsert"
 DELETE: Operation = "delete"
 
 OPERATION_COLUMN, OPERATIONS = "operationColumn", "operations"
+UNAVAILABLE_VALUE = "unavailableValue"
 
 OperationColumn = Annotated[
     str,
@@ -77,6 +78,15 @@ Operations = Annotated[
     about(
         'JSON object of the words in operationColumn, such as {"U": "upsert", "D": "delete"}.'
         " Default: the words upsert and delete",
+        SHAPES,
+    ),
+]
+
+UnavailableValue = Annotated[
+    str,
+    about(
+        "Text of a cell that an upsert leaves as it is, such as __debezium_unavailable_value; in columns of"
+        " strings or binary beside the key. Default: no text is one",
         SHAPES,
     ),
 ]
@@ -145,6 +155,7 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
 
     operation_column: OperationColumn = msgspec.field(name=OPERATION_COLUMN, default="")
     operations: Operations = msgspec.field(name=OPERATIONS, default="")
+    unavailable_value: UnavailableValue = msgspec.field(name=UNAVAILABLE_VALUE, default="")
 
     @property
     def words(self) -> Mapping[str, Operation]:
@@ -154,8 +165,8 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
         """
         return read_words(self.operation_column, self.operations)
 
-    def refuse_deletes(self, option: str, mode: str) -> None:
-        """Refuse words that cannot be understood, and deletes where no row can be found.
+    def refuse_without_key(self, option: str, mode: str) -> None:
+        """Refuse words that cannot be understood; and deletes and older values where no row can be found.
 
         :param option: that says how rows get into the table, and `mode`: append or upsert.
         :raises OptionError: one of these.
@@ -167,24 +178,41 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
                 " key no row can be found to delete.",
                 f"Set {option} to upsert, or leave out {OPERATION_COLUMN}.",
             )
+        if self.unavailable_value and mode != "upsert":
+            raise OptionError(
+                f"Option {UNAVAILABLE_VALUE} is {self.unavailable_value}, and {option} is {mode}: a row that"
+                " is added has no older value that could stay.",
+                f"Set {option} to upsert, or leave out {UNAVAILABLE_VALUE}.",
+            )
 
 
 def refuse_undeclared(given: Mapping[str, str], target: str, declared: type[Options]) -> None:
-    """Refuse the options for a target that does not have them.
+    """Refuse options about rows of a key for a target that does not have them.
 
     :param given: all options, by their names in lower case.
     :param target: its name.
     :raises OptionError: one of them is given.
     """
-    for name in (OPERATION_COLUMN, OPERATIONS):
-        if name.lower() in given and not any(
-            field.lower() == name.lower() for field in declared.__struct_encode_fields__
-        ):
-            raise OptionError(
-                f"Option {name} is given, and target {target} cannot delete rows.",
-                "Leave it out, and filter deletes out of the DataFrame, or write each as a row with a column"
-                " that says so; or write to a target that deletes, such as cassandra or postgresql.",
-            )
+    known = {field.lower() for field in declared.__struct_encode_fields__}
+    for name, (cannot, remedy) in _UNDECLARED.items():
+        if name.lower() in given and name.lower() not in known:
+            raise OptionError(f"Option {name} is given, and target {target} {cannot}.", remedy)
+
+
+_DELETES_OUT = (
+    "Leave it out, and filter deletes out of the DataFrame, or write each as a row with a column that says"
+    " so; or write to a target that deletes, such as cassandra or postgresql."
+)
+_TEXT_WRITTEN = (
+    "Leave it out, and the text is written as it is; or write to a target that replaces rows by their"
+    " key, such as cassandra or postgresql."
+)
+_UNDECLARED = {
+    OPERATION_COLUMN: ("cannot delete rows", _DELETES_OUT),
+    OPERATIONS: ("cannot delete rows", _DELETES_OUT),
+    UNAVAILABLE_VALUE: ("only adds rows: there is no older value that could stay", _TEXT_WRITTEN),
+}
+"""What a target cannot do that does not declare the option, and what to do."""
 
 
 def without_operation(
@@ -217,9 +245,12 @@ def with_operation(columns: Sequence[Column], schema: pa.Schema, column: str) ->
     return (*columns[:position], operation, *columns[position:])
 
 
-def described(column: str, words: Mapping[str, Operation]) -> dict[str, str]:
-    """Return what is logged of it when a query starts: a text by its heading; nothing for an empty name."""
-    if not column:
-        return {}
-    deletes = " or ".join(word for word, meaning in words.items() if meaning == DELETE)
-    return {"deletes": f"rows whose {column} is {deletes} ({OPERATION_COLUMN})"}
+def described(options: OperationOptions) -> dict[str, str]:
+    """Return what is logged of the options when a query starts: texts by heading."""
+    headings = dict[str, str]()
+    if column := options.operation_column:
+        deletes = " or ".join(word for word, meaning in options.words.items() if meaning == DELETE)
+        headings["deletes"] = f"rows whose {column} is {deletes} ({OPERATION_COLUMN})"
+    if text := options.unavailable_value:
+        headings["unavailable"] = f"a cell that is {text} keeps its value ({UNAVAILABLE_VALUE})"
+    return headings

@@ -99,7 +99,7 @@ def refusal(plan: Plan, rows: Slice, error: Exception) -> TargetRefused:
     return TargetRefused(
         f"{unquoted(plan.table)} refuses {one_of}a row of epoch {rows.epoch},"
         f" {row_text(rows.batch, plan, 0)}: {_said(error)}",
-        "Change in the target what refuses it.",
+        error.remedy if isinstance(error, InvalidRow) else "Change in the target what refuses it.",
     )
 
 

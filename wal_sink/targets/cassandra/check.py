@@ -17,6 +17,7 @@ from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, in_order
 from wal_sink.targets.cassandra.rows import read_controls, without_deleted_values
 from wal_sink.targets.cassandra.rules import InvalidValue, invalid_values, refuse_invalid
 from wal_sink.targets.cassandra.types import cast_column, column_types
+from wal_sink.targets.unavailable import mark, with_flags
 
 MAX_KEY_BYTES = 65_535
 """Most bytes of a partition key, and of the clustering columns of a row together; the server's limit."""
@@ -36,9 +37,11 @@ def check(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     rows = batch.select([column.name for column in table.columns])
     if controls.deletes is not None:
         rows = without_deleted_values(rows, table, controls.deletes)
-    stored = _checked(rows, table, controls.deletes)
+    key = [column.name for column in plan.columns if column.role in KEY]
+    marked = mark(rows, plan, key)
+    stored = _checked(marked.rows, table, controls.deletes)
     columns = dict(zip(stored.schema.names, stored.columns, strict=True)) | controls.columns
-    return in_order(columns, plan)
+    return with_flags(in_order(columns, plan), marked.flags)
 
 
 def _checked(

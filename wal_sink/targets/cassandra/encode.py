@@ -34,6 +34,7 @@ from wal_sink.targets.cassandra.arrow_buffers import (
 )
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.types import CqlType, column_types
+from wal_sink.targets.unavailable import flag_name
 
 INT32_MAX = 2**31 - 1
 """The most that offsets of 32 bits can count; for more, joining takes offsets of 64 bits."""
@@ -333,10 +334,10 @@ def values(column: pa.Array, tree: CqlType) -> Values:
     return Values((emptied(joined(pieces, len(column)), valid),), valid)
 
 
-def prefixed(column: pa.Array, tree: CqlType, absent: int = NULL) -> tuple[Pieces, ...]:
+def prefixed(column: pa.Array, tree: CqlType, absent: int | Array = NULL) -> tuple[Pieces, ...]:
     """Encode a column with the length before each value.
 
-    :param absent: the length of a null.
+    :param absent: the length of a null, or of each of them by its row.
     """
     pieces, valid = values(column, tree)
     widths = lengths(pieces)
@@ -410,7 +411,7 @@ def encode(
     ttls: Array | None = None,
     cleared: bool = False,
 ) -> Encoded:
-    """Encode a batch that `check` returned, or some of its columns.
+    """Encode a batch that `check` returned, or some of its columns, with the flags of unavailable cells.
 
     Each row is `head`, the plan's columns and its write timestamp, each of these with its length in
     four bytes before it, as in a request's `<n><value_1>...<value_n>`, without the number.
@@ -426,11 +427,13 @@ def encode(
     absent = UNSET if plan.details.nulls == "unset" else NULL
     pieces: list[Pieces] = [constant(head)] if head else []
     columns: list[Pieces] = []
-    for of, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=True):
+    for of, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=False):
+        flag = batch.schema.get_field_index(flag_name(of.name))
+        null = absent if flag < 0 else np.where(booleans(batch.column(flag)), UNSET, absent)
         if cleared and of.role not in KEY:
-            columns.append(_as_null(column, absent))
+            columns.append(_as_null(column, null))
         else:
-            columns += prefixed(column, tree, absent)
+            columns += prefixed(column, tree, null)
     if isinstance(stamps, int):
         stamps = np.arange(stamps, stamps + rows, dtype=np.int64)
     stamped: list[Pieces] = []
@@ -443,7 +446,7 @@ def encode(
     return Encoded(data, offsets.astype(np.int64, copy=False))
 
 
-def _as_null(column: pa.Array, absent: int) -> Pieces:
+def _as_null(column: pa.Array, absent: int | Array) -> Pieces:
     if not column.null_count:
         return fixed(NULL, ">i4")
     return fixed(np.where(booleans(column.is_valid()), NULL, absent), ">i4")

@@ -128,6 +128,7 @@ def _agree(
             if field.name in by_name or field.name in controls
         ),
         operations=dict(options.words) if options.operation_column else {},
+        unavailable=options.unavailable_value,
         details=details,
     )
     refuse_repeated_lists(plan, live)

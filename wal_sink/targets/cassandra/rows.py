@@ -87,7 +87,7 @@ _SECOND_US = 1_000_000
 
 def describe(options: RowOptions) -> Mapping[str, str]:
     """Return what is logged of these options: texts by heading."""
-    texts = described(options.operation_column, options.words)
+    texts = described(options)
     if options.ttl is not None:
         texts["ttl"] = f"{options.ttl} s from when the row was published ({TTL})"
     if column := options.ttl_column:

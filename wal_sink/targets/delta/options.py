@@ -9,7 +9,7 @@ import msgspec
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, SHAPES, about
 from wal_sink.targets.create_table import KEY_COLUMNS
-from wal_sink.targets.operations import OPERATION_COLUMN, OperationOptions
+from wal_sink.targets.operations import OPERATION_COLUMN, UNAVAILABLE_VALUE, OperationOptions
 
 EVENT_COLUMN = "delta.timestampColumn"
 
@@ -86,7 +86,7 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
                 f"Option {KEY_COLUMNS} is given and delta.mode is append: a Delta table has no key.",
                 f"Set delta.mode to upsert, or leave out {KEY_COLUMNS}.",
             )
-        self.refuse_deletes("delta.mode", self.mode)
+        self.refuse_without_key("delta.mode", self.mode)
         if self.timestamp_column and self.mode == "append":
             raise OptionError(
                 f"Option {EVENT_COLUMN} is given and delta.mode is append: every row is added.",
@@ -97,6 +97,13 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
                 f"Options {EVENT_COLUMN} and {OPERATION_COLUMN} are both given: a row that is deleted leaves"
                 " no time, so an older row that comes later would bring its key back.",
                 f"Leave one of them out. Without {OPERATION_COLUMN}, a column can say that a row is deleted.",
+            )
+
+        if self.timestamp_column and self.unavailable_value:
+            raise OptionError(
+                f"Options {EVENT_COLUMN} and {UNAVAILABLE_VALUE} are both given: an earlier row that comes"
+                " late is skipped whole, and with it a value that a later row has left out.",
+                "Leave one of them out.",
             )
 
     @property

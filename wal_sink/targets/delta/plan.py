@@ -113,6 +113,7 @@ def _plan(
         table=options.path,
         columns=with_operation(columns, schema, operation),
         operations=dict(options.words) if operation else {},
+        unavailable=options.unavailable_value,
         details=details,
     )
 

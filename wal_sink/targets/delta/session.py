@@ -17,25 +17,29 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
+import pyarrow as pa
 from deltalake.transaction import AddAction
 
-from wal_sink.errors import CorruptLog, OptionError
+from wal_sink.errors import CorruptLog, OptionError, TargetRefused
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
+from wal_sink.targets.arrow_values import shorten
+from wal_sink.targets.base import RefusedRow, RowsRefused
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.delta.columns import EVENT, about_moved, holds, table_columns, words
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
-from wal_sink.targets.delta.stage import DeltaReceipt, DeltaStage, last_rows
+from wal_sink.targets.delta.stage import AFTER_DELETE, ORDER, DeltaReceipt, DeltaStage, last_rows
 from wal_sink.targets.delta.table import Table, classify, is_conflict
 from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.staged_files import StagedFileSession
+from wal_sink.targets.unavailable import new_row_error
 
 _NUMBERS = random.SystemRandom()
 
@@ -195,9 +199,14 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
             files = [_action(receipt) for receipt in staged]
             return lambda: self._table().commit(files, transactions, reason)
         paths, types = (receipt.path for receipt in staged), self._table().arrow_schema
-        rows = last_rows(self._files, paths, options.keys, types, options.timestamp_column)
+        rows, partial = last_rows(self._files, paths, options.keys, types, options.timestamp_column)
         event = options.timestamp_column
-        return lambda: self._table().merge(rows, options.keys, transactions, reason, event)
+
+        def merge() -> None:
+            _refuse_new(self._table(), partial, options)
+            self._table().merge(rows, options.keys, transactions, reason, event)
+
+        return merge
 
     def _conflict_outcome(self, seen: RowFile, number: int, since: int) -> Outcome | None:
         """Say what became of a commit that delta-rs calls a conflict; None: it may be tried again.
@@ -265,6 +274,34 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
                 "Set it back until they are flushed. Then it may change; restart `wal-sink flush --follow`.",
             )
         return DeltaStage(table, plan, merged=bool(self._options.keys))
+
+
+def _refuse_new(table: Table, partial: pa.Table, options: DeltaOptions) -> None:
+    """Refuse rows with unavailable cells whose key the table has not.
+
+    :param partial: see `LastRows`.
+    :raises RowsRefused: there are such rows.
+    """
+    if not partial.num_rows:
+        return
+    known, error = table.known_keys(partial, options.keys), new_row_error()
+    refused = [
+        RefusedRow(
+            row[ORDER],
+            TargetRefused(
+                f"{options.path} refuses the row with {_shown(row, options.keys)}: {error.what}.",
+                error.remedy,
+            ),
+        )
+        for row in partial.select([*options.keys, ORDER, AFTER_DELETE]).to_pylist()
+        if row[AFTER_DELETE] or tuple(row[key] for key in options.keys) not in known
+    ]
+    if refused:
+        raise RowsRefused(refused)
+
+
+def _shown(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+    return ", ".join(f"{key}={shorten(row[key])}" for key in keys)
 
 
 def _reason(seen: LedgerRow | None, new: LedgerRow) -> str:

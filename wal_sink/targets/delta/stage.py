@@ -11,13 +11,14 @@ import contextlib
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_values import are_deletes
+from wal_sink.targets.arrow_values import FALSE, are_deletes
 from wal_sink.targets.base import Slice
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.delta.columns import (
@@ -31,6 +32,7 @@ from wal_sink.targets.delta.columns import (
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.table import DELETED, MERGED, Table
 from wal_sink.targets.staged_files import Receipt, Stage, renamed
+from wal_sink.targets.unavailable import either, flag_name
 
 
 class DeltaReceipt(Receipt, frozen=True, kw_only=True):
@@ -108,8 +110,17 @@ def _bounded(part: pa.Table) -> list[str] | bool:
     return [name for name in part.column_names if name not in nans] if nans else True
 
 
-_ORDER = "wal_sink:us"
-"""The column of staged rows with their write timestamps."""
+ORDER, AFTER_DELETE = "wal_sink:us", "wal_sink:after delete"
+"""Columns of staged rows with their write timestamps, and whether a delete of their key comes before them."""
+
+
+class LastRows(NamedTuple):
+    """The rows of a merge."""
+
+    rows: pa.Table
+    """All columns of the table, `MERGED`, `DELETED`, and flags of unavailable cells."""
+    partial: pa.Table
+    """Rows with such cells, as they were staged, and `AFTER_DELETE`."""
 
 
 def in_order(rows: Slice, operation: str | None, *, keyed: bool) -> pa.RecordBatch:
@@ -129,7 +140,7 @@ def in_order(rows: Slice, operation: str | None, *, keyed: bool) -> pa.RecordBat
         batch = batch.select([name for name in batch.schema.names if name != operation])
     return pa.record_batch(
         [*batch.columns, order, merged, deleted],
-        names=[*batch.schema.names, _ORDER, MERGED, DELETED],
+        names=[*batch.schema.names, ORDER, MERGED, DELETED],
     )
 
 
@@ -139,7 +150,7 @@ def last_rows(
     keys: Sequence[str],
     types: pa.Schema,
     event: str = "",
-) -> pa.Table:
+) -> LastRows:
     """Return the staged rows that a commit merges: of each key the last one.
 
     :param types: of the table. Columns that rows lack are null, as a row is replaced whole.
@@ -147,16 +158,17 @@ def last_rows(
     """
     read = [pq.read_table(pa.BufferReader(files.read(path))) for path in paths]
     rows = pa.concat_tables(read, promote_options="default")
+    rows, partial = _with_known_values(rows.sort_by(ORDER), keys, types.names)
     if event in rows.column_names:
         # Of equal times the later row of the log is the last one; a null is the earliest.
         names = ["has", "time", "order"]
-        by = pa.table([pc.is_valid(rows[event]), rows[event], rows[_ORDER]], names)
+        by = pa.table([pc.is_valid(rows[event]), rows[event], rows[ORDER]], names)
         found = pc.sort_indices(by, sort_keys=[(name, "ascending") for name in names])
         ranks = pc.sort_indices(found)
-        rows = rows.set_column(rows.column_names.index(_ORDER), _ORDER, ranks)
+        rows = rows.set_column(rows.column_names.index(ORDER), ORDER, ranks)
     merged = rows[MERGED]
-    last = rows.filter(merged).group_by(list(keys)).aggregate([(_ORDER, "max")])
-    stay = pc.or_(pc.invert(merged), pc.is_in(rows[_ORDER], last[f"{_ORDER}_max"]))
+    last = rows.filter(merged).group_by(list(keys)).aggregate([(ORDER, "max")])
+    stay = pc.or_(pc.invert(merged), pc.is_in(rows[ORDER], last[f"{ORDER}_max"]))
     rows = rows.filter(stay)
     columns = [
         rows[field.name].cast(field.type)
@@ -164,4 +176,58 @@ def last_rows(
         else pa.nulls(len(rows), field.type)
         for field in types
     ]
-    return pa.table([*columns, rows[MERGED], rows[DELETED]], names=[*types.names, MERGED, DELETED])
+    flags = [name for name in map(flag_name, types.names) if name in rows.column_names]
+    names = [MERGED, DELETED, *flags]
+    table = pa.table([*columns, *(rows[name] for name in names)], names=[*types.names, *names])
+    return LastRows(table, partial)
+
+
+def _with_known_values(
+    rows: pa.Table, keys: Sequence[str], columns: Sequence[str]
+) -> tuple[pa.Table, pa.Table]:
+    """Give unavailable cells the value that a row of their key has before them, after the last delete.
+
+    :param rows: in the order of the log.
+    :param columns: of the table.
+    :returns: the rows, with flags of the cells that have none; and the rows with such cells, see `LastRows`.
+    """
+    flags = {
+        name: pc.fill_null(rows[flag_name(name)], FALSE)
+        for name in columns
+        if flag_name(name) in rows.column_names
+    }
+    after_delete = [False] * len(rows)
+    if any(pc.any(flag).as_py() for flag in flags.values()):
+        row_keys = [*zip(*(rows[key].to_pylist() for key in keys), strict=True)]
+        deletes = rows[DELETED].to_pylist()
+        deleted = set[tuple[object, ...]]()
+        for row, key in enumerate(row_keys):
+            deleted |= {key} if deletes[row] else set()
+            after_delete[row] = key in deleted
+        for name, flag in flags.items():
+            source = pa.array(_sources(row_keys, deletes, flag.to_pylist()))
+            rows = _replaced(rows, name, rows[name].take(source))
+            flags[name] = flag.take(source)
+    for name, flag in flags.items():
+        rows = _replaced(rows, flag_name(name), flag)
+    partial = rows.append_column(AFTER_DELETE, pa.array(after_delete, pa.bool_()))
+    return rows, partial.filter(either(flags.values())) if flags else partial.slice(0, 0)
+
+
+def _sources(
+    keys: Sequence[tuple[object, ...]], deletes: Sequence[bool], unavailable: Sequence[bool]
+) -> list[int]:
+    """Return for each row the row whose value it has: its own, or the last one that is known of its key."""
+    sources, known = [*range(len(keys))], dict[tuple[object, ...], int]()
+    for row, key in enumerate(keys):
+        if deletes[row]:
+            known.pop(key, None)
+        elif unavailable[row]:
+            sources[row] = known.get(key, row)
+        else:
+            known[key] = row
+    return sources
+
+
+def _replaced(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:
+    return rows.set_column(rows.column_names.index(name), name, values)

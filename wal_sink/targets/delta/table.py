@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Field, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
@@ -26,6 +26,7 @@ from wal_sink.targets.delta.columns import DECLARED, declared, is_absolute, to_a
 from wal_sink.targets.delta.files import Files, table_is_there
 from wal_sink.targets.names import quote
 from wal_sink.targets.staged_files import kind_of_access, renamed
+from wal_sink.targets.unavailable import flag_name
 
 _KNOWN_FEATURES = {
     *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
@@ -307,14 +308,15 @@ class Table:
 
         Commits of others that change the partitions that this one reads are conflicts.
 
-        :param rows: all columns of the table, `MERGED` (at most one row of a key), and `DELETED`.
+        :param rows: all columns of the table, `MERGED` (at most one row of a key), `DELETED`, and flags of
+            unavailable cells, which keep their values.
         :param event: the column that says when a row changed: a later row of the table stays.
         :raises SchemaMismatch: another writer has added a file that delta-rs cannot remove.
         :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
         """
         self._refuse_unremovable()  # of the very version upon which the commit is made
         exact = [(each["name"], to_arrow(each["type"], required=True)) for each in self.fields]
-        schema = pa.schema([*exact, rows.schema.field(MERGED), rows.schema.field(DELETED)])
+        schema = pa.schema([*exact, *[*rows.schema][len(exact) :]])
         rows = renamed(rows.to_batches(), schema)
         names = [quote(field["name"]) for field in self.fields]
         same = " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
@@ -330,14 +332,30 @@ class Table:
             ),
         )
         values = {name: f"s.{name}" for name in names}
+        changes = dict(values)
+        for field in self.fields:
+            if (flag := flag_name(field["name"])) in rows.column_names:
+                name = quote(field["name"])
+                changes[name] = f"CASE WHEN s.{quote(flag)} THEN t.{name} ELSE s.{name} END"
         deleted = f"s.{quote(DELETED)}"
         mine, its = (f"{alias}.{quote(event)}" for alias in "st")
         is_later = f"{its} IS NULL OR {mine} >= {its}" if event else None
-        merger.when_matched_delete(deleted).when_matched_update(values, is_later)
+        merger.when_matched_delete(deleted).when_matched_update(changes, is_later)
         read = self.version
         merger.when_not_matched_insert(values, f"NOT {deleted}").execute()
         if self.version == read:  # of deletes that meet no row delta-rs makes no commit
             self.commit([], transactions, reason)
+
+    def known_keys(self, rows: pa.Table, keys: Sequence[str]) -> set[tuple[object, ...]]:
+        """Return the keys of rows that the table has, in the version that was read."""
+        listed = ", ".join(map(quote, keys))
+        query = QueryBuilder().register("t", self._table).execute(f"SELECT {listed} FROM t")  # noqa: S608
+        known = set[tuple[object, ...]]()
+        for batch in pa.RecordBatchReader.from_stream(query):
+            columns = [batch[key].cast(rows[key].type) for key in keys]
+            same = pc.is_in(columns[0], rows[keys[0]].combine_chunks())
+            known |= {*zip(*(column.filter(same).to_pylist() for column in columns), strict=True)}
+        return known
 
     def add_columns(self, fields: Sequence[Mapping[str, Any]]) -> None:
         """Add columns, as the log has them, in one commit."""

@@ -43,6 +43,8 @@ class DeltaTarget(ClientTarget):
             shape |= {"delta.mode": options.mode, "keyColumns": ",".join(options.keys)}
         if options.operation_column:
             shape |= {"operationColumn": options.operation_column, "operations": options.operations}
+        if options.unavailable_value:
+            shape["unavailableValue"] = options.unavailable_value
         if options.timestamp_column:
             shape[EVENT_COLUMN] = options.timestamp_column
         if options.merge_schema:

@@ -183,7 +183,7 @@ def recast(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     :raises InvalidRow: a row cannot be written any more.
     :raises SchemaMismatch: a column of this type takes none of these rows.
     """
-    for column, values in zip(plan.columns, batch.columns, strict=True):
+    for column, values in zip(plan.columns, batch.columns, strict=False):  # flags come after them
         if column.role != "operation" and log_type(column.type, values.type) is None:
             raise SchemaMismatch(
                 f"Column {column.name} of {plan.table} is {column.type} now, and pending rows have"

@@ -34,8 +34,9 @@ from wal_sink.targets.postgresql.options import (
 from wal_sink.targets.postgresql.types import is_staged, parse, staged_type
 from wal_sink.targets.sql.database import POSTGRESQL_SETTINGS
 from wal_sink.targets.sql.keyed import TableName
-from wal_sink.targets.sql.staged import DELETED, ORDINAL, delete, upsert
+from wal_sink.targets.sql.staged import DELETED, FLAG, ORDINAL, delete, partial, upsert
 from wal_sink.targets.sql.target import refuse_pooler
+from wal_sink.targets.unavailable import flags_of, new_row_error
 
 # For what the URI does not say. A host that is gone is noticed after half a minute; one that is there and
 # whose server keeps silent, by `BoundedConnection`.
@@ -170,6 +171,9 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
     of_table, more = plan.of_table(), dict[str, tuple[str, pa.Array]]()
     if plan.operation is not None:
         more[DELETED] = "boolean", are_deletes(batch.column(plan.operation))
+    unavailable = flags_of(batch, plan)
+    flags = {name: FLAG.format(place) for place, name in enumerate(unavailable)}
+    more |= {flags[name]: ("boolean", values) for name, values in unavailable.items()}
     rows = batch.select([column.name for column in of_table.columns])
     staged = _stage(connection, table, of_table, rows, more)
     names, key = ([quote(name) for name in each] for each in (rows.schema.names, key_of(plan)))
@@ -180,9 +184,18 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
             f"INSERT INTO {table} ({listed}) SELECT {listed} FROM ({query}) AS staged ORDER BY {ordinal}"  # noqa: S608
         )
     else:
-        if more and (not batch.num_rows or pc.any(more[DELETED][1]).as_py()):
+        deletes = DELETED in more
+        if deletes and (not batch.num_rows or pc.any(more[DELETED][1]).as_py()):
             connection.execute(delete(str(table), key, query))
-        connection.execute(upsert(str(table), names, key, query, deletes=bool(more)))
+        if not flags:
+            connection.execute(upsert(str(table), names, key, query, deletes=deletes))
+        else:
+            quoted = {quote(name): quote(flag) for name, flag in flags.items()}
+            change = partial(str(table), names, key, query, quoted, deletes=deletes)
+            if connection.execute(change.new).fetchone()[0]:
+                raise new_row_error()
+            for statement in change.write:
+                connection.execute(statement)
     connection.execute(f"TRUNCATE {staged}")
 
 
@@ -208,7 +221,8 @@ def _stage(
 
     :param more: columns beside the table's, by name: their type and their values.
     """
-    staged = f"pg_temp.{quote(LONGEST.cut(f'wal_sink {plan.key}'))}"
+    kind = " partial" if FLAG.format(0) in more else ""
+    staged = f"pg_temp.{quote(LONGEST.cut(f'wal_sink {plan.key}{kind}'))}"
     connection.execute("SET LOCAL client_min_messages = warning")  # not that it is there already
     ordinals = pa.array(range(batch.num_rows), pa.int64())
     more = {**more, ORDINAL: ("bigint", ordinals)}
@@ -228,10 +242,10 @@ def _staged_columns(table: TableName, plan: Plan, more: Mapping[str, tuple[str, 
     """Return the query that says how the temporary table looks.
 
     For an upsert its columns are those of the table, with their collations: the same keys are equal. Beside
-    the key they are not of the table's domains, as a delete has nulls there.
+    the key they are not of the table's domains where a delete or an unavailable cell has nulls.
     """
     key = key_of(plan)
-    like_table = set(key) if DELETED in more else {column.name for column in plan.columns if key}
+    like_table = set(key) if len(more) > 1 else {column.name for column in plan.columns if key}
     columns = [
         quote(column.name)
         if column.name in like_table and not staged_type(column.type)

@@ -176,7 +176,7 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
         layout = self.layout
         if self.create_table:
             refuse_key_and_mode(mode, self.mode, layout)
-        self.refuse_deletes(mode, self.mode)
+        self.refuse_without_key(mode, self.mode)
 
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][\w+]*)://(?:(?P<login>[^/]*)@)?(?P<rest>[^@]*)")
@@ -302,7 +302,7 @@ class KeyedTarget(SqlTarget):
             "table": f"{given.table}, ledger in {ledger}",
             "mode": f"{given.mode}: {modes[given.mode]} ({self.name}.mode)",
             **({"newest": BY_POSITION} if given.mode == "upsert" else {}),
-            **described(given.operation_column, given.words),
+            **described(given),
         }
 
     def match(
@@ -337,6 +337,7 @@ class KeyedTarget(SqlTarget):
             table=self.table_name,
             columns=with_operation(matched, schema, operation),
             operations=dict(given.words) if operation else {},
+            unavailable=given.unavailable_value,
             details={KEY: list(found)} if found else {},
         )
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.sql.ledger import with_values
-from wal_sink.targets.sql.staged import DELETED, ORDINAL, on_conflict, upsert
+from wal_sink.targets.sql.staged import DELETED, FLAG, ORDINAL, on_conflict, partial, upsert
 from wal_sink.targets.sql.staged import delete as delete_keys
 from wal_sink.targets.sqlalchemy.dialects import Dialect
 from wal_sink.targets.sqlalchemy.literals import statements
 from wal_sink.targets.sqlalchemy.types import driver_values
+from wal_sink.targets.unavailable import flags_of, new_row_error
 
 Quote = Callable[[str], str]
 
@@ -38,11 +40,13 @@ def write(
         return None  # it has neither triggers nor rules
     of_table = plan.of_table()
     names = [column.name for column in of_table.columns]
-    for deletes, first, end in _runs(plan, batch):
+    for (deletes, unavailable), first, end in _runs(plan, batch):
         rows = batch.slice(first, end - first).select(key_of(plan) if deletes else names)
         counted = 0
         with contextlib.closing(connection.cursor()) as cursor:
-            if dialect.upsert == "duplicate key" and not deletes:
+            if unavailable:
+                _update(cursor, backend, dialect, quote, plan, rows.drop_columns(unavailable))
+            elif dialect.upsert == "duplicate key" and not deletes:
                 around = _around(dialect, quote, of_table)
                 for text in statements(around, rows, connection.most_bytes):
                     cursor.execute(text)
@@ -56,21 +60,52 @@ def write(
                 counted = cursor.rowcount
     # Of MERGE a driver may count the last row alone; a delete, or a row that is all key, may change nothing.
     is_all_key = len(key_of(plan)) == len(names)
-    uncounted = dialect.upsert == "merge" or plan.operation is not None or is_all_key
+    uncounted = (
+        dialect.upsert == "merge" or plan.operation is not None or plan.unavailable or is_all_key
+    )
     return None if uncounted else int(counted)
 
 
-def _runs(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[bool, int, int]]:
-    """Yield runs of rows that are all deletes, or none: whether they are, the first row, and the end."""
-    if plan.operation is None:
-        yield False, 0, batch.num_rows
+Change = tuple[bool, list[str]]
+"""Whether a row is a delete, and its columns that are unavailable."""
+
+
+def _runs(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[Change, int, int]]:
+    """Yield runs of rows that change the table alike: how, the first row, and the end."""
+    flags = flags_of(batch, plan)
+    if plan.operation is None and not flags:
+        yield (False, []), 0, batch.num_rows
         return
+    deletes: list[bool] = [False] * batch.num_rows
+    if plan.operation is not None:
+        deletes = are_deletes(batch.column(plan.operation)).to_pylist()
+    unavailable = [list[str]() for _ in deletes]
+    for name, values in flags.items():
+        for row in pc.indices_nonzero(values).to_pylist():
+            unavailable[row].append(name)
     begin = 0
-    flags = are_deletes(batch.column(plan.operation)).to_pylist()
-    for deletes, run in itertools.groupby(flags):
+    for change, run in itertools.groupby(zip(deletes, unavailable, strict=True)):
         end = begin + len(list(run))
-        yield bool(deletes), begin, end
+        yield change, begin, end
         begin = end
+
+
+def _update(
+    cursor: Any, backend: str, dialect: Dialect, quote: Quote, plan: Plan, rows: pa.RecordBatch
+) -> None:
+    """Change rows of the table, one after the other.
+
+    :param rows: the columns that have values.
+    :raises InvalidRow: the table has no row of a key.
+    """
+    key = key_of(plan)
+    names = [name for name in rows.schema.names if name not in key]
+    text = update(dialect, quote, plan, names)
+    columns = rows.select([*(names or key[:1]), *key]).columns
+    for values in zip(*(driver_values(backend, column) for column in columns), strict=True):
+        cursor.execute(text, values)
+        if cursor.rowcount == 0:
+            raise new_row_error()
 
 
 def statement(dialect: Dialect, quote: Quote, plan: Plan) -> str:
@@ -138,6 +173,19 @@ def _merge(
     )
 
 
+def update(dialect: Dialect, quote: Quote, plan: Plan, names: Sequence[str]) -> str:
+    """Return the statement that changes some columns of the row of a key; of none, it finds the row."""
+    changes, same = (
+        separator.join(
+            f"{with_values(quote(name), dialect.parameter)} = {dialect.parameter}"
+            for name in listed
+        )
+        for separator, listed in ((", ", names or key_of(plan)[:1]), (" AND ", key_of(plan)))
+    )
+    table = with_values(plan.table, dialect.parameter)
+    return f"UPDATE {table} SET {changes} WHERE {same}"  # noqa: S608 -- quoted
+
+
 def delete(dialect: Dialect, quote: Quote, plan: Plan) -> str:
     """Return the statement that deletes the row of a key."""
     same = " AND ".join(
@@ -160,35 +208,53 @@ def _write_arrow(connection: Any, quote: Quote, plan: Plan, batch: pa.RecordBatc
         rows = rows.append_column(ORDINAL, pa.array(range(rows.num_rows), pa.int64()))
     if plan.operation is not None:
         rows = rows.append_column(DELETED, are_deletes(batch.column(plan.operation)))
+    unavailable = flags_of(batch, plan)
+    flags = {name: FLAG.format(place) for place, name in enumerate(unavailable)}
+    for name, values in unavailable.items():
+        rows = rows.append_column(flags[name], values)
     cursor = connection.cursor()  # in whose transaction they are written
     connection.raw.register(_BATCH, rows)
-    for each in arrow_statements(quote, of_table, deletes=plan.operation is not None):
+    for each in arrow_statements(quote, of_table, flags, deletes=plan.operation is not None):
         cursor.execute(each)
+        if each.startswith("SELECT") and cursor.fetchall()[0][0]:
+            raise new_row_error()
     # Not where it raises: nothing may come before ROLLBACK then, which forgets the batch, too.
     connection.raw.unregister(_BATCH)
 
 
-def arrow_statements(quote: Quote, plan: Plan, *, deletes: bool) -> Iterator[str]:
-    """Yield the statements that bring the rows of the registered batch into the table."""
+def arrow_statements(
+    quote: Quote, plan: Plan, flags: Mapping[str, str], *, deletes: bool
+) -> Iterator[str]:
+    """Yield the statements that bring the rows of the registered batch into the table.
+
+    :param flags: by columns with unavailable cells the names of their flags. A SELECT then counts the rows
+        that cannot be written.
+    """
     of_table = [column.name for column in plan.columns]
     names, key = ([quote(name) for name in each] for each in (of_table, key_of(plan)))
     if not key:
         listed = ", ".join(names)
         yield f"INSERT INTO {plan.table} ({listed}) SELECT {listed} FROM {_BATCH}"  # noqa: S608 -- quoted names
         return
-    rows = _as_in_table(quote, plan, deletes=deletes)
+    rows = _as_in_table(quote, plan, [*flags.values()], deletes=deletes)
     if deletes:
         yield delete_keys(plan.table, key, rows)
-    yield upsert(plan.table, names, key, rows, deletes=deletes)
+    if not flags:
+        yield upsert(plan.table, names, key, rows, deletes=deletes)
+        return
+    quoted = {quote(name): quote(flag) for name, flag in flags.items()}
+    change = partial(plan.table, names, key, rows, quoted, deletes=deletes)
+    yield change.new
+    yield from change.write
 
 
-def _as_in_table(quote: Quote, plan: Plan, *, deletes: bool) -> str:
+def _as_in_table(quote: Quote, plan: Plan, flags: Sequence[str], *, deletes: bool) -> str:
     """Return the query of the registered batch whose columns have the table's types and collations.
 
     By these two keys are equal or not: a uuid in small letters or capitals, a text without case. A collation
     comes from the table by UNION alone.
     """
-    added = {ORDINAL: "BIGINT"} | ({DELETED: "BOOLEAN"} if deletes else {})
+    added = {ORDINAL: "BIGINT"} | dict.fromkeys([*([DELETED] * deletes), *flags], "BOOLEAN")
     given = [(quote(column.name), column.type) for column in plan.columns]
     cast = ", ".join(f"CAST({name} AS {type_}) AS {name}" for name, type_ in given)
     names = ", ".join(name for name, _ in given)

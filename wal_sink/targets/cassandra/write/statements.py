@@ -27,6 +27,7 @@ from wal_sink.targets.cassandra.rows import (
     with_event_times,
 )
 from wal_sink.targets.names import quote
+from wal_sink.targets.unavailable import flag_name
 
 
 class Statement(NamedTuple):
@@ -173,8 +174,9 @@ def delete(plan: CassandraPlan) -> str:
 
 
 def table_rows(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
-    """Return the columns that the table has."""
+    """Return the columns that the table has, and after them the flags of unavailable cells."""
     names = [column.name for column in plan.of_table().columns]
+    names += [flag for flag in map(flag_name, names) if flag in batch.schema.names]
     return batch if names == batch.schema.names else batch.select(names)
 
 

@@ -1,0 +1,91 @@
+"""Option unavailableValue: a cell with this text is left as it is in an upsert. No I/O.
+
+Change streams leave out large values that an update has not changed, as Debezium does, and have a text in
+their place. The log holds a null in place of the text, so that a column of any type takes it, and a flag
+beside the table's columns. A row with such a cell changes a row of the table, and never makes a new one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from wal_sink.errors import InvalidRow
+from wal_sink.model.plan import Plan, is_text
+from wal_sink.targets.arrow_values import FALSE, blob, null, text
+from wal_sink.targets.operations import UNAVAILABLE_VALUE
+
+Flags = Mapping[str, pa.Array]
+"""By a column's name: which of its cells are unavailable; never null."""
+
+_SOURCES = (str(pa.string()), str(pa.binary()))
+
+
+class Marked(NamedTuple):
+    """A batch with nulls for its unavailable cells."""
+
+    rows: pa.RecordBatch
+    flags: Flags
+    """Of each column that may have such cells."""
+
+
+def mark(rows: pa.RecordBatch, plan: Plan, key: Sequence[str]) -> Marked:
+    """Put nulls in place of the text.
+
+    :param rows: the DataFrame's.
+    :param key: columns whose text is a value like any other.
+    """
+    columns, flags = dict(zip(rows.schema.names, rows.columns, strict=True)), dict[str, pa.Array]()
+    for column in plan.of_table().columns if plan.unavailable else ():
+        if column.source in _SOURCES and column.name not in key:
+            values = _plain(columns[column.name])
+            word = plan.unavailable
+            wanted = text(word) if is_text(values.type) else blob(word.encode())
+            flag = flags[column.name] = pc.fill_null(pc.equal(values, wanted), FALSE)
+            if pc.any(flag).as_py():
+                columns[column.name] = pc.if_else(flag, null(values.type), values)
+    return Marked(pa.RecordBatch.from_arrays([*columns.values()], names=[*columns]), flags)
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """Return texts or bytes in the layout that kernels compare."""
+    if pt.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    return values.cast(pa.string() if is_text(values.type) else pa.binary())
+
+
+def flag_name(column: str) -> str:
+    """Return the name of the log's column with the flags of a column."""
+    return f"wal_sink:unavailable:{column}"
+
+
+def with_flags(rows: pa.RecordBatch, flags: Flags) -> pa.RecordBatch:
+    """Return rows of the log: the plan's columns, and the flags after them."""
+    names = [*rows.schema.names, *map(flag_name, flags)]
+    return pa.RecordBatch.from_arrays([*rows.columns, *flags.values()], names=names)
+
+
+def flags_of(batch: pa.RecordBatch, plan: Plan) -> Flags:
+    """Return the flags of rows of the log; none where no cell is unavailable."""
+    names = [each.name for each in plan.columns if flag_name(each.name) in batch.schema.names]
+    flags = {name: batch.column(flag_name(name)) for name in names}
+    return flags if any(pc.any(each).as_py() for each in flags.values()) else {}
+
+
+def either(flags: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Return which rows have an unavailable cell; at least one column."""
+    return functools.reduce(pc.or_, flags)
+
+
+def new_row_error() -> InvalidRow:
+    """Return the error of a row with an unavailable cell whose key is not in the table."""
+    return InvalidRow(
+        f"the table has no row of this key, and a value of the row is unavailable ({UNAVAILABLE_VALUE})",
+        "Let the source send this row whole, such as by an incremental snapshot of Debezium: a row that is"
+        " new needs all of its values.",
+    )

@@ -1,0 +1,121 @@
+"""Checks a target that declares `unavailableValue`: a part of the contract suite of upserts.
+
+A plug-in author derives it as `DeletesContract`, with `unavailableValue=UNAVAILABLE` beside the other
+options, for a target that knows whether the table has the row of a key.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from wal_sink.errors import TargetRefused
+from wal_sink.model.ledger import Outcome
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import RowsRefused, Session, Target, without
+from wal_sink.testing.contracts.deletes import Change, DeletesContract
+from wal_sink.testing.contracts.ledger import finish, following, row_of
+from wal_sink.testing.contracts.rows import BASE_US, Table, deliver
+
+UNAVAILABLE = "__debezium_unavailable_value"
+"""The value of option `unavailableValue` that the suite wants."""
+
+
+class UnavailableContract(DeletesContract):
+    """Subclass as `Test…` with a fixture `target` and `rows`."""
+
+    def test_unavailable_cell_keeps_value_of_table(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """Other cells change; a null is a null."""
+        before: list[Change] = [("c", "a", n, n, f"t{n}") for n in range(4)]
+        changes: list[Change] = [("u", "a", 1, 10, UNAVAILABLE), ("u", "a", 2, None, UNAVAILABLE)]
+        deliver(session, plan, self.slice(target, plan, before))
+        deliver(session, plan, self.slice(target, plan, [*changes, ("u", "a", 3, 4, None)]))
+        assert self.rows(target) == {
+            ("a", 0): (0, "t0"),
+            ("a", 1): (10, "t1"),
+            ("a", 2): (None, "t2"),
+            ("a", 3): (4, None),
+        }
+
+    @pytest.mark.parametrize("slices", ["one slice", "a slice each"])
+    def test_last_real_value_of_a_window_stays(
+        self, target: Target, plan: Plan, session: Session, slices: str
+    ) -> None:
+        """Whatever the table had before; a key that is all text is a key."""
+        changes: list[Change] = [
+            *(("c", "a", 1, 1, "x"), ("u", "a", 1, 2, UNAVAILABLE)),
+            *(("c", "b", 1, 1, "x"), ("u", "b", 1, 2, "y"), ("u", "b", 1, 3, UNAVAILABLE)),
+            *(("c", "c", 1, 1, "x"), ("u", "c", 1, 2, None), ("u", "c", 1, 3, UNAVAILABLE)),
+            *(("d", "e", 1, 0, None), ("c", "e", 1, 1, "new"), ("u", "e", 1, 2, UNAVAILABLE)),
+            ("c", UNAVAILABLE, 1, 1, "z"),
+        ]
+        before: list[Change] = [("c", k, 1, 0, "old") for k in "abce"]
+        deliver(session, plan, self.slice(target, plan, before))
+        parts = [changes] if slices == "one slice" else [[change] for change in changes]
+        written = [
+            self.slice(target, plan, part, BASE_US + 100 * n) for n, part in enumerate(parts)
+        ]
+        deliver(session, plan, *written)
+        assert self.rows(target) == {
+            ("a", 1): (2, "x"),
+            ("b", 1): (3, "y"),
+            ("c", 1): (3, None),
+            ("e", 1): (2, "new"),
+            (UNAVAILABLE, 1): (1, "z"),
+        }
+
+    def test_random_unavailable_cells_end_as_in_a_dictionary(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """Over slices and windows, with deletes in between."""
+        chance = random.Random(46)  # noqa: S311 -- no secret
+        expected: Table = {}
+        slices = []
+        for number in range(12):
+            changes = list[Change]()
+            for i in range(40):
+                key = chance.choice("abcd"), chance.randrange(4)
+                if chance.random() < 0.2:
+                    expected.pop(key, None)
+                    changes.append(("d", *key, None, None))
+                    continue
+                kept = key in expected and chance.random() < 0.6
+                v, t = chance.randrange(100), f"{number}/{i}"
+                expected[key] = v, expected[key][1] if kept else t
+                changes.append(("u", *key, v, UNAVAILABLE if kept else t))
+            slices.append(self.slice(target, plan, changes, us=BASE_US + 60 * number))
+        for number in range(0, 12, 3):
+            deliver(session, plan, *slices[number : number + 3])
+        assert self.rows(target) == expected
+
+    def test_new_row_with_unavailable_cell_is_refused(
+        self, target: Target, plan: Plan, session: Session, query_id: str
+    ) -> None:
+        """By its timestamp, also after a delete; the others of the window are written without it."""
+        deliver(session, plan, self.slice(target, plan, [("c", "b", 1, 1, "x")]))
+        changes: list[Change] = [
+            ("c", "a", 1, 1, "x"),
+            ("u", "new", 1, 2, UNAVAILABLE),
+            ("d", "b", 1, None, None),
+            ("u", "b", 1, 3, UNAVAILABLE),
+        ]
+        rows, seen = self.slice(target, plan, changes, BASE_US + 100), row_of(session)
+        refused = dict[int, TargetRefused]()
+        for _ in changes:
+            with target.connect(query_id) as again:
+                again.read()
+                try:
+                    for part in without(rows, refused):
+                        again.write(plan, part)
+                    assert finish(again, seen, following(seen)) is Outcome.APPLIED
+                    break
+                except RowsRefused as caught:
+                    refused |= {row.us: row.error for row in caught.rows}
+        assert [us - rows.first_us for us in sorted(refused)] == [1, 3]
+        for error in refused.values():
+            assert "unavailableValue" in error.what
+            assert "whole" in error.remedy
+        assert self.rows(target) == {("a", 1): (1, "x")}
