@@ -47,7 +47,7 @@ bench: $(READY) ## Measure speed beside other sinks, each figure with its target
 docs: $(READY) ## Build the documentation site into build/docs/site; a broken link fails
 	$(BIN)/python -m docs.tooling
 
-screens: $(READY) ## Make the pictures of docs/monitor.md anew, from a query with an outage
+screens: $(READY) ## Make the pictures of docs/monitor.md again, from a query with an outage
 	$(BIN)/python -m tests.screens
 
 lint: style types ## Check format, style and types

@@ -66,8 +66,8 @@ def _line(kind: type) -> int:
 def explanation(kind: type[WalSinkError]) -> tuple[str, str]:
     """Return what an error means, and what to do."""
     text = inspect.cleandoc(kind.__doc__ or "").partition("\n:param")[0]
-    meaning, found, remedy = text.partition("What to do: ")
-    if not found:
+    meaning, separator, remedy = text.partition("What to do: ")
+    if not separator:
         raise LookupError(f"the docstring of {kind.__name__} does not say what to do")
     return meaning.strip(), remedy.strip()
 

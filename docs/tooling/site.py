@@ -1,4 +1,4 @@
-"""Puts the pages of the site together, builds it by Zensical, and checks every link of the result.
+"""Assembles the pages of the site, builds it by Zensical, and checks every link of the result.
 
 The sources are Markdown files of the repository, with links that work there, too. In the copy that is built,
 a link to another page leads to that page, a link to any other file of the repository leads to a copy of that
@@ -61,30 +61,30 @@ def assemble(folder: Path) -> list[str]:
     pages = sources()
     page_of = {source.as_posix(): page for page, source in pages.items()}
     for page, source in pages.items():
-        there = folder / page
-        there.parent.mkdir(parents=True, exist_ok=True)
+        place = folder / page
+        place.parent.mkdir(parents=True, exist_ok=True)
         text = _NOT_HERE.sub("", (ROOT / source).read_text(encoding="utf-8"))
-        text = MARK.sub(lambda found: GENERATED[found[1]](), text)
-        there.write_text(_linked(text, page, source, page_of, folder), encoding="utf-8")
+        text = MARK.sub(lambda mark: GENERATED[mark[1]](), text)
+        place.write_text(_linked(text, page, source, page_of, folder), encoding="utf-8")
     return list(pages)
 
 
 def _linked(text: str, page: str, source: Path, page_of: dict[str, str], folder: Path) -> str:
     """Return a page with links that fit the site."""
 
-    def lead(found: re.Match[str]) -> str:
-        link = urlsplit(found["to"])
+    def lead(match: re.Match[str]) -> str:
+        link = urlsplit(match["to"])
         if link.scheme or not link.path:
-            return found[0]
+            return match[0]
         path = os.path.normpath(source.parent / unquote(link.path))
         if (ROOT / path).is_dir():
             path = f"{path}/README.md"
         to = page_of.get(path) or _copied(path, folder)
         if to is None:
-            return found[0]  # `check` reports it
-        there = os.path.relpath(to, PurePosixPath(page).parent)
+            return match[0]  # `check` reports it
+        relative = os.path.relpath(to, PurePosixPath(page).parent)
         anchor = f"#{link.fragment}" if link.fragment else ""
-        return f"{found['before']}{there}{anchor}{found['after']}"
+        return f"{match['before']}{relative}{anchor}{match['after']}"
 
     parts = _FENCE.split(text)
     fences = [*_FENCE.findall(text), ""]
@@ -92,16 +92,16 @@ def _linked(text: str, page: str, source: Path, page_of: dict[str, str], folder:
 
 
 def _copied(path: str, folder: Path) -> str | None:
-    """Copy a file of the repository into the site; return its place there, or None where there is none."""
+    """Copy a file of the repository into the site; return its place there, or None if no such file exists."""
     source = ROOT / path
     if path.startswith("..") or not source.is_file():
         return None
     to = path.removeprefix("docs/") if path.startswith("docs/") else f"files/{path}"
     if source.suffix not in {".svg", ".png"}:
         to = f"{to}.txt"  # a browser shows it
-    there = folder / to
-    there.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, there)
+    copy = folder / to
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, copy)
     return to
 
 
@@ -114,12 +114,12 @@ class _Page(HTMLParser):
         self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.anchors |= {str(found[key]) for key in ("id", "name") if found.get(key)}
-        if tag == "a" and found.get("href"):
-            self.links.append(str(found["href"]))
-        if tag == "img" and found.get("src"):
-            self.links.append(str(found["src"]))
+        values = dict(attrs)
+        self.anchors |= {str(values[key]) for key in ("id", "name") if values.get(key)}
+        if tag == "a" and values.get("href"):
+            self.links.append(str(values["href"]))
+        if tag == "img" and values.get("src"):
+            self.links.append(str(values["src"]))
 
 
 def broken_links(site: Path) -> list[str]:
@@ -134,11 +134,11 @@ def broken_links(site: Path) -> list[str]:
             url = urlsplit(link)
             if url.scheme or url.netloc or path.name == "404.html":
                 continue
-            there = Path(os.path.normpath(path.parent / unquote(url.path))) if url.path else path
-            if there.is_dir():
-                there /= "index.html"
-            anchors = pages[there].anchors if there in pages else set()
-            if not there.exists() or (url.fragment and unquote(url.fragment) not in anchors):
+            linked = Path(os.path.normpath(path.parent / unquote(url.path))) if url.path else path
+            if linked.is_dir():
+                linked /= "index.html"
+            anchors = pages[linked].anchors if linked in pages else set()
+            if not linked.exists() or (url.fragment and unquote(url.fragment) not in anchors):
                 broken.append(f"{path.relative_to(site)}: {link}")
     return broken
 
@@ -158,6 +158,6 @@ def build(folder: Path) -> Path:
         command, cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True
     )
     site = folder / "site"
-    if found := broken_links(site):
-        raise BrokenLinkError("\n".join(found))
+    if broken := broken_links(site):
+        raise BrokenLinkError("\n".join(broken))
     return site
