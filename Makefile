@@ -2,6 +2,11 @@
 PYTHON ?= python3
 JOBS ?= 3
 CHECK_JOBS ?= 2
+# Folders and modules whose tests need no server and little time.
+QUICK := $(wildcard tests/test_*.py) $(addsuffix .py,$(addprefix tests/,cli/test_screens cli/test_terminal \
+	postgresql/test_options postgresql/test_type_table sql/test_dialects)) \
+	$(addprefix tests/,admin cassandra checkpoint contract demo docs flush model mutants progress protocol \
+	publish simulator spark state_backends support targets testing unit wal)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -23,7 +28,7 @@ check: style ## Lint, and the tests without servers, in less than 5 minutes (ARG
 quick: $(READY)
 	$(BIN)/python -m pytest --numprocesses $(CHECK_JOBS) --dist worksteal \
 		-m 'not (long or s3 or cassandra or postgresql or mariadb or kafka or spark or docker or prometheus)' \
-		tests/unit tests/protocol tests/simulator tests/contract tests/test_architecture.py $(ARGS)
+		$(QUICK) $(ARGS)
 
 test: $(READY) ## Run all tests, with real Spark and real Cassandra (ARGS=… go to pytest; JOBS=3 at a time)
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist worksteal $(ARGS)

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from tests import order
-from tests.class_archive import CASSANDRA, SPARK
 from tests.protocol.cases import CASES
-from tests.s3 import s3  # noqa: F401 - a fixture
 from tests.sql.mariadb import database, mariadb  # noqa: F401 - fixtures
+from tests.support import order
+from tests.support.class_archive import CASSANDRA, SPARK
+from tests.support.s3 import s3  # noqa: F401 - a fixture
 from tests.support.servers import docker
 from tests.support.servers.cassandra_container import IMAGE
 from tests.support.sessions import sessions, sibling, spark  # noqa: F401 - fixtures
@@ -35,7 +35,7 @@ pytest.register_assert_rewrite("tests.state_backends.contract")  # a suite to de
 pytest_plugins = [
     "tests.support.cassandra_fixtures",  # `cassandra` and `keyspace`
     "tests.support.postgresql_fixtures",  # `postgresql` and `schema`
-    "tests.neighbours",  # `counted`
+    "tests.support.neighbours",  # `counted`
 ]
 
 QUICK_SCHEMA = "-Dcassandra.test.flush_local_schema_changes=false"

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import wal_sink
-from tests.class_archive import SPARK
-from tests.quickstart import EXAMPLE, README, commands, quick_start
-from tests.wheel import fresh_environment, link_requirements, run
+from tests.support.class_archive import SPARK
+from tests.support.quickstart import EXAMPLE, README, commands, quick_start
+from tests.support.wheel import fresh_environment, link_requirements, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

@@ -1,7 +1,7 @@
 """Options and commands that no longer exist, with what to use instead.
 
 A row has a name and a way out, in one line. To remove something is to delete it and to add its row here. The
-tests in `tests/unit/test_removed.py` try each row.
+tests in `tests/test_removed.py` try each row.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from cassandra.cluster import ResponseFuture
 from cassandra.io.asyncioreactor import AsyncioConnection
 
 from tests.cassandra.asyncio_driver import Asyncio
-from tests.cql_driver import binding, request_of
 from tests.support.cassandra import options_of
+from tests.support.cql_driver import binding, request_of
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import binding, request_of
 from tests.support.cassandra import options_of
+from tests.support.cql_driver import binding, request_of
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.plan import Plan

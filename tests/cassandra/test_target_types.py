@@ -11,8 +11,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, type_name
 from tests.support.cassandra import target_of
+from tests.support.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, type_name
 from tests.support.waiting import until
 from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node

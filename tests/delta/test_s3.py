@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.delta.conftest import SCHEMA, Query, batch
-from tests.s3 import S3
+from tests.support.s3 import S3
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse

@@ -18,7 +18,7 @@ from typing import Self
 
 import pyspark
 
-from tests.class_archive import SPARK
+from tests.support.class_archive import SPARK
 from wal_sink.demo.servers import process as free_port
 
 HOME = Path(pyspark.__file__).parent

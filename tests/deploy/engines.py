@@ -16,7 +16,7 @@ from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from tests.maven_jars import maven_jars
+from tests.support.maven_jars import maven_jars
 from tests.support.programs import ran
 from wal_sink.demo.servers.maven import cache_folder, java_command
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.maven_jars import maven_jars
-from tests.neighbours import Counted, Row
-from tests.s3 import S3
 from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.support.maven_jars import maven_jars
+from tests.support.neighbours import Counted, Row
+from tests.support.s3 import S3
 from wal_sink.demo.crash import Driver
 
 pytestmark = [

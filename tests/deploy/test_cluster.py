@@ -12,11 +12,11 @@ import pyspark
 import pytest
 from deltalake import DeltaTable
 
-from tests.class_archive import SPARK
 from tests.deploy.cluster import Cluster, executor_of, kill
 from tests.deploy.cluster_job import FLUSH, MARKERS, STREAM
-from tests.neighbours import Counted, Row
 from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.support.class_archive import SPARK
+from tests.support.neighbours import Counted, Row
 from wal_sink.demo.crash import Driver
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_500)]

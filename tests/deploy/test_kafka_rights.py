@@ -16,8 +16,8 @@ from confluent_kafka.admin import (
 )
 
 from tests.kafka.conftest import PairsTarget, TopicWorld
-from tests.neighbours import Counted, Row
 from tests.protocol.engine import flush
+from tests.support.neighbours import Counted, Row
 from wal_sink.demo.servers.kafka import VERSION, Broker
 from wal_sink.demo.servers.process import HOST
 from wal_sink.errors import WalSinkError

@@ -17,8 +17,8 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import kafka_orders
-from tests.neighbours import Counted, Row
 from tests.spark.kafka_jars import kafka_jars
+from tests.support.neighbours import Counted, Row
 from wal_sink.demo.crash import Driver
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.demo.servers.kafka import VERSION, Broker

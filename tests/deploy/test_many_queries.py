@@ -10,8 +10,8 @@ import pytest
 
 from tests.deploy.many_app import EPOCHS, MEASURED
 from tests.deploy.proxy import Proxy
-from tests.neighbours import Counted, Row
 from tests.spark.conftest import write_source
+from tests.support.neighbours import Counted, Row
 from wal_sink.demo.crash import Driver
 from wal_sink.demo.servers.cassandra import Node
 

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.neighbours import Counted, Row
 from tests.postgresql.world import PostgresqlWorld
 from tests.protocol.engine import World
-from tests.small_disk import mounted
+from tests.support.neighbours import Counted, Row
+from tests.support.small_disk import mounted
 from wal_sink.admin.query import Query, connected
 from wal_sink.admin.repair import SetMark
 from wal_sink.checkpoint.checkpoint import Checkpoint

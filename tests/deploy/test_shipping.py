@@ -13,10 +13,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests import wheel
 from tests.deploy.cluster import HOME, Cluster
-from tests.neighbours import Counted, Row
 from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.support import wheel
+from tests.support.neighbours import Counted, Row
 from tests.support.programs import ran
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_200)]

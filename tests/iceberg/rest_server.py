@@ -13,7 +13,7 @@ from typing import Any
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
-from tests.maven_jars import maven_jars
+from tests.support.maven_jars import maven_jars
 from wal_sink.demo.servers.maven import java_command
 from wal_sink.demo.servers.process import HOST
 

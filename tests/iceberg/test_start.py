@@ -15,7 +15,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.transforms import IdentityTransform, Transform, TruncateTransform
 
 from tests.iceberg.conftest import catalog_options, load, make_table, query, read
-from tests.s3 import S3
+from tests.support.s3 import S3
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.options import parse
 from wal_sink.targets.iceberg import IcebergTarget

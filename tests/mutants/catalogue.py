@@ -193,13 +193,12 @@ def _pattern(old: str) -> re.Pattern[str]:
 
 @cache
 def _test_modules(tree: Path) -> tuple[Path, ...]:
-    found = (path.relative_to(tree) for path in (tree / "tests").rglob("test_*.py"))
-    return tuple(sorted(found, key=lambda path: (path.parent.name != "unit", path)))
+    return tuple(sorted(p.relative_to(tree) for p in (tree / "tests").rglob("test_*.py")))
 
 
 @cache
 def _tests_named(tree: Path, name: str) -> tuple[str, ...]:
-    """Return what pytest calls the test modules or functions of a name, as `test_x` or `unit/test_x`."""
+    """Return what pytest calls the test modules or functions of a name, as `test_x` or `wal/test_x`."""
     *folders, last = name.split("/")
     near = [
         path

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.postgresql.delivery import bring, target_of
-from tests.transcripts import transcript
+from tests.support.transcripts import transcript
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import (
     OptionError,

@@ -10,7 +10,7 @@ import pytest
 
 from state_backends import memory, open_backend
 from tests.protocol.engine import World
-from tests.s3 import S3
+from tests.support.s3 import S3
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from state_backends import StorageOptions, child_url, open_backend
 from tests.protocol.engine import World
 from tests.protocol.test_restored import adopt
-from tests.s3 import S3
+from tests.support.s3 import S3
 from wal_sink import errors
 from wal_sink.spark.messages import say_abandoned
 from wal_sink.wal.location import AbandonedLog, Location, abandoned_logs

@@ -10,7 +10,7 @@ import pytest
 
 from state_backends import open_backend
 from tests.protocol.engine import Rows, World
-from tests.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
+from tests.support.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
 from wal_sink.errors import LogFull, LogUnavailable
 from wal_sink.wal.location import log_errors
 

@@ -12,7 +12,7 @@ import pytest
 import wal_sink
 from state_backends import open_backend
 from tests.protocol.engine import World, until_idle
-from tests.s3 import S3
+from tests.support.s3 import S3
 from wal_sink.errors import LogUnavailable, OptionError
 from wal_sink.testing.faults import Crash, Faults, different_faults
 from wal_sink.wal.location import find_by_checkpoint, locate

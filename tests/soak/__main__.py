@@ -19,11 +19,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.class_archive import CASSANDRA, SPARK
 from tests.soak.cells import CellVerdict
 from tests.soak.cluster import ClusterSoak
 from tests.soak.cluster_report import draw, tables
 from tests.soak.features import FeaturesOutcome, FeaturesSoak
+from tests.support.class_archive import CASSANDRA, SPARK
 
 _WIDTH = 120
 """Where the output is no terminal."""

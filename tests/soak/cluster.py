@@ -25,11 +25,11 @@ from typing import NamedTuple, Self
 from confluent_kafka import KafkaException, Producer
 
 import wal_sink
-from tests.class_archive import SPARK
 from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster
 from tests.deploy.cluster import Cluster, executors_of
 from tests.soak.readers import CassandraStore, DeltaStore, PostgresqlStore, Reader, Store
 from tests.spark.kafka_jars import kafka_jars
+from tests.support.class_archive import SPARK
 from wal_sink.demo.background import Background
 from wal_sink.demo.crash import Driver
 from wal_sink.demo.oracle import Verdict, judge

@@ -2,7 +2,7 @@
 
 Options are checked without Spark in
 `tests/cli/test_check.py`, tables in `tests/cassandra/test_target_plan.py`,
-and values in `tests/unit/test_cassandra_check.py`. What Spark makes of an error is in `test_mistakes.py`.
+and values in `tests/cassandra/test_check.py`. What Spark makes of an error is in `test_mistakes.py`.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
-from tests.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.tables import Table, options, start, stream
+from tests.support.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
 from tests.support.waiting import until
 from wal_sink.demo.crash import Driver
 from wal_sink.demo.servers.cassandra import Node

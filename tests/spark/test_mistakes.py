@@ -20,7 +20,7 @@ from tests.spark.conftest import write_source
 from tests.spark.tables import stream
 from tests.support.cassandra import raw_options
 from tests.support.programs import ran
-from tests.transcripts import transcript
+from tests.support.transcripts import transcript
 from wal_sink import errors
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.spark.errors import failure_in

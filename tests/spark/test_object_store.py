@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 import wal_sink
 from state_backends import S3Backend
 from tests.protocol import raw
-from tests.s3 import S3
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, start, stream
+from tests.support.s3 import S3
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]

@@ -13,10 +13,10 @@ import pytest
 
 import wal_sink
 from state_backends import S3Backend
-from tests.s3 import S3
 from tests.spark.app import rows
 from tests.spark.conftest import write_source
 from tests.spark.tables import Table
+from tests.support.s3 import S3
 from wal_sink.configuration import configure
 from wal_sink.demo.crash import Driver
 from wal_sink.demo.local_spark import local_session

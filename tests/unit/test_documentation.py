@@ -20,8 +20,8 @@ import typer
 import wal_sink
 from docs.tooling.reference import GENERATED, TITLES, error_kinds, explanation
 from docs.tooling.site import MARK
-from tests.quickstart import EXAMPLE, PAGE, README, quick_start
-from tests.unit.test_screens import STATUS
+from tests.cli.test_screens import STATUS
+from tests.support.quickstart import EXAMPLE, PAGE, README, quick_start
 from wal_sink.cli.main import app
 from wal_sink.errors import EXIT_CODES, WalSinkError
 from wal_sink.options import Options, SinkOptions, names

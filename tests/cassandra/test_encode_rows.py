@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import driver_rows, plan_of
+from tests.support.cql_driver import driver_rows, plan_of
 from wal_sink.model.plan import Role
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import (

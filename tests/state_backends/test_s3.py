@@ -19,8 +19,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from state_backends import ObjectStoreBackend, S3Backend, StateBackendError, open_backend
 from state_backends.object_store import PART
-from tests.s3 import S3
 from tests.state_backends.contract import StateBackendContract
+from tests.support.s3 import S3
 
 ROOT = Path(__file__).parents[2]
 LARGE = b"0123456789abcdef" * (PART // 16) + b"and a second part" * 1_000

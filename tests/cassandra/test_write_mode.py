@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import bind, plan_of, prepared
-from tests.unit.test_cassandra_compare import COLUMNS, live
-from tests.unit.test_row_times import wire
+from tests.cassandra.test_compare import COLUMNS, live
+from tests.cassandra.test_ttl_and_event_time import wire
+from tests.support.cql_driver import bind, plan_of, prepared
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.compare import (
     Wanted,

@@ -86,7 +86,7 @@ SPARK = ClassArchive(
     # Spark write Java for each query, which costs a sixth of a short application's CPU.
     f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_QUIET}"
     " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
-    "tests.archived_app",
+    "tests.support.archived_app",
 )
 CASSANDRA = ClassArchive(
     f"cassandra-{cassandra.VERSION}",
@@ -94,7 +94,7 @@ CASSANDRA = ClassArchive(
     "JVM_EXTRA_OPTS",
     # A node has an agent, which measures objects; Java wants to be told that it changes no class.
     f"-XX:+UnlockDiagnosticVMOptions -XX:+AllowArchivingWithJavaAgent {_QUIET}",
-    "tests.archived_node",
+    "tests.support.archived_node",
 )
 
 
@@ -122,7 +122,7 @@ def _make(archive: ClassArchive) -> None:
     app = subprocess.Popen(
         [sys.executable, "-m", archive.app],
         env={**os.environ, archive.variable: f"{archive.always} -XX:ArchiveClassesAtExit={begun}"},
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -24,7 +24,7 @@ from cassandra.protocol import ColumnMetadata
 from cassandra.query import PreparedStatement
 from cassandra.segment import SegmentCodec
 
-from tests.cql_driver import binding
+from tests.support.cql_driver import binding
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.driver.connection import _profiles

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import plan_of
+from tests.support.cql_driver import plan_of
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, RowTtl, TableName

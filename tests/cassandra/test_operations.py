@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from cassandra.metadata import Metadata
 
-from tests.cql_driver import Field, plan_of, prepared
-from tests.unit.test_options import GIVEN
+from tests.support.cql_driver import Field, plan_of, prepared
+from tests.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError
 from wal_sink.targets.cassandra.check import check

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from tests.support.programs import ran
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def build(folder: Path) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
-from tests.unit.test_options import GIVEN
+from tests.test_options import GIVEN
 from wal_sink.configuration import Configuration, configure
 from wal_sink.options import SinkOptions
 from wal_sink.protocol import state as protocol
@@ -287,7 +287,7 @@ PROGRAM = """
 import logging, sys
 {setup}
 from pathlib import Path
-from tests.unit.test_start_message import start
+from tests.spark.test_messages import start
 start(Path(sys.argv[1]), 1)
 """
 

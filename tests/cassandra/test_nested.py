@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import plan_of
+from tests.support.cql_driver import plan_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Role
 from wal_sink.targets.cassandra.check import MAX_ROW_BYTES, check

@@ -14,8 +14,8 @@ from cassandra.connection import segment_codec_no_compression
 from cassandra.protocol import OptionsMessage, SupportedMessage
 
 from tests.cassandra.asyncio_driver import Asyncio
+from tests.cassandra.cql_nodes import OPTIONS, Frame, well
 from tests.support.waiting import until
-from tests.unit.cql_nodes import OPTIONS, Frame, well
 from wal_sink.targets.cassandra.driver.internals import WideConnection
 
 HEAD = struct.Struct(">BBhBi")

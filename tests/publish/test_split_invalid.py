@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.cql_driver import plan_of
+from tests.support.cql_driver import plan_of
 from wal_sink.errors import InvalidRow
 from wal_sink.publish.append import split_invalid
 from wal_sink.targets.cassandra.check import check

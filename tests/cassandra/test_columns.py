@@ -9,9 +9,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.cql_driver import plan_of
-from tests.unit.test_cassandra_compare import COLUMNS, live
-from tests.unit.test_options import GIVEN
+from tests.cassandra.test_compare import COLUMNS, live
+from tests.support.cql_driver import plan_of
+from tests.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan

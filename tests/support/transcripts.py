@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-MISTAKES = Path(__file__).parents[1] / "docs" / "mistakes.md"
+MISTAKES = Path(__file__).parents[2] / "docs" / "mistakes.md"
 
 
 def transcript(mistake: str) -> str:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.cql_driver import driver_rows, plan_of
+from tests.support.cql_driver import driver_rows, plan_of
 from wal_sink.targets.cassandra.encode import encode
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 

@@ -32,7 +32,7 @@ class S3:
         }
 
     def bucket(self, behaviour: str = "plain") -> str:
-        """Make a new bucket; return its URL. See `tests.s3_server` for what it may be like."""
+        """Make a new bucket; return its URL. See `tests.support.s3_server` for what it may be like."""
         name = f"{behaviour}-{uuid.uuid4().hex[:12]}"
         request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
         urllib.request.urlopen(request).close()
@@ -51,7 +51,7 @@ class S3:
         return dict(self.ask("counts"))
 
     def ask(self, what: str) -> Any:
-        """Ask the server itself, see `tests.s3_server`."""
+        """Ask the server itself, see `tests.support.s3_server`."""
         with urllib.request.urlopen(f"{self.endpoint}/{what}") as answer:
             return json.load(answer)
 
@@ -60,11 +60,11 @@ class S3:
 def s3() -> Iterator[S3]:
     """Start the server, in a process of its own: other processes are to use it, too."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.s3_server"],
+        [sys.executable, "-m", "tests.support.s3_server"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     ) as process:
         assert process.stdout is not None
         try:

@@ -1,4 +1,4 @@
-"""Which rows go to which task: a pure function of the segments' bytes, the threshold and the slots."""
+"""How large a window may be, and which rows go to which task: pure functions of bytes and slots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from wal_sink.model.manifest import SegmentRef
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.windows import MOST_READERS, SegmentRange, is_large, share_out
+from wal_sink.protocol.windows import (
+    MOST_READERS,
+    WINDOW_BYTES,
+    SegmentRange,
+    fits,
+    is_large,
+    share_out,
+)
 
 PLAN = Plan(key="plan", target="cells", table="cells", columns=())
 MIB = 1024 * 1024
@@ -114,3 +121,10 @@ def test_what_is_sent_once_is_not_shared_out() -> None:
     ranges = window((10_000, 40 * MIB), (10_000, 40 * MIB))
     one = msgspec.structs.replace(ranges[1], plan=msgspec.structs.replace(PLAN, sent_once=True))
     assert not share_out([ranges[0], one], above_bytes=MIB, slots=9)
+
+
+def test_an_epoch_fits_alone_whatever_its_size() -> None:
+    """Others only up to the bound."""
+    assert fits(0, 10 * WINDOW_BYTES)
+    assert fits(1, WINDOW_BYTES - 1)
+    assert not fits(1, WINDOW_BYTES)

@@ -12,7 +12,7 @@ import pytest
 from cassandra import InvalidRequest
 from cassandra.segment import Segment
 
-from tests.unit.cql_nodes import (
+from tests.cassandra.cql_nodes import (
     INVALID,
     NOTHING,
     RESULT,

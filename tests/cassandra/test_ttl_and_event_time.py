@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from cassandra.query import UNSET_VALUE
 
-from tests.cql_driver import SIMPLE, Field, bind, plan_of, prepared
-from tests.unit.test_cassandra_compare import live
-from tests.unit.test_options import GIVEN
+from tests.cassandra.test_compare import live
+from tests.support.cql_driver import SIMPLE, Field, bind, plan_of, prepared
+from tests.test_options import GIVEN
 from wal_sink.clock import now_us
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch

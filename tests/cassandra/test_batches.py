@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.cql_driver import plan_of
+from tests.support.cql_driver import plan_of
 from wal_sink.model.plan import Column
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.write.batches import Batches, Limits, divide, limits

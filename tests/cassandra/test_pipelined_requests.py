@@ -15,8 +15,7 @@ import pytest
 from cassandra import InvalidRequest, OperationTimedOut
 from cassandra.connection import ConnectionShutdown
 
-from tests.support.waiting import eventually
-from tests.unit.cql_nodes import (
+from tests.cassandra.cql_nodes import (
     BATCH,
     BIND,
     INVALID,
@@ -32,6 +31,7 @@ from tests.unit.cql_nodes import (
     value_of,
     well,
 )
+from tests.support.waiting import eventually
 from wal_sink.errors import TargetUnavailable
 from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.errors import was_not_sent

@@ -1,4 +1,4 @@
-"""moto's S3 in a process of its own: `python -m tests.s3_server` prints its port, and serves until killed.
+"""Serves S3 by moto in a process of its own: `python -m tests.support.s3_server` prints its port.
 
 In front of it stands what a test may want of a store, chosen by the start of a bucket's name.
 """

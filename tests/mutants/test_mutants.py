@@ -56,7 +56,7 @@ def tree(tmp_path: Path) -> Path:
         file = tmp_path / "wal_sink" / package
         file.parent.mkdir(parents=True)
         file.write_text(CODE.replace("send(", f"{name}("), encoding="utf-8")
-    for folder in "unit", "protocol":
+    for folder in "wal", "protocol":
         file = tmp_path / "tests" / folder / "test_rows.py"
         file.parent.mkdir(parents=True)
         file.write_text(f"def test_{folder}(): ...", encoding="utf-8")
@@ -78,10 +78,10 @@ def tree(tmp_path: Path) -> Path:
 )
 def test_a_bug_is_put_into_its_symbol(tree: Path, entry: str, after: str) -> None:
     """Line breaks and comments of the code do not count; what is put in has the indentation of its place."""
-    (bug,) = parse(f"# Bugs\n\n[unit/test_rows test_protocol]\nrows are lost\n    {entry}\n")
+    (bug,) = parse(f"# Bugs\n\n[wal/test_rows test_protocol]\nrows are lost\n    {entry}\n")
     assert after in change(tree, bug).after
     assert find_tests(tree, bug) == (
-        "tests/unit/test_rows.py",
+        "tests/wal/test_rows.py",
         "tests/protocol/test_rows.py::test_protocol",
     )
 

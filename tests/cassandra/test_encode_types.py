@@ -11,8 +11,8 @@ from cassandra.query import UNSET_VALUE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.cql_driver import decoded, driver_rows, plan_of_column
-from tests.cql_values import (
+from tests.support.cql_driver import decoded, driver_rows, plan_of_column
+from tests.support.cql_values import (
     FIELDS,
     SCALARS,
     Case,
