@@ -15,21 +15,23 @@ from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
+import pyarrow as pa
 from cassandra.cluster import Cluster, Session
 from cassandra.connection import Connection, DefaultEndPoint
-from cassandra.cqltypes import BytesType
+from cassandra.cqltypes import BytesType, LongType
 from cassandra.policies import SimpleConvictionPolicy
 from cassandra.pool import Host
 from cassandra.protocol import ColumnMetadata
 from cassandra.query import PreparedStatement
 from cassandra.segment import SegmentCodec
 
-from tests.support.cql_driver import binding
+from tests.support.cql_driver import OwnStatements, plan_of
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.driver.connection import _profiles
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.driver.internals import ReadingConnection
+from wal_sink.targets.cassandra.write.statements import Statement
 
 _HEADER = struct.Struct(">BBhBi")
 _COMPRESSED = 1
@@ -245,22 +247,37 @@ def nodes(
 
 
 _ID = bytes(16)
-_VALUE = ColumnMetadata("ks", "t", "v", BytesType)
-BIND = binding(PreparedStatement([_VALUE], _ID, [0], "", "ks", 5, [], None))
-"""Returns what `request` has made as the driver takes it."""
+_COLUMNS = [ColumnMetadata("ks", "t", "v", BytesType), ColumnMetadata("ks", "t", "us", LongType)]
+_PREPARED = PreparedStatement(_COLUMNS, _ID, [0], "", "ks", 5, [], None)
+_PLAN = plan_of(("v", "partition", "blob", pa.binary()))
+STATEMENTS = OwnStatements({_ID: Statement(_PREPARED, _PLAN, b"", False)}, "ks")
+SENT_ONCE = STATEMENTS._replace(sent_once=True)
+"""Of rows that may be sent once only with each timestamp."""
 _numbers = itertools.count()
 
 
-def request(node: Any = None, size: int = 8) -> EncodedBatch:
-    """Make a request of one row, whose value no other has.
+def request(
+    node: Any = None, size: int = 8, *, rows: int = 1, statements: OwnStatements = STATEMENTS
+) -> EncodedBatch:
+    """Make a request of rows, whose values no other has.
 
-    :param size: bytes of the value, at least 8.
+    :param size: bytes of a value, at least 8.
     """
-    value = struct.pack(">q", next(_numbers)).ljust(size, b".")
-    data = statement_head(_ID, 1) + struct.pack(">i", len(value)) + value
-    made = EncodedBatch(1, data, "ks", value)
-    made.node = node
-    return made
+    values = [struct.pack(">q", next(_numbers)).ljust(size, b".") for _ in range(rows)]
+    data = b"".join(
+        statement_head(_ID, 2) + struct.pack(">i", size) + value + struct.pack(">iq", 8, 1)
+        for value in values
+    )
+    return EncodedBatch(rows, data, statements, values[0], node)
+
+
+def values_of(sent: Frame) -> list[bytes]:
+    """Return the first value of each row of a request, which has one length for all of them."""
+    (size,) = struct.unpack_from(">i", sent.body, 3 + 3 + len(_ID) + 2)
+    row = 3 + len(_ID) + 2 + 4 + size + 12
+    (count,) = struct.unpack_from(">H", sent.body, 1)
+    begins = [3 + 3 + len(_ID) + 2 + 4 + number * row for number in range(count)]
+    return [sent.body[begin : begin + size] for begin in begins]
 
 
 def value_of(sent: Frame | EncodedBatch) -> bytes:

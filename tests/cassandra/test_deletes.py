@@ -15,12 +15,14 @@ import pytest
 
 from tests.support import cassandra as tables
 from wal_sink.demo.servers.cassandra import Node
+from wal_sink.observer import Observer
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.rows import TimestampedRows
 from wal_sink.targets.cassandra.write.batches import requests
+from wal_sink.targets.cassandra.write.refusals import described
 from wal_sink.targets.cassandra.write.writer import Writer
 
 pytestmark = pytest.mark.cassandra
@@ -156,10 +158,10 @@ def test_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, table:
     plan = target.plan(SCHEMA, "key")
     batch = target.check(frame(deletes), plan)
     with connect(target.options) as connection:
-        of = Writer(connection, target.options)
+        writer = Writer(connection, target.options, Observer())
         rows = TimestampedRows(batch, np.arange(US, US + 2))
-        found = requests(of.prepare(plan), rows, None)
-        named = [of._describe(part) for request in found for part in request.halves() or [request]]
+        made = requests(writer.prepare(plan), rows, None)
+        named = [described(part) for request in made for part in request.halves() or [request]]
     for text, key in zip(
         named,
         (["k2=5", IDS[1]], ["k2=6", IDS[2], "a=", f"{(DAY - dt.date(1970, 1, 1)).days}"]),

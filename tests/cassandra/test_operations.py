@@ -237,7 +237,7 @@ def test_a_slice_of_one_kind_is_not_divided() -> None:
         assert len(parts) == 1
         assert places(parts) is None
         assert parts[0].statement.prepared.query_id.decode().startswith(start)
-    assert len(list(statements.known())) == 2
+    assert len(list(statements.by_id)) == 2
 
 
 def test_a_request_has_rows_of_its_partition_in_the_order_of_the_slice() -> None:
@@ -263,7 +263,7 @@ def rows_of(request: EncodedBatch) -> list[tuple[str, int]]:
     """Return statement and timestamp of each row, and see that it has the partition of the request."""
     if halves := request.halves():
         return [row for half in halves for row in rows_of(half)]
-    query_id, values = next(request.statements())
+    query_id, values = next(request.rows())
     query = query_id.decode()
     assert request.routing_key in values
     stamp = values[0 if query.startswith("DELETE") else -1]

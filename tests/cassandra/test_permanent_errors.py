@@ -28,6 +28,7 @@ from tests.cassandra.login import SETTINGS
 from tests.conftest import QUICK_SCHEMA
 from tests.protocol.engine import World
 from tests.support.cassandra import options_of
+from tests.support.cql_driver import OwnStatements
 from tests.support.waiting import eventually, until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
@@ -452,7 +453,7 @@ def test_tls_with_the_right_certificates(
     with connect(tls(node, **client, clientKey=certificates.client_key)) as connection:
         assert connection.session.execute("SELECT key FROM system.local").one()
         by, told = PipelinedRequests(connection.session, connection.datacenter, 5), list[Ended]()
-        assert by.send([EncodedBatch(0, b"", "system", b"")], None, told.append)
+        assert by.send([EncodedBatch(0, b"", OwnStatements({}, "system"), b"")], None, told.append)
         assert eventually(lambda: told)
         assert told[0].acknowledged == 1
     with connect(tls(node, **encrypted, clientKeyPassword=PASSWORD)):

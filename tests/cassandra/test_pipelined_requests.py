@@ -17,11 +17,11 @@ from cassandra.connection import ConnectionShutdown
 
 from tests.cassandra.cql_nodes import (
     BATCH,
-    BIND,
     INVALID,
     NOTHING,
     OPTIONS,
     OVERLOADED,
+    SENT_ONCE,
     UNPREPARED,
     Frame,
     Nodes,
@@ -38,7 +38,13 @@ from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import GROUP_BYTES, Ended, PipelinedRequests
-from wal_sink.targets.cassandra.write.in_flight import MOST_REQUESTS, PARTS, Concurrency, grouped
+from wal_sink.targets.cassandra.write.in_flight import (
+    MOST_REQUESTS,
+    PARTS,
+    Concurrency,
+    InFlight,
+    grouped,
+)
 from wal_sink.targets.cassandra.write.sender import Sender
 
 
@@ -238,21 +244,19 @@ def of_a_slice(data: bytearray, node: Any = None) -> EncodedBatch:
     """Make a request whose rows lie in what others have as well, which no part of it may outlive."""
     made = request(node, size=5_000)
     data += made.data
-    return EncodedBatch(1, memoryview(data), made.keyspace, made.routing_key, node)
+    return EncodedBatch(1, memoryview(data), made.statements, made.routing_key, node)
 
 
 @pytest.mark.parametrize("by_futures", [False, True])
 def test_what_is_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
     """A slice has megabytes, and its last request may be late for seconds."""
     with nodes() as to:
-        by = sender(to)
+        by, observer = sender(to, by_futures=by_futures)
         to.wire().answer = silent
         data = bytearray()
-        if by_futures:
-            by.in_flight._pipelined = None
         by.send([of_a_slice(data)])
         gc.collect()
-        assert len(to.wire().requests) == by.in_flight.observer.in_flight == 1
+        assert len(to.wire().requests) == observer.in_flight == 1
         data.append(0)  # BufferError while there is a view of it
         to.wire().defunct(OSError("cut"))
 
@@ -320,7 +324,7 @@ def test_a_driver_that_was_not_tested_is_used_by_its_public_classes(
     """Nothing goes this way then, and one warning says why."""
     monkeypatch.setattr(cassandra, "__version__", "3.31.0")
     with nodes(3) as to:
-        by = sender(to)
+        by, _ = sender(to)
         assert not pipelined(to).send([request()], None, lambda _: None)
         requests = [request() for _ in range(50)]
         by.send(requests)
@@ -343,12 +347,20 @@ class Counts(Observer):
         self.retries += 1
 
 
-def sender(to: Nodes, timeout_s: float = 5, patience: float = 10, most: int = 64) -> Sender:
-    law = Concurrency(most)
+def sender(
+    to: Nodes,
+    timeout_s: float = 5,
+    patience: float = 10,
+    most: int = 64,
+    *,
+    by_futures: bool = False,
+) -> tuple[Sender, Counts]:
+    """Return a sender with the highest limit, and what observes it."""
+    law, observer = Concurrency(most), Counts()
     law.limit = most
-    made = Sender(to.session, law, BIND, patience, pipelined=pipelined(to, timeout_s))
-    made.in_flight.observer = Counts()
-    return made
+    pipeline = None if by_futures else pipelined(to, timeout_s)
+    in_flight = InFlight(to.session, law, pipeline, 60, observer)
+    return Sender(to.session, in_flight, patience), observer
 
 
 def written(to: Nodes, count: int) -> list[bytes]:
@@ -382,13 +394,13 @@ def test_what_fails_goes_by_the_drivers_own_way(code: int, more: bytes, *, retri
     """After a pause where the cluster has no time; at once where a node has forgotten the statement."""
     node = FailsOnce(code, more)
     with nodes(answers=node) as to:
-        by = sender(to)
+        by, observer = sender(to)
         requests = [request() for _ in range(50)]
         by.send(requests)
         by.drain()
         assert sorted(node.taken) == values(requests)
         assert len(node.seen) == 10
-        assert (by.in_flight.observer.retries > 0) is retries  # type: ignore[attr-defined]
+        assert (observer.retries > 0) is retries
         assert to.in_use() == NOTHING
 
 
@@ -397,18 +409,18 @@ def test_patience_ends_when_nodes_are_overloaded() -> None:
     with nodes(
         answers=lambda frame: well(frame) if frame.opcode == OPTIONS else error(frame, OVERLOADED)
     ) as to:
-        by = sender(to, patience=0.5)
+        by, observer = sender(to, patience=0.5)
         by.send([request() for _ in range(3)])
         with pytest.raises(TargetUnavailable, match="acknowledge 3 requests") as raised:
             by.drain()
         assert isinstance(raised.value.__cause__, OverloadedErrorMessage)
-        assert by.in_flight.observer.in_flight == 0
+        assert observer.in_flight == 0
 
 
 def test_a_silent_node_stops_the_feed_and_its_rows_are_not_taken_for_written() -> None:
     """Requests are made as they can be sent; those without an answer are sent again."""
     with nodes() as to:
-        by = sender(to, timeout_s=0.2, most=8)
+        by, _ = sender(to, timeout_s=0.2, most=8)
         to.wire().answer = silent
         made: list[Any] = []
 
@@ -438,7 +450,7 @@ def test_a_mistake_is_raised_and_what_is_in_flight_is_forgotten() -> None:
         return error(frame, 0x2000) if frame.opcode == BATCH else well(frame)
 
     with nodes() as to:
-        by = sender(to)
+        by, _ = sender(to)
         to.wire().answer = refuses
         by.send([request() for _ in range(10)])
         with pytest.raises(Exception, match="Syntax error"):
@@ -449,31 +461,24 @@ def test_a_mistake_is_raised_and_what_is_in_flight_is_forgotten() -> None:
         assert to.in_use() == NOTHING
 
 
-def lists_sender(to: Nodes, timeout_s: float = 5) -> Sender:
-    """Return a sender of rows that may be sent once with each timestamp."""
-    by = sender(to, timeout_s)
-    by.repeats = False
-    return by
-
-
 def test_rows_that_may_be_sent_once_are_not_sent_again() -> None:
     """The first failure is raised at once: the request may have been carried out (rule 15)."""
     node = FailsOnce(OVERLOADED)
     with nodes(answers=node) as to:
-        by = lists_sender(to)
-        by.send([request() for _ in range(10)])
+        by, observer = sender(to)
+        by.send([request(statements=SENT_ONCE) for _ in range(10)])
         with pytest.raises(TargetUnavailable, match="did not acknowledge 2 requests: "):
             by.drain()
         assert len(node.taken) == 8
-        assert by.in_flight.observer.retries == 0  # type: ignore[attr-defined]
+        assert observer.retries == 0
 
 
 def test_rows_that_may_be_sent_once_are_sent_again_where_no_node_has_taken_them() -> None:
     """A node that has forgotten the statement has carried out nothing."""
     node = FailsOnce(UNPREPARED, struct.pack(">H", 16) + bytes(16))
     with nodes(answers=node) as to:
-        by = lists_sender(to)
-        requests = [request() for _ in range(50)]
+        by, _ = sender(to)
+        requests = [request(statements=SENT_ONCE) for _ in range(50)]
         by.send(requests)
         by.drain()
         assert sorted(node.taken) == values(requests)
@@ -482,9 +487,9 @@ def test_rows_that_may_be_sent_once_are_sent_again_where_no_node_has_taken_them(
 def test_rows_that_may_be_sent_once_and_get_no_answer_are_not_sent_again() -> None:
     """Silence says nothing of what the node has done."""
     with nodes() as to:
-        by = lists_sender(to, timeout_s=0.1)
+        by, _ = sender(to, timeout_s=0.1)
         to.wire().answer = silent
-        requests = [request() for _ in range(5)]
+        requests = [request(statements=SENT_ONCE) for _ in range(5)]
         by.send(requests)
         with pytest.raises(TargetUnavailable, match="acknowledge 5 requests: "):
             by.drain()

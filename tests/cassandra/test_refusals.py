@@ -2,183 +2,293 @@
 
 from __future__ import annotations
 
-from typing import Any
+import struct
+from collections.abc import Callable
 
 import pytest
 from cassandra import InvalidRequest, OperationTimedOut, WriteFailure
 from cassandra.cluster import NoHostAvailable
 from cassandra.query import UNSET_VALUE
 
-from wal_sink.errors import TargetRefused
-from wal_sink.targets.cassandra.driver.errors import is_refused, may_be_a_row
+from tests.cassandra.cql_nodes import (
+    BATCH,
+    INVALID,
+    OVERLOADED,
+    SENT_ONCE,
+    Frame,
+    Nodes,
+    error,
+    nodes,
+    request,
+    values_of,
+    well,
+)
+from tests.support.cql_driver import OwnStatements
+from wal_sink.errors import TargetRefused, TargetUnavailable
+from wal_sink.observer import Observer
+from wal_sink.targets.cassandra.driver.errors import is_out_of_space, is_refused
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.driver.internals import ServerError
-from wal_sink.targets.cassandra.write.refusals import Refusals, find_refused, refusal
+from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
+from wal_sink.targets.cassandra.write.in_flight import Concurrency, InFlight
+from wal_sink.targets.cassandra.write.sender import Sender
+from wal_sink.targets.refusals import MOST_REFUSED
+
+FULL_DISK = "Guardrail violated: Write request failed because disk usage exceeds failure threshold"
 
 
-def failure(*reasons: int) -> Exception:
-    codes = {f"10.0.0.{i}": code for i, code in enumerate(reasons)}
-    error: Exception = WriteFailure("no", error_code_map=codes)
-    return error
+@pytest.mark.parametrize(
+    "failure",
+    [
+        WriteFailure("no", error_code_map={"10.0.0.1": 0}),
+        WriteFailure("before version 5"),
+        ServerError(0x0000, "java.lang.IllegalArgumentException", None),
+        OperationTimedOut(),
+        NoHostAvailable("none", {}),
+        NoHostAvailable("none", {"a": InvalidRequest("x"), "b": OperationTimedOut()}),
+        InvalidRequest("unconfigured table t"),
+        InvalidRequest("Keyspace 'ks' doesn't exist"),
+        InvalidRequest('Error from server: code=2200 message="table t does not exist"'),
+        InvalidRequest("Undefined column name v in table ks.t"),
+        InvalidRequest(FULL_DISK),
+    ],
+    ids=repr,
+)
+def test_failure_of_a_full_or_lagging_node_is_no_refusal(failure: Exception) -> None:
+    """A full disk, a full CDC space, an overload and a node that has just joined say nothing of a row."""
+    assert not is_refused(failure)
 
 
-def server_error() -> Any:
-    return ServerError(0x0000, "java.lang.IllegalArgumentException", None)
-
-
-def test_whose_fault_it_may_be() -> None:
-    """UNKNOWN from each replica that failed, or an exception in the coordinator; not an overload."""
-    assert may_be_a_row(failure(0, 0))
-    assert may_be_a_row(WriteFailure("before version 5"))
-    assert may_be_a_row(server_error())
-    assert may_be_a_row(NoHostAvailable("none", {"a": server_error(), "b": server_error()}))
-    for other in failure(0, 2), OperationTimedOut(), InvalidRequest("x"), NoHostAvailable("", {}):
-        assert not may_be_a_row(other)
+def test_invalid_request_is_a_refusal() -> None:
+    """From the only host, or from all of them."""
     assert is_refused(InvalidRequest("x"))
     assert is_refused(NoHostAvailable("none", {"a": InvalidRequest("x")}))
-    assert not is_refused(failure(0))
-    assert not is_refused(NoHostAvailable("none", {}))
+    assert not is_out_of_space(InvalidRequest("x"))
 
 
 def encoded(*ids: int) -> EncodedBatch:
-    """A batch of rows with a key, a null and an unset value, and a timestamp."""
-    values = [(i.to_bytes(4, "big"), -1, -2, bytes(8)) for i in ids]
-    data = b"".join(statement_head(b"q" * 16, 4) + b"".join(map(_encode, row)) for row in values)
-    return EncodedBatch(len(ids), data, "ks", b"routing")
+    """Make a batch of rows with a key, a null, an unset value, and a timestamp."""
+    fields = [(i.to_bytes(4, "big"), -1, -2, bytes(8)) for i in ids]
+    data = b"".join(statement_head(b"q" * 16, 4) + b"".join(map(_encode, row)) for row in fields)
+    return EncodedBatch(len(ids), data, OwnStatements({}), b"routing")
 
 
-def _encode(value: Any) -> bytes:
+def _encode(value: bytes | int) -> bytes:
     if isinstance(value, int):
         return value.to_bytes(4, "big", signed=True)
-    return len(value).to_bytes(4, "big") + bytes(value)
+    return len(value).to_bytes(4, "big") + value
 
 
-def keys(request: Any) -> list[int]:
-    """The rows of a request, by taking it apart."""
-    parts = request.halves()
-    if parts:
-        assert all((part.keyspace, part.routing_key) == ("ks", b"routing") for part in parts)
-        return [key for part in parts for key in keys(part)]
-    query_id, values = next(request.statements())
+def keys(batch: EncodedBatch) -> list[int]:
+    """Return the rows of a request, by halving it."""
+    if halves := batch.halves():
+        assert all(
+            (half.statements, half.routing_key) == (batch.statements, b"routing") for half in halves
+        )
+        return [key for half in halves for key in keys(half)]
+    query_id, values = next(batch.rows())
     assert (query_id, values[1:]) == (b"q" * 16, [None, UNSET_VALUE, bytes(8)])
-    assert values[0] is not None
     return [int.from_bytes(values[0], "big")]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 600])
-def test_a_request_is_taken_apart(count: int) -> None:
-    """Every row is in one part, in its order, with its bytes."""
+def test_halves_of_a_request_have_every_row(count: int) -> None:
+    """In its order, with its bytes."""
     assert keys(encoded(*range(count))) == list(range(count))
 
 
-def test_no_row_is_taken() -> None:
-    """Nothing tells the row from its neighbours; no more than a few parts are sent."""
-    sent = []
+class Node:
+    """A node that refuses rows as a function says, and keeps what it was asked.
 
-    def send(request: Any) -> Exception | None:
-        sent.append(request)
-        return failure(0)
+    :param refuses: returns the answer to a request of these rows; None: they are written.
+    """
 
-    found = next(find_refused(encoded(*range(600)), failure(0), send))
-    assert found is not None
-    assert (keys(found.request), found.others_are_taken) == ([0], False)
-    assert len(sent) <= 2 * 10
+    def __init__(self, refuses: Callable[[Node, list[int], Frame], Frame | None]) -> None:
+        self.asked: list[tuple[list[int], bool]] = []
+        """The rows of each request, and whether they were taken."""
+        self._refuses = refuses
 
+    def __call__(self, frame: Frame) -> Frame:
+        if frame.opcode != BATCH:
+            return well(frame)
+        rows = [int.from_bytes(value[:8], "big") for value in values_of(frame)]
+        answer = self._refuses(self, rows, frame)
+        self.asked.append((rows, answer is None))
+        return answer or well(frame)
 
-TOO_LARGE: Exception = InvalidRequest("Batch too large")
-
-
-def test_no_row_is_to_blame() -> None:
-    """Each part is taken by itself, and all are sent; a row alone is its own part; an outage is no answer."""
-    sent = []
-
-    def small(request: Any) -> Exception | None:
-        if len(keys(request)) > 30:
-            return TOO_LARGE
-        sent.extend(keys(request))
-        return None
-
-    assert list(find_refused(encoded(*range(600)), TOO_LARGE, small)) == []
-    assert sent == list(range(600))
-    alone = next(find_refused(encoded(5), failure(0), small))
-    assert alone is not None
-    assert (keys(alone.request), alone.others_are_taken) == ([5], False)
-    with pytest.raises(OperationTimedOut):
-        list(find_refused(encoded(1, 2), failure(0), lambda _: OperationTimedOut()))
+    @property
+    def taken(self) -> list[int]:
+        """The rows that it has, once for each time that it took them."""
+        return [row for rows, is_taken in self.asked if is_taken for row in rows]
 
 
-def test_what_is_said_of_the_row() -> None:
-    """Who refuses it, and what to do; also where it is too old for the server."""
-    refused = refusal("the row with id=1", InvalidRequest("Cannot index value of size 70000"))
-    assert isinstance(refused, TargetRefused)
-    assert "Cassandra refuses the row with id=1: InvalidRequest: Cannot index" in refused.what
-    failed = refusal("the row with id=1", failure(0))
-    assert "fails to write the row with id=1, and takes other rows: WriteFailure" in failed.what
-    assert "DROP INDEX" in failed.remedy
-    assert refused.remedy == "Change in the table what refuses it."
-    old = refusal("r", InvalidRequest("timestamp 1 is below the minimum allowable timestamp 2"))
-    assert "longest outage" in old.remedy
+def numbers(*batches: EncodedBatch) -> list[int]:
+    """Return the rows of requests as `Node` numbers them."""
+    return [int.from_bytes(values[0][:8], "big") for batch in batches for _, values in batch.rows()]
 
 
-def looked(
-    bad: set[int], error: Exception, count: int = 600, *, takes_others: bool = False
-) -> tuple[list[int], int | None, list[list[int]]]:
-    """Return which rows of a request are skipped, their number, and what was sent."""
-    skipped: list[int] = []
-    sent: list[list[int]] = []
-
-    def send(request: Any) -> Exception | None:
-        sent.append(keys(request))
-        return error if bad.intersection(sent[-1]) else None
-
-    refusals = Refusals(lambda request: f"row {keys(request)}", send, lambda: takes_others)
-    refusals.on_refused = lambda request, _: skipped.extend(keys(request))
-    return skipped, refusals.look(encoded(*range(count)), error), sent
+def written(to: Nodes, *batches: EncodedBatch) -> list[int]:
+    """Write requests; return the rows that are blamed."""
+    pipelined = PipelinedRequests(to.session, "dc", 5)
+    in_flight = InFlight(to.session, Concurrency(), pipelined, 60, Observer())
+    sender = Sender(to.session, in_flight, patience=0.3)
+    refused = [*sender.send(batches), *sender.drain()]
+    return numbers(*(failed.request for failed in refused))
 
 
-@pytest.mark.parametrize("error", [failure(0), InvalidRequest("Cannot index value of size 70000")])
-def test_every_refused_row_is_skipped_and_every_other_one_sent(error: Exception) -> None:
-    """In one look: a row costs its bisection, and those behind it wait no longer."""
-    bad = {0, 7, 300, 599}
-    skipped, number, sent = looked(bad, error)
-    assert (sorted(skipped), number) == (sorted(bad), len(bad))
-    taken = {key for part in sent if not bad.intersection(part) for key in part}
-    assert taken == set(range(600)) - bad
-    assert len(sent) <= 2 * 10 * len(bad) + 2
+def always(*bad: int) -> Node:
+    """Return a node that refuses requests with one of these rows."""
+
+    def refuses(_: Node, rows: list[int], frame: Frame) -> Frame | None:
+        return error(frame, INVALID) if {*bad} & {*rows} else None
+
+    return Node(refuses)
 
 
-def test_where_no_row_is_taken_none_is_skipped() -> None:
-    """It is the table, a permission or a guardrail that refuses; a lone row is believed once."""
-    every = set(range(600))
-    with pytest.raises(TargetRefused, match=r"row \[1\]"):
-        looked(every, InvalidRequest("Write consistency level ONE is not allowed"))
-    assert looked({0}, InvalidRequest("no"), count=1)[:2] == ([0], 1)
-    assert looked(every, failure(0))[:2] == ([], None)
-    assert looked({0}, failure(0), count=1, takes_others=True)[:2] == ([0], 1)
+@pytest.mark.parametrize("bad", [{0}, {7}, {599}, {0, 1}, {0, 7, 300, 599}, set(range(10, 20))])
+def test_every_refused_row_is_blamed_and_all_others_written(bad: set[int]) -> None:
+    """A row costs its halving, and a second refusal."""
+    batch = request(rows=600)
+    rows = numbers(batch)
+    blamed = [rows[number] for number in sorted(bad)]
+    node = always(*blamed)
+    with nodes(answers=node) as to:
+        assert written(to, batch) == blamed
+    assert {*node.taken} == {*rows} - {*blamed}
+    assert len(node.asked) <= 2 * 11 * len(bad) + 3
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "unconfigured table t",
-        "Keyspace 'ks' doesn't exist",
-        "table t does not exist",
-        "keyspace ks does not exist",
-        "Undefined column name v in table ks.t",
-    ],
-)
-@pytest.mark.parametrize(
-    "form", ["{}", 'Error from server: code=2200 [Invalid query] message="{}"']
-)
-def test_a_node_that_lacks_the_table_blames_no_row(said: str, form: str) -> None:
-    """One that has joined just now, say: rows that another one takes go into quarantine for nothing less."""
-    lagging = InvalidRequest(form.format(said))
-    assert looked({0, 7}, lagging)[:2] == ([], None)
-    assert looked({0}, lagging, count=1)[:2] == ([], None)
+def test_row_is_blamed_after_refused_taken_refused() -> None:
+    """Alone each time, and another row is taken between the two refusals."""
+    batch = request(rows=4)
+    first, *others = numbers(batch)
+    node = always(first)
+    with nodes(answers=node) as to:
+        assert written(to, batch) == [first]
+    alone = [place for place, (rows, _) in enumerate(node.asked) if rows == [first]]
+    begin, end = alone[0], alone[-1]
+    assert len(alone) == 2
+    assert any(is_taken for _, is_taken in node.asked[begin:end])
+    assert {*node.taken} == {*others}
 
 
-def test_a_row_that_is_too_old_for_the_server_is_not_skipped() -> None:
-    """So is every other row of its epoch, and of those that waited as long."""
-    old = InvalidRequest("timestamp 1 is below the minimum allowable timestamp 2")
-    with pytest.raises(TargetRefused):
-        looked({3}, old)
+def test_row_taken_at_the_second_try_is_not_blamed() -> None:
+    """A node refuses for a moment what it takes a little later: the row is written, and no more."""
+    batch = request(rows=4)
+    bad = numbers(batch)[2]
+
+    def refuses(node: Node, rows: list[int], frame: Frame) -> Frame | None:
+        was_alone = ([bad], False) in node.asked
+        return error(frame, INVALID) if bad in rows and not was_alone else None
+
+    node = Node(refuses)
+    with nodes(answers=node) as to:
+        assert written(to, batch) == []
+    assert {*node.taken} == {*numbers(batch)}
+
+
+def test_row_is_not_blamed_while_no_other_is_taken() -> None:
+    """The node takes nothing any more after it has refused the row: that is an outage."""
+    batch = request(rows=4)
+    bad = numbers(batch)[3]
+
+    def refuses(node: Node, rows: list[int], frame: Frame) -> Frame | None:
+        if ([bad], False) in node.asked:
+            return error(frame, OVERLOADED)
+        return error(frame, INVALID) if bad in rows else None
+
+    with nodes(answers=Node(refuses)) as to, pytest.raises(TargetUnavailable):
+        written(to, batch)
+
+
+UNKNOWN = struct.pack(">HiiiB4sHH", 6, 0, 1, 1, 4, bytes(4), 0, 14) + b"UNLOGGED_BATCH"
+"""What a WriteFailure says after its text: one replica has failed, for a reason that nobody knows."""
+
+
+def test_row_that_replicas_fail_at_is_an_outage() -> None:
+    """A full CDC space brings the same error, and a few rows fit again from time to time."""
+    good, bad = request(rows=4), request(rows=4)
+    number = numbers(bad)[1]
+
+    def fails(_: Node, rows: list[int], frame: Frame) -> Frame | None:
+        return error(frame, 0x1500, UNKNOWN) if number in rows else None
+
+    node = Node(fails)
+    with nodes(answers=node) as to, pytest.raises(TargetUnavailable) as outage:
+        written(to, good, bad)
+    assert "did not acknowledge 1 request" in outage.value.what
+    assert isinstance(outage.value.__cause__, WriteFailure)
+    assert "CDC space" in outage.value.remedy
+    assert {len(rows) for rows, _ in node.asked} == {4}
+
+
+def test_table_that_takes_no_row_blames_none() -> None:
+    """The table, a permission or a guardrail refuses; no request is sent for each row of a large window."""
+    batch = request(rows=600)
+    node = always(*numbers(batch))
+    with (
+        nodes(answers=node) as to,
+        pytest.raises(TargetRefused, match="Cassandra refuses the row with"),
+    ):
+        written(to, batch)
+    assert len(node.asked) < 3 * MOST_REFUSED
+
+
+def test_row_without_others_is_not_blamed() -> None:
+    """The flush stops, and the error says what cannot be known."""
+    batch = request()
+    with (
+        nodes(answers=always(*numbers(batch))) as to,
+        pytest.raises(
+            TargetRefused, match=r"Cassandra refuses the row with v=.*InvalidRequest"
+        ) as refused,
+    ):
+        written(to, batch)
+    assert "No other row was written to compare" in refused.value.remedy
+
+
+def test_row_in_a_request_of_its_own_is_compared_with_the_last() -> None:
+    """A row that was acknowledged before is sent again."""
+    good, bad = request(rows=3), request()
+    node = always(*numbers(bad))
+    with nodes(answers=node) as to:
+        assert written(to, good, bad) == numbers(bad)
+    assert sorted(node.taken) == sorted(numbers(good) * 2)
+
+
+def test_request_that_is_too_large_blames_no_row() -> None:
+    """Its parts are taken."""
+    batch = request(rows=600)
+
+    def too_large(_: Node, rows: list[int], frame: Frame) -> Frame | None:
+        return error(frame, INVALID) if len(rows) > 30 else None
+
+    node = Node(too_large)
+    with nodes(answers=node) as to:
+        assert written(to, batch) == []
+    assert node.taken == numbers(batch)
+
+
+def test_row_that_is_too_old_is_not_blamed() -> None:
+    """All other rows of its epoch are, too, and those that are pending as long."""
+    batch = request(rows=4)
+    bad = numbers(batch)[2]
+    text = b"timestamp 1 is below the minimum allowable timestamp 2"
+
+    def refuses(_: Node, rows: list[int], frame: Frame) -> Frame | None:
+        body = struct.pack(">iH", INVALID, len(text)) + text
+        return Frame(frame.stream, 0x00, body) if bad in rows else None
+
+    with nodes(answers=Node(refuses)) as to, pytest.raises(TargetRefused) as refused:
+        written(to, batch)
+    assert "longest outage" in refused.value.remedy
+
+
+def test_rows_that_may_be_sent_once_are_not_sent_to_compare() -> None:
+    """A refused row has no effect; a row that was taken has, and would be doubled."""
+    good, bad = request(rows=3, statements=SENT_ONCE), request(rows=5, statements=SENT_ONCE)
+    number = numbers(bad)[4]
+    node = always(number)
+    with nodes(answers=node) as to:
+        assert written(to, good, bad) == [number]
+    assert sorted(node.taken) == sorted({*numbers(good), *numbers(bad)} - {number})

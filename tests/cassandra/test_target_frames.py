@@ -19,12 +19,14 @@ from tests.cassandra.asyncio_driver import Asyncio
 from tests.support.cassandra import options_of
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.model.plan import Plan
+from wal_sink.observer import Observer
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
 from wal_sink.targets.cassandra.write.batches import Batches, requests
+from wal_sink.targets.cassandra.write.statements import bound
 from wal_sink.targets.cassandra.write.writer import Writer
 
 pytestmark = pytest.mark.cassandra
@@ -64,7 +66,7 @@ class Table:
         )
         session = cluster.connect()
         with Connection(cluster, session, "datacenter1") as connection:
-            yield Writer(connection, self.options)
+            yield Writer(connection, self.options, Observer())
 
     def rows(self, what: str) -> list[str]:
         found = self.node.execute(f"SELECT {what} FROM {self.keyspace}.{self.table}")
@@ -103,7 +105,7 @@ MIXED = np.where(np.arange(COUNT) % 3 == 0, 7, np.arange(COUNT) % 500)
 
 
 def pipelined(writer: Writer) -> pipeline.PipelinedRequests:
-    found = writer._sender.in_flight._pipelined
+    found = writer._sender._in_flight._pipelined
     assert found is not None
     return found
 
@@ -197,7 +199,7 @@ def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
     prepared.buffer.add(rows)
     (stamped,) = prepared.buffer.take()
     for request in requests(prepared, stamped, None):
-        future = writer._session.execute_async(writer._bound(request))
+        future = writer._session.execute_async(bound(request))
         future.result()
         said.update(future.warnings or ())
     return said

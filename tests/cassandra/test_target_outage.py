@@ -20,7 +20,7 @@ from cassandra.io.asyncioreactor import AsyncioConnection
 
 from tests.cassandra.asyncio_driver import Asyncio
 from tests.support.cassandra import options_of
-from tests.support.cql_driver import binding, request_of
+from tests.support.cql_driver import request_of
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
@@ -73,11 +73,28 @@ def plan(target: CassandraTarget) -> Plan:
     return target.plan(SCHEMA, "k")
 
 
+class Retries(Observer):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.retries: Counter[str] = Counter()
+
+    def retried(self, kind: str) -> None:
+        self.retries[kind] += 1
+
+
 @pytest.fixture
-def session(target: CassandraTarget, plan: Plan) -> Iterator[IdempotentSession]:
+def observer() -> Retries:
+    """Observe `session`."""
+    return Retries()
+
+
+@pytest.fixture
+def session(target: CassandraTarget, plan: Plan, observer: Retries) -> Iterator[IdempotentSession]:
     """A session of a new query, everything prepared."""
     query_id = uuid.uuid4().hex
     with target.connect(query_id) as session:
+        session.report_to(observer)
         seen = create(session, query_id)
         assert finish(session, following(seen), following(seen)) is Outcome.CONFLICT
         yield session
@@ -93,6 +110,14 @@ def write(session: IdempotentSession, plan: Plan, *slices: Slice) -> None:
     for each in slices:
         session.write(plan, each)
     session.drain()
+
+
+def sender_of(
+    session: Any, *, patience: float = 10, timeout_s: float = 60, observer: Observer | None = None
+) -> Sender:
+    """Return a sender by the driver's futures."""
+    in_flight = InFlight(session, Concurrency(4), None, timeout_s, observer or Observer())
+    return Sender(session, in_flight, patience)
 
 
 def send_all(sender: Sender, statements: Iterable[Any]) -> None:
@@ -152,21 +177,14 @@ def test_slow_answer_to_the_first_row_is_no_conflict(
         assert eventually(session, new) == new
 
 
-class Retries(Observer):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.retries: Counter[str] = Counter()
-
-    def retried(self, kind: str) -> None:
-        self.retries[kind] += 1
-
-
 def test_rows_arrive_after_a_pause(
-    node: EmbeddedCassandra, session: IdempotentSession, target: CassandraTarget, plan: Plan
+    node: EmbeddedCassandra,
+    session: IdempotentSession,
+    observer: Retries,
+    target: CassandraTarget,
+    plan: Plan,
 ) -> None:
     """Requests time out, are sent again with pauses between, and every row is there once."""
-    session.report_to(observer := Retries())
     slices = [rows(target, plan, 500, first) for first in range(0, 20_000, 500)]
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write, session, plan, *slices)
@@ -231,10 +249,8 @@ def test_full_socket_is_no_failure(
                 super()._end(parts, ended)
 
         node.pause()
-        bind = binding(insert)
-        sender = Sender(session, law, bind)
-        sender.in_flight = ResumesWhenFull(session, law, bind, None, 60)
-        send_all(sender, feed())
+        in_flight = ResumesWhenFull(session, law, None, 60, Observer())
+        send_all(Sender(session, in_flight), feed())
     # Each costs a stream id; a buffer may become full between the look and the sending.
     assert refused < 20 if seen else refused > 0
     assert not [record for record in caplog.records if record.name == Sender.__module__]
@@ -306,8 +322,7 @@ def test_end_that_is_said_twice_counts_once(
     observer = Retries()
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'twice')")
-        sender = Sender(connection.session, Concurrency(4), binding(insert))
-        sender.in_flight.observer = observer
+        sender = sender_of(connection.session, observer=observer)
         for first in range(50_000, 50_500, 100):
             sender.send(request_of(insert.bind([i])) for i in range(first, first + 100))
             sender.drain()
@@ -443,7 +458,7 @@ def test_rows_whose_requests_never_end_are_an_outage(
     """An error that is tried again, in place of a wait for ever."""
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
-        sender = Sender(connection.session, Concurrency(), binding(insert), patience=1, timeout_s=3)
+        sender = sender_of(connection.session, patience=1, timeout_s=3)
         stand_still(connection, standstill)
         began = time.monotonic()
         with pytest.raises(TargetUnavailable, match=r"Of 3 requests .* none has ended for 3 s"):
@@ -452,7 +467,7 @@ def test_rows_whose_requests_never_end_are_an_outage(
         assert time.monotonic() - began < 30, "and nothing waits for its end as it disconnects"
     standstill.set()
     with connect(options(node)) as connection:
-        sender = Sender(connection.session, Concurrency(), binding(insert))
+        sender = sender_of(connection.session)
         send_all(sender, [request_of(insert.bind([50_000 + number])) for number in range(3)])
 
 

@@ -1,22 +1,28 @@
-"""Rows that the server refuses, or fails at, for an index of the table."""
+"""Rows that the server refuses or fails at, for an index of the table or want of space."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import options_of
-from tests.support.cql_driver import binding, request_of
-from wal_sink.demo.servers.cassandra import Node
-from wal_sink.errors import TargetUnavailable
+from tests.support.cql_driver import request_of
+from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
+from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.plan import Plan
+from wal_sink.observer import Observer
 from wal_sink.targets.base import RowsRefused, Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.write.in_flight import Concurrency
+from wal_sink.targets.cassandra.write.in_flight import Concurrency, InFlight
 from wal_sink.targets.cassandra.write.sender import Sender
 
 pytestmark = pytest.mark.cassandra
@@ -69,75 +75,111 @@ def rows(values: list[Any], kind: pa.DataType, first: int = 0) -> pa.RecordBatch
     return pa.record_batch({"id": ids, "c": pa.array(values, kind)})
 
 
+TOO_LONG = "x" * 70_000
+"""A text that an index cannot take: the server says so, and refuses the request."""
 ANGLE = "({}) USING 'sai'"
 
 
-def test_row_that_replicas_fail_at_is_named(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    """Replicas answer UNKNOWN, again and again: the row is found among its neighbours, and named."""
-    table.create("c vector<float, 2>", ANGLE.format("c"))
-    values: list[list[float]] = [[1.0, float(i)] for i in range(1_000)]
-    plan = table.plan(rows(values, FLOATS))
-    values[618] = [0.0, 0.0]
+def test_rows_that_an_index_cannot_take_are_named(table: Table) -> None:
+    """Among their neighbours, each by its timestamp; without the index they are written."""
+    table.create("c text", "(c)")
+    values = [f"v{i}" for i in range(1_000)]
+    plan = table.plan(rows(values, pa.string()))
+    values[618] = TOO_LONG
     with pytest.raises(RowsRefused) as refused:
-        table.write(plan, rows(values, FLOATS))
+        table.write(plan, rows(values, pa.string()))
     (row,) = refused.value.rows
     assert row.us == US + 618
-    assert "fails to write the row with id=618 of" in row.error.what
-    assert "takes other rows: WriteFailure" in row.error.what
-    assert "DROP INDEX" in row.error.remedy
-    assert "requests failed" in caplog.text
-    values[40] = [0.0, 0.0]
+    assert "Cassandra refuses the row with id=618 of" in row.error.what
+    assert "Cannot index value" in row.error.what
+    values[40] = TOO_LONG
     with pytest.raises(RowsRefused) as refused:
-        table.write(plan, rows(values, FLOATS), us=(later := US + 10_000))
+        table.write(plan, rows(values, pa.string()), us=(later := US + 10_000))
     assert {row.us - later for row in refused.value.rows} == {40, 618}
-    assert table.ids() == set(range(1_000)) - {618}  # 40 has its former values
+    assert table.ids() == set(range(1_000)) - {618}  # 40 has its former value
     table.node.execute(f"DROP INDEX {table.name}_c_idx")
-    table.write(plan, rows(values, FLOATS), us=later)
+    table.write(plan, rows(values, pa.string()), us=later)
     assert table.ids() == set(range(1_000))
 
 
-def test_row_in_a_request_of_its_own(table: Table) -> None:
-    """No neighbour was taken: what was acknowledged before is sent again, to compare."""
-    table.create("c vector<float, 2>, blob blob", ANGLE.format("c"))
-    filler = b"x" * 60_000
-    batch = pa.record_batch(
-        {
-            "id": pa.array(range(5), pa.int32()),
-            "c": pa.array([[1.0, 1.0]] * 4 + [[0.0, 0.0]], FLOATS),
-            "blob": pa.array([filler] * 5, pa.binary()),
-        }
-    )
-    plan = table.plan(batch)
-    with pytest.raises(RowsRefused, match=r"row with id=4 of .* and takes other rows"):
-        table.write(plan, batch)
+def test_row_in_a_request_of_its_own_is_named(table: Table) -> None:
+    """No neighbour was taken: a row that was acknowledged before is sent again, to compare."""
+    table.create("c text", "(c)")
+    batch = rows(["y" * 60_000] * 4 + [TOO_LONG], pa.string())
+    with pytest.raises(RowsRefused, match=r"refuses the row with id=4 of"):
+        table.write(table.plan(batch), batch)
     assert table.ids() == {0, 1, 2, 3}
 
 
-def prepared(session: Any, table: Table) -> Any:
-    insert = session.prepare(f"INSERT INTO {table.name} (id, c) VALUES (?, ?)")
-    insert.is_idempotent = True
-    return insert
+def test_row_without_others_stops_the_flush(table: Table) -> None:
+    """Nothing was taken in its window: the table may be at fault, and no row is blamed."""
+    table.create("c text", "(c)")
+    batch = rows([TOO_LONG], pa.string())
+    with pytest.raises(TargetRefused, match=r"refuses the row with id=0 of") as refused:
+        table.write(table.plan(batch), batch)
+    assert "No other row was written" in refused.value.remedy
 
 
-def test_row_with_nothing_to_compare_it_to(table: Table) -> None:
-    """It could as well be a full disk: an outage, but the text names the row."""
+def test_row_that_replicas_fail_at_is_an_outage(table: Table) -> None:
+    """They answer UNKNOWN, as they do with a full disk; the error says what else it may be."""
     table.create("c vector<float, 2>", ANGLE.format("c"))
-    with connect(table.options) as connection:
-        insert = prepared(connection.session, table)
-        bind = binding(insert)
-        sender = Sender(connection.session, Concurrency(), bind, 2, lambda row: f"{len(row)} row")
-        sender.send([request_of(insert.bind([1, [0.0, 0.0]]))])
-        with pytest.raises(TargetUnavailable, match=r"1 request for 2 s.*; 1 row fails by itself"):
-            sender.drain()
+    batch = rows([[1.0, 1.0]] * 9 + [[0.0, 0.0]], FLOATS)
+    with pytest.raises(TargetUnavailable, match="did not acknowledge") as outage:
+        table.write(table.plan(batch), batch)
+    assert "DROP INDEX" in outage.value.remedy
+
+
+@contextmanager
+def consumer(cdc: Path) -> Iterator[None]:
+    """Run a slow consumer of a node's CDC files: its space comes back in small steps."""
+    over = threading.Event()
+
+    def consume() -> None:
+        while not over.wait(0.4):
+            for file in sorted(cdc.glob("*.log"))[:1]:
+                file.unlink()
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_full_cdc_space_blames_no_row(caplog: pytest.LogCaptureFixture) -> None:
+    """The server refuses writes, and a few fit from time to time: every row is written in the end."""
+    settings = {
+        "cdc_enabled": True,
+        "cdc_total_space": "2MiB",
+        "commitlog_segment_size": "1MiB",
+    }
+    with EmbeddedCassandra(settings=settings) as node, consumer(node.folder / "cdc_raw"):
+        node.create_keyspace("ks")
+        node.execute("CREATE TABLE ks.t (id int PRIMARY KEY, c text) WITH cdc = true")
+        target = CassandraTarget(options_of(node, "ks"))
+        batch = rows([secrets.token_hex(10_000) for _ in range(300)], pa.string())
+        plan = target.plan(batch.schema, "k")
+        written = False
+        while not written:  # as the flusher does after an outage
+            with target.connect("q") as session, contextlib.suppress(TargetUnavailable):
+                session.write(plan, Slice(0, batch, US))
+                session.drain()
+                written = True
+        assert len(node.execute("SELECT id FROM ks.t")) == 300
+    assert "WriteFailure" in caplog.text
 
 
 def test_request_whose_parts_are_taken(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     """A batch of several partitions above `batch_size_fail_threshold`, 50 KiB: no row is to blame."""
     table.create("c text")
     with connect(table.options) as connection:
-        insert = prepared(connection.session, table)
-        sender = Sender(connection.session, Concurrency(), binding(insert))
+        insert = connection.session.prepare(f"INSERT INTO {table.name} (id, c) VALUES (?, ?)")
+        insert.is_idempotent = True
+        in_flight = InFlight(connection.session, Concurrency(), None, 60, Observer())
+        sender = Sender(connection.session, in_flight)
         sender.send([request_of(*(insert.bind([i, "x" * 8_000]) for i in range(10)))])
-        sender.drain()
+        assert sender.drain() == []
     assert table.ids() == set(range(10))
     assert "refused 10 rows in one request and took them in several" in caplog.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import ipaddress
 import itertools
@@ -23,8 +22,7 @@ from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_hea
 from wal_sink.targets.cassandra.encode import Encoded
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.types import CqlType, UserTypes, column_types
-from wal_sink.targets.cassandra.write.in_flight import Bind
-from wal_sink.targets.cassandra.write.statements import bound
+from wal_sink.targets.cassandra.write.statements import Statement
 
 NAMES = ["Ascii", "UTF8", "Boolean", "Byte", "Short", "Int32", "Long", "Integer", "Float", "Double"]
 NAMES += ["Decimal", "Timestamp", "SimpleDate", "Time", "Duration", "UUID", "TimeUUID"]
@@ -194,19 +192,24 @@ def prepared(query: str, key: Sequence[int] = ()) -> PreparedStatement:
     return PreparedStatement([], query.encode(), list(key), query, "ks", 5, [], None)
 
 
-def binding(*prepared: PreparedStatement) -> Bind:
-    """Return what makes batches of the driver of requests with rows of some statements."""
-    return functools.partial(bound, prepared=prepared)
+class OwnStatements(NamedTuple):
+    """The statements of requests that a test makes by itself, in place of `Statements` of a plan."""
+
+    by_id: dict[bytes, Statement]
+    keyspace: str = ""
+    sent_once: bool = False
 
 
 def request_of(*rows: BoundStatement) -> EncodedBatch:
     """Return a request of rows that the driver has bound."""
+    prepared = {row.prepared_statement.query_id: row.prepared_statement for row in rows}
+    by_id = {key: Statement(own, plan_of(), b"", False) for key, own in prepared.items()}
     data = io.BytesIO()
     for row in rows:
         data.write(statement_head(row.prepared_statement.query_id, len(row.values)))
         for value in row.values:
             write_value(data, value)
-    return EncodedBatch(len(rows), data.getvalue(), "", b"")
+    return EncodedBatch(len(rows), data.getvalue(), OwnStatements(by_id), b"")
 
 
 class DecodedRow(NamedTuple):

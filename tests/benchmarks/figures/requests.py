@@ -16,6 +16,7 @@ from tests.benchmarks.rows import Name, Source
 from tests.benchmarks.run import Run, Taken
 from tests.benchmarks.table import Table
 from wal_sink.model.plan import plan_key
+from wal_sink.observer import Observer
 from wal_sink.options import parse
 from wal_sink.targets.base import Slice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
@@ -79,9 +80,9 @@ def _written(source: Source, table: Table, *, pipelined: bool) -> Taken:
     checked = [target.check(batch, plan) for batch in slices]
     first_us = time.time_ns() // 1_000
     with connect(options) as connection:
-        writer = Writer(connection, options)
+        writer = Writer(connection, options, Observer())
         if not pipelined:
-            writer._sender.in_flight._pipelined = None
+            writer._sender._in_flight._pipelined = None
         used, began = time.process_time(), time.perf_counter()
         for number, batch in enumerate(checked):
             writer.write(plan, Slice(0, batch, first_us + number * _SLICE))

@@ -7,6 +7,7 @@ writes the ledger table: a plain write to it would hide later updates.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from wal_sink.targets.cassandra.driver.errors import (
     create_table,
     effect_unknown,
     execute,
+    is_out_of_space,
     lacks_schema,
     lagging_node,
     longest_s,
@@ -56,7 +58,12 @@ class CassandraSession(IdempotentSession):
         self._options = options
         timeout_s = longest_s(options.request_timeout)
         self._ledger = Ledger(connection.session, options.ledger, query_id, timeout_s)
-        self._writer = Writer(connection, options)
+        self._observer = Observer()
+
+    @functools.cached_property
+    def _writer(self) -> Writer:
+        """What writes rows; it is made at its first use, after `report_to`."""
+        return Writer(self._connection, self._options, self._observer)
 
     def read(self) -> LedgerRow | None:
         """Read the ledger row at the serial consistency level."""
@@ -85,8 +92,8 @@ class CassandraSession(IdempotentSession):
             self._writer.prepare(plan)
 
     def report_to(self, observer: Observer) -> None:
-        """Report the requests with rows."""
-        self._writer.report_to(observer)
+        """Report the requests with rows; called before all other methods."""
+        self._observer = observer
 
     def close(self) -> None:
         """Disconnect. Idempotent."""
@@ -105,6 +112,11 @@ def _permitted(options: CassandraOptions) -> Iterator[None]:
     except InvalidRequest as error:
         if lacks_schema(error):
             raise lagging_node(f"what the schema of the cluster has: {error}") from error
+        if is_out_of_space(error):
+            raise TargetUnavailable(
+                f"Cassandra at {options.where} has a node without space: {error}",
+                "Make space on its disk, or add nodes. The rows are safe in the log, and are written again.",
+            ) from error
         raise
     except Unauthorized as error:
         raise missing_permission(error, options) from error

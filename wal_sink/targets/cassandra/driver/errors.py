@@ -27,7 +27,6 @@ from cassandra import (
     Unauthorized,
     Unavailable,
     UnresolvableContactPoints,
-    WriteFailure,
 )
 from cassandra.cluster import NoHostAvailable
 
@@ -56,8 +55,6 @@ _FATAL = (
     ProtocolVersionUnsupported,
     ProtocolError,
 )
-_UNKNOWN = 0
-"""A replica's reason for a failure in WriteFailure (native protocol, version 5, section 9)."""
 _THROTTLE = (OverloadedErrorMessage, CDCWriteFailure, ConnectionBusy, NoConnectionsAvailable)
 _RETRY = (
     Timeout,  # WriteTimeout, ReadTimeout
@@ -91,8 +88,9 @@ def classify(error: Exception) -> ErrorClass:
 
 
 def asks_to_slow_down(error: Exception) -> bool:
-    """Whether the cluster is overloaded: it says so, or did not answer in time."""
-    return classify(error) == "throttle" or isinstance(error, Timeout | OperationTimedOut)
+    """Return True if the cluster is overloaded: it says so, or did not answer in time."""
+    is_slow = classify(error) == "throttle" or isinstance(error, Timeout | OperationTimedOut)
+    return is_slow and not was_not_sent(error)
 
 
 def was_not_sent(error: Exception) -> bool:
@@ -105,8 +103,17 @@ def was_not_sent(error: Exception) -> bool:
 
 
 def is_refused(error: Exception) -> bool:
-    """Whether the server says that a request is wrong for what its rows hold: it would be refused again."""
-    return _is_invalid(error) and not lacks_schema(error)
+    """Return True if the server says that a request is wrong for what its rows hold.
+
+    Never for what fails while a replica writes (WriteFailure, of reason UNKNOWN mostly, and ServerError): a
+    full disk, a full CDC space and an overload bring the same errors as a value that an index cannot take.
+    """
+    return _is_invalid(error) and not lacks_schema(error) and not is_out_of_space(error)
+
+
+def is_out_of_space(error: Exception) -> bool:
+    """Return True if a guardrail refuses a request because the disk of a replica is too full."""
+    return _is_invalid(error) and "disk usage exceeds" in str(error)
 
 
 _LACKS_SCHEMA = re.compile(
@@ -138,22 +145,6 @@ def lagging_node(what: str) -> TargetUnavailable:
 
 def _is_invalid(error: Exception) -> bool:
     return _is_each(error, lambda each: isinstance(each, InvalidRequest))
-
-
-def may_be_a_row(error: Exception) -> bool:
-    """Whether a request may have failed for what one of its rows holds, though nothing says so.
-
-    What fails inside of a server while it writes, such as an index that cannot take a value, comes as
-    WriteFailure of reason UNKNOWN from every replica that failed, or as a ServerError. A full disk does, too.
-    """
-    return _is_each(error, _is_unexplained)
-
-
-def _is_unexplained(error: Exception) -> bool:
-    if isinstance(error, WriteFailure):
-        # Before version 5 of the protocol there are no reasons.
-        return all(reason == _UNKNOWN for reason in (error.error_code_map or {}).values())
-    return isinstance(error, ServerError)
 
 
 def effect_unknown(error: Exception) -> bool:

@@ -33,16 +33,16 @@ _BEFORE_ROWS = 3
 class EncodedBatch(msgspec.Struct, gc=False):
     """An unlogged batch of rows that are encoded already (native protocol, section 4.1.7), idempotent.
 
-    It is made for each request, and nearly always pipelined. So it is no statement of the driver, which takes
-    longer to make than the whole request to send; `statements.bound` returns that.
+    It is made for each request, and nearly always pipelined. A statement of the driver takes longer to make
+    than the whole request to send; `statements.bound` returns one.
     """
 
     number: int
     """Of the rows, at most 65,535: it is a [short]."""
     data: bytes | memoryview
     """The statement of each row, one after the other."""
-    keyspace: str
-    """Of the table."""
+    statements: Any
+    """The `Statements` of the plan by which the rows are written."""
     routing_key: bytes
     """Of the first row; the driver finds the replicas by keyspace and routing key."""
     node: Any = None
@@ -72,7 +72,7 @@ class EncodedBatch(msgspec.Struct, gc=False):
             for number, half in halves
         ]
 
-    def statements(self) -> Iterator[tuple[bytes, list[Any]]]:
+    def rows(self) -> Iterator[tuple[bytes, list[Any]]]:
         """Yield for each row the id of its statement, and its values: bytes, None, or `UNSET_VALUE`."""
         data, at = bytes(self.data), 0
         while at < len(data):
@@ -137,7 +137,7 @@ class Envelope(NamedTuple):
                 after,
             )
         keys = [request.routing_key for request in requests]
-        return Frames(self, b"".join(pieces), keys, requests[0].keyspace, requests[0].node)
+        return Frames(self, b"".join(pieces), keys, requests[0].statements, requests[0].node)
 
 
 class Frames(NamedTuple):
@@ -147,7 +147,7 @@ class Frames(NamedTuple):
     data: bytes
     keys: list[bytes]
     """The routing key of each."""
-    keyspace: str
+    statements: Any
     node: Any
 
     def on_wire(self, compress: Compress | None) -> bytes:
@@ -165,7 +165,7 @@ class Frames(NamedTuple):
             if number == place:
                 rows = frame[_BEGIN.size : len(frame) - len(self.around.after)]
                 *_, count = _BEGIN.unpack_from(frame)
-                return EncodedBatch(count, rows, self.keyspace, self.keys[place], self.node)
+                return EncodedBatch(count, rows, self.statements, self.keys[place], self.node)
         raise IndexError(place)
 
     def _each(self) -> Iterator[bytes]:

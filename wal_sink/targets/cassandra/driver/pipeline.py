@@ -205,12 +205,12 @@ class PipelinedRequests:
     ) -> bool:
         """Send requests to a node; whether they went this way, and `on_done` is called when they have ended.
 
-        :param requests: at least one, of one keyspace; several have `GROUP_BYTES` together at most.
+        :param requests: at least one, of one plan; several have `GROUP_BYTES` together at most.
         :param node: the driver's host; None: any of the datacenter.
         """
         if not is_tested():
             return False
-        around = self._around(requests[0].keyspace)
+        around = self._around(requests[0].statements.keyspace)
         if (streams := self._borrowed(node, len(requests))) is None:
             return False
         frames = around.frames(requests, streams.ids)

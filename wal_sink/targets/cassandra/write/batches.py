@@ -372,7 +372,7 @@ def requests(
     if where is not None:
         order = where if order is None else where[order]
     found = found if order is None else taken(found, order)
-    keyspace, nodes = prepared.plan.details.keyspace, prepared.replicas.nodes
+    nodes = prepared.replicas.nodes
     data = memoryview(found.data)
     bounds = itertools.pairwise(found.offsets[batches.starts].tolist())
     counts = np.diff(batches.starts).tolist()
@@ -383,7 +383,7 @@ def requests(
         else [nodes[number] for number in batches.coordinators.tolist()]
     )
     for count, (begin, end), key, node in zip(counts, bounds, firsts, near, strict=True):
-        yield EncodedBatch(count, data[begin:end], keyspace, key, node)
+        yield EncodedBatch(count, data[begin:end], prepared.statements, key, node)
 
 
 def _encoded(part: Part) -> Encoded:

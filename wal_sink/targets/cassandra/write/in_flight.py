@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any
@@ -38,9 +38,11 @@ from typing import Any
 from wal_sink.errors import TargetUnavailable
 from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.connection import ROWS
+from wal_sink.targets.cassandra.driver.errors import asks_to_slow_down, classify
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import can_send
 from wal_sink.targets.cassandra.driver.pipeline import GROUP_BYTES, Ended, Failed, PipelinedRequests
+from wal_sink.targets.cassandra.write.statements import bound
 
 FIRST = 4
 LEAST = 2
@@ -152,10 +154,6 @@ _AROUND = 128
 """Bytes of a request beside its rows, at most: of its frame, and the longest name of a keyspace."""
 
 
-Bind = Callable[[EncodedBatch], Any]
-"""Returns a request as the driver takes it."""
-
-
 class Group:
     """Requests for one node."""
 
@@ -210,26 +208,25 @@ class InFlight:
     One thread uses it. The driver's threads only put what has ended into a queue.
 
     :param session: the driver's session.
-    :param bind: returns a request as the driver takes it.
+    :param concurrency: the number of requests that may be in flight.
     :param pipelined: by which groups go, where that can be; None: each request by a future.
     :param timeout_s: seconds to wait for requests of which none ends: then they are lost.
+    :param observer: gets the number of requests, and counts those that are sent again.
     """
 
     def __init__(
         self,
         session: Any,
         concurrency: Concurrency,
-        bind: Bind,
         pipelined: PipelinedRequests | None,
         timeout_s: float,
+        observer: Observer,
     ) -> None:
-        self.observer = Observer()
-        """Told how many there are."""
+        self.concurrency = concurrency
         self._session = session
-        self._concurrency = concurrency
-        self._bind = bind
         self._pipelined = pipelined
         self._timeout_s = timeout_s
+        self._observer = observer
         self._number = self._parts = 0
         """Requests, and the parts of places that they take, see `Concurrency`."""
         self._ended: SimpleQueue[tuple[int, Ended]] = SimpleQueue()
@@ -255,11 +252,16 @@ class InFlight:
         for request in group.requests:
             self.start(request)
 
+    def repeat(self, failed: Failed) -> None:
+        """Start a request again."""
+        self._observer.retried(classify(failed.error))
+        self.start(failed.request)
+
     def start(self, request: EncodedBatch) -> None:
         """Start one request, by a future of the driver."""
         request = request.detached()
-        parts = self._concurrency.parts(len(request.data))
-        statement, sent = self._bind(request), time.monotonic()
+        parts = self.concurrency.parts(len(request.data))
+        statement, sent = bound(request), time.monotonic()
         future = self._session.execute_async(statement, execution_profile=ROWS)
         self._add(1, parts)
         unreported = Lock()
@@ -283,7 +285,7 @@ class InFlight:
         """Whether another request has to end first; with none in flight the next one shows what is wrong."""
         if not self._number:
             return False
-        too_many = self._parts + parts > self._concurrency.limit_parts
+        too_many = self._parts + parts > self.concurrency.limit_parts
         return too_many or not can_send(self._session)
 
     def take(self) -> Ended:
@@ -307,11 +309,13 @@ class InFlight:
             break
         if ended.acknowledged:
             in_flight, these = self._parts / PARTS, parts / PARTS
-            self._concurrency.answered(ended.sent, ended.ended, in_flight, these)
+            self.concurrency.answered(ended.sent, ended.ended, in_flight, these)
+        if any(asks_to_slow_down(failed.error) for failed in ended.failed):
+            self.concurrency.overloaded(ended.sent, ended.ended)
         self._add(-ended.acknowledged - len(ended.failed), -parts)
         return ended
 
     def _add(self, requests: int, parts: int) -> None:
         self._number += requests
         self._parts += parts
-        self.observer.in_flight = self._number
+        self._observer.in_flight = self._number

@@ -8,77 +8,64 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from cassandra import WriteFailure
+
 from wal_sink.errors import TargetUnavailable, WalSinkError
 from wal_sink.log_context import line_logger
 from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.errors import (
     PATIENCE_S,
-    asks_to_slow_down,
     classify,
     execute,
     is_refused,
     longest_s,
-    may_be_a_row,
     retrying,
     was_not_sent,
 )
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import PreparedQueryNotFound
-from wal_sink.targets.cassandra.driver.pipeline import Failed, PipelinedRequests
-from wal_sink.targets.cassandra.write.in_flight import PARTS, Bind, Concurrency, InFlight, grouped
-from wal_sink.targets.cassandra.write.refusals import Refusals
+from wal_sink.targets.cassandra.driver.pipeline import Failed
+from wal_sink.targets.cassandra.write.in_flight import PARTS, InFlight, grouped
+from wal_sink.targets.cassandra.write.refusals import find_refused
+from wal_sink.targets.cassandra.write.statements import bound
 from wal_sink.text import counted
 
 log = line_logger(__name__)
 
 _WARN_EVERY_S = 10.0
-_LOOK_AT_ROWS = 4
-"""Attempts, a second in all, after which a failure that may pass is looked at row by row."""
 
 
 class Sender:
     """Sends requests over one connection. Some are in flight between two calls.
 
-    One thread uses it. The driver's threads only put requests that have ended into a queue.
+    One thread uses it.
 
     :param session: the driver's session.
-    :param concurrency: how many may be in flight.
-    :param bind: returns a request as the driver takes it.
     :param patience: seconds to go on trying while no request is acknowledged.
-    :param describe: names the first row of a request.
-    :param timeout_s: seconds to wait for requests in flight of which none ends: then they are lost.
-    :param pipelined: by which requests go at first; what fails goes by the driver's futures.
+    :param timeout_s: seconds to wait for a request that goes alone: then it is lost.
     """
 
     def __init__(
         self,
         session: Any,
-        concurrency: Concurrency,
-        bind: Bind,
+        in_flight: InFlight,
         patience: float = PATIENCE_S,
-        describe: Callable[[EncodedBatch], str] = str,
         timeout_s: float = longest_s(PATIENCE_S),
-        pipelined: PipelinedRequests | None = None,
     ) -> None:
         self._session = session
-        self._concurrency = concurrency
-        self._bind = bind
+        self._in_flight = in_flight
         self._patience = patience
         self._timeout_s = timeout_s
-        self.in_flight = InFlight(session, concurrency, bind, pipelined, timeout_s)
         self._unsent: deque[EncodedBatch] = deque()
-        """Requests for which the socket had no room at that moment; each goes out when another has ended."""
+        """Requests that no node has taken; each goes out when another one has ended."""
         self._failures: list[Failed] = []
-        self._acknowledgements = 0
-        self.repeats = True
-        """Whether a request that has failed is sent again. Not where that would double what it has written:
-        then its error is raised at once. What was certainly not carried out is sent again all the same."""
-        self._taken: Callable[[], EncodedBatch] | None = None
+        self._has_progress = False
+        """Whether a request was done since the last attempt to repeat those that failed."""
+        self._witness: Callable[[], EncodedBatch] | None = None
         """Returns the request that was acknowledged last, of those since the last `drain`."""
-        self.refusals = Refusals(describe, self._try, self._takes_others)
         self._warned = float("-inf")
 
-    def send(self, requests: Iterable[EncodedBatch]) -> None:
+    def send(self, requests: Iterable[EncodedBatch]) -> list[Failed]:
         """Send every request; return when the last is under way, without waiting for its answer.
 
         The first failure stops the feed, also that of a request which an earlier call has sent. The sender
@@ -86,152 +73,140 @@ class Sender:
         cluster that struggles is not buried in requests.
 
         Once this has raised, any of the requests sent since the last `drain` may be lost, and the sender
-        is of no more use: the connection is closed.
+        cannot be used any more: the connection is closed.
 
         :param requests: idempotent, each sent at least once; made while others are in flight.
+        :returns: rows that the server refuses, each alone; they are skipped.
         :raises TargetUnavailable: no success for as long as `patience`, or the driver does not end what is
             in flight.
-        :raises TargetRefused: the server refuses a row, which is named, and takes others.
+        :raises TargetRefused: the server refuses rows, and takes none.
         :raises Exception: of the driver, at once, when trying again cannot help.
         """
-        for group in grouped(requests, self._concurrency):
+        refused = list[Failed]()
+        for group in grouped(requests, self._in_flight.concurrency):
             self._await_capacity(group.parts)
             if self._failures:
-                self._recover()
-            self.in_flight.start_group(group)
+                refused += self._recover()
+            self._in_flight.start_group(group)
+        return refused
 
-    def drain(self) -> None:
+    def drain(self) -> list[Failed]:
         """Wait until every request that was sent is acknowledged.
 
+        :returns: what `send` returns.
         :raises Exception: what `send` raises.
         """
-        self._finish()
+        refused = list[Failed]()
+        self._await_all()
         while self._failures:
-            self._recover()
-            self._finish()
-        self._taken = None
-        self.refusals.clear()
+            refused += self._recover()
+        self._witness = None
+        return refused
 
     def _await_capacity(self, parts: int = PARTS) -> None:
-        """Wait until requests of so many parts may be in flight; those that the socket refused go first."""
+        """Wait until requests of this size may be in flight; those that no node has taken go first."""
         while True:
-            while self.in_flight.have_ended or self.in_flight.is_full(parts):
+            while self._in_flight.have_ended or self._in_flight.is_full(parts):
                 self._take()
             if not self._unsent:
                 return
-            if self.in_flight:
+            if self._in_flight:
                 self._take()
-            self.in_flight.start(self._unsent.popleft())
+            self._in_flight.start(self._unsent.popleft())
 
     def _await_all(self) -> None:
-        while self.in_flight:
-            self._take()
-
-    def _finish(self) -> None:
-        """Send what the socket refused, and wait until nothing is in flight."""
-        while self.in_flight or self._unsent:
+        """Send what no node has taken, and wait until nothing is in flight."""
+        while self._in_flight or self._unsent:
             self._await_capacity()
-            self._await_all()
-
-    def _clear(self) -> None:
-        self._failures.clear()
-        self._unsent.clear()
-        self._taken = None
-        self.refusals.clear()
+            while self._in_flight:
+                self._take()
 
     def _take(self) -> None:
-        """Wait until one request or more have ended, and count them; what has failed is kept.
+        """Wait until one request or more have ended, and keep what has failed.
 
         :raises TargetUnavailable: none has, for much longer than a timeout.
         """
-        ended = self.in_flight.take()
+        ended = self._in_flight.take()
         if ended.acknowledged:
-            self._acknowledgements += ended.acknowledged
-            self._taken = ended.last
+            self._has_progress, self._witness = True, ended.last
         for failed in ended.failed:
             # A node has forgotten the statement: the driver prepares it again for a future alone.
             is_unknown = ended.is_pipelined and isinstance(failed.error, PreparedQueryNotFound)
-            if is_unknown or (self.in_flight and was_not_sent(failed.error)):
+            if is_unknown or (self._in_flight and was_not_sent(failed.error)):
                 self._unsent.append(failed.request)
-                continue
-            self._failures.append(failed)
-            if asks_to_slow_down(failed.error):
-                self._concurrency.overloaded(ended.sent, ended.ended)
+            else:
+                self._failures.append(failed)
 
-    def _recover(self) -> None:
-        """Repeat what failed until it is acknowledged, or patience ends."""
+    def _recover(self) -> list[Failed]:
+        """Repeat what failed until it is acknowledged, or patience ends.
+
+        :returns: rows that the server refuses.
+        """
         self._await_all()
         self._warn()
+        sent_once = any(failed.request.statements.sent_once for failed in self._failures)
+        patience = 0.0 if sent_once else self._patience
+        refused = list[Failed]()
         try:
-            while not self._is_recovered():
-                pass  # some were acknowledged: patience begins again
+            while self._failures:  # some were acknowledged: patience begins again
+                self._has_progress = False
+                for attempt in retrying(patience):
+                    with attempt:
+                        if attempt.retry_state.attempt_number > 1:
+                            self._send_failures()
+                        refused += self._take_apart()
+                        if self._failures and not self._has_progress:
+                            raise self._worst()
         except Exception as error:
-            left, suspect = len(self._failures), self.refusals.suspect
-            self._clear()  # the caller writes everything again
+            number = len(self._failures)
+            self._failures.clear()  # the caller writes everything again
+            self._unsent.clear()
+            self._witness = None
             if isinstance(error, WalSinkError) or classify(error) == "fatal":
                 raise
-            waited = f" for {self._patience:.0f} s" if self.repeats else ""
+            duration = f" for {patience:.0f} s" if patience else ""
             raise TargetUnavailable(
-                f"Cassandra did not acknowledge {counted(left, 'request')}{waited}: {error}{suspect}",
-                "See to the cluster; the rows are safe in the log and will be written again.",
+                f"Cassandra did not acknowledge {counted(number, 'request')}{duration}: {error}",
+                _remedy(error),
             ) from error
+        return refused
 
-    def _is_recovered(self) -> bool:
-        """Repeat what failed, with growing pauses; return False when some of it is acknowledged, and not all.
+    def _take_apart(self) -> list[Failed]:
+        """Find the rows for which requests are refused, and write the other rows of these requests.
 
-        :raises Exception: patience has ended, or the error is fatal.
+        :raises TargetRefused: no row is taken.
         """
-        taken = self._acknowledgements
-        for attempt in retrying(self._patience if self.repeats else 0.0):
-            with attempt:
-                # The first attempt was the one that failed.
-                if attempt.retry_state.attempt_number > 1:
-                    self._send_failures()
-                if self._failures and self._acknowledgements == taken:
-                    self._look_for_a_row(attempt.retry_state.attempt_number)
-                if self._failures and self._acknowledgements == taken:
-                    raise self._worst()
-        return not self._failures
-
-    def _look_for_a_row(self, attempt: int) -> None:
-        """Find the rows for which a request fails, if it is they; a request whose parts are taken is done.
-
-        :param attempt: the number of the attempt after which nothing was acknowledged.
-        :raises TargetRefused: the server says that the row is wrong; or does not say it, but fails again and
-            again for this row, and takes others.
-        """
-        first = self._failures[:1] if attempt == _LOOK_AT_ROWS else []
-        found = [each for each in self._failures if is_refused(each.error)]
-        found += [each for each in first if may_be_a_row(each.error)]
-        if not found:
-            return
-        failed = found[0]
-        number = self.refusals.look(failed.request, failed.error)
-        if number is None:
-            return
-        self._failures.remove(failed)
-        self._acknowledgements += number  # a row that is skipped is done
-        if not number:
-            log.warning(
-                "Cassandra refused %d rows in one request and took them in several. If this"
-                " repeats, lower cassandra.batchRows or cassandra.batchBytes. Cause: %r",
-                *(len(failed.request), failed.error),
-            )
-
-    def _takes_others(self) -> bool:
-        """Whether the server takes rows at all: what it acknowledged last is sent to it again."""
-        return self._taken is not None and self._try(self._taken()) is None
+        refused, failures = list[Failed](), list[Failed]()
+        for failed in self._failures:
+            request = failed.request
+            if not is_refused(failed.error):
+                failures.append(failed)
+                continue
+            witness = self._witness() if self._witness else None
+            try:
+                rows = find_refused(request, self._try, witness)
+            except WalSinkError:
+                raise
+            except Exception as outage:  # noqa: BLE001 -- the attempts go on
+                failures.append(Failed(request, outage))
+                continue
+            self._has_progress = True  # a row that is skipped is done
+            refused += rows
+            if not rows:
+                log.warning(
+                    "Cassandra refused %d rows in one request and took them in several. If this"
+                    " repeats, lower cassandra.batchRows or cassandra.batchBytes. Cause: %r",
+                    *(len(request), failed.error),
+                )
+        self._failures = failures
+        return refused
 
     def _try(self, request: EncodedBatch) -> Exception | None:
         """Send one request, and wait for its answer."""
         try:
-            sent = self._bind(request)
-            execute(self._session, sent, None, profile=ROWS, timeout_s=self._timeout_s)
-        except Exception as error:
-            if not (self.repeats or is_refused(error)):
-                raise  # it may have been carried out, so no part of it is sent again
+            execute(self._session, bound(request), None, profile=ROWS, timeout_s=self._timeout_s)
+        except Exception as error:  # noqa: BLE001 -- the caller says what it means
             return error
-        self._acknowledgements += 1
         return None
 
     def _worst(self) -> Exception:
@@ -253,12 +228,21 @@ class Sender:
         self._warned = now if is_due else self._warned
 
     def _send_failures(self) -> None:
-        """Repeat what failed until one fails again; what was not repeated by then stays a failure."""
-        waiting, self._failures = deque(self._failures), []
-        while waiting and not self._failures:
-            failed = waiting.popleft()
-            self.in_flight.observer.retried(classify(failed.error))
-            self.in_flight.start(failed.request)
+        """Repeat what failed until one fails again; what was not repeated until then stays a failure."""
+        pending, self._failures = deque(self._failures), []
+        while pending and not self._failures:
+            self._in_flight.repeat(pending.popleft())
             self._await_capacity()
-        self._finish()
-        self._failures.extend(waiting)
+        self._await_all()
+        self._failures.extend(pending)
+
+
+def _remedy(error: Exception) -> str:
+    """Return what to do about an outage."""
+    if not isinstance(error, WriteFailure):
+        return "Repair the cluster; the rows are safe in the log and will be written again."
+    return (
+        "The log of a replica has the exception: its disk or its CDC space may be full. The rows are safe in"
+        " the log, and are written again. If only one table fails, an index of it may be unable to take a"
+        " value, such as a zero vector: DROP INDEX then."
+    )

@@ -7,7 +7,7 @@ alone, whichever statement comes first. Where rows have a TTL, an upsert takes w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -79,9 +79,20 @@ class Statements:
         self.upsert = self._upsert(_values_first(table) if plan.details.update else table)
         self._by_kind = {(StatementKind.UPSERT, 0, False): self.upsert}
 
-    def known(self) -> Iterator[Statement]:
-        """Yield what is prepared so far."""
-        yield from self._by_kind.values()
+    @property
+    def keyspace(self) -> str:
+        """The keyspace of the table."""
+        return self._plan.details.keyspace
+
+    @property
+    def sent_once(self) -> bool:
+        """Whether a row may be sent once only with each timestamp."""
+        return self._plan.sent_once
+
+    @property
+    def by_id(self) -> dict[bytes, Statement]:
+        """The statements that are prepared so far, by their ids."""
+        return {each.prepared.query_id: each for each in self._by_kind.values()}
 
     def divide(self, rows: TimestampedRows, ttls: Ints | None = None) -> list[Part]:
         """Divide the rows of a slice by the statement that writes them; at least one part.
@@ -125,19 +136,17 @@ class Statements:
         return Statement(statement, plan, head, stamp_first, with_ttl)
 
 
-def bound(request: EncodedBatch, prepared: Iterable[Any]) -> Any:
+def bound(request: EncodedBatch) -> Any:
     """Return a request by the driver's public classes.
 
     A batch gets routing key and keyspace from its first row. It has no timestamp of its own, which would be
     the same for all its rows.
-
-    :param prepared: the driver's statements.
     """
-    by_id = {each.query_id: each for each in prepared}
+    by_id = request.statements.by_id
     batch = BatchStatement(BatchType.UNLOGGED)
     batch.is_idempotent = True
-    for query_id, values in request.statements():
-        row = BoundStatement(by_id[query_id])
+    for query_id, values in request.rows():
+        row = BoundStatement(by_id[query_id].prepared)
         row.values = values
         row.is_idempotent = True
         batch.add(row)

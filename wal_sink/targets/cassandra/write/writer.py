@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from cassandra import InvalidRequest
@@ -18,8 +17,7 @@ from wal_sink.observer import Observer
 from wal_sink.targets.base import RefusedRow, RowsRefused, Slice
 from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
+from wal_sink.targets.cassandra.driver.pipeline import Failed, PipelinedRequests
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.rows import (
@@ -38,10 +36,10 @@ from wal_sink.targets.cassandra.write.batches import (
     requests,
 )
 from wal_sink.targets.cassandra.write.drift import DriftWatch
-from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency
-from wal_sink.targets.cassandra.write.refusals import described, ledger_us, row_of
+from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency, InFlight
+from wal_sink.targets.cassandra.write.refusals import ledger_us, refusal
 from wal_sink.targets.cassandra.write.sender import Sender
-from wal_sink.targets.cassandra.write.statements import Statements, bound
+from wal_sink.targets.cassandra.write.statements import Statements
 
 log = line_logger(__name__)
 
@@ -55,8 +53,11 @@ ASK_EVERY_S = 30.0
 class Writer:
     """Writes slices over one connection; requests are in flight from one slice to the next."""
 
-    def __init__(self, connection: Connection, options: CassandraOptions) -> None:
-        self._session = connection.session
+    def __init__(
+        self, connection: Connection, options: CassandraOptions, observer: Observer
+    ) -> None:
+        session, timeout_s = connection.session, longest_s(options.request_timeout)
+        self._session = session
         self._datacenter = connection.datacenter
         self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
         self._batch_rows = ROWS if options.batch_rows == "auto" else options.batch_rows
@@ -65,26 +66,14 @@ class Writer:
             if options.concurrency == "auto"
             else Concurrency(options.concurrency)
         )
-        self._sender = Sender(
-            connection.session,
-            self._concurrency,
-            self._bound,
-            describe=self._describe,
-            timeout_s=longest_s(options.request_timeout),
-            pipelined=PipelinedRequests(
-                connection.session, connection.datacenter, options.request_timeout
-            ),
-        )
-        self._drift = DriftWatch(connection.session, options.data)
-        self._clock = WriteClock(lambda: server_now_us(connection.session))
+        pipelined = PipelinedRequests(session, connection.datacenter, options.request_timeout)
+        in_flight = InFlight(session, self._concurrency, pipelined, timeout_s, observer)
+        self._sender = Sender(session, in_flight, timeout_s=timeout_s)
+        self._drift = DriftWatch(session, options.data)
+        self._clock = WriteClock(lambda: server_now_us(session))
         self._plans: dict[str, PreparedPlan] = {}
         self._reported = False
         self._refused: list[RefusedRow] = []
-        self._sender.refusals.on_refused = self._note_refused
-
-    def report_to(self, observer: Observer) -> None:
-        """Report requests to an observer."""
-        self._sender.in_flight.observer = observer
 
     def write(self, plan: Plan, rows: Slice) -> None:
         """Write rows, at once or with those of later calls; `drain` writes the last of them.
@@ -105,6 +94,8 @@ class Writer:
         if prepared.buffer.is_due():
             with self._explaining_drift():
                 self._send(prepared)
+            if len(self._refused) >= MOST_REFUSED:
+                self._raise_refused()
 
     def drain(self) -> None:
         """Wait until all rows are acknowledged.
@@ -114,7 +105,7 @@ class Writer:
         with self._explaining_drift():
             for prepared in self._plans.values():
                 self._send(prepared)
-            self._sender.drain()
+            self._keep(self._sender.drain())
         self._drift.check(now=True)
         self._drift.clear_rows()
         self._raise_refused()
@@ -130,13 +121,9 @@ class Writer:
             )
 
     def _send(self, prepared: PreparedPlan) -> None:
-        for waiting in prepared.buffer.take():
-            self._sender.send(requests(prepared, waiting, self._ttls(prepared.plan, waiting)))
-
-    def _bound(self, request: EncodedBatch) -> Any:
-        """Return a request as the driver takes it."""
-        plans = self._plans.values()
-        return bound(request, (each.prepared for of in plans for each in of.statements.known()))
+        for rows in prepared.buffer.take():
+            ttls = self._ttls(prepared.plan, rows)
+            self._keep(self._sender.send(requests(prepared, rows, ttls)))
 
     def _ttls(self, plan: CassandraPlan, rows: TimestampedRows) -> Ints | None:
         """Return the seconds of TTL that the rows have left now; None: they never expire."""
@@ -147,8 +134,6 @@ class Writer:
         """Compare a plan with its table, once, as `write` does before the first rows."""
         if plan.key not in self._plans:
             typed = CassandraPlan.of(plan)
-            if plan.sent_once:
-                self._sender.repeats = False
             table = typed.of_table()
             self._drift.add(table)
             self._plans[plan.key] = PreparedPlan(
@@ -169,29 +154,25 @@ class Writer:
             self._drift.check(now=True)
             raise
 
-    def _note_refused(self, request: EncodedBatch, error: TargetRefused) -> None:
-        """Note a request of one row that is refused. If the table was altered, raise that instead.
+    def _keep(self, refused: list[Failed]) -> None:
+        """Keep rows that the server refuses. If the table was altered, raise that instead.
 
-        :raises TargetRefused: nobody can say which row it is.
+        :param refused: the requests of one row each.
+        :raises TargetRefused: nobody can say which row of the log it is.
         """
-        self._drift.check(now=True)
-        us = ledger_us(request, self._plans.values())
-        if us is None:
-            raise error
-        self._refused.append(RefusedRow(us, error))
-        if len(self._refused) >= MOST_REFUSED:
-            self._raise_refused()
+        if refused:
+            self._drift.check(now=True)
+        for failed in refused:
+            error, us = refusal(failed), ledger_us(failed.request)
+            if us is None:
+                raise error
+            self._refused.append(RefusedRow(us, error))
 
     def _raise_refused(self) -> None:
         """Raise what the server has refused since the last call."""
         refused, self._refused = self._refused, []
         if refused:
             raise RowsRefused(refused)
-
-    def _describe(self, request: EncodedBatch) -> str:
-        """Name the first row of a request by its key."""
-        row = row_of(request, self._plans.values())
-        return described(row, self._session.cluster.protocol_version)
 
 
 def _lowest_us(prepared: PreparedPlan, rows: Slice) -> int:
