@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from typing import Annotated, Any
 
 import msgspec
@@ -24,6 +25,7 @@ from wal_sink.options import (
     refuse_unknown,
 )
 from wal_sink.targets.cassandra import CassandraOptions
+from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
 
@@ -245,6 +247,51 @@ def test_options_of_sparks_jdbc_writer_are_known(
         refuse_unknown(dict.fromkeys(("url", "user", "driver", "dbtable"), "Geheim"), known)
     said = f"url: {uri}; user: {uri}; driver: {driver}; dbtable: table."
     assert caught.value.remedy == f"Write instead of {said}"
+
+
+KAFKA = {
+    "checkpointLocation": "/data/checkpoint",
+    "target": "kafka",
+    "kafka.bootstrap.servers": "127.0.0.1:9092",
+    "topic": "orders",
+}
+
+
+@pytest.mark.parametrize("name", KafkaOptions.others)
+@pytest.mark.parametrize("several", [False, True])
+def test_options_of_other_kafka_clients_have_a_way_out(name: str, several: bool) -> None:
+    """For one target, and one of several; what it names is an option, or said to be set."""
+    given = dict(KAFKA)
+    if several:
+        own = {
+            f"events.{key}": value for key, value in KAFKA.items() if key != "checkpointLocation"
+        }
+        given = {"checkpointLocation": "/data/checkpoint", "targets": "events", **own}
+    with pytest.raises(OptionError, match=f"Option {re.escape(name)}: other"):
+        configure(given | {f"{'events.' * several}{name}": "1"})
+    instead = KafkaOptions.others[name]
+    meant = {*re.findall(r"kafka\.[\w.]*\w", instead)}
+    assert meant <= {*names(KafkaOptions)}
+    assert (
+        meant or "the sink sets" in instead or "column" in instead or "max.message.bytes" in instead
+    )
+
+
+def test_several_options_of_other_clients_are_named_at_once() -> None:
+    with pytest.raises(OptionError, match=r"Options kafka\.acks, kafka\.batch\.size: ") as caught:
+        configure(KAFKA | {"kafka.acks": "1", "kafka.batch.size": "16384"})
+    assert "kafka.acks: Leave it out: the sink sets acks to all" in caught.value.remedy
+    assert "kafka.linger.ms" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "typed", ["kafka.metadata.max.age.ms", "kafka.reconnect.backoff", "kafka.zzz"]
+)
+def test_an_option_far_from_all_of_a_target_is_not_guessed(typed: str) -> None:
+    """A name of librdkafka's that the sink does not have."""
+    with pytest.raises(OptionError, match=f"Unknown option {typed}") as caught:
+        configure(KAFKA | {typed: "1"})
+    assert caught.value.remedy.startswith("Known options: ")
 
 
 def test_an_option_of_another_target_names_that_target() -> None:

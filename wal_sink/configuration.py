@@ -21,6 +21,7 @@ from wal_sink.options import (
     parse,
     public,
     qualified,
+    refuse_others,
     refuse_unknown,
 )
 from wal_sink.protocol.retention import Retention
@@ -172,6 +173,7 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
         kind = given.get("target", "cassandra")
         target = target_type(kind)
         refuse_undeclared(given, target.name, target.options_type)
+        refuse_others(raw, target.options_type)
         refuse_unknown(raw, names(SinkOptions, target.options_type), is_installed)
         parsed = parse(raw, target.options_type)
         destinations = (Destination(target.name, "", kind, parsed, target(parsed)),)
@@ -275,6 +277,7 @@ def _destination(name: str, raw: Mapping[str, str]) -> Destination:
     try:
         target = target_type(kind)
         refuse_undeclared(lower, target.name, target.options_type)
+        refuse_others(own, target.options_type)
         refuse_unknown(own, names(target.options_type))
         parsed = parse(own, target.options_type)
         return Destination(name, name, kind, parsed, target(parsed))

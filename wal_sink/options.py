@@ -12,7 +12,8 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -166,6 +167,9 @@ def about(description: str, *extras: Mapping[str, object], **bounds: Any) -> Met
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """The base of every struct that declares options. Printing one shows no secret."""
+
+    others: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What to do about options that other clients of the database have, by name."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({public(self)})"
@@ -356,6 +360,22 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
         raise _unfit(place, written, struct) from error
 
 
+def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
+    """Refuse options that another client of the database has.
+
+    :raises OptionError: names them all, with what to do about each.
+    """
+    others = {name.lower(): instead for name, instead in struct.others.items()}
+    given = {key: others[key.lower()] for key in raw if key.lower() in others}
+    if given:
+        remedies = given.values() if len(given) == 1 else (f"{k}: {v}" for k, v in given.items())
+        raise OptionError(
+            f"Option{'s' * (len(given) > 1)} {', '.join(given)}: other clients have"
+            f" {'them' if len(given) > 1 else 'it'}, and wal_sink does not.",
+            " ".join(remedies),
+        )
+
+
 def refuse_unknown(
     raw: Mapping[str, str],
     known: Iterable[str],
@@ -403,9 +423,15 @@ _OF_JDBC = {
 def _nearest(typed: str, known: Collection[str]) -> list[str]:
     """Return the names that a misspelt one may mean: those with the same last part, or else the nearest.
 
+    Of a name that begins as others do, such as `kafka.`, only these count, and only a near one.
+
     Users of another sink know the last part, such as `ttl` of `cassandra.ttl`. Many names are near to a short
     word, so it needs more letters in common.
     """
+    prefix = typed.partition(".")[0] + "."
+    if same := {name.removeprefix(prefix): name for name in known if name.startswith(prefix)}:
+        near = difflib.get_close_matches(typed.removeprefix(prefix), same, n=1, cutoff=0.6)
+        return [same[each] for each in near]
     last: dict[str, list[str]] = {}
     for name in known:
         last.setdefault(name.rpartition(".")[2], []).append(name)

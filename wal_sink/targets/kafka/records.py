@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Column, Plan
+from wal_sink.model.plan import Column, Plan, is_array
 from wal_sink.targets.arrow_values import FALSE, TRUE
-from wal_sink.targets.columns import TableColumn, TableRules, match_columns, to_cast
+from wal_sink.targets.columns import TableColumn, TableRules, match_columns, to_cast, with_column
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 TYPES = {
@@ -94,12 +94,33 @@ class RecordRules(TableRules):
         """See whether `check` casts it."""
         if _fits(field.type, TYPES[column.name]):
             return []
-        ddl = column.type.removesuffix(" or binary")
-        return [self.types_differ(field, column.type, f"{to_cast(field.name, ddl)}.")]
+        return [self.types_differ(field, column.type, f"{_conversion(field, column)}.")]
 
-    def about_missing(self, field: pa.Field, free: Collection[str]) -> str:  # noqa: ARG002 -- of every column
+    def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
         """Leave it to the line about `value`, which says once what holds all columns."""
-        return "Put it into value, as below." if "value" in free else "Rename or drop it."
+        if field.name.lower() in free or "value" not in free:
+            return super().about_missing(field, free)
+        return "Put it into value, as below."
+
+
+def _conversion(field: pa.Field, column: TableColumn) -> str:
+    """Return how a column of the DataFrame gets the type that a record has."""
+    name, source = field.name, field.type
+    cast = to_cast(name, column.type.removesuffix(" or binary"))
+    if name in ("key", "value") and source.num_fields:
+        words, expression = "Make JSON of it", f"F.to_json('{name}')"
+    elif name == "headers" and pa.types.is_map(source):
+        values = "binary" if source.item_type == pa.binary() else "string"
+        entries = f"F.col('{name}').cast('map<string,{values}>')"
+        words, expression = "Make an array of its entries", f"F.map_entries({entries})"
+    elif name == "headers" and not is_array(source):
+        key, value = "F.lit('…').alias('key')", f"F.col('{name}').cast('string').alias('value')"
+        words, expression = "Make headers of it", f"F.array(F.struct({key}, {value}))"
+    elif name == "timestamp" and pa.types.is_integer(source):
+        words, expression = "If it counts milliseconds", f"F.timestamp_millis('{name}')"
+    else:
+        return cast
+    return f"{words}, {with_column(name, expression)}"
 
 
 def agreed_columns(schema: pa.Schema, limits: Mapping[str, Limits]) -> tuple[Column, ...]:
@@ -113,7 +134,7 @@ def agreed_columns(schema: pa.Schema, limits: Mapping[str, Limits]) -> tuple[Col
 
 
 def _about_topics(names: Collection[str], limits: Mapping[str, Limits]) -> Iterator[str]:
-    if "value" not in names:
+    if "value" not in {name.lower() for name in names}:
         yield _JSON
     if len(limits) > 1 and "topic" not in names:
         yield (

@@ -1,0 +1,88 @@
+"""DataFrames that are no records of Kafka: what the error says is pasted, and the records are right."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import pytest
+from confluent_kafka import Consumer
+from pyspark.sql import DataFrame, SparkSession, functions
+
+from wal_sink.demo.servers.kafka import Broker
+from wal_sink.errors import SchemaMismatch
+from wal_sink.options import parse
+from wal_sink.targets.base import Slice
+from wal_sink.targets.kafka import KafkaTarget
+from wal_sink.targets.kafka.options import KafkaOptions
+from wal_sink.testing.contracts.ledger import create
+from wal_sink.testing.contracts.rows import deliver
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+JSON = b'{"id":1,"name":"Anna"}'
+
+
+def first_record(kafka: Broker, topic: str) -> tuple[object, ...]:
+    """Return key, value, headers and time of the first record that a reader of committed ones gets."""
+    settings = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+    consumer = Consumer(
+        {"bootstrap.servers": kafka.address, "group.id": uuid.uuid4().hex, **settings}
+    )
+    try:
+        consumer.subscribe([topic])
+        message = consumer.poll(60)
+        assert message is not None
+        assert message.error() is None
+        return message.key(), message.value(), message.headers(), message.timestamp()[1]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("columns", "place", "wanted"),
+    [
+        ("named_struct('id', 1, 'name', 'Anna') AS value", 1, JSON),
+        ("map('id', 1) AS value", 1, b'{"id":1}'),
+        ("array(1, 2) AS value", 1, b"[1,2]"),
+        ("named_struct('id', 1, 'name', 'Anna') AS key, 'v' AS value", 0, JSON),
+        ("12 AS value", 1, b"12"),
+        ("'v' AS Value", 1, b"v"),
+        ("'v' AS value, 'k' AS KEY", 0, b"k"),
+        ("'v' AS value, map('a', 'b') AS headers", 2, [("a", b"b")]),
+        ("'v' AS value, map('a', 12) AS headers", 2, [("a", b"12")]),
+        ("'v' AS value, map(1, X'0102') AS headers", 2, [("1", b"\x01\x02")]),
+        ("'v' AS value, array(named_struct('k', 'a', 'v', 'b')) AS headers", 2, [("a", b"b")]),
+        ("'v' AS value, 'b' AS headers", 2, [("…", b"b")]),
+        ("'v' AS value, 1700000000123L AS timestamp", 3, 1_700_000_000_123),
+        ("1 AS id, 'Anna' AS name", 1, JSON),
+    ],
+)
+def test_remedy_for_a_column_is_pasted_and_helps(
+    spark: SparkSession, kafka: Broker, columns: str, place: int, wanted: object
+) -> None:
+    """The expression as it stands in the error, by Spark, then by a broker."""
+    topic = f"t-{uuid.uuid4().hex}"
+    kafka.create_topic(topic)
+    given = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
+    target = KafkaTarget(parse(given, KafkaOptions))
+    frame = spark.sql(f"SELECT {columns}")
+    with pytest.raises(SchemaMismatch) as caught:
+        target.plan(frame.toArrow().schema, "key")
+    fixed = pasted(frame, caught.value.what).toArrow()
+    plan = target.plan(fixed.schema, "another")
+    with target.connect(topic) as session:
+        create(session, topic)
+        (batch,) = fixed.to_batches()
+        deliver(session, plan, Slice(0, target.check(batch, plan), 0))
+    assert first_record(kafka, topic)[place] == wanted
+
+
+def pasted(frame: DataFrame, error: str) -> DataFrame:
+    """Return the DataFrame that the first expression of an error makes."""
+    expressions = re.findall(r"(\.(?:withColumn|select)\w*\(.*\))", error)
+    assert expressions, error
+    chosen = next((each for each in expressions if each.startswith(".select")), expressions[0])
+    fixed = eval(f"frame{chosen}", {"frame": frame, "F": functions})
+    assert isinstance(fixed, DataFrame)
+    return fixed
