@@ -263,12 +263,7 @@ def test_options_commands_and_links_exist(page: Path) -> None:
     known = {name.lower() for name in names(*DECLARED)}
     prefixes = ("cassandra.", "postgresql.", "sql.", "kafka.", "wal.", "flush.", "checkpoint.")
     for name in re.findall(r"`([a-z]+\.[a-zA-Z.]+)`", text(page)):
-        theirs = name == "sql.cluster"  # of Spark Cassandra Connector
-        if (
-            name.startswith(prefixes)
-            and not theirs
-            and not name.endswith((".py", ".json", ".yaml"))
-        ):
+        if name.startswith(prefixes) and not name.endswith((".py", ".json", ".yaml")):
             assert name.lower() in known, name
     for command in commands_in(text(page)):
         verb, *words = command.split()
