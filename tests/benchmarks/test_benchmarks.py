@@ -29,7 +29,7 @@ SHAPES: tuple[Name, ...] = ("grouped", "interleaved", "scattered", "narrow")
 
 
 @pytest.mark.cassandra
-@pytest.mark.parametrize("per_batch", [1, 7])
+@pytest.mark.parametrize("per_batch", [pytest.param(1, marks=pytest.mark.test_all), 7])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_the_server_s_limit_sends_is_what_the_check_expects(
     cassandra: Node, shape: Name, per_batch: int

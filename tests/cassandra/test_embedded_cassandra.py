@@ -47,6 +47,7 @@ def pids_naming(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.test_all
 class TestEmbeddedCassandra(NodeContract):
     """The embedded node, with a folder that is kept."""
 

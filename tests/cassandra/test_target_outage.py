@@ -258,6 +258,7 @@ def test_full_socket_is_no_failure(
     node.execute("TRUNCATE ks.t")
 
 
+@pytest.mark.test_all
 def test_by_asyncio_what_a_silent_node_does_not_read_is_bounded(
     node: EmbeddedCassandra,
     target: CassandraTarget,

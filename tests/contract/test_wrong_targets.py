@@ -57,7 +57,9 @@ def test_a_right_target_passes(suite: str) -> None:
     """What these tests say of the wrong ones is not due to how they are run."""
     tests = {
         test for wrong in WRONG if wrong.suite is SUITES[suite] for test in wrong.caught_by.split()
-    }
+    } - {
+        "test_flusher_that_dies_anywhere_loses_nothing"
+    }  # long, and of each suite in its own module
     found = run(f"TestRight{suite}", sorted(tests))
     assert found.errors + found.failed == []
     assert len(found.passed) >= len(tests)

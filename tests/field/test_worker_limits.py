@@ -33,7 +33,10 @@ def limited(spark: SparkSession, setting: str) -> Iterator[SparkSession]:
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("setting", "named"),
-    [("idle", "killOnIdleTimeout"), ("memory", "spark.sql.planner.pythonExecution.memory")],
+    [
+        pytest.param("idle", "killOnIdleTimeout", marks=pytest.mark.test_all),
+        ("memory", "spark.sql.planner.pythonExecution.memory"),
+    ],
 )
 def test_worker_that_spark_ends_names_setting(
     limited: SparkSession,

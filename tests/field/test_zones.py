@@ -54,7 +54,10 @@ def in_zone(spark: SparkSession, zone: str) -> Iterator[SparkSession]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("zone", "by_format"), [("UTC+01:00", True), ("GMT+8", False)])
+@pytest.mark.parametrize(
+    ("zone", "by_format"),
+    [("UTC+01:00", True), pytest.param("GMT+8", False, marks=pytest.mark.test_all)],
+)
 def test_a_session_in_such_a_zone_writes_and_refuses_rows(
     in_zone: SparkSession,
     postgresql: Server,

@@ -306,6 +306,7 @@ def test_headers_partitions_and_nulls_arrive(kafka: Broker) -> None:
     }
 
 
+@pytest.mark.test_all
 def test_a_broker_starts_whose_id_begins_with_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     """One random id of 64 does; Kafka's tool took it for an option, and no broker came up."""
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"\xfb" + bytes(15)))

@@ -28,7 +28,7 @@ class TestKafka(RefusalsContract, TransactionalContract, RestartContract):
     """A row is a record: its value is JSON, its key the text k."""
 
     unwritable_error = KafkaException
-    most_kills = 5
+    most_kills = 3
 
     @pytest.fixture
     def target(self, kafka: Broker) -> KafkaTarget:
@@ -68,6 +68,11 @@ class TestKafka(RefusalsContract, TransactionalContract, RestartContract):
     def restart(self, target: Target) -> None:
         self.kafka.kill()
         self.kafka.start()
+
+    @pytest.mark.test_all
+    def test_restart_of_the_server_keeps_whole_windows(self, target: Target, plan: Plan) -> None:
+        """As in `tests/kafka/test_faults.py`, where a broker is killed in mid-transaction."""
+        super().test_restart_of_the_server_keeps_whole_windows(target, plan)
 
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
         large = pa.record_batch([["a"], [bytes(2_000_000)]], names=["key", "value"])

@@ -221,6 +221,7 @@ def test_ctrl_c_once_goes_through_when_everything_is_flushed(application: Applic
     assert none_left(driver.process.pid)
 
 
+@pytest.mark.test_all
 def test_sigterm_that_raises_system_exit_neither_hangs_nor_loses(application: Application) -> None:
     """It arrives inside `awaitTermination`: what the sink and the application ask Spark then is answered."""
     driver = application.start("block", closed=True, exit_on_term=True)

@@ -22,6 +22,7 @@ def wal_sink(*arguments: object, folder: Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.test_all
 def test_promoted_standby_gets_every_row_from_the_log(tmp_path: Path) -> None:
     """The control by `foreachBatch` has lost what the standby lacked; the sink's table has each row once."""
     code, printed, errors = wal_sink(

@@ -63,6 +63,7 @@ def test_a_lost_answer_to_an_upload_is_a_success(s3: S3, lost: int) -> None:
         backend.create("a", LARGE)
 
 
+@pytest.mark.test_all
 def test_a_create_without_any_answer_is_looked_for(s3: S3) -> None:
     """When every answer is lost, a look says whose object it is."""
     backend = s3.backend("lossy-1000")
@@ -80,7 +81,7 @@ def test_another_creators_object_is_not_taken_for_ours(s3: S3) -> None:
 
 def test_a_busy_store_is_asked_again(s3: S3) -> None:
     """SlowDown to the first requests of every kind is no error."""
-    backend = s3.backend("busy-2")
+    backend = s3.backend("busy-1")
     backend.create("a", b"x")
     assert backend.read("a") == b"x"
     assert backend.size("a") == 1

@@ -45,7 +45,7 @@ COPY: dict[str, Any] = {
 
 SETTINGS = [
     _case("one driver at a time, 2 runs, 2 epochs"),
-    _case("3 runs, 2 epochs", runs=3),
+    _case("3 runs, 2 epochs", runs=3, long=True),
     _case("2 runs, 3 epochs", epochs=3, long=True),
     _case("2 flushers, retention, 1 epoch", flushers=2, ticks=1, epochs=1),
     _case("2 flushers, retention, 2 epochs", flushers=2, ticks=1, long=True),
@@ -75,7 +75,7 @@ SETTINGS = [
     _case("power loss", power=1),
     _case("2 power losses, 3 runs", power=2, runs=3, long=True),
     _case("two live drivers", single=False),
-    _case("two live drivers, 2 flushers, 1 epoch", single=False, flushers=2, epochs=1),
+    _case("two live drivers, 2 flushers, 1 epoch", single=False, flushers=2, epochs=1, long=True),
     _case("three live drivers, 1 epoch", single=False, runs=3, epochs=1, long=True),
     _case(
         "errors that a function keeps to itself",
@@ -170,6 +170,7 @@ SETTINGS = [
         f"target 0: {BEHIND}",
         **PAUSED,
         again=True,
+        long=True,
     ),
     _case(
         "marks are tried again, checkpoint and log restored",

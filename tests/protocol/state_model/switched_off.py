@@ -14,7 +14,7 @@ def _off(name: str, broken: str, long: bool = False, **changes: Any) -> Case:
 
 
 SWITCHED_OFF = [
-    _off("identity", "P2", **{**COPY, "acts": (), "kind": "cells"}),
+    _off("identity", "P2", **{**COPY, "acts": (), "kind": "cells"}, long=True),
     _off("state", "P", flushers=2),
     _off("fence", "P3: an error without a cause", single=False),
     _off("planned", "P2", zombie=True, epochs=1),
@@ -25,7 +25,7 @@ SWITCHED_OFF = [
     _off("sync_offsets", "P", power=1),
     _off("sync_commits", "P", power=1),
     _off("budget_completed", "P5: the run waits", budget=1),
-    _off("settle", "P2", single=False, flushers=2, epochs=1),
+    _off("settle", "P2", single=False, flushers=2, epochs=1, long=True),
     _off("state_first", "P", epochs=1, restores=("checkpoint",), stopped=False, trim=False),
     _off(
         "exact_settle",
@@ -44,7 +44,7 @@ SWITCHED_OFF = [
     _off("ahead", "P", **BOTH, epochs=1),
     _off("chain", "P", **BOTH, epochs=1),
     _off("mark_settles", "P", **BOTH, epochs=1),
-    _off("trimmed", "stop: MissingManifest", **TARGET, runs=1),
+    _off("trimmed", "stop: MissingManifest", **TARGET, runs=1, long=True),
     _off("says_first", "stop: MissingManifest", **PAUSED),
     _off("all_marks", "P", targets=2, epochs=1),
     _off("marked", "P"),
@@ -53,9 +53,16 @@ SWITCHED_OFF = [
     _off("stop", "P3", swallow=True),
     _off("confirm", "P3: an error without a cause", flushers=2),
     _off("drained", "P", **LISTS),
-    _off("lift", "P", **LISTS),
+    _off("lift", "P", **LISTS, long=True),
     _off("lift_log", "P", acts=("delete log", "adopt"), ops=2, trim=False),
     _off("entry_first", "P3", refuse=True),
     _off("pass_over", "P2", refuse=True, accept=True, epochs=1),
-    _off("adopted_digest", "stop: Diverged", acts=("delete log", "adopt"), ops=2, trim=False),
+    _off(
+        "adopted_digest",
+        "stop: Diverged",
+        acts=("delete log", "adopt"),
+        ops=2,
+        trim=False,
+        long=True,
+    ),
 ]
