@@ -184,7 +184,7 @@ def test_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCapture
     before = len(caplog.records)
     epoch = flushing.batch(("b", 2))
     stopped = flushing.stops("SchemaMismatch", "the table is gone")
-    assert "bring the table back" in str(stopped.remedy)
+    assert "Change the table back" in str(stopped.remedy)
     until(lambda: "the table is gone" in caplog.text)  # it is reported first
     until(lambda: "tries, the next in" in str(flushing.status().doing))
     later = flushing.batch(("c", 3))
@@ -217,7 +217,7 @@ CHANGES = [
         "v was bigint",
         ("DROP TABLE ks.t", "CREATE TABLE ks.t (k text PRIMARY KEY, v timestamp)"),
     ),
-    ("was without v for a while", ("ALTER TABLE ks.t DROP v", "ALTER TABLE ks.t ADD v bigint")),
+    ("had v dropped and added again", ("ALTER TABLE ks.t DROP v", "ALTER TABLE ks.t ADD v bigint")),
 ]
 
 
@@ -338,7 +338,7 @@ def test_column_that_is_dropped_and_added_again(flushing: Flushing, admin: Any) 
     flushing.stops("SchemaMismatch", "v was bigint (regular), is gone")
     admin.execute("ALTER TABLE ks.t ADD v bigint")
     admin.execute("INSERT INTO ks.t (k, v) VALUES ('others', 7)")
-    stopped = flushing.stops("SchemaMismatch", "was without v for a while")
+    stopped = flushing.stops("SchemaMismatch", "had v dropped and added again")
     assert flushing.status().flushed == epoch - 1
     for statement in re.findall("ALTER TABLE [^;]*", str(stopped.remedy)):
         admin.execute(statement)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.targets.cassandra.row_options import primary_key, refuse_bad_name
+from wal_sink.targets.cassandra.options import primary_key, refuse_bad_name
 from wal_sink.targets.create_table import read_layout
 from wal_sink.targets.names import quote
 

@@ -13,7 +13,7 @@ A line imports from those below it, never back; only what `target` imports late 
 `driver/`          connecting, errors, retries, batches of encoded rows
 `rules`, `types`   CQL types: what fits, how values are cast, which are refused
 `row_plan`         what was agreed about rows, typed
-`options`          how to connect; `row_options` has what becomes of rows
+`options`          where the cluster is, and what becomes of rows
 =================  ==============================================================
 
 `driver` needs neither `encode` nor `types`.

@@ -19,9 +19,9 @@ Array = npt.NDArray[Any]
 _NO_BYTES = pa.py_buffer(b"")
 
 
-def elements(column: pa.Array, of: str) -> Array:
+def elements(column: pa.Array, dtype: str) -> Array:
     """Return the values of a type of fixed width as a numpy type; anything beneath nulls."""
-    kind = np.dtype(of)
+    kind = np.dtype(dtype)
     if not len(column):  # there need not be a buffer
         return np.zeros(0, kind)
     return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * kind.itemsize)
@@ -33,7 +33,7 @@ def booleans(column: pa.Array) -> Array:
 
 
 def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
-    """Inverse of `booleans`, without nulls."""
+    """Return booleans as an Arrow array without nulls: the inverse of `booleans`."""
     packed = pa.py_buffer(np.packbits(values, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, packed])
 
@@ -50,7 +50,7 @@ def texts(column: pa.Array) -> tuple[pa.Buffer, Array]:
 
 
 def binaries(data: pa.Buffer, bounds: Array) -> pa.Array:
-    """Inverse of `texts`: binaries, large ones when the offsets have 64 bits."""
+    """Return binaries, large ones when the offsets have 64 bits: the inverse of `texts`."""
     kind = pa.binary() if bounds.dtype == np.int32 else pa.large_binary()
     return pa.Array.from_buffers(kind, len(bounds) - 1, [None, pa.py_buffer(bounds), data])
 
@@ -69,7 +69,7 @@ class Unnested(NamedTuple):
     """The elements of many lists in one column."""
 
     offsets: pa.Array
-    """Int32, one more than there are lists: where each begins and ends; a null is an empty list."""
+    """Where each list begins and ends, int32, one more than there are lists; a null is an empty list."""
     values: pa.Array
     """The elements; structs of key and value for a map."""
 
@@ -77,7 +77,7 @@ class Unnested(NamedTuple):
 def unnest(column: pa.Array) -> Unnested:
     """Take a column of lists, or of maps, apart.
 
-    It may have any offset and any layout of lists, and anything beneath its nulls.
+    The column may have any offset and any layout of lists, and anything beneath its nulls.
     """
     if pa.types.is_map(column.type):
         column = _entries(column)
@@ -93,8 +93,8 @@ def count_in(offsets: pa.Array, flags: pa.Array) -> pa.Array:
 
     :param offsets: as `unnest` returns them.
     """
-    before = pa.concat_arrays([ZERO, pc.cumulative_sum(flags.fill_null(FALSE).cast(pa.int64()))])
-    return pc.subtract(before.take(offsets[1:]), before.take(offsets[:-1]))
+    sums = pa.concat_arrays([ZERO, pc.cumulative_sum(flags.fill_null(FALSE).cast(pa.int64()))])
+    return pc.subtract(sums.take(offsets[1:]), sums.take(offsets[:-1]))
 
 
 def lists_with(offsets: pa.Array, flags: pa.Array) -> pa.Array:
@@ -125,14 +125,14 @@ def sizes(stored: pa.Array) -> pa.Array:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return pc.binary_length(stored).cast(pa.int64()).fill_null(_NOTHING)
     if pa.types.is_struct(kind):
-        of_each = _of_struct(stored)
+        widths = _of_struct(stored)
     elif pa.types.is_list(kind) or pa.types.is_map(kind):
-        of_each = _of_list(stored)
+        widths = _of_list(stored)
     elif pa.types.is_decimal(kind):
-        of_each = int64(4 + kind.bit_width // 8 + 1)  # scale, then the unscaled number
+        widths = int64(4 + kind.bit_width // 8 + 1)  # scale, then the unscaled number
     else:
-        of_each = int64(max(kind.bit_width // 8, 1) if kind != pa.null() else 0)
-    return pc.if_else(stored.is_valid(), of_each, _NOTHING)
+        widths = int64(max(kind.bit_width // 8, 1) if kind != pa.null() else 0)
+    return pc.if_else(stored.is_valid(), widths, _NOTHING)
 
 
 def _of_struct(stored: pa.Array) -> pa.Array:
@@ -144,9 +144,9 @@ def _of_struct(stored: pa.Array) -> pa.Array:
 
 def _of_list(stored: pa.Array) -> pa.Array:
     offsets, values = unnest(stored)
-    of_each = sizes(values)
+    widths = sizes(values)
     if not pa.types.is_map(stored.type):  # a map's entry is a struct, which has them counted
-        of_each = pc.add(of_each, int64(_LENGTH))
-    before = pa.concat_arrays([ZERO, pc.cumulative_sum(of_each)])
-    ends, begins = before.take(offsets[1:]), before.take(offsets[:-1])
+        widths = pc.add(widths, int64(_LENGTH))
+    sums = pa.concat_arrays([ZERO, pc.cumulative_sum(widths)])
+    ends, begins = sums.take(offsets[1:]), sums.take(offsets[:-1])
     return pc.add(pc.subtract(ends, begins), int64(_LENGTH))

@@ -80,7 +80,7 @@ def sub_milliseconds(column: pa.Array) -> pa.Array:
 TIME_PATTERN = r"\A([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?\z"
 _DAY = int64(86_400 * 10**9)
 _NO_VALUES = pa.nulls(0, pa.bool_())
-"""No value is bad."""
+"""Flags of a column without bad values."""
 _MOST_MICROS = int64((2**63 - 1) // 1_000)
 
 
@@ -88,7 +88,8 @@ class Constraint(NamedTuple):
     """A condition that values must not meet."""
 
     bad: Callable[[pa.Array], pa.Array]
-    """Returns which values are bad; empty for none. Anything for nulls, unless it is about them."""
+    """Returns which values are bad; empty for none. What it returns for nulls does not matter, unless it is
+    about them."""
     problem: str
     """Continues "Column c of t (value) …"."""
     remedy: str
@@ -103,7 +104,7 @@ def _unlike(pattern: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
-    """Say it of texts; a number is one whatever it is."""
+    """Return the condition for texts; a column of numbers never meets it."""
     unlike = _unlike(pattern)
 
     def bad(column: pa.Array) -> pa.Array:
@@ -133,16 +134,16 @@ def _too_long(column: pa.Array) -> pa.Array:
 
 
 def _no_address(column: pa.Array) -> pa.Array:
-    """No kernel parses addresses: each distinct string is parsed once."""
+    """Return which texts are not addresses; no kernel parses them, so each distinct one is parsed once."""
     encoded = as_text(column).dictionary_encode()
     distinct = encoded.dictionary.to_pylist()
-    flags = pa.py_buffer(bytes(not is_address(each) for each in distinct))
+    flags = pa.py_buffer(bytes(not is_address(text) for text in distinct))
     bad = pa.Array.from_buffers(pa.uint8(), len(distinct), [None, flags])
     return bad.take(encoded.indices).cast(pa.bool_())
 
 
 def is_address(text: str) -> bool:
-    """Whether this is an IPv4 or an IPv6 address, without zone and port."""
+    """Return True if a text is an IPv4 or an IPv6 address, without zone and port."""
     family = socket.AF_INET6 if ":" in text else socket.AF_INET
     try:
         socket.inet_pton(family, text)
@@ -205,7 +206,7 @@ DECIMAL = _refusing(
     _no_digits(arrow_values.DECIMAL),
     "is not a decimal number",
     f"Write it as -12.50 or 1.25e-30, in at most {arrow_values.MOST_CHARACTERS:,} characters and with at most"
-    " four digits behind the e, or make the table's type text.",
+    " four digits after the e, or make the table's type text.",
 )
 WHOLE_KEY = _refusing(
     _no_digits(arrow_values.WHOLE_ONCE),

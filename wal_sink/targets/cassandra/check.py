@@ -1,7 +1,6 @@
-"""Casts a batch to what the log holds, and refuses rows that Cassandra would refuse; done in the tasks.
+"""Casts a batch to what the log holds, and refuses rows that Cassandra would refuse, in the tasks.
 
-The server takes every row that passes, so no row stops the flush. The check neither connects nor imports
-the driver.
+The server takes every row that passes the check. The check neither connects nor imports the driver.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from wal_sink.targets.cassandra.types import cast_column, column_types
 from wal_sink.targets.unavailable import mark, with_flags
 
 MAX_KEY_BYTES = 65_535
-"""Most bytes of a partition key, and of the clustering columns of a row together; the server's limit."""
+"""The most bytes of a partition key, and of all clustering columns of a row; the server's limit."""
 MAX_ROW_BYTES = 8 * 1024 * 1024
-"""Most bytes of a row: half of what a server with default settings takes as one mutation."""
+"""The most bytes of a row: half of what a server with default settings takes as one mutation."""
 
 
 def check(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
@@ -78,7 +77,7 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordB
     clustering = [column.name for column in plan.columns if column.role == "clustering"]
 
     def refuse(bad: pa.Array, column: str, problem: str, remedy: str) -> None:
-        # `column` names several where a key of several columns is too long.
+        # `column` names several columns where a key of several columns is too long.
         values = batch.column(column) if column in batch.schema.names else None
         refuse_invalid(batch, plan, InvalidValue.first(bad, column, values, problem, remedy))
 

@@ -1,4 +1,4 @@
-"""Compares the DataFrame, or the plan made for it, with the table's metadata. Pure."""
+"""Compares the DataFrame, or the plan that was made for it, with the table's metadata. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
 from wal_sink.targets.cassandra import ddl
-from wal_sink.targets.cassandra.row_options import (
+from wal_sink.targets.cassandra.options import (
     COLUMNS_OPTION,
     EXPIRES_AT_COLUMN,
     TIMESTAMP_COLUMN,
@@ -37,14 +37,14 @@ class Wanted(NamedTuple):
     names: Mapping[str, str] = {}
     """The table's names of columns that have another one there, by the DataFrame's."""
     update: bool = False
-    """Whether rows are written by UPDATE."""
+    """True for rows that are written by UPDATE."""
 
 
 AS_IT_IS = Wanted()
 
 
 def writes_static_alone(live: TableMetadata, written: Collection[str]) -> bool:
-    """Whether only static columns are written beside the partition key.
+    """Return True if only static columns are written beside the partition key.
 
     :param written: the table's names of the columns that are.
     """
@@ -66,7 +66,7 @@ def match_columns(
 
 
 class CassandraRules(TableRules):
-    """What Cassandra says of types and keys; its statements."""
+    """The rules for types and keys in Cassandra, and the statements that repair a table."""
 
     def __init__(self, schema: pa.Schema, live: TableMetadata, wanted: Wanted) -> None:
         self._live, self._wanted = live, wanted
@@ -75,26 +75,26 @@ class CassandraRules(TableRules):
 
     @property
     def columns(self) -> list[TableColumn]:
-        """The table's columns; those of its key have to be there, but for rows that are partitions."""
+        """The table's columns; the DataFrame needs those of the key, but for rows that are partitions."""
         may_lack = ("clustering",) if self._wanted.update and self._static_alone else ()
         return [
             TableColumn(
-                each.name,
-                each.type,
-                required=each in self._live.key,
-                default=each.role in may_lack,
-                role=each.role,
+                column.name,
+                column.type,
+                required=column in self._live.key,
+                default=column.role in may_lack,
+                role=column.role,
             )
-            for each in self._live.columns
+            for column in self._live.columns
         ]
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Say where its type does not fit."""
+        """Return a line for each place where the types do not fit."""
         tree = parse(column.type, self._live.types)
         return [*map(str, mismatches(field.name, field.type, tree))]
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
-        """Name the option, if it has given the name; another case is a slip, and no new column."""
+        """Return what to do; a name in another case is taken for a slip, not for a new column."""
         name = field.name
         if name in self._wanted.names:
             return f"Correct {COLUMNS_OPTION}."
@@ -106,12 +106,12 @@ class CassandraRules(TableRules):
         return super().about_missing(field, free)
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the statement."""
+        """Return the statement that adds the column."""
         add = ddl.add_column(self._live.name, field)
         return f"run: {add}" if add else ""
 
     def about_required(self, column: TableColumn) -> str:
-        """Say that it is in the key."""
+        """Return that the column is in the key."""
         update = (
             ", or set cassandra.writeMode to update, which writes a partition's static columns alone"
             if column.role == "clustering" and not self._wanted.update and self._static_alone
@@ -162,9 +162,11 @@ def refuse_changed(plan: CassandraPlan, live: TableMetadata) -> None:
         refuse_not_durable(live)
     if changes:
         raise SchemaMismatch(
-            f"{plan.table} is no longer what plan {plan.key} was made for: {'; '.join(changes)}.",
-            "Pending epochs were checked against the plan: bring the table back to it, let the "
-            "log be flushed, then change table and DataFrame together.",
+            f"{plan.table} has changed since pending rows were checked against it:"
+            f" {'; '.join(changes)}.",
+            "Change the table back; the flush goes on by itself. To change it for the next rows: stop the"
+            " query, wait until no epoch is pending (wal-sink flush CHECKPOINT), change the table, and start"
+            " the query.",
         )
     refuse_repeated_lists(plan, live)
 
@@ -172,7 +174,7 @@ def refuse_changed(plan: CassandraPlan, live: TableMetadata) -> None:
 def refuse_hidden(plan: CassandraPlan, live: TableMetadata, first_us: int) -> None:
     """Refuse a table in which a column was dropped after rows got their timestamps, and added again.
 
-    The server would acknowledge the rows' values in that column, and show none of them.
+    The server would acknowledge the values of that column, and hide them.
 
     :param first_us: the lowest write timestamp of the rows, microseconds since 1970.
     :raises SchemaMismatch: there is such a column.
@@ -188,22 +190,22 @@ def refuse_hidden(plan: CassandraPlan, live: TableMetadata, first_us: int) -> No
             for column in hidden
         )
         raise SchemaMismatch(
-            f"{plan.table} was without {names} for a while since rows that wait in the log were computed:"
-            " Cassandra hides what is written to a column with a time before it was dropped.",
-            f"Drop it once more, as of before these rows; what is newer stays: {again} The flush then goes"
-            " on by itself.",
+            f"{plan.table} had {names} dropped and added again since pending rows got their timestamps:"
+            " Cassandra hides every value that is older than the drop.",
+            f"Drop the column again, with a timestamp before these rows; newer values stay: {again} The flush"
+            " then goes on by itself.",
         )
 
 
 def refuse_not_durable(live: TableMetadata) -> None:
-    """Refuse a keyspace in which acknowledged writes are lost when the servers' processes crash.
+    """Refuse a keyspace that loses acknowledged writes when a server's process crashes.
 
     :raises SchemaMismatch: the keyspace bypasses the commit log.
     """
     if not live.durable:
         raise SchemaMismatch(
-            f"Keyspace {live.name.keyspace} has durable_writes = false: what it acknowledges is lost "
-            "when a server's process ends, and the log would be trimmed by then.",
+            f"Keyspace {live.name.keyspace} has durable_writes = false: acknowledged rows are lost when a"
+            " server's process ends, and the log would not have them any more.",
             f"Run: ALTER KEYSPACE {quote(live.name.keyspace)} WITH durable_writes = true;",
         )
 
@@ -238,7 +240,7 @@ def _refuse_table(schema: pa.Schema, live: TableMetadata) -> None:
 
 
 def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[str]:
-    """Yield what is wrong with the table's names of columns that have another one there."""
+    """Yield what is wrong with the option that gives columns another name in the table."""
     for name, column in names.items():
         if name not in schema.names:
             yield (

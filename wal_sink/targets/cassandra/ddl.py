@@ -144,7 +144,8 @@ def create_statement(table: TableMetadata) -> str:
     """Return the CREATE TABLE of what `new_table` has returned."""
     lines = [f"  {quote(column.name)} {column.type}" for column in table.columns]
     parts = [
-        ", ".join(quote(each.name) for each in table.columns if each.role == role) for role in KEY
+        ", ".join(quote(column.name) for column in table.columns if column.role == role)
+        for role in KEY
     ]
     key = ", ".join(filter(None, (f"({parts[0]})", parts[1])))
     body = ",\n".join([*lines, f"  PRIMARY KEY ({key})"])

@@ -4,7 +4,7 @@ A column becomes a few arrays of **pieces**, one piece for each row. Joining the
 row, gives the rows one after the other in one buffer, and a request takes a part of it. The same join makes
 tuples, user-defined types and the entries of maps, so nested types take no loop over rows either.
 
-All are kernels of numpy, except for texts that no kernel parses: each distinct one is a Python object once.
+All are kernels of numpy, except for texts that no kernel parses: each distinct text is parsed once.
 
 The formats are those of section 6 of the native protocol's specification, version 4 and 5:
 https://github.com/apache/cassandra/blob/trunk/doc/native_protocol_v5.spec. The tests decode
@@ -44,7 +44,7 @@ class Fixed(NamedTuple):
     """Pieces of one width."""
 
     values: Array
-    """One for each row; an array without dimensions stands for the same in each."""
+    """One for each row; an array without dimensions stands for the same value in each row."""
     wire: np.dtype[np.generic]
     """The type on the wire: big-endian numbers, or bytes as they are."""
 
@@ -74,8 +74,8 @@ def constant(value: bytes) -> Fixed:
 def lengths(columns: Iterable[Pieces]) -> Array:
     """Return the bytes of each row's pieces together; without dimensions when all rows have the same."""
     total = np.asarray(0)
-    for each in columns:
-        total = total + (each.wire.itemsize if isinstance(each, Fixed) else np.diff(each.offsets))
+    for part in columns:
+        total = total + (part.wire.itemsize if isinstance(part, Fixed) else np.diff(part.offsets))
     return total
 
 
@@ -87,27 +87,25 @@ def joined(columns: Iterable[Pieces], rows: int) -> Pieces:
     """
     merged: list[Pieces] = []
     for run in [[*run] for _, run in itertools.groupby(columns, type)]:
-        neighbours = [each for each in run if isinstance(each, Fixed)]
+        neighbours = [pieces for pieces in run if isinstance(pieces, Fixed)]
         merged += [_merged(neighbours, rows)] if neighbours else run
     if len(merged) == 1:
         return merged[0]
-    return _joined([varying(each, rows) for each in merged])
+    return _joined([varying(pieces, rows) for pieces in merged])
 
 
 def _merged(run: list[Fixed], rows: int) -> Fixed:
-    together = np.dtype([(str(i), each.wire) for i, each in enumerate(run)])
+    together = np.dtype([(str(i), pieces.wire) for i, pieces in enumerate(run)])
     merged = np.empty(rows, together)
-    for i, each in enumerate(run):
-        merged[str(i)] = each.values
+    for i, pieces in enumerate(run):
+        merged[str(i)] = pieces.values
     whole = np.dtype(f"V{together.itemsize}")
     return Fixed(merged.view(whole), whole)
 
 
 def _joined(pieces: Sequence[Varying]) -> Varying:
-    narrow = (
-        sum(int(each.offsets[-1]) for each in pieces) <= INT32_MAX
-    )  # no joined array has more bytes
-    arrays = [piece_binaries(each, narrow=narrow) for each in pieces]
+    total = sum(int(part.offsets[-1]) for part in pieces)
+    arrays = [piece_binaries(part, narrow=total <= INT32_MAX) for part in pieces]
     between = blob(b"").cast(arrays[0].type)
     return Varying(*texts(pc.binary_join_element_wise(*arrays, between)))
 
@@ -115,7 +113,7 @@ def _joined(pieces: Sequence[Varying]) -> Varying:
 def piece_binaries(piece: Varying, *, narrow: bool | None = None) -> pa.Array:
     """Return pieces as Arrow's binaries.
 
-    :param narrow: whether with offsets of 32 bits, or as large binaries; None: if they fit.
+    :param narrow: True for offsets of 32 bits, False for large binaries; None: 32 bits if they fit.
     """
     if narrow is None:
         narrow = bool(piece.offsets[-1] <= INT32_MAX)
@@ -168,12 +166,12 @@ def ends(widths: Array) -> Array:
 
 
 def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Pieces, ...]:
-    """Encode a column of strings by a function of one; anything beneath nulls."""
+    """Encode a column of strings by a function of one string; anything beneath nulls."""
     encoded = column.dictionary_encode()
     values = [encode(text) for text in encoded.dictionary.to_pylist()]
     widths = np.fromiter(map(len, values), np.int32, len(values))
-    of_each = binaries(pa.py_buffer(b"".join(values)), ends(widths))
-    return (Varying(*texts(of_each.take(encoded.indices))),)
+    encoded_values = binaries(pa.py_buffer(b"".join(values)), ends(widths))
+    return (Varying(*texts(encoded_values.take(encoded.indices))),)
 
 
 _BYTES = np.array([2 ** (8 * n - 1) for n in range(1, 9)], np.uint64)
@@ -208,8 +206,8 @@ def _widths(words: Array) -> Array:
     widths = np.ones(len(words), np.int64)
     for i in range(words.shape[1]):
         word = words[:, i] ^ sign
-        found = 8 * i + 1 + np.searchsorted(_BYTES, word, side="right")
-        widths = np.where(word > 0, found, widths)
+        width = 8 * i + 1 + np.searchsorted(_BYTES, word, side="right")
+        widths = np.where(word > 0, width, widths)
     return widths
 
 
@@ -241,7 +239,7 @@ def _vint(zigzag: Array) -> Varying:
 
 
 Kernel = Callable[[pa.Array], tuple[Pieces, ...]]
-"""Encodes a column; what lies beneath nulls may become bytes, too, which the caller drops."""
+"""Encodes a column. What lies beneath nulls may become bytes, too; the caller drops them."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
 """The first bytes of an IPv6 address that stands for an IPv4 one."""
@@ -355,10 +353,10 @@ def _pieces(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
 
 
 def _fields(columns: list[pa.Array], tree: CqlType) -> tuple[Pieces, ...]:
-    """Encode the fields one after the other; those that the type got since are null."""
+    """Encode the fields one after the other; fields that the type got since are null."""
     known, later = tree.parts[: len(columns)], tree.parts[len(columns) :]
-    given = [prefixed(each, part) for each, part in zip(columns, known, strict=True)]
-    return *_flat(given), *(fixed(NULL, ">i4") for _ in later)
+    fields = [prefixed(column, part) for column, part in zip(columns, known, strict=True)]
+    return *_flat(fields), *(fixed(NULL, ">i4") for _ in later)
 
 
 def _collection(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
@@ -366,7 +364,7 @@ def _collection(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
     offsets, inner = unnest(column)
     parts = inner.flatten() if tree.kind == "map" else [inner]
     columns = zip(parts, tree.parts, strict=True)
-    pieces = _flat(prefixed(each, part) for each, part in columns)
+    pieces = _flat(prefixed(column, part) for column, part in columns)
     bounds = elements(offsets, "i4")
     return fixed(np.diff(bounds), ">i4"), _grouped(pieces, len(inner), bounds)
 
@@ -384,7 +382,7 @@ def _grouped(pieces: Iterable[Pieces], elements: int, bounds: Array) -> Varying:
 
 
 def _flat(columns: Iterable[tuple[Pieces, ...]]) -> tuple[Pieces, ...]:
-    return tuple(each for pieces in columns for each in pieces)
+    return tuple(itertools.chain.from_iterable(columns))
 
 
 _PART_BYTES = 65_535
@@ -413,32 +411,30 @@ def encode(
 ) -> Encoded:
     """Encode a batch that `check` returned, or some of its columns, with the flags of unavailable cells.
 
-    Each row is `head`, the plan's columns and its write timestamp, each of these with its length in
-    four bytes before it, as in a request's `<n><value_1>...<value_n>`, without the number.
+    Each row is `head`, the plan's columns and its write timestamp, each value with its length in four bytes
+    before it, as in a request's `<n><value_1>...<value_n>`, without the number.
 
-    :param stamps: write timestamps, microseconds since 1970, int64; or only that of row 0, if that
-        of row i is greater by i.
-    :param head: bytes that stand before each row.
-    :param stamp_first: whether the timestamp stands before the columns.
-    :param ttls: seconds to live, which stand behind the timestamp; None: nothing does.
-    :param cleared: whether every value beside the key is written as null.
+    :param stamps: write timestamps, microseconds since 1970, int64; or the timestamp of row 0, if that of row
+        i is greater by i.
+    :param head: bytes before each row.
+    :param stamp_first: True to put the timestamp before the columns.
+    :param ttls: seconds, written after the timestamp; None: the statement takes no TTL.
+    :param cleared: True to write every value beside the key as null.
     """
     rows = batch.num_rows
     absent = UNSET if plan.details.nulls == "unset" else NULL
     pieces: list[Pieces] = [constant(head)] if head else []
     columns: list[Pieces] = []
-    for of, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=False):
-        flag = batch.schema.get_field_index(flag_name(of.name))
+    for planned, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=False):
+        flag = batch.schema.get_field_index(flag_name(planned.name))
         null = absent if flag < 0 else np.where(booleans(batch.column(flag)), UNSET, absent)
-        if cleared and of.role not in KEY:
+        if cleared and planned.role not in KEY:
             columns.append(_as_null(column, null))
         else:
             columns += prefixed(column, tree, null)
     if isinstance(stamps, int):
         stamps = np.arange(stamps, stamps + rows, dtype=np.int64)
-    stamped: list[Pieces] = []
-    if stamps is not None:
-        stamped += [fixed(stamps.itemsize, ">i4"), fixed(stamps, ">i8")]
+    stamped: list[Pieces] = [fixed(stamps.itemsize, ">i4"), fixed(stamps, ">i8")]
     if ttls is not None:
         stamped += [fixed(_TTL_BYTES, ">i4"), fixed(ttls, ">i4")]
     pieces += [*stamped, *columns] if stamp_first else [*columns, *stamped]
@@ -475,14 +471,12 @@ def taken(encoded: Encoded, order: Array) -> Encoded:
 def routing_keys(batch: pa.RecordBatch, plan: CassandraPlan, indexes: Sequence[int]) -> pa.Array:
     """Return the routing key of each row, which the driver hashes to find its replicas.
 
-    They are binaries, large ones above 2 GiB, none of them null.
+    The keys are binaries, large ones above 2 GiB, without nulls. A key is the value of one column; or, for
+    each of several columns, the length in two bytes, the value and a zero, as in
+    `org.apache.cassandra.db.marshal.CompositeType` and the driver's `BoundStatement.routing_key`.
 
-    The key is the value of one column; or, for each of several columns, the length in two bytes, the value
-    and a zero, as in `org.apache.cassandra.db.marshal.CompositeType` and the driver's
-    `BoundStatement.routing_key`.
-
-    :param indexes: which of the plan's columns are the partition key, in the table's order, which the
-        plan does not know: `PreparedStatement.routing_key_indexes`.
+    :param indexes: the positions of the partition key among the plan's columns, in the table's order, which
+        the plan does not know: `PreparedStatement.routing_key_indexes`.
     :raises ValueError: a part is null, or too long; `check` refuses such rows.
     """
     trees = column_types(plan)

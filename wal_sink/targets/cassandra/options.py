@@ -1,4 +1,4 @@
-"""Declares the options of the Cassandra target: where the cluster is, and how it is spoken to.
+"""Declares the options of the Cassandra target: where the cluster is, and what becomes of rows. Pure.
 
 Secrets come from options or the environment, and are read at each connection, so that they can be changed.
 An option has precedence over the environment; to change it takes a restart.
@@ -8,25 +8,107 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.options import BYTES, CONNECTS, SECONDS, SECRET, about, from_environment, marked
-from wal_sink.targets.cassandra.row_options import RowOptions, refuse_bad_name
-from wal_sink.targets.cassandra.row_plan import TableName
+from wal_sink.options import (
+    BYTES,
+    CONNECTS,
+    SECONDS,
+    SECRET,
+    SHAPES,
+    about,
+    fields,
+    from_environment,
+    marked,
+)
+from wal_sink.targets.cassandra.row_plan import MAX_TTL_S, TableName
+from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS, Layout
+from wal_sink.targets.operations import OPERATION_COLUMN, OperationOptions, json_pairs
 
 LEDGER_TABLE = "wal_sink_ledger"
+COLUMNS_OPTION = "cassandra.columns"
+WRITE_MODE = "cassandra.writeMode"
+TTL = "cassandra.ttl"
+TTL_COLUMN = "cassandra.ttlColumn"
+EXPIRES_AT_COLUMN = "cassandra.expiresAtColumn"
+TIMESTAMP_COLUMN = "cassandra.timestampColumn"
+BUNDLE = "cassandra.secureConnectBundle"
+
+_BESIDE = (
+    ("cassandra.contactPoints", BUNDLE),
+    ("cassandra.ssl.", BUNDLE),
+    (TTL_COLUMN, TTL),
+    (EXPIRES_AT_COLUMN, TTL),
+    (EXPIRES_AT_COLUMN, TTL_COLUMN),
+)
+"""Options that begin so are refused beside the other one: they say the same."""
+_WITHOUT = (
+    ("cassandra.ssl.", "cassandra.ssl.enabled"),
+    ("cassandra.ssl.clientKey", "cassandra.ssl.clientCertificate"),
+)
+"""Options that begin so are refused without the other one: they would have no effect."""
 
 
-class CassandraOptions(RowOptions, frozen=True, kw_only=True):
+class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
     """Where the cluster is, how to connect, which table to write to, and what becomes of rows there.
 
     :raises OptionError: when constructed with a value that is invalid, or invalid beside another one.
     """
 
+    keyspace: Annotated[
+        str, about("Keyspace of the table, by its exact name", SHAPES, min_length=1)
+    ]
+    table: Annotated[str, about("Table to write to, by its exact name", SHAPES, min_length=1)]
+    nulls: Annotated[
+        Literal["unset", "write"],
+        about(
+            "unset: a null leaves the older value. write: a null clears it, by a tombstone", SHAPES
+        ),
+    ] = msgspec.field(name="cassandra.nulls", default="unset")
+    columns: Annotated[
+        str,
+        about(
+            'JSON object of columns with another name in the table, such as {"customerId":'
+            ' "customer_id"}: the name in the DataFrame, then that in the table',
+            SHAPES,
+        ),
+    ] = msgspec.field(name=COLUMNS_OPTION, default="")
+    write_mode: Annotated[
+        Literal["insert", "update"],
+        about(
+            "insert: a row without values exists, too. update: a row exists as long as one of its values"
+            " does",
+            SHAPES,
+        ),
+    ] = msgspec.field(name=WRITE_MODE, default="insert")
+    ttl: Annotated[
+        Annotated[int, Meta(ge=1, le=MAX_TTL_S)] | None,
+        about(
+            f"TTL of every row from when it was published, 1 to {MAX_TTL_S} seconds."
+            " Default: none, or that of the table",
+            SECONDS,
+            SHAPES,
+        ),
+    ] = msgspec.field(name=TTL, default=None)
+    ttl_column: Annotated[
+        str, about("Column with the TTL of each row in seconds. It is not written", SHAPES)
+    ] = msgspec.field(name=TTL_COLUMN, default="")
+    expires_at_column: Annotated[
+        str, about("Timestamp column with the time at which each row expires", SHAPES)
+    ] = msgspec.field(name=EXPIRES_AT_COLUMN, default="")
+    timestamp_column: Annotated[
+        str,
+        about(
+            "Column with the time of the event: a timestamp, or a bigint of microseconds since 1970. Of"
+            " two versions of a row the later event stays",
+            SHAPES,
+        ),
+    ] = msgspec.field(name=TIMESTAMP_COLUMN, default="")
     contact_points: Annotated[
         str, about("Addresses of some of the nodes, comma-separated", CONNECTS)
     ] = msgspec.field(name="cassandra.contactPoints", default="")
@@ -101,14 +183,16 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         refuse_bad_name("keyspace", self.keyspace)
-        RowOptions.__post_init__(self)
-        if self.secure_connect_bundle:
-            self._refuse_beside_a_bundle()
-        else:
-            _refuse_bad_contact_points(self.contact_points, self.hosts)
-        self._refuse_half_of_tls()
+        _refuse_bad_table(self.table)
         for part in self.ledger:
             refuse_bad_name("cassandra.ledgerTable", part)
+        _ = self.words
+        layout = self.layout
+        if self.create_table:
+            primary_key(layout)
+        self._refuse_contradictions()
+        if not self.secure_connect_bundle:
+            _refuse_bad_contact_points(self.contact_points, self.hosts)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -122,47 +206,149 @@ class CassandraOptions(RowOptions, frozen=True, kw_only=True):
         return self.contact_points or self.secure_connect_bundle
 
     @property
+    def data(self) -> TableName:
+        """The table to write to."""
+        return TableName(self.keyspace, self.table)
+
+    @property
     def ledger(self) -> TableName:
         """The ledger's table."""
         keyspace, dot, table = self.ledger_table.rpartition(".")
         return TableName(keyspace if dot else self.keyspace, table or LEDGER_TABLE)
 
-    def _refuse_beside_a_bundle(self) -> None:
-        for name in self._begin_with("cassandra.contactPoints", "cassandra.ssl."):
+    @property
+    def column_names(self) -> Mapping[str, str]:
+        """The table's names of columns that have another one there, by the DataFrame's."""
+        return read_columns(self.columns)
+
+    @property
+    def controls(self) -> dict[str, str]:
+        """The columns that say what becomes of a row, by the options that name them."""
+        columns = {
+            OPERATION_COLUMN: self.operation_column,
+            TTL_COLUMN: self.ttl_column,
+            EXPIRES_AT_COLUMN: self.expires_at_column,
+            TIMESTAMP_COLUMN: self.timestamp_column,
+        }
+        return {option: column for option, column in columns.items() if column}
+
+    def _refuse_contradictions(self) -> None:
+        """Refuse an option that says the same as another one, or has no effect without it."""
+        names = {
+            option.name
+            for option in fields(type(self))
+            if getattr(self, option.field) not in (option.default, "")
+        }
+        for begin, other in _BESIDE:
+            if other in names and (name := _first(names, begin)):
+                raise OptionError(
+                    f"Option {name} is given beside {other}: only one of them can hold.",
+                    "Keep one of them.",
+                )
+        for begin, other in _WITHOUT:
+            if other not in names and (name := _first(names, begin)):
+                raise OptionError(
+                    f"Option {name} is given without {other}, and would have no effect.",
+                    f"Set {other}, too, or leave out {name}.",
+                )
+        options: dict[str, str] = {}
+        for option, column in self.controls.items():
+            if (other := options.setdefault(column, option)) != option:
+                raise OptionError(
+                    f"Options {other} and {option} both name column {column}.",
+                    "Name a column for each of them.",
+                )
+
+
+def _first(names: set[str], begin: str) -> str:
+    return next((name for name in sorted(names) if name.startswith(begin)), "")
+
+
+def primary_key(layout: Layout) -> Layout:
+    """Return the key of a new table: the partition key, by default the first column, then the others.
+
+    :raises OptionError: there is none, or a column of the partition key is not in it.
+    """
+    key, partition = layout.key, layout.partition or layout.key[:1]
+    if not key:
+        raise OptionError(
+            f"Option {CREATE_TABLE} is true and {KEY_COLUMNS} names no column: a table of Cassandra has a"
+            " primary key.",
+            f"List its columns in {KEY_COLUMNS}, and those of the partition key in {PARTITION_COLUMNS} where"
+            " it is not the first column alone.",
+        )
+    if lacking := [name for name in partition if name not in key]:
+        raise OptionError(
+            f"Option {PARTITION_COLUMNS} names {lacking[0]}, and {KEY_COLUMNS} does not.",
+            f"List in {KEY_COLUMNS} all columns of the primary key, those of the partition key included.",
+        )
+    return Layout((*partition, *(name for name in key if name not in partition)), partition)
+
+
+_EXAMPLE = f'Write it as {COLUMNS_OPTION}={{"customerId": "customer_id"}}'
+
+
+def read_columns(text: str) -> Mapping[str, str]:
+    """Return which column of the table a column of the DataFrame is written to, from the option's text.
+
+    :returns: the table's by the DataFrame's names, for those that differ.
+    :raises OptionError: it cannot be understood, or two columns are written to one.
+    """
+    if not text.strip():
+        return {}
+    columns: dict[str, str] = {}
+    for name, column in json_pairs(COLUMNS_OPTION, text, _EXAMPLE):
+        if not isinstance(column, str) or not name or not column:
             raise OptionError(
-                f"Option {name} is given beside cassandra.secureConnectBundle, which says where the"
-                " cluster is and how to connect by TLS.",
-                f"Leave out {name}, or the bundle.",
+                f"Option {COLUMNS_OPTION} writes {name!r} to {column!r}, which cannot be a name.",
+                f"{_EXAMPLE}: the DataFrame's name, then the table's.",
             )
-
-    def _refuse_half_of_tls(self) -> None:
-        for name in self._begin_with("cassandra.ssl."):
-            if not self.ssl_enabled:
-                raise OptionError(
-                    f"Option {name} is given without cassandra.ssl.enabled.",
-                    "Set cassandra.ssl.enabled to true, or leave it out.",
-                )
-        for name in self._begin_with("cassandra.ssl.clientKey"):
-            if not self.ssl_client_certificate:
-                raise OptionError(
-                    f"Option {name} is given without cassandra.ssl.clientCertificate.",
-                    "Give both, or neither for a cluster that asks for no client certificate.",
-                )
-
-    def _begin_with(self, *prefixes: str) -> list[str]:
-        """Return the names of given options that begin with one of `prefixes`."""
-        return [name for name in self.given if name.startswith(prefixes)]
+        if column in columns.values():
+            raise OptionError(
+                f"Option {COLUMNS_OPTION} has two columns that are written to {column!r}.",
+                "A column of the table gets its values from one: drop the other one, or coalesce the two.",
+            )
+        columns[name] = column
+    return {name: column for name, column in columns.items() if name != column}
 
 
-def _refuse_bad_contact_points(given: str, hosts: tuple[str, ...]) -> None:
+def _refuse_bad_table(table: str) -> None:
+    if "," in table:
+        raise OptionError(
+            f"Option table names several tables: {table}.",
+            "Name each table by a target of its own, by option targets; or write each by a query of its own.",
+        )
+    if "." in table:
+        keyspace, _, name = table.partition(".")
+        raise OptionError(
+            f"Option table holds a keyspace too: {table}.",
+            f'Write .option("keyspace", "{keyspace}").option("table", "{name}").',
+        )
+    refuse_bad_name("table", table)
+
+
+def refuse_bad_name(option: str, name: str) -> None:
+    """Refuse what no keyspace or table is called; columns may be called anything.
+
+    :raises OptionError: Cassandra does not allow the name.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_]{1,222}", name):
+        raise OptionError(
+            f"Option {option}: {name!r} cannot be a name in Cassandra.",
+            "Names of keyspaces and tables are letters, digits and underscores; write the exact "
+            "name, without quotes. A table's keyspace is in option keyspace.",
+        )
+
+
+def _refuse_bad_contact_points(text: str, hosts: tuple[str, ...]) -> None:
     if not hosts:
-        problem = "names no host" if given.strip() else "is missing"
+        problem = "names no host" if text.strip() else "is missing"
         raise OptionError(
             f"Option cassandra.contactPoints {problem}.",
             'Add .option("cassandra.contactPoints", …): addresses of some of the nodes, comma-separated;'
-            " or cassandra.secureConnectBundle.",
+            f" or {BUNDLE}.",
         )
-    if "@" in given:  # not repeated: people put passwords before it
+    if "@" in text:  # not repeated: people put passwords in front of it
         raise OptionError(
             "Option cassandra.contactPoints holds a @, which no name of a host has.",
             "Give names or addresses alone, comma-separated; the login goes into cassandra.username and"
@@ -173,8 +359,7 @@ def _refuse_bad_contact_points(given: str, hosts: tuple[str, ...]) -> None:
         if re.fullmatch(r"[^:\[\]]*:\d*|\[.*\].*", host) or "/" in host or " " in host:
             raise OptionError(
                 f"Option cassandra.contactPoints: {host!r} is not the name or address of a host.",
-                "Give names or addresses alone, comma-separated; the port goes into "
-                "cassandra.port.",
+                "Give names or addresses alone, comma-separated; the port goes into cassandra.port.",
             )
 
 
@@ -191,14 +376,14 @@ class Login(NamedTuple):
 
 def with_environment(options: CassandraOptions) -> CassandraOptions:
     """Fill in what no option gives from this process's environment as it is now."""
-    found = {
+    values = {
         field: value
         for field, variable in ENVIRONMENT.items()
         if not getattr(options, field) and (value := os.environ.get(variable))
     }
     if not options.ssl_client_certificate:
-        found.pop("ssl_client_key_password", None)  # there is no key that it could open
-    return msgspec.structs.replace(options, **found) if found else options
+        values.pop("ssl_client_key_password", None)  # there is no key that it could open
+    return msgspec.structs.replace(options, **values) if values else options
 
 
 def login(options: CassandraOptions) -> Login | None:
@@ -207,10 +392,10 @@ def login(options: CassandraOptions) -> Login | None:
     :raises OptionError: only one of them is given.
     """
     now = with_environment(options)
-    for given, missing in (("username", "password"), ("password", "username")):
-        if getattr(now, given) and not getattr(now, missing):
+    for half, missing in (("username", "password"), ("password", "username")):
+        if getattr(now, half) and not getattr(now, missing):
             raise OptionError(
-                f"There is a cassandra.{given} without cassandra.{missing}.",
+                f"There is a cassandra.{half} without cassandra.{missing}.",
                 f"Give the option cassandra.{missing}, or set {ENVIRONMENT[missing]} where the flusher"
                 " runs; or neither of both for a cluster without authentication.",
             )

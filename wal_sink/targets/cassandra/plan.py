@@ -22,8 +22,7 @@ from wal_sink.targets.cassandra.ddl import create_statement, new_table
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.fitness import Server, inspect_server
-from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.row_options import primary_key
+from wal_sink.targets.cassandra.options import CassandraOptions, primary_key
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rows import (
     agreed_ttl,

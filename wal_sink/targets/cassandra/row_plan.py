@@ -47,15 +47,15 @@ class RowTtl(msgspec.Struct, frozen=True, kw_only=True):
 class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How the rows of a plan are written. Columns have the DataFrame's names.
 
-    Defaults are written out: msgspec finds a default by identity, so a text of another process is no default,
-    and two plans that are equal would have two keys.
+    Defaults are written out: msgspec recognizes a default by identity, so two equal plans of two processes
+    would else have two keys.
     """
 
     keyspace: str
     table: str
     nulls: Literal["unset", "write"] = "unset"
     update: bool = False
-    """Whether rows are written by UPDATE."""
+    """True for rows that are written by UPDATE."""
     clustering: tuple[str, ...] = ()
     """Where there are deletes: the clustering columns in the table's order, which is not the DataFrame's."""
     ttl: RowTtl | None = None
@@ -107,12 +107,13 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
 
     @property
     def static_alone(self) -> bool:
-        """Whether rows are partitions: static columns are written, and no clustering column is known."""
-        return self.details.update and not any(each.role == "clustering" for each in self.columns)
+        """True if rows are partitions: static columns are written, and the plan has no clustering column."""
+        roles = {column.role for column in self.columns}
+        return self.details.update and "clustering" not in roles
 
 
-def in_order(found: dict[str, pa.Array], plan: CassandraPlan) -> pa.RecordBatch:
-    """Return columns in the plan's order, and behind them those that only the log has."""
-    names = [column.name for column in plan.columns if column.name in found]
-    names += [name for name in found if name not in names]
-    return pa.RecordBatch.from_arrays([found[name] for name in names], names=names)
+def in_order(columns: dict[str, pa.Array], plan: CassandraPlan) -> pa.RecordBatch:
+    """Return columns in the plan's order, and after them those that only the log has."""
+    names = [column.name for column in plan.columns if column.name in columns]
+    names += [name for name in columns if name not in names]
+    return pa.RecordBatch.from_arrays([columns[name] for name in names], names=names)

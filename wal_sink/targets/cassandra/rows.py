@@ -39,12 +39,12 @@ from wal_sink.targets.arrow_values import (
 )
 from wal_sink.targets.cassandra.arrow_buffers import elements
 from wal_sink.targets.cassandra.casts import as_is
-from wal_sink.targets.cassandra.row_options import (
+from wal_sink.targets.cassandra.options import (
     EXPIRES_AT_COLUMN,
     TIMESTAMP_COLUMN,
     TTL,
     TTL_COLUMN,
-    RowOptions,
+    CassandraOptions,
 )
 from wal_sink.targets.cassandra.row_plan import KEY, MAX_TTL_S, CassandraPlan, RowTtl
 from wal_sink.targets.cassandra.rules import (
@@ -85,7 +85,7 @@ _SECOND_US = 1_000_000
 # --- when a query starts ---
 
 
-def describe(options: RowOptions) -> Mapping[str, str]:
+def describe(options: CassandraOptions) -> Mapping[str, str]:
     """Return what is logged of these options: texts by heading."""
     texts = described(options)
     if options.ttl is not None:
@@ -101,7 +101,7 @@ def describe(options: RowOptions) -> Mapping[str, str]:
 
 
 def written_columns(
-    schema: pa.Schema, options: RowOptions, known: set[str], place: str
+    schema: pa.Schema, options: CassandraOptions, known: set[str], place: str
 ) -> pa.Schema:
     """Return the columns of a DataFrame without those that only say what becomes of a row.
 
@@ -116,7 +116,7 @@ def written_columns(
         integers = ("tinyint", "smallint", "int", "bigint")
         remedy = 'Make it whole seconds: .cast("bigint").'
         refuse_type(schema, TTL_COLUMN, column, integers, remedy)
-        refuse_written(TTL_COLUMN, column, known, place, "seconds to live are")
+        refuse_written(TTL_COLUMN, column, known, place, "TTLs are")
     if column := options.expires_at_column:
         remedy = 'Make it an instant: .cast("timestamp").'
         refuse_type(schema, EXPIRES_AT_COLUMN, column, ("timestamp",), remedy)
@@ -154,7 +154,7 @@ def last_expiry_s(compatibility: str | None) -> int:
 
 
 def agreed_ttl(
-    options: RowOptions, live: TableMetadata, last_expiry_s: int, now_s: int
+    options: CassandraOptions, live: TableMetadata, last_expiry_s: int, now_s: int
 ) -> RowTtl | None:
     """Return the TTL of rows with what the server takes; None where only the table may have one.
 
@@ -233,7 +233,7 @@ def without_deleted_values(
     """Return the rows with nothing but the key of each delete.
 
     :param table: the plan of the rows' columns.
-    :raises InvalidRow: a delete has a null before a clustering column that has a value: that is no range.
+    :raises InvalidRow: a delete has a null before a clustering column that has a value: that is not a range.
     """
     keys = {column.name for column in table.columns if column.role in KEY}
     rows = keys_of_deletes(rows, deletes, keys)
@@ -283,13 +283,13 @@ def _bad_seconds(seconds: pa.Array, deletes: pa.Array | None, max_ttl_s: int) ->
     return [
         (
             not_deleted(seconds.is_null(), deletes),
-            "is null, and not seconds to live",
-            "Fill it in, .na.fill(…), or write rows that live for ever by a query of their own.",
+            "is null, and not a TTL in seconds",
+            "Fill it in, .na.fill(…), or write rows that never expire by a query of their own.",
         ),
         (
             _upserts_with(pc.less(seconds, int64(1)), deletes),
-            "is not one second to live or more",
-            "Drop such rows; or write a delete, by operationColumn, for those that shall go.",
+            "is not a TTL of one second or more",
+            "Drop such rows; or delete, by operationColumn, the rows that are to go.",
         ),
         (
             _upserts_with(pc.greater(seconds, int64(max_ttl_s)), deletes),
@@ -309,7 +309,7 @@ def _bad_expiry(
         (
             not_deleted(expiry.is_null(), deletes),
             "is null, and not a time of expiry",
-            "Fill it in, or write rows that live for ever by a query of their own.",
+            "Fill it in, or write rows that never expire by a query of their own.",
         ),
         (
             _upserts_with(pc.greater(expiry, int64(last_us)), deletes),
@@ -407,7 +407,7 @@ class RowGroup(NamedTuple):
     depth: int = 0
     """The number of clustering columns by which a delete finds rows."""
     expired: bool = False
-    """Whether the upserts' TTL has ended: what they are written with is what would be left of them."""
+    """True for upserts that have expired: they are written as null, with a TTL of one second."""
 
 
 def row_groups(

@@ -23,19 +23,19 @@ class InvalidValue(NamedTuple):
     row: int
     path: str
     value: pa.Scalar | None
-    """None: it is not of one column."""
+    """None where several columns are invalid together."""
     problem: str
     remedy: str
     rows: pa.Array
-    """All rows that break it at this path, as flags; nulls count as False."""
+    """Flags of all rows that break the constraint at this path; nulls count as False."""
 
     @classmethod
     def first(
         cls, bad: pa.Array, path: str, values: pa.Array | None, problem: str, remedy: str
     ) -> InvalidValue | None:
-        """Return the first one of a column; None where no value is bad.
+        """Return the first invalid value of a column; None where no value is bad.
 
-        :param bad: which are, as flags; empty: none is.
+        :param bad: flags of the values; empty if none is bad.
         """
         row = pc.index(bad, TRUE).as_py()
         if row < 0:
@@ -44,7 +44,7 @@ class InvalidValue(NamedTuple):
 
 
 Reason = tuple[pa.Array, str, str]
-"""Which values are refused, as flags; why, which continues "Column c of t (value) …"; and what to do."""
+"""Flags of the values that are refused; the problem, as in "Column c of t (value) …"; the remedy."""
 
 
 def invalid_values(
@@ -52,7 +52,7 @@ def invalid_values(
 ) -> Iterator[InvalidValue]:
     """Yield the first invalid value of a DataFrame's column at each place of its type.
 
-    :param key: whether it is part of the primary key.
+    :param key: True for a column of the primary key.
     """
     if tree.kind in TYPES:
         known = TYPES[tree.kind]
@@ -67,8 +67,8 @@ def invalid_values(
         if tree.kind == "vector":
             yield from _wrong_lengths(path, column, offsets, tree.length)
         for invalid in _of_elements(path, values, tree, key):
-            # The row is the last list that begins at or before the element; others that begin there
-            # are empty.
+            # The row is the last list that begins at or before the element; other lists that begin there are
+            # empty.
             begins = pc.less_equal(offsets[:-1], int64(invalid.row))
             yield invalid._replace(
                 row=pc.sum(begins).as_py() - 1, rows=lists_with(offsets, invalid.rows)
@@ -91,8 +91,9 @@ def _broken(
     path: str, column: pa.Array, constraints: tuple[Constraint, ...]
 ) -> Iterator[InvalidValue]:
     for rule in constraints:
-        if found := InvalidValue.first(rule.bad(column), path, column, rule.problem, rule.remedy):
-            yield found
+        bad = rule.bad(column)
+        if invalid := InvalidValue.first(bad, path, column, rule.problem, rule.remedy):
+            yield invalid
 
 
 def _wrong_lengths(
@@ -101,13 +102,14 @@ def _wrong_lengths(
     lengths = pc.subtract(offsets[1:], offsets[:-1])
     bad = pc.and_(column.is_valid(), pc.not_equal(lengths, int64(length)))
     remedy = "Drop such rows, or pad or cut the arrays: slice(c, 1, n)."
-    if found := InvalidValue.first(bad, path, column, "", remedy):
-        has = f"has {lengths[found.row].as_py()} elements"
-        yield found._replace(problem=f"{has}, and the table's vector takes exactly {length}")
+    if invalid := InvalidValue.first(bad, path, column, "", remedy):
+        count = lengths[invalid.row].as_py()
+        problem = f"has {count} elements, and the table's vector takes exactly {length}"
+        yield invalid._replace(problem=problem)
 
 
 def refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | None) -> None:
-    """Refuse a value that was found; None: there is none.
+    """Refuse an invalid value; do nothing for None.
 
     :raises InvalidRow: names its row by the key.
     """

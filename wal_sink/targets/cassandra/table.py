@@ -24,20 +24,20 @@ class ColumnMetadata(NamedTuple):
 
 
 class TableMetadata(NamedTuple):
-    """What the cluster has under a table's name; also that there is no such table or keyspace."""
+    """What the cluster has under a table's name, which may be no table at all."""
 
     name: TableName
     keyspaces: tuple[str, ...]
     """All keyspaces of the cluster."""
     durable: bool
-    """Whether writes to the keyspace go through the commit log."""
+    """True if writes to the keyspace go through the commit log."""
     tables: tuple[str, ...]
     """All tables of the keyspace, without materialized views."""
     views: tuple[str, ...]
     columns: tuple[ColumnMetadata, ...]
     """Empty when there is no such table or view."""
     default_ttl: int
-    """Seconds that a row lives when the write does not say; 0: for ever."""
+    """The TTL of rows that are written without one, seconds; 0: they never expire."""
     types: UserTypes = MappingProxyType({})
     """The keyspace's user-defined types."""
     dropped: Mapping[str, int] = MappingProxyType({})
@@ -50,7 +50,7 @@ class TableMetadata(NamedTuple):
 
     @property
     def exists(self) -> bool:
-        """Whether there is a table, not a view, of this name."""
+        """True if there is a table, not a view, of this name."""
         return self.name.table in self.tables
 
     @property
@@ -62,8 +62,8 @@ class TableMetadata(NamedTuple):
 def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata:
     """Read a table's metadata; also for one that does not exist.
 
-    Where the node that is asked lacks the table, one that has it answers in its place: the first one lags
-    behind, or another start has made the table just now.
+    Where the node that is asked lacks the table, a node that has it answers in its place: the first node may
+    lag behind, or another start may have made the table just now.
 
     :param session: the driver's session.
     :param node: the driver's host to ask; None: any.
@@ -80,7 +80,7 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
         names = ("keyspace_name", "table_name")[: len(key)]
         where = " AND ".join(f"{column} = %s" for column in names)
         query = f"SELECT {what} FROM system_schema.{source}" + (where and f" WHERE {where}")  # noqa: S608 -- constants
-        nonlocal node  # another one may lag behind, and have the table without its columns
+        nonlocal node  # another node may lag behind, and have the table without its columns
         answer = session.execute(query, key, host=node)
         node = answer.response_future.coordinator_host
         return list(answer)
@@ -122,11 +122,11 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
 
 
 _MOST_ASKED = 3
-"""Nodes that are asked for a table that one of them lacks: few lag behind at the same time."""
+"""How many nodes are asked for a table that one node lacks: few lag behind at the same time."""
 
 
 def _where_it_is(session: Any, name: TableName) -> Any:
-    """Return a node that has the table; None where no node that answers has."""
+    """Return a node that has the table; None where no node that answers has it."""
     from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- not in tasks
 
     query = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
@@ -137,5 +137,5 @@ def _where_it_is(session: Any, name: TableName) -> Any:
         except Exception as error:
             if classify(error) == "fatal":
                 raise
-            # It is down, and cannot say that the table is there.
+            # A node that is down cannot say that it has the table.
     return None

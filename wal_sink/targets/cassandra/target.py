@@ -38,20 +38,24 @@ class CassandraTarget(Target):
         """Return cluster, consistency level, table and what becomes of rows."""
         from wal_sink.targets.cassandra.rows import describe  # noqa: PLC0415 -- pyarrow.compute
 
-        given = self.options
+        options = self.options
         nulls = {"unset": "a null keeps the older value", "write": "a null clears the older value"}
-        ledger = f"{given.ledger.keyspace}.{given.ledger.table}"
-        where = given.where if given.secure_connect_bundle else f"{given.where}, port {given.port}"
-        renamed = ", ".join(f"{name} as {column}" for name, column in given.column_names.items())
+        ledger = f"{options.ledger.keyspace}.{options.ledger.table}"
+        where = (
+            options.where
+            if options.secure_connect_bundle
+            else f"{options.where}, port {options.port}"
+        )
+        renamed = ", ".join(f"{name} as {column}" for name, column in options.column_names.items())
         update = "by UPDATE: a row exists as long as one of its values does (cassandra.writeMode)"
         return {
-            "target": f"{self.name} at {where}, {given.consistency_level}",
+            "target": f"{self.name} at {where}, {options.consistency_level}",
             "table": f"{self.writes_to}, ledger in {ledger}",
             **({"columns": f"{renamed} (cassandra.columns)"} if renamed else {}),
-            "nulls": f"{given.nulls}: {nulls[given.nulls]} (cassandra.nulls)",
+            "nulls": f"{options.nulls}: {nulls[options.nulls]} (cassandra.nulls)",
             "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
-            **({"write": update} if given.write_mode == "update" else {}),
-            **describe(given),
+            **({"write": update} if options.write_mode == "update" else {}),
+            **describe(options),
         }
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:

@@ -1,4 +1,4 @@
-"""The types of Spark and CQL: one table for plan, check and write; docs/cassandra.md has it in words.
+"""The types of Spark and CQL, in one table for plan, check and write; docs/cassandra.md explains it.
 
 CQL types are trees, parsed from the text that `system_schema` has. A column of the DataFrame, with all its
 parts, is compared with one of the table when a query starts, and cast to what the log holds in the tasks.
@@ -44,8 +44,8 @@ class ScalarType(NamedTuple):
     constraints: tuple[Constraint, ...] = ()
     """The tasks refuse values that break one of them."""
     key_constraints: tuple[Constraint, ...] = ()
-    """Beside these where two values that differ must not become one: in the primary key, and as a map's keys
-    and a set's elements."""
+    """Further constraints where two values that differ must not become one: in the primary key, and as a
+    map's keys and a set's elements."""
 
 
 WHOLE_DECIMAL = "decimal(p,0)"
@@ -88,9 +88,9 @@ class NestedType(NamedTuple):
     """A CQL type with parts, each of them of one of the types here."""
 
     accepts: Callable[[pa.DataType], bool]
-    """Whether an Arrow type has such parts."""
+    """Returns True for an Arrow type that has such parts."""
     constraints: tuple[Constraint, ...] = ()
-    """Of its elements, beside the constraints of their own type."""
+    """Constraints on its elements, beside those of their own type."""
 
 
 NESTED = {
@@ -104,7 +104,7 @@ NESTED = {
 
 
 def accepts(cql: str, source: pa.DataType) -> bool:
-    """Whether an Arrow type goes to the CQL type `cql`, one of `TYPES`, without loss."""
+    """Return True if an Arrow type goes to the CQL type `cql`, one of `TYPES`, without loss."""
     spark = spark_type(source)
     if spark == "decimal" and source.scale == 0 and WHOLE_DECIMAL in TYPES[cql].accepts:
         return True
@@ -126,7 +126,7 @@ class CqlType(NamedTuple):
     label: str
     """As the server prints it."""
     frozen: bool
-    """Whether it is written as one value; all that is inside of another type is."""
+    """True for a type that is written as one value, as is all that is inside of another type."""
     parts: tuple[CqlType, ...] = ()
     """The types of the element, of key and value, or of the fields."""
     name: str = ""
@@ -158,7 +158,7 @@ def _with_parts(word: str, arguments: list[str], types: UserTypes, unknown: CqlT
     counts = {"list": 1, "set": 1, "map": 2, "tuple": len(arguments), "vector": 1 if length else 0}
     if counts.get(word) != len(arguments):
         return unknown
-    parts = tuple(parse(each, types, frozen=True) for each in arguments)
+    parts = tuple(parse(argument, types, frozen=True) for argument in arguments)
     frozen = unknown.frozen or word in ("tuple", "vector")
     return unknown._replace(kind=word, frozen=frozen, parts=parts, length=length)
 
@@ -197,14 +197,14 @@ def user_type_names(tree: CqlType) -> Iterator[str]:
 
 
 def has_lists(plan: CassandraPlan) -> bool:
-    """Whether a column is a list that is not frozen: the server gives each write elements of its own."""
+    """Return True if a column is a list that is not frozen: each write gets elements of its own."""
     return any(tree.kind == "list" and not tree.frozen for tree in column_types(plan))
 
 
 def column_types(plan: CassandraPlan) -> tuple[CqlType, ...]:
     """Return the types of the values that a plan's columns take, in order."""
     types = tuple(plan.details.types.items())
-    return tuple(_planned(each.type, types) for each in plan.columns)
+    return tuple(_planned(column.type, types) for column in plan.columns)
 
 
 @lru_cache(maxsize=1024)
@@ -229,14 +229,14 @@ CQL_FOR = {
     "interval day to second": "duration",
     "binary": "blob",
 }
-"""For timestamp_ntz, after a cast. `ddl` composes nested types of these."""
+"""The CQL type for each Spark type, for timestamp_ntz after a cast. `ddl` composes nested types of these."""
 
 
 class Mismatch(NamedTuple):
     """A column, or a part of one, that cannot be written, and what to do."""
 
     path: str
-    """The column, or the part of it, `address.zip`; an element as Spark calls it, `prices.element`."""
+    """The column, or the part of it: `address.zip`; an element as Spark calls it: `prices.element`."""
     problem: str
     remedy: str
 
@@ -249,10 +249,10 @@ def mismatches(column: str, source: pa.DataType, tree: CqlType) -> list[Mismatch
     source = canonical(source)
     cast = _wanted(source, tree)
     return [
-        each
-        if each.remedy
-        else each._replace(remedy=_remedy(column, cast, spark_type(inner), part))
-        for each, inner, part in _differences(column, source, tree)
+        mismatch
+        if mismatch.remedy
+        else mismatch._replace(remedy=_remedy(column, cast, spark_type(inner), part))
+        for mismatch, inner, part in _differences(column, source, tree)
     ]
 
 
@@ -271,8 +271,8 @@ def _remedy(column: str, cast: str | None, spark: str, part: str | None) -> str:
 
 
 _Differences: TypeAlias = Iterator[tuple[Mismatch, pa.DataType, str | None]]
-"""Each mismatch with the type of its part, and the type to cast that to, in Spark's DDL; its remedy is empty
-where a cast is one."""
+"""Tuples of a mismatch, the Arrow type of its part, and the type to cast that to in Spark's DDL. The mismatch
+has no remedy where the cast is the remedy."""
 
 
 def _differences(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
@@ -333,7 +333,7 @@ def _of_user_type(path: str, source: pa.DataType, tree: CqlType) -> _Differences
         if field.name in parts:
             yield from _differences(inner, field.type, parts[field.name])
         else:
-            nearest = did_you_mean(field.name, set(parts) - {each.name for each in fields})
+            nearest = did_you_mean(field.name, set(parts) - {known.name for known in fields})
             problem = f"the table's type {tree.name} has no such field. {nearest}".rstrip()
             yield Mismatch(inner, problem, "Rename or drop it."), source, None
 
@@ -399,9 +399,9 @@ def cast_column(column: pa.Array, tree: CqlType) -> pa.Array:
     if tree.kind in ("tuple", "udt"):
         fields, names = column.flatten(), [str(i) for i in range(len(tree.parts))]
         if tree.kind == "udt":
-            given = {column.type.field(i).name: field for i, field in enumerate(fields)}
+            by_name = {column.type.field(i).name: field for i, field in enumerate(fields)}
             missing = pa.nulls(len(column))
-            fields, names = [given.get(name, missing) for name in tree.fields], list(tree.fields)
+            fields, names = [by_name.get(name, missing) for name in tree.fields], list(tree.fields)
         stored = [
             field if field.type == pa.null() else cast_column(field, part)
             for field, part in zip(fields, tree.parts, strict=True)
