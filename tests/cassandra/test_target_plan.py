@@ -74,7 +74,9 @@ def test_plan(cassandra: Node, table: str) -> None:
     """Columns in the DataFrame's order; zones do not matter; what the DataFrame lacks is left alone."""
     plan = target(cassandra, table, nulls="write").plan(SCHEMA, "key 1")
     assert (plan.key, plan.target, plan.table) == ("key 1", "cassandra", f'"{table}"."t"')
-    assert plan.details == {"nulls": "write", "keyspace": table, "table": "t"}
+    place = {"keyspace": table, "table": "t", "nulls": "write", "types": {}}
+    rows = {"update": False, "clustering": [], "ttl": None, "timestamp_column": ""}
+    assert plan.details == place | rows
     assert [(c.name, c.source, c.type, c.role) for c in plan.columns] == [
         ("id", "int32", "bigint", "partition"),
         ("At", "timestamp[us, tz=UTC]", "timestamp", "clustering"),
