@@ -18,7 +18,7 @@ from tests.cassandra.login import SETTINGS
 from tests.conftest import QUICK_SCHEMA
 from tests.support.cassandra import target_of
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
-from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.targets.base import RowsRefused, Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
@@ -33,6 +33,7 @@ SCHEMA = pa.schema([("id", pa.int32())])
 NOW_US = time.time_ns() // 1_000
 DAY_US = 86_400 * 10**6
 
+ONE_REPLICA = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
 GUARDRAILS = {
     "minimum_timestamp_fail_threshold": "30d",
     "column_value_size_fail_threshold": "16KiB",
@@ -44,7 +45,7 @@ GUARDRAILS = {
 @pytest.fixture(scope="module")
 def node() -> Iterator[EmbeddedCassandra]:
     """A node that wants a login, checks permissions, and has guardrails."""
-    settings = {**SETTINGS, **GUARDRAILS}
+    settings = {**SETTINGS, **GUARDRAILS, "dynamic_data_masking_enabled": True}
     with EmbeddedCassandra(settings=settings, java_options=QUICK_SCHEMA) as node:
         yield node
 
@@ -53,9 +54,7 @@ def node() -> Iterator[EmbeddedCassandra]:
 def admin(node: EmbeddedCassandra) -> Iterator[Any]:
     """A session of the superuser, with the role `flusher` made."""
     session = _superuser(node)
-    session.execute(
-        "CREATE KEYSPACE ks WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
-    )
+    session.execute("CREATE KEYSPACE ks WITH replication = " + ONE_REPLICA)
     session.execute("CREATE TABLE ks.t (id int PRIMARY KEY)")
     session.execute("CREATE ROLE flusher WITH LOGIN = true AND PASSWORD = 'hunter2'")
     yield session
@@ -82,10 +81,15 @@ def _superuser(node: EmbeddedCassandra) -> Any:
 
 
 def target(
-    node: EmbeddedCassandra, username: str = "", password: str = "", table: str = "t", **given: str
+    node: EmbeddedCassandra,
+    username: str = "",
+    password: str = "",
+    table: str = "t",
+    keyspace: str = "ks",
+    **more: str,
 ) -> CassandraTarget:
-    given |= {"username": username, "password": password}
-    return target_of(node, "ks", table, **{f"cassandra.{name}": v for name, v in given.items()})
+    login = {"cassandra.username": username, "cassandra.password": password}
+    return target_of(node, keyspace, table, **login, **more)
 
 
 @pytest.mark.usefixtures("admin")
@@ -130,6 +134,56 @@ def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
             session.drain()
         assert flusher.classify(raised.value) == "fatal"
     assert [row.id for row in admin.execute("SELECT * FROM ks.t")] == [1]
+
+
+def test_start_names_each_missing_permission(node: EmbeddedCassandra, admin: Any) -> None:
+    """Its remedy is the statement that grants it; UNMASK, too, where the ledger's key is masked."""
+    admin.execute("CREATE KEYSPACE rights WITH replication = " + ONE_REPLICA)
+    admin.execute("CREATE TABLE rights.t (id int PRIMARY KEY)")
+    ledger = TableName("rights", "wal_sink_ledger")
+    admin.execute(create_ledger(ledger))
+    admin.execute(f"ALTER TABLE {ledger} ALTER query_id MASKED WITH DEFAULT")
+    admin.execute("CREATE ROLE \"no Rights\" WITH LOGIN = true AND PASSWORD = 'hunter2'")
+    flusher = target(node, "no Rights", "hunter2", keyspace="rights")
+    for missing in (
+        'MODIFY ON TABLE "rights"."t"',
+        'SELECT ON TABLE "rights"."wal_sink_ledger"',
+        'UNMASK ON TABLE "rights"."wal_sink_ledger"',
+        'MODIFY ON TABLE "rights"."wal_sink_ledger"',
+    ):
+        with pytest.raises(TargetRefused) as refused:
+            flusher.plan(SCHEMA, "k")
+        assert refused.value.remedy == f'GRANT {missing} TO "no Rights";'
+        admin.execute(refused.value.remedy)
+    flusher.plan(SCHEMA, "k")
+
+
+def test_masked_columns_are_written_without_unmask(node: EmbeddedCassandra, admin: Any) -> None:
+    """Values and keys; deletes, too. What is written needs MODIFY alone."""
+    masked = "int MASKED WITH DEFAULT"
+    admin.execute(
+        f"CREATE TABLE ks.masked (k {masked}, c {masked}, v {masked}, PRIMARY KEY (k, c))"
+    )
+    admin.execute(create_ledger(TableName("ks", "led")))
+    admin.execute("CREATE ROLE writer WITH LOGIN = true AND PASSWORD = 'hunter2'")
+    for right in ("MODIFY ON TABLE ks.masked", "SELECT ON TABLE ks.led", "MODIFY ON TABLE ks.led"):
+        admin.execute(f"GRANT {right} TO writer")
+    writer = target(
+        node,
+        "writer",
+        "hunter2",
+        "masked",
+        **{"cassandra.ledgerTable": "led"},
+        operationColumn="op",
+    )
+    columns = {name: pa.array([1, 2], pa.int32()) for name in "kcv"}
+    for operations in (["upsert", "upsert"], ["upsert", "delete"]):
+        batch = pa.record_batch(columns | {"op": pa.array(operations)})
+        plan = writer.plan(batch.schema, "k")
+        with writer.connect("q") as session:
+            session.write(plan, Slice(0, writer.check(batch, plan), NOW_US))
+            session.drain()
+    assert [tuple(row) for row in admin.execute("SELECT k, c, v FROM ks.masked")] == [(1, 1, 1)]
 
 
 def test_rows_that_are_too_old_for_a_guardrail(node: EmbeddedCassandra, admin: Any) -> None:

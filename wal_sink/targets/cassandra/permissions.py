@@ -33,7 +33,7 @@ def refuse_missing_permissions(
     if no_rows:
         statements.insert(0, f"DELETE FROM {live.name} WHERE {no_rows}")  # noqa: S608 -- quoted names
     for statement in statements:
-        # A ledger that a dry run has not made is no matter of permissions, nor is a server without `IN ()`.
+        # Neither a ledger that a dry run does not make, nor a server without `IN ()`, is about permissions.
         with contextlib.suppress(InvalidRequest):
             try:
                 session.execute(statement)

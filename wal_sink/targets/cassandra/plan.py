@@ -21,8 +21,9 @@ from wal_sink.targets.cassandra.compare import (
 from wal_sink.targets.cassandra.ddl import create_statement, new_table
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.driver.errors import create_table
-from wal_sink.targets.cassandra.fitness import Server, inspect_server
+from wal_sink.targets.cassandra.fitness import Server, inspect_server, refuse_too_few_nodes
 from wal_sink.targets.cassandra.options import CassandraOptions, primary_key
+from wal_sink.targets.cassandra.permissions import refuse_missing_permissions
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.rows import (
     agreed_ttl,
@@ -51,10 +52,12 @@ def make_plan(
     """
     with connect(options) as connection, explained(options):
         server = inspect_server(connection.session, options)
+        refuse_too_few_nodes(server, options, connection.datacenter)
         live = read_table(connection.session, options.data)
         new = _missing(options, schema, live) if options.create_table else None
         plan = _agree(options, server, schema, key, new or live)
         ensure_ledger_table(connection.session, options.ledger, create=create)
+        refuse_missing_permissions(connection.session, options, live)
         if new is None:
             return plan
         statement = create_statement(new)

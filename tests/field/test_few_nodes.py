@@ -1,0 +1,52 @@
+"""A keyspace with more replicas than the cluster has nodes: a start says so, and what helps."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pyarrow as pa
+import pytest
+
+from tests.support.cassandra import target_of
+from wal_sink.demo.servers.cassandra import Node
+from wal_sink.errors import SchemaMismatch
+from wal_sink.testing.micro_batches import PlayedQuery
+
+pytestmark = pytest.mark.cassandra
+
+ROWS = pa.schema([("id", pa.int64())])
+THREE = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
+
+
+def test_replication_factor_above_nodes_is_refused_at_the_start(
+    cassandra: Node, keyspace: str
+) -> None:
+    """Not by a timeout in the flush; the statement of the error helps."""
+    cassandra.execute(f"CREATE TABLE {keyspace}.t (id bigint PRIMARY KEY)")
+    cassandra.execute(f"ALTER KEYSPACE {keyspace} WITH replication = {THREE}")
+    target = target_of(cassandra, keyspace)
+    with pytest.raises(SchemaMismatch, match="LOCAL_QUORUM asks for 2 replicas") as refused:
+        target.plan(ROWS, "k")
+    assert re.search(r"is 3 in \w+, which has 1 node\.", refused.value.what)
+    (statement,) = re.findall("run: (ALTER KEYSPACE .*?;)", refused.value.remedy)
+    cassandra.execute(statement)
+    query = PlayedQuery(target, ROWS)
+    query.run().batch([(1,)])
+    query.flush()
+    assert [row.id for row in cassandra.execute(f"SELECT id FROM {keyspace}.t")] == [1]
+
+
+def test_replication_factor_above_nodes_is_a_warning_where_reached(
+    cassandra: Node, keyspace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ONE is reached by one node; the ledger needs a quorum, so it is in another keyspace."""
+    cassandra.execute(f"CREATE TABLE {keyspace}.t (id bigint PRIMARY KEY)")
+    cassandra.execute(f"ALTER KEYSPACE {keyspace} WITH replication = {THREE}")
+    ledger = f"{keyspace}_l"
+    cassandra.create_keyspace(ledger)
+    more = {"cassandra.consistencyLevel": "ONE", "cassandra.ledgerTable": f"{ledger}.led"}
+    with caplog.at_level(logging.WARNING):
+        target_of(cassandra, keyspace, **more).plan(ROWS, "k")
+    assert f"The replication factor of keyspace {keyspace} is 3 in" in caplog.text
+    cassandra.session().execute(f"DROP KEYSPACE {ledger}", timeout=None)
