@@ -1,6 +1,6 @@
 """`make soak`: a query that uses nine features at once, and deaths for some minutes.
 
-Each cell is compared in the end, with its write time and the end of its life.
+Each cell is compared in the end, with its write time and when it expires.
 With `--cluster`: a topic of Kafka, read by a standalone cluster of Spark into three nodes of Cassandra,
 PostgreSQL and Delta Lake, out of one log; each process is killed, and paused. It draws wal-sink-soak.svg.
 """

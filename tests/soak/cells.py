@@ -23,14 +23,14 @@ from tests.soak.changes import is_bad, is_long
 
 _ON_ITS_WAY_S = 32
 """Seconds that a request may be on its way: to a node that stands still for 20, on a machine with more to do.
-A life is longer by that time, see docs/protocol/README.md#where-cassandra-differs."""
+A TTL is longer by that time, see docs/protocol/README.md#where-cassandra-differs."""
 
 Key = tuple[int, ...]
 KEYS = {"customers": ("day", "customer_id")}
 
 
 class Cell(NamedTuple):
-    """A value, when it was written, and the second at which its life ends."""
+    """A value, when it was written, and the second at which it expires."""
 
     us: int
     value: Any
@@ -196,7 +196,7 @@ def _values(change: dict[str, Any], row: Logged) -> dict[str, Any]:
 
 
 def _second(expires: datetime) -> int:
-    """Return the second at which a life is over, rounded up."""
+    """Return the second at which a cell expires, rounded up."""
     return -int(-expires.timestamp() // 1)
 
 
@@ -211,8 +211,8 @@ class CellVerdict(NamedTuple):
     """Cells with another value."""
     times: int
     """Cells with another write time."""
-    lives: int
-    """Cells whose lives end earlier by more than a second, or later than a request may be on its way."""
+    ttls: int
+    """Cells that expire earlier by more than a second, or later than a request may be on its way."""
     examples: tuple[str, ...]
 
     @property
@@ -222,14 +222,14 @@ class CellVerdict(NamedTuple):
 
 
 Found = dict[str, dict[Key, dict[str, tuple[Any, int, tuple[int, int] | None]]]]
-"""By table, key and column: value, write time, and between which seconds the life ends; a slow read takes
+"""By table, key and column: value, write time, and between which seconds it expires; a slow read takes
 more than one."""
 
 
 def compare(wanted: Expected, found: Found, now_s: float) -> CellVerdict:
     """Compare every cell.
 
-    :param now_s: when the tables were read; no life may end within seconds of it.
+    :param now_s: when the tables were read; nothing may expire within seconds of it.
     """
     counts: Counter[str] = Counter()
     examples: list[str] = []
@@ -258,13 +258,13 @@ def compare(wanted: Expected, found: Found, now_s: float) -> CellVerdict:
             if us != cell.us:
                 note("times", (table, where, cell, there[where]))
             if ends is None or not ends[0] - _ON_ITS_WAY_S <= cell.ends_s <= ends[1] + 1:
-                note("lives", (table, where, cell, there[where]))
-    names = ("expected", "found", "missing", "extra", "values", "times", "lives")
+                note("ttls", (table, where, cell, there[where]))
+    names = ("expected", "found", "missing", "extra", "values", "times", "ttls")
     return CellVerdict(**{name: counts[name] for name in names}, examples=tuple(examples))
 
 
 def _living(wanted: Expected, table: str, now_s: float) -> dict[tuple[Key, str], Cell]:
-    """Return the cells that no newer delete covers, and whose lives are not over."""
+    """Return the cells that no newer delete covers, and that have not expired."""
     return {
         (key, name): cell
         for key, cells in wanted.cells[table].items()

@@ -22,7 +22,7 @@ CUSTOMERS, DAYS = 40, 5
 LONG = 70_000
 """Characters of a note that an index on it refuses."""
 MOST_LIFE_S = 25
-"""The longest of the short lives: each is over soon after the source ends."""
+"""The longest of the short TTLs: such rows expire soon after the source ends."""
 
 _ARROW = pa.schema(
     [

@@ -241,7 +241,7 @@ class FeaturesSoak:
         )
 
     def _found(self) -> Found:
-        """Read every cell, with its write time and the end of its life."""
+        """Read every cell, with its write time and when it expires."""
         found: Found = {}
         for table, keys in KEYS.items():
             described = self._node.execute(
@@ -273,7 +273,7 @@ class FeaturesSoak:
 
 
 def _ends(ttl_s: int | None, began_s: float, ended_s: float) -> tuple[int, int] | None:
-    """Return between which seconds a life ends, of which the server has said meanwhile what is left."""
+    """Return between which seconds a cell expires, of which the server has said the TTL that is left."""
     return None if ttl_s is None else (int(began_s) + ttl_s, int(ended_s) + ttl_s)
 
 

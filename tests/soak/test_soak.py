@@ -94,9 +94,9 @@ CELL = ("new", 2_000, (1_060, 1_060))
         ("city", None, "missing"),
         ("city", ("old", 2_000, (1_060, 1_060)), "values"),
         ("city", ("new", 1_999, (1_060, 1_060)), "times"),
-        ("city", ("new", 2_000, (1_093, 1_093)), "lives"),
-        ("city", ("new", 2_000, (1_057, 1_058)), "lives"),
-        ("city", ("new", 2_000, None), "lives"),
+        ("city", ("new", 2_000, (1_093, 1_093)), "ttls"),
+        ("city", ("new", 2_000, (1_057, 1_058)), "ttls"),
+        ("city", ("new", 2_000, None), "ttls"),
         ("note", ("ghost", 2_000, (1_060, 1_060)), "extra"),
         ("seq", ("deleted", 500, (1_060, 1_060)), "extra"),
         ("tag", ("over", 3_000, (900, 900)), "extra"),
@@ -105,7 +105,7 @@ CELL = ("new", 2_000, (1_060, 1_060))
 def test_the_oracle_looks_at_each_cell(
     column: str, cell: tuple[str, int, tuple[int, int] | None] | None, what: str
 ) -> None:
-    """At its value, its write time and the end of its life; at what was deleted, and whose life is over."""
+    """At its value, its write time and when it expires; at what was deleted, and at what has expired."""
     wanted = {
         "city": Cell(2_000, "new", 1_060),
         "seq": Cell(500, "deleted", 1_060),
