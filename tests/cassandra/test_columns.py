@@ -17,7 +17,7 @@ from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.publish.preflight import CheckedColumn
 from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed, refuse_hidden
+from wal_sink.targets.cassandra.compare import match_columns, refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.options import read_columns
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, RowTtl
 from wal_sink.targets.cassandra.write.statements import delete, upsert
@@ -28,7 +28,7 @@ SCHEMA = pa.schema([("theShop", pa.string()), ("day", pa.date32()), ("orderId", 
 
 def plan(**details: Any) -> CassandraPlan:
     """Return what is agreed with the table."""
-    columns = match_columns(SCHEMA, live(*COLUMNS), Wanted(NAMES))
+    columns = match_columns(SCHEMA, live(*COLUMNS), NAMES)
     made = plan_of(keyspace="shop", table="orders", **details)
     return msgspec.structs.replace(made, columns=columns)
 
@@ -64,7 +64,7 @@ def test_each_column_is_written_to_its_own() -> None:
     assert '("shop", "day", "id")' in upsert(plan())
     assert delete(plan()).endswith('WHERE "shop" = ? AND "day" = ? AND "id" = ?')
     swapped = pa.schema([("id", pa.date32()), ("day", pa.int64())])
-    columns = match_columns(swapped, live(*COLUMNS), Wanted({"id": "day", "day": "id"}))
+    columns = match_columns(swapped, live(*COLUMNS), {"id": "day", "day": "id"})
     assert [column.type for column in columns] == ["date", "bigint"]
     checked = CheckedColumn(
         name="a", source="int64", spark="bigint", type="int", role="regular", column="b"
@@ -108,7 +108,7 @@ def test_the_plan_travels_and_one_without_other_names_is_written_as_before() -> 
 def test_names_that_do_not_fit_are_refused(names: dict[str, str], lines: list[str]) -> None:
     """By the DataFrame's names, with a remedy each."""
     with pytest.raises(SchemaMismatch) as caught:
-        match_columns(SCHEMA, live(*COLUMNS), Wanted(names))
+        match_columns(SCHEMA, live(*COLUMNS), names)
     assert [line for line in lines if line not in str(caught.value)] == []
 
 

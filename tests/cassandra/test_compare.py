@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cql_driver import plan_of
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.cassandra.compare import Wanted, match_columns, refuse_changed, refuse_hidden
+from wal_sink.targets.cassandra.compare import match_columns, refuse_changed, refuse_hidden
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, RowTtl, TableName
 from wal_sink.targets.cassandra.session import LEDGER_COLUMNS, create_ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
@@ -89,7 +89,7 @@ def test_static_columns_alone_want_update() -> None:
     schema = pa.schema([("id", pa.int32()), ("shop", pa.string())])
     said = refusal(schema, live(*COLUMNS))
     assert "and not in the DataFrame. Add it, or set cassandra.writeMode to update, which" in said
-    assert match_columns(schema, live(*COLUMNS), Wanted(update=True))
+    assert match_columns(schema, live(*COLUMNS), update=True)
 
 
 def test_all_problems_in_one_error() -> None:
@@ -193,7 +193,7 @@ def test_changes(now: tuple[ColumnMetadata, ...], says: str) -> None:
 
 def test_the_table_is_gone() -> None:
     """One reason instead of one for each column."""
-    with pytest.raises(SchemaMismatch, match="made for: the table is gone"):
+    with pytest.raises(SchemaMismatch, match="against it: the table is gone"):
         refuse_changed(planned(), live(tables=()))
 
 

@@ -71,15 +71,15 @@ def test_ttl_beyond_2038_on_31_bit_server_is_refused() -> None:
         last_s = last_expiry_s(mode)
         assert 2**31 - 100 < last_s < 2**31
         with pytest.raises(OptionError, match="2038-01-19") as caught:
-            agree({"cassandra.ttl": str(MAX_TTL_S)}, last_s)
+            agree({"cassandra.ttl": str(MAX_TTL_S)}, mode)
         assert str(last_s - NOW_S) in caught.value.remedy
-        assert agree({"cassandra.ttlColumn": "a"}, last_s).max_ttl_s == last_s - NOW_S
-    later = agree({"cassandra.ttl": str(MAX_TTL_S)}, last_expiry_s("NONE"))
+        assert agree({"cassandra.ttlColumn": "a"}, mode).max_ttl_s == last_s - NOW_S
+    later = agree({"cassandra.ttl": str(MAX_TTL_S)}, "NONE")
     assert later.max_ttl_s == MAX_TTL_S
 
 
-def agree(options: dict[str, str], last_s: int) -> RowTtl:
-    ttl = agreed_ttl(parse(GIVEN | options, CassandraOptions), live(), last_s, NOW_S)
+def agree(options: dict[str, str], mode: str | None) -> RowTtl:
+    ttl = agreed_ttl(parse(GIVEN | options, CassandraOptions), live(), mode, NOW_S)
     assert ttl is not None
     return ttl
 
@@ -141,8 +141,8 @@ EVENT_TIME, EVENT_NUMBER = {"timestamp_column": "at"}, {"timestamp_column": "us"
     ("details", "good", "value", "words"),
     [
         (TTL_COLUMN, 1, None, "is null"),
-        (TTL_COLUMN, 1, 0, "is not one second"),
-        (TTL_COLUMN, 1, -1, "is not one second"),
+        (TTL_COLUMN, 1, 0, "is not a TTL of one second"),
+        (TTL_COLUMN, 1, -1, "is not a TTL of one second"),
         (TTL_COLUMN, 1, MAX_TTL_S + 1, "is more than"),
         (TTL_COLUMN, 1, 2**62, "is more than"),
         (EXPIRES_AT_COLUMN, 0, None, "is null"),

@@ -14,7 +14,6 @@ from tests.cassandra.test_ttl_and_event_time import wire
 from tests.support.cql_driver import bind, plan_of, prepared
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.compare import (
-    Wanted,
     match_columns,
     refuse_changed,
     refuse_no_update,
@@ -29,12 +28,9 @@ STATIC = pa.schema([("shop", pa.string()), ("id", pa.int64())])
 LIVE = live(*(column for column in COLUMNS if column.name != "tags"))
 
 
-UPDATE = Wanted(update=True)
-
-
 def plan(schema: pa.Schema) -> CassandraPlan:
     made = plan_of(keyspace="shop", table="orders", update=True)
-    return msgspec.structs.replace(made, columns=match_columns(schema, LIVE, UPDATE))
+    return msgspec.structs.replace(made, columns=match_columns(schema, LIVE, update=True))
 
 
 @pytest.mark.parametrize("with_ttl", [False, True])
@@ -89,7 +85,7 @@ def test_static_columns_alone_are_of_a_partition() -> None:
     with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
         match_columns(STATIC, LIVE)
     with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
-        match_columns(STATIC.append(pa.field("amount", pa.int32())), LIVE, UPDATE)
+        match_columns(STATIC.append(pa.field("amount", pa.int32())), LIVE, update=True)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +102,7 @@ def test_what_no_update_can_write_is_refused(
     fields: list[tuple[str, pa.DataType]], operation: str, words: str
 ) -> None:
     """At the start, with a remedy."""
-    columns = match_columns(pa.schema(fields), LIVE, UPDATE)
+    columns = match_columns(pa.schema(fields), LIVE, update=True)
     if not words:
         refuse_no_update(LIVE, columns, operation)
         return

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -23,60 +21,46 @@ from wal_sink.targets.cassandra.options import (
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, RowTtl
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.types import has_lists, mismatches, parse, user_type_names
-from wal_sink.targets.columns import TableColumn, TableRules
+from wal_sink.targets.columns import SAME, TableColumn, TableRules
 from wal_sink.targets.columns import match_columns as compare
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS
 from wal_sink.targets.names import did_you_mean, quote
 
-log = logging.getLogger(__name__)
-
-
-class Wanted(NamedTuple):
-    """How the columns of a DataFrame are to be written."""
-
-    names: Mapping[str, str] = {}
-    """The table's names of columns that have another one there, by the DataFrame's."""
-    update: bool = False
-    """True for rows that are written by UPDATE."""
-
-
-AS_IT_IS = Wanted()
-
-
-def writes_static_alone(live: TableMetadata, written: Collection[str]) -> bool:
-    """Return True if only static columns are written beside the partition key.
-
-    :param written: the table's names of the columns that are.
-    """
-    roles = {column.role for column in live.columns if column.name in written}
-    return "static" in roles and not roles & {"regular", "clustering"}
-
 
 def match_columns(
-    schema: pa.Schema, live: TableMetadata, wanted: Wanted = AS_IT_IS
+    schema: pa.Schema,
+    live: TableMetadata,
+    names: Mapping[str, str] = SAME,
+    *,
+    update: bool = False,
 ) -> tuple[Column, ...]:
     """Match the DataFrame's columns with the table's; return them in the DataFrame's order.
 
+    :param names: the table's names of columns that have another one there, by the DataFrame's.
+    :param update: True for rows that are written by UPDATE.
     :raises SchemaMismatch: with a line for each thing that does not fit.
     """
     _refuse_table(schema, live)
-    rules = CassandraRules(schema, live, wanted)
-    others = about_other_names(schema, wanted.names)
-    return compare(schema, rules.columns, str(live.name), rules, others, wanted.names)
+    rules = CassandraRules(schema, live, names, update=update)
+    others = about_other_names(schema, names)
+    return compare(schema, rules.columns, str(live.name), rules, others, names)
 
 
 class CassandraRules(TableRules):
     """The rules for types and keys in Cassandra, and the statements that repair a table."""
 
-    def __init__(self, schema: pa.Schema, live: TableMetadata, wanted: Wanted) -> None:
-        self._live, self._wanted = live, wanted
-        written = [wanted.names.get(name, name) for name in schema.names]
-        self._static_alone = writes_static_alone(live, written)
+    def __init__(
+        self, schema: pa.Schema, live: TableMetadata, names: Mapping[str, str], *, update: bool
+    ) -> None:
+        self._live, self._names, self._update = live, names, update
+        written = {names.get(name, name) for name in schema.names}
+        roles = {column.role for column in live.columns if column.name in written}
+        self._static_alone = "static" in roles and not roles & {"regular", "clustering"}
 
     @property
     def columns(self) -> list[TableColumn]:
         """The table's columns; the DataFrame needs those of the key, but for rows that are partitions."""
-        may_lack = ("clustering",) if self._wanted.update and self._static_alone else ()
+        may_lack = ("clustering",) if self._update and self._static_alone else ()
         return [
             TableColumn(
                 column.name,
@@ -96,7 +80,7 @@ class CassandraRules(TableRules):
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
         """Return what to do; a name in another case is taken for a slip, not for a new column."""
         name = field.name
-        if name in self._wanted.names:
+        if name in self._names:
             return f"Correct {COLUMNS_OPTION}."
         if meant := [other for other in sorted(free) if other.lower() == name.lower()]:
             return (
@@ -114,7 +98,7 @@ class CassandraRules(TableRules):
         """Return that the column is in the key."""
         update = (
             ", or set cassandra.writeMode to update, which writes a partition's static columns alone"
-            if column.role == "clustering" and not self._wanted.update and self._static_alone
+            if column.role == "clustering" and not self._update and self._static_alone
             else ""
         )
         return (

@@ -186,7 +186,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
         _refuse_bad_table(self.table)
         for part in self.ledger:
             refuse_bad_name("cassandra.ledgerTable", part)
-        _ = self.words
+        _ = self.words, self.column_names
         layout = self.layout
         if self.create_table:
             primary_key(layout)

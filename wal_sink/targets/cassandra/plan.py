@@ -12,7 +12,6 @@ from cassandra import AlreadyExists
 from wal_sink.clock import now_us
 from wal_sink.model.plan import Column, Plan, Role, canonical
 from wal_sink.targets.cassandra.compare import (
-    Wanted,
     match_columns,
     refuse_no_update,
     refuse_repeated_lists,
@@ -28,7 +27,6 @@ from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRow
 from wal_sink.targets.cassandra.rows import (
     agreed_ttl,
     clustering_order,
-    last_expiry_s,
     written_columns,
 )
 from wal_sink.targets.cassandra.session import ensure_ledger_table
@@ -77,44 +75,30 @@ def _missing(
     taken = live.exists or live.name.table in live.views
     if taken or live.name.keyspace not in live.keyspaces:
         return None
-    written = _written(options, schema, set(), str(live.name))
+    written = written_columns(schema, options, set(), str(live.name))
     layout, names = primary_key(options.layout), options.column_names
     return new_table(live, written, layout, names)
-
-
-def _written(
-    options: CassandraOptions, schema: pa.Schema, known: set[str], place: str
-) -> pa.Schema:
-    """Return the columns that are written, without those that only say what becomes of a row.
-
-    :param known: the table's columns.
-    :param place: the table, as errors show it.
-    """
-    names = options.column_names
-    in_table = {name for name in schema.names if names.get(name, name) in known}
-    return written_columns(schema, options, in_table, place)
 
 
 def _agree(
     options: CassandraOptions, server: Server, schema: pa.Schema, key: str, live: TableMetadata
 ) -> Plan:
     """Compare the DataFrame with the table; return the plan of its rows."""
-    written = _written(options, schema, {column.name for column in live.columns}, str(live.name))
-    wanted = Wanted(options.column_names, options.write_mode == "update")
-    columns = match_columns(written, live, wanted)
+    known = {column.name for column in live.columns}
+    written = written_columns(schema, options, known, str(live.name))
+    deletes, update = options.operation_column, options.write_mode == "update"
+    columns = match_columns(written, live, options.column_names, update=update)
     key_names = [column.name for column in columns if column.role in KEY]
     refuse_other_key(live.name, options.layout, key_names)
-    deletes, update = options.operation_column, options.write_mode == "update"
     if update:
         refuse_no_update(live, columns, deletes)
-    expiry_s, now_s = last_expiry_s(server.compatibility), now_us() // 1_000_000
     details = CassandraRowPlan(
         keyspace=options.keyspace,
         table=live.name.table,
         nulls=options.nulls,
         update=update,
         clustering=clustering_order(live, columns) if deletes else (),
-        ttl=agreed_ttl(options, live, expiry_s, now_s),
+        ttl=agreed_ttl(options, live, server.compatibility, now_us() // 1_000_000),
         timestamp_column=options.timestamp_column,
         types=used_types(columns, live),
     )

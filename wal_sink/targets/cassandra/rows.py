@@ -16,7 +16,7 @@ import enum
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -74,9 +74,9 @@ TIMESTAMP_US = "wal_sink:timestamp_us"
 rounded to milliseconds."""
 
 AHEAD_S = 3_600
-"""How far an event time may lie ahead of the task's clock, in seconds."""
+"""How far an event time may be ahead of the task's clock, in seconds."""
 HINT_WINDOW_S = 3 * 3600
-"""For so long other nodes keep what a replica misses while it is away (`max_hint_window`)."""
+"""How long other nodes keep the writes that a replica misses while it is down (`max_hint_window`)."""
 _MIN_TIMESTAMP_US = 10**15
 """2001-09-09: a bigint below that counts milliseconds or seconds."""
 _SECOND_US = 1_000_000
@@ -101,16 +101,18 @@ def describe(options: CassandraOptions) -> Mapping[str, str]:
 
 
 def written_columns(
-    schema: pa.Schema, options: CassandraOptions, known: set[str], place: str
+    schema: pa.Schema, options: CassandraOptions, table: Collection[str], place: str
 ) -> pa.Schema:
     """Return the columns of a DataFrame without those that only say what becomes of a row.
 
     A time of expiry and an event time are written where the table has their column.
 
-    :param known: the DataFrame's names of the columns that the table has.
+    :param table: the names of the table's columns.
     :param place: the table, as errors show it.
     :raises SchemaMismatch: such a column is missing, or has another type, or the table has it, too.
     """
+    names = options.column_names
+    known = {name for name in schema.names if names.get(name, name) in table}
     schema = without_operation(schema, options.operation_column, known, place)
     if column := options.ttl_column:
         integers = ("tinyint", "smallint", "int", "bigint")
@@ -146,7 +148,7 @@ def clustering_order(live: TableMetadata, columns: Iterable[Column]) -> tuple[st
 def last_expiry_s(compatibility: str | None) -> int:
     """Return the last second at which a row may expire, since 1970, a minute early.
 
-    Before Cassandra 5, and there too until it is told that no node has to go back, it is kept in 31 bits.
+    The server keeps it in 31 bits before Cassandra 5, and there until no node may be downgraded any more.
 
     :param compatibility: the server's setting `storage_compatibility_mode`; None: it has none, or hides it.
     """
@@ -154,11 +156,11 @@ def last_expiry_s(compatibility: str | None) -> int:
 
 
 def agreed_ttl(
-    options: CassandraOptions, live: TableMetadata, last_expiry_s: int, now_s: int
+    options: CassandraOptions, live: TableMetadata, compatibility: str | None, now_s: int
 ) -> RowTtl | None:
     """Return the TTL of rows with what the server takes; None where only the table may have one.
 
-    :param last_expiry_s: see the function of this name.
+    :param compatibility: see `last_expiry_s`.
     :raises OptionError: rows with this TTL would expire after that.
     """
     ttl = RowTtl(
@@ -175,28 +177,29 @@ def agreed_ttl(
                 live.default_ttl,
             )
         return None
-    max_ttl_s = min(MAX_TTL_S, last_expiry_s - now_s)
+    last_s = last_expiry_s(compatibility)
+    max_ttl_s = min(MAX_TTL_S, last_s - now_s)
     if ttl.ttl_s is not None and ttl.ttl_s > max_ttl_s:
-        last_day = "2038-01-19" if last_expiry_s < 2**31 else "2106-02-07"
+        last_day = "2038-01-19" if last_s < 2**31 else "2106-02-07"
         raise OptionError(
             f"Option {TTL} is {ttl.ttl_s}: rows would expire after {last_day}, the last day that this server"
             " can keep as a time of expiry.",
             f"Take {max_ttl_s} or less. From Cassandra 5 on rows may expire later once every node has"
             " storage_compatibility_mode: NONE in cassandra.yaml.",
         )
-    return msgspec.structs.replace(ttl, last_expiry_s=last_expiry_s, max_ttl_s=max_ttl_s)
+    return msgspec.structs.replace(ttl, last_expiry_s=last_s, max_ttl_s=max_ttl_s)
 
 
 # --- in the tasks ---
 
 
 class Controls(NamedTuple):
-    """What the columns of a batch that are not written say."""
+    """What becomes of the rows of a batch, by the columns that are not written."""
 
     deletes: pa.Array | None
     """Which rows are deletes; None: no row is one."""
     columns: dict[str, pa.Array]
-    """What the log has of them, by the name of its column."""
+    """The columns that the log has of this, by name."""
 
 
 def read_controls(batch: pa.RecordBatch, plan: CassandraPlan) -> Controls:
