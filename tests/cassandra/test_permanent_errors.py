@@ -387,12 +387,13 @@ def test_table_that_is_made_again(flushing: Flushing, admin: Any) -> None:
 
 
 def test_permission_that_is_withdrawn(flushing: Flushing, admin: Any, role: str) -> None:
-    """The remedy is the statement that grants it."""
+    """The remedy is the statement that grants it: for the rows, and then for the ledger."""
     admin.execute(f"REVOKE MODIFY ON KEYSPACE ks FROM {role}")
     epoch = flushing.batch(("b", 2))
-    remedy = str(flushing.stops("TargetRefused", "has no MODIFY permission").remedy)
-    assert remedy == f'GRANT MODIFY ON TABLE "ks"."t" TO "{role}";'
-    admin.execute(remedy)
+    for name in ("t", "wal_sink_ledger"):
+        error = flushing.stops("TargetRefused", f"no MODIFY permission on <table ks.{name}>")
+        assert error.remedy == f'GRANT MODIFY ON TABLE "ks"."{name}" TO "{role}";'
+        admin.execute(error.remedy)
     flushing.flushes(epoch)
     assert table(admin) == {"a": 1, "b": 2}
 

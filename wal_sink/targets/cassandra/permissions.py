@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from typing import Any
 
@@ -24,7 +23,7 @@ def refuse_missing_permissions(
 
     :param session: the driver's session.
     :param live: the table; one that is missing is not asked about.
-    :raises TargetRefused: names the permission that is missing.
+    :raises TargetRefused: names the permissions that are missing.
     """
     partition = [quote(column.name) for column in live.columns if column.role == "partition"]
     no_rows = " AND ".join(f"{name} IN ()" for name in partition)
@@ -32,13 +31,16 @@ def refuse_missing_permissions(
     statements = [f"SELECT log_id, epoch, digest {ledger}", f"DELETE {ledger}"]
     if no_rows:
         statements.insert(0, f"DELETE FROM {live.name} WHERE {no_rows}")  # noqa: S608 -- quoted names
+    errors = []
     for statement in statements:
-        # Neither a ledger that a dry run does not make, nor a server without `IN ()`, is about permissions.
-        with contextlib.suppress(InvalidRequest):
-            try:
-                session.execute(statement)
-            except Unauthorized as error:
-                raise missing_permission(error, options) from error
+        try:
+            session.execute(statement)
+        except Unauthorized as error:
+            errors.append(error)
+        except InvalidRequest:
+            continue  # of a dry run, which makes no ledger; or of a server without `IN ()`
+    if errors:
+        raise missing_permission(*errors, options=options) from errors[0]
 
 
 _MISSING = re.compile(
@@ -48,21 +50,26 @@ _MISSING = re.compile(
 """How Cassandra 3.11 to 5.0 says it; of masked columns it names UNMASK first (`SelectStatement`)."""
 
 
-def missing_permission(error: Unauthorized, options: CassandraOptions) -> TargetRefused:
-    """Return the error that names the permission that a role lacks, with the statement that grants it."""
+def missing_permission(*errors: Unauthorized, options: CassandraOptions) -> TargetRefused:
+    """Return the error that names the permissions that a role lacks, with the statements that grant them."""
     role = login(options)
     name = quote(role.username) if role else "the role"
-    statements = [
-        f"GRANT MODIFY ON TABLE {options.data} TO {name};",
-        f"GRANT SELECT ON TABLE {options.ledger} TO {name};",
-        f"GRANT MODIFY ON TABLE {options.ledger} TO {name};",
-    ]
-    if missing := _MISSING.search(str(error)):
-        resource = f"KEYSPACE {quote(missing['keyspace'] or '')}"
-        if table := missing["table"] or missing["masked"]:
-            resource = f"TABLE {'.'.join(map(quote, table.split('.', 1)))}"
-        statements = [f"GRANT {missing['permission']} ON {resource} TO {name};"]
+    grants = [_grant(str(error), options, name) for error in errors]
     return TargetRefused(
-        f"Cassandra at {options.where} refuses a statement to role {name}: {error}",
-        " ".join(statements),
+        f"Cassandra at {options.where} refuses statements to role {name}: {'; '.join(map(str, errors))}",
+        " ".join(dict.fromkeys(grants)),
     )
+
+
+def _grant(error: str, options: CassandraOptions, role: str) -> str:
+    missing = _MISSING.search(error)
+    if missing is None:
+        return (
+            f"GRANT MODIFY ON TABLE {options.data} TO {role};"
+            f" GRANT SELECT ON TABLE {options.ledger} TO {role};"
+            f" GRANT MODIFY ON TABLE {options.ledger} TO {role};"
+        )
+    resource = f"KEYSPACE {quote(missing['keyspace'] or '')}"
+    if table := missing["table"] or missing["masked"]:
+        resource = f"TABLE {'.'.join(map(quote, table.split('.', 1)))}"
+    return f"GRANT {missing['permission']} ON {resource} TO {role};"

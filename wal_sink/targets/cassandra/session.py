@@ -119,7 +119,7 @@ def _permitted(options: CassandraOptions) -> Iterator[None]:
             ) from error
         raise
     except Unauthorized as error:
-        raise missing_permission(error, options) from error
+        raise missing_permission(error, options=options) from error
 
 
 def open_session(options: CassandraOptions, query_id: str) -> CassandraSession:
