@@ -8,6 +8,7 @@ from typing import Any
 from cassandra import InvalidRequest, Unauthorized
 
 from wal_sink.errors import TargetRefused
+from wal_sink.targets.cassandra.driver.internals import SyntaxException
 from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.table import TableMetadata
 from wal_sink.targets.names import quote
@@ -37,7 +38,7 @@ def refuse_missing_permissions(
             session.execute(statement)
         except Unauthorized as error:
             errors.append(error)
-        except InvalidRequest:
+        except (InvalidRequest, SyntaxException):
             continue  # of a dry run, which makes no ledger; or of a server without `IN ()`
     if errors:
         raise missing_permission(*errors, options=options) from errors[0]
