@@ -155,7 +155,7 @@ def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: 
     data, ledger = options.data.keyspace, options.ledger.keyspace
     for keyspace, level in dict.fromkeys(((data, rows), (ledger, rows), (ledger, serial))):
         factors = replicas(server.keyspaces.get(keyspace, {}), server.nodes)
-        if not factors:
+        if not factors or not server.nodes:
             continue
         held = {name: min(rf, server.nodes.get(name, 0)) for name, rf in factors.items()}
         places = (
@@ -164,13 +164,15 @@ def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: 
         )
         text = f"The replication factor of keyspace {keyspace} is {' and '.join(places)}."
         for name, required in required_replicas(level, factors, datacenter).items():
-            there_can_be = held.get(name, 0) if name else sum(held.values())
-            if required > there_can_be:
-                fewer = ", ".join(f"'{place}': {count}" for place, count in held.items() if count)
+            available = held.get(name, 0) if name else sum(held.values())
+            if required > available:
+                few = {place: count for place, count in held.items() if count}
+                few = few or {datacenter: min(3, server.nodes.get(datacenter, 0))}
+                fewer = ", ".join(f"'{place}': {count}" for place, count in few.items())
                 option = "serialConsistencyLevel" if level == serial else "consistencyLevel"
                 raise SchemaMismatch(
                     f"{text} {level} asks for {counted(required, 'replica')}, and there can be"
-                    f" {there_can_be}: no row would ever be acknowledged.",
+                    f" {available}: no row would ever be acknowledged.",
                     f"Start the nodes that are missing; or set cassandra.{option} to a level that these nodes"
                     f" reach; or run: ALTER KEYSPACE {quote(keyspace)} WITH replication ="
                     f" {{'class': 'NetworkTopologyStrategy', {fewer}}};",
