@@ -17,17 +17,23 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import wal_sink
+from wal_sink.target_info import OWN
 
 ROOT = Path(__file__).parents[1]
 TOP = ("wal_sink", "state_backends")
 LINES = 600
 FEW_LINES = 60
 """A module with fewer needs a reason."""
+
+TARGETS = {info.package: info for info in OWN.values()}
+ON_SQL = ("targets.postgresql", "targets.sqlalchemy")
+IN_DEMO = [name for name, info in TARGETS.items() if find_spec(f"wal_sink.demo.{info.name}")]
 
 PACKAGES = {
     # The bottom layer. `state_backends` stands alone, and can be taken elsewhere: it has no epochs.
@@ -39,11 +45,8 @@ PACKAGES = {
     "protocol": "model",
     # The databases. They import neither log nor protocol, so that a target can be written without these.
     "targets": "model",
-    "targets.cassandra": "targets model",
+    **{name: "targets model" for name in TARGETS if name not in ON_SQL},
     "targets.sql": "targets model",
-    "targets.kafka": "targets model",
-    "targets.delta": "targets model",
-    "targets.iceberg": "targets model",
     "targets.postgresql": "targets targets.sql model",
     "targets.sqlalchemy": "targets targets.sql targets.postgresql model",
     # What lies in the stores: Spark's checkpoint, and the log beside it, which changes by transitions alone.
@@ -62,23 +65,18 @@ PACKAGES = {
     "wal_sink": "spark publish progress",
     # What production does not install: each needs an extra. The command `demo` imports the demo when it runs.
     "testing": "publish flush wal checkpoint targets targets.sql protocol model state_backends",
-    "demo": "wal_sink testing spark publish targets targets.cassandra targets.kafka targets.postgresql"
-    " targets.sqlalchemy targets.delta targets.iceberg wal model",
+    "demo": f"wal_sink testing spark publish targets {' '.join(IN_DEMO)} wal model",
     "cli": "demo admin publish metrics progress wal targets",
 }
 
 OUTSIDE = {
+    **{module: f"{name} demo" for name, info in TARGETS.items() for module in info.client},
     "pyspark": "spark demo",
     "py4j": "spark.internals",  # undocumented names of Spark have one place
     "cassandra": "targets.cassandra demo",
     "prometheus_client": "metrics",
-    "psycopg": "targets.postgresql demo",
-    "pgpq": "targets.postgresql",
-    "confluent_kafka": "targets.kafka demo",
-    "deltalake": "targets.delta demo",
     "sqlalchemy": "targets.sqlalchemy targets.iceberg demo",
     "duckdb": "targets.sqlalchemy",
-    "pyiceberg": "targets.iceberg demo",
     "fsspec": "state_backends",
     "numpy": "targets.cassandra testing",
     "pytest": "testing",

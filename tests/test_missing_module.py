@@ -21,7 +21,8 @@ from wal_sink.flush.tasks import FlushTask
 from wal_sink.flush.window import Window
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.spark.errors import failure_in
-from wal_sink.targets.client import CLIENTS, importing
+from wal_sink.target_info import OWN
+from wal_sink.targets.client import importing
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.wal.store import LogStore
 
@@ -105,7 +106,7 @@ def test_an_extra_is_not_blamed_for_another_module(missing: str) -> None:
 def test_each_extra_brings_its_clients() -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
     found = packages_distributions()
-    for target, modules in CLIENTS.items():
-        brought = {re.split(r"[\[><=]", each)[0] for each in extras[target]}
-        for module in modules:
+    for info in OWN.values():
+        brought = {re.split(r"[\[><=]", each)[0] for each in extras.get(info.name, ())}
+        for module in info.client:
             assert brought & {each.lower() for each in found[module]}, module

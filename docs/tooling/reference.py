@@ -18,16 +18,9 @@ from wal_sink.cli.main import app
 from wal_sink.cli.options import option_groups
 from wal_sink.errors import EXIT_CODES, WalSinkError
 from wal_sink.metrics.prometheus import Metrics
+from wal_sink.target_info import OWN
 
-TITLES = {
-    "": "Every query",
-    "cassandra": "Cassandra",
-    "delta": "Delta Lake",
-    "iceberg": "Apache Iceberg",
-    "kafka": "Kafka",
-    "postgresql": "PostgreSQL",
-    "sql": "SQL databases by SQLAlchemy",
-}
+TITLES = {"": "Every query"} | {name: info.title for name, info in OWN.items()}
 
 
 def options() -> str:

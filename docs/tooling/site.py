@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from docs.tooling.reference import GENERATED
+from wal_sink.target_info import OWN
 
 ROOT = Path(__file__).parents[2]
 
@@ -143,6 +144,17 @@ def broken_links(site: Path) -> list[str]:
     return broken
 
 
+_PAGES = "    # site.py puts the page of each target here.\n"
+
+
+def settings() -> str:
+    """Return the settings of the site, with the pages of all targets in its menu."""
+    text = (ROOT / "docs" / "tooling" / "zensical.toml").read_text(encoding="utf-8")
+    pages = "".join(f'    {{ "{info.title}" = "{info.name}.md" }},\n' for info in OWN.values())
+    assert _PAGES in text
+    return text.replace(_PAGES, pages)
+
+
 def build(folder: Path) -> Path:
     """Build the site in a folder, which is emptied first; return the folder to publish.
 
@@ -151,7 +163,7 @@ def build(folder: Path) -> Path:
     """
     shutil.rmtree(folder, ignore_errors=True)
     assemble(folder / "pages")
-    shutil.copyfile(ROOT / "docs" / "tooling" / "zensical.toml", folder / "zensical.toml")
+    (folder / "zensical.toml").write_text(settings(), encoding="utf-8")
     shutil.copyfile(ROOT / "docs" / "tooling" / "extra.css", folder / "pages" / "extra.css")
     command = [sys.executable, "-m", "zensical", "build", "--clean"]
     subprocess.run(  # noqa: S603 -- of this environment

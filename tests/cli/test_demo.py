@@ -21,7 +21,7 @@ from wal_sink.demo.queries import epochs
 from wal_sink.demo.report import Death, Report, comparison, report
 from wal_sink.demo.stores import Stores
 from wal_sink.errors import OptionError
-from wal_sink.targets.client import CLIENTS
+from wal_sink.target_info import OWN
 
 FLIGHTS = 720
 COMMAND = [str(Path(sys.executable).with_name("wal-sink"))]
@@ -134,7 +134,7 @@ def test_the_application_writes_to_one_target_or_several() -> None:
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """And that of the demo, in one command."""
-    monkeypatch.setitem(CLIENTS, "sql", ("no_such_client",))
+    monkeypatch.setitem(OWN, "sql", OWN["sql"]._replace(client=("no_such_client",)))
     _check(["delta"], Path("a.svg"), None)
     with pytest.raises(OptionError, match="needs no_such_client") as refused:
         _check(["delta", "sql"], Path("a.svg"), None)

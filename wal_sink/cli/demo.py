@@ -19,7 +19,7 @@ from rich.table import Table
 from wal_sink.cli.arguments import AsJson, whole_number
 from wal_sink.cli.terminal import document, output, reddened
 from wal_sink.errors import OptionError
-from wal_sink.targets.client import CLIENTS
+from wal_sink.target_info import OWN
 from wal_sink.targets.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
 
     :raises OptionError: naming the option.
     """
-    of_stores = {target: CLIENTS[target] for target in targets if target in CLIENTS}
+    of_stores = {name: OWN[name].client for name in targets if OWN[name].client}
     needed = [*_NEEDED, *(package for packages in of_stores.values() for package in packages)]
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:

@@ -1,7 +1,7 @@
 """What the demo needs of a store, which ones it has, and those of one demo: `--targets cassandra,iceberg`.
 
 One query fills all of them. The flush pauses at the first to be killed, and the first has the control.
-A new store is one module with one class, and its name in `STORES`.
+A new store is one module with one class.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -20,6 +21,7 @@ from pyspark.sql import DataFrame, Row
 from wal_sink.demo.queries import CONTROL, FLIGHTS, Query
 from wal_sink.model.ledger import LedgerRow, ledger_key
 from wal_sink.options import parse
+from wal_sink.target_info import OWN
 from wal_sink.targets.registry import target_type
 
 Half = Callable[[], None]
@@ -107,7 +109,7 @@ class RowStore(Store):
         """Write rows, at least one, by the plain driver."""
 
 
-STORES = ("cassandra", "postgresql", "kafka", "sql", "delta", "iceberg")
+STORES = tuple(name for name in OWN if find_spec(f"wal_sink.demo.{name}"))
 """Names of targets; the store of each is the class of its name, in the module of its name."""
 
 ALONE = ("kafka",)

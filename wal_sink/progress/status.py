@@ -18,6 +18,7 @@ from wal_sink.options import lowered, options_of
 from wal_sink.progress.backlog import backlog_of
 from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport, age_s, is_alive, read_report
 from wal_sink.protocol.state import named_target, refuse_other_place
+from wal_sink.target_info import OWN
 from wal_sink.text import counted, printable
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.refused import listed
@@ -449,7 +450,7 @@ def _together(targets: Sequence[Status], slowest: Status, given_up: tuple[str, .
 def _writes_to(target: str, options: Mapping[str, str]) -> str:
     """Return where a run writes, by its options."""
     own = options_of(target, options) if "targets" in options else options
-    names = ("table", "topic", "delta.path")
-    place = next((own[name] for name in names if own.get(name)), "")
-    place = ".".join(filter(None, (own.get("keyspace"), place)))
+    info = OWN.get(own.get("target", ""))
+    location = info.location if info else ("table",)
+    place = ".".join(own[name] for name in location if own.get(name))
     return ", ".join(filter(None, (own.get("target"), place)))

@@ -5,23 +5,14 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from wal_sink.errors import OptionError, TargetUnavailable, WalSinkError
 from wal_sink.model.plan import Plan
+from wal_sink.target_info import OWN
 from wal_sink.targets.base import ErrorClass, Session, Target
-
-CLIENTS = {
-    "postgresql": ("psycopg", "pgpq"),
-    "kafka": ("confluent_kafka",),
-    "sql": ("sqlalchemy",),
-    "delta": ("deltalake",),
-    "iceberg": ("pyiceberg", "pyiceberg_core"),
-}
-"""The modules that the extra of each target brings."""
 
 _WHERE = {
     True: "the driver of Spark, its executors and every flusher run",
@@ -41,7 +32,7 @@ def importing(target: type[Target] | Target) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if str(error.name).partition(".")[0] not in CLIENTS[name]:
+        if name not in OWN or str(error.name).partition(".")[0] not in OWN[name].client:
             raise
         raise OptionError(
             f"Option target is {name}, and {error.name} is not installed.",
@@ -82,17 +73,9 @@ def shortly(error: Exception) -> str:
 class ClientTarget(Target):
     """A target whose modules are loaded when they are needed: tasks that publish never load its client.
 
-    Each of the four is `module:name`, and set on the class.
+    `check` imports a module without the client; the methods below import those with it.
     """
 
-    agrees: ClassVar[str]
-    """Makes the plan, of options, schema, key and `changes`: whether what options ask for is made."""
-    checks: ClassVar[str]
-    """Checks a batch by a plan; in a module without the client."""
-    connects: ClassVar[str]
-    """The class of a session, made of options and the key of the ledger row."""
-    classifies: ClassVar[str]
-    """Says what an error means."""
     to_correct: ClassVar[str]
     """What to do about a refusal at the start."""
     to_reach: ClassVar[str]
@@ -103,6 +86,17 @@ class ClientTarget(Target):
     def place(self) -> str:
         """What answers, as errors name it."""
 
+    @abstractmethod
+    def agree(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
+        """Make the plan.
+
+        :param changes: True: make what options ask for.
+        """
+
+    @abstractmethod
+    def session_type(self) -> Callable[[Any, str], Session]:
+        """Import and return the class of a session, made of options and the key of the ledger row."""
+
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with what is there, and make what options ask for."""
         return self._agreed(schema, key, changes=True)
@@ -112,30 +106,17 @@ class ClientTarget(Target):
         return self._agreed(schema, key, changes=False)
 
     def _agreed(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
-        agree = self._loaded(self.agrees)
+        self.load()
         with explained(self.classify, self.place, self.to_correct, self.to_reach):
-            found: Plan = agree(self.options, schema, key, changes=changes)
-        return found
-
-    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to the target's types, and refuse what would not be the same there."""
-        return self._loaded(self.checks)(batch, plan)
+            return self.agree(schema, key, changes=changes)
 
     def load(self) -> None:
         """Import the client."""
-        self._loaded(self.connects)
+        with importing(self):
+            self.session_type()
 
     def connect(self, query_id: str) -> Session:
         """Make a session; it connects when it is used."""
-        made: Session = self._loaded(self.connects)(self.options, query_id)
-        return made
-
-    def classify(self, error: Exception) -> ErrorClass:
-        """Take what does not answer, and a commit that met another one, for errors that pass."""
-        kind: ErrorClass = self._loaded(self.classifies)(error)
-        return kind
-
-    def _loaded(self, place: str) -> Any:
-        module, _, name = place.partition(":")
         with importing(self):
-            return getattr(import_module(module), name)
+            session = self.session_type()
+        return session(self.options, query_id)

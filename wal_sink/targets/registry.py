@@ -14,32 +14,22 @@ from operator import attrgetter
 from typing import Any
 
 from wal_sink.errors import OptionError
+from wal_sink.target_info import OWN
 from wal_sink.targets.base import INTERFACE, Target
 from wal_sink.targets.names import did_you_mean
 
 GROUP = "wal_sink.targets"
 """The group of entry points: `name = "module:Class"`."""
 
-_OWN = {
-    "cassandra": "wal_sink.targets.cassandra:CassandraTarget",
-    "postgresql": "wal_sink.targets.postgresql:PostgresqlTarget",
-    "kafka": "wal_sink.targets.kafka:KafkaTarget",
-    "sql": "wal_sink.targets.sqlalchemy:SqlAlchemyTarget",
-    "delta": "wal_sink.targets.delta:DeltaTarget",
-    "iceberg": "wal_sink.targets.iceberg:IcebergTarget",
-}
-"""Known without metadata, which a checkout on the path has not, and which takes time to read. No other
-distribution can take one of these names."""
-
 
 def is_installed(name: str) -> bool:
-    """Whether a target is registered under this name by what is installed here; `module:Class` is not."""
-    return name in _OWN or name in _registered()
+    """Return True if what is installed here has a target of this name; `module:Class` is none."""
+    return name in OWN or name in _registered()
 
 
 def installed() -> list[str]:
     """Return the names of all targets that are registered here, those of this package first."""
-    return list({**_OWN, **_registered()})
+    return list(OWN | _registered())
 
 
 @functools.cache
@@ -52,8 +42,8 @@ def target_type(name: str) -> type[Target]:
     :raises OptionError: there is none of that name, it cannot be imported, or it is not a `Target` of this
         interface.
     """
-    if name in _OWN:
-        return _load(name, _OWN[name])
+    if name in OWN:
+        return _load(name, OWN[name].place)
     if ":" in name:
         return _load(name, name)
     known = _registered()
@@ -70,8 +60,8 @@ def _registered() -> dict[str, str]:
     """Read the metadata of all that is installed; return `module:Class` by name."""
     from importlib.metadata import entry_points  # noqa: PLC0415 -- email and csv, for other names than ours
 
-    found = {point.name: f"{point.module}:{point.attr}" for point in entry_points(group=GROUP)}
-    return found | _OWN
+    places = {point.name: f"{point.module}:{point.attr}" for point in entry_points(group=GROUP)}
+    return places | {name: info.place for name, info in OWN.items()}
 
 
 def _load(name: str, place: str) -> type[Target]:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from wal_sink.model.plan import Plan
 from wal_sink.options import Options
+from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.client import ClientTarget
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
+
+if TYPE_CHECKING:
+    from wal_sink.targets.delta.session import DeltaSession
 
 
 class DeltaTarget(ClientTarget):
@@ -20,10 +28,6 @@ class DeltaTarget(ClientTarget):
     options_type: type[Options] = DeltaOptions
     parallel_writes = True
 
-    agrees = "wal_sink.targets.delta.plan:agree"
-    checks = "wal_sink.targets.delta.columns:check"
-    connects = "wal_sink.targets.delta.session:DeltaSession"
-    classifies = "wal_sink.targets.delta.table:classify"
     to_correct = "Correct delta.path or delta.storageOptions, or the rights upon the table."
     to_reach = "See that its store can be reached from here."
 
@@ -55,3 +59,27 @@ class DeltaTarget(ClientTarget):
     def writes_to(self) -> str:
         """Return the table."""
         return self.options.path
+
+    def agree(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
+        """Compare the DataFrame with the table."""
+        from wal_sink.targets.delta.plan import agree  # noqa: PLC0415 -- the client
+
+        return agree(self.options, schema, key, changes=changes)
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Cast `batch` to the target's types, and refuse what would not be the same there."""
+        from wal_sink.targets.delta.columns import check  # noqa: PLC0415 -- pyarrow.compute
+
+        return check(batch, plan)
+
+    def session_type(self) -> type[DeltaSession]:
+        """Import the client."""
+        from wal_sink.targets.delta.session import DeltaSession  # noqa: PLC0415 -- the client
+
+        return DeltaSession
+
+    def classify(self, error: Exception) -> ErrorClass:
+        """Return what an exception of the client means."""
+        from wal_sink.targets.delta.table import classify  # noqa: PLC0415 -- the client
+
+        return classify(error)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
+from wal_sink.model.plan import Plan
 from wal_sink.options import Options
+from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.client import ClientTarget, importing
 from wal_sink.targets.iceberg.options import IcebergOptions
+
+if TYPE_CHECKING:
+    from wal_sink.targets.iceberg.session import IcebergSession
 
 
 class IcebergTarget(ClientTarget):
@@ -22,10 +28,6 @@ class IcebergTarget(ClientTarget):
     options_type: type[Options] = IcebergOptions
     parallel_writes = True
 
-    agrees = "wal_sink.targets.iceberg.plan:agree_on"
-    checks = "wal_sink.targets.iceberg.check:check"
-    connects = "wal_sink.targets.iceberg.session:IcebergSession"
-    classifies = "wal_sink.targets.iceberg.table:classify"
     to_correct = (
         "Correct table, or iceberg.catalog.type, .uri and .warehouse; or the rights upon the table."
     )
@@ -55,3 +57,27 @@ class IcebergTarget(ClientTarget):
         # What is nested there, such as auth, stays so.
         merged = merge_config(found, self.options.properties)
         return type(self)(msgspec.structs.replace(self.options, properties=merged))
+
+    def agree(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
+        """Compare the DataFrame with the table."""
+        from wal_sink.targets.iceberg.plan import agree_on  # noqa: PLC0415 -- the client
+
+        return agree_on(self.options, schema, key, changes=changes)
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Cast `batch` to the target's types, and refuse what would not be the same there."""
+        from wal_sink.targets.iceberg.check import check  # noqa: PLC0415 -- pyarrow.compute
+
+        return check(batch, plan)
+
+    def session_type(self) -> type[IcebergSession]:
+        """Import the client."""
+        from wal_sink.targets.iceberg.session import IcebergSession  # noqa: PLC0415 -- the client
+
+        return IcebergSession
+
+    def classify(self, error: Exception) -> ErrorClass:
+        """Return what an exception of the client means."""
+        from wal_sink.targets.iceberg.table import classify  # noqa: PLC0415 -- the client
+
+        return classify(error)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from wal_sink.model.plan import Plan
 from wal_sink.options import Options
+from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.client import ClientTarget
 from wal_sink.targets.kafka.options import KafkaOptions
+
+if TYPE_CHECKING:
+    from wal_sink.targets.kafka.session import KafkaSession
 
 
 class KafkaTarget(ClientTarget):
@@ -20,10 +28,6 @@ class KafkaTarget(ClientTarget):
     options_type: type[Options] = KafkaOptions
     restores_together = False  # rows and ledger are in two topics
 
-    agrees = "wal_sink.targets.kafka.plan:agree"
-    checks = "wal_sink.targets.kafka.records:check"
-    connects = "wal_sink.targets.kafka.session:KafkaSession"
-    classifies = "wal_sink.targets.kafka.topics:classify"
     to_correct = "Correct the options kafka.*."
     to_reach = "See that the brokers run, and can be reached from here."
 
@@ -46,3 +50,27 @@ class KafkaTarget(ClientTarget):
             "target": f"{self.name} at {self.options.servers}",
             "topic": f"{self.options.topic}, ledger in {self.options.ledger_of('<query id>')}",
         }
+
+    def agree(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
+        """Compare the DataFrame with the topics."""
+        from wal_sink.targets.kafka.plan import agree  # noqa: PLC0415 -- the client
+
+        return agree(self.options, schema, key, changes=changes)
+
+    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
+        """Cast `batch` to the target's types, and refuse what would not be the same there."""
+        from wal_sink.targets.kafka.records import check  # noqa: PLC0415 -- pyarrow.compute
+
+        return check(batch, plan)
+
+    def session_type(self) -> type[KafkaSession]:
+        """Import the client."""
+        from wal_sink.targets.kafka.session import KafkaSession  # noqa: PLC0415 -- the client
+
+        return KafkaSession
+
+    def classify(self, error: Exception) -> ErrorClass:
+        """Return what an exception of the client means."""
+        from wal_sink.targets.kafka.topics import classify  # noqa: PLC0415 -- the client
+
+        return classify(error)
