@@ -111,34 +111,6 @@ def open_to_others(folder: Path) -> bool:
         return False
 
 
-def refuse_foreign_links(root: Path, folder: str, safe: set[str] | None = None) -> None:
-    """Refuse a folder below `root` to which a link of another user leads.
-
-    An operator may move a folder to another disk and leave a link. But a user with whom the folder is only
-    shared could leave one to files of others, and let this process delete them.
-
-    :raises StateBackendError: a link is neither of this user, nor of the owner of `root`, nor of root.
-    """
-    path = str(root)
-    safe = set() if safe is None else safe
-    for part in filter(None, folder.split("/")):
-        path = f"{path}/{part}"
-        if path in safe:
-            continue
-        try:
-            found = os.lstat(path)
-            if stat.S_ISLNK(found.st_mode) and found.st_uid not in {
-                *(0, os.geteuid(), root.stat().st_uid)
-            }:
-                raise StateBackendError(
-                    f"{path} is a link that user {found.st_uid} has made: nothing behind it is listed or "
-                    "deleted. Remove it; if it is meant, make it as the user who runs this"
-                )
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        safe.add(path)
-
-
 def _open_new(file: str, folder: str) -> int:
     """Make a file that did not exist in a folder; return its descriptor. By text, since Path is slow."""
     shared = _shared_bits(folder) & stat.S_IRGRP
@@ -330,11 +302,8 @@ class LocalBackend(StateBackend):
         """See `StateBackend.delete`. Folders that become empty go as well."""
         # Not fsspec's rm(): it raises for what is missing, and syncs nothing.
         # Names of many small files: Path would take longer than the system does.
-        touched, safe = set[str](), set[str]()
-        objects = [check_path(path) for path in paths]
-        for folder in {path.rpartition("/")[0] for path in objects}:
-            refuse_foreign_links(self._root, folder, safe)
-        for path in objects:
+        touched = set[str]()
+        for path in [check_path(path) for path in paths]:
             try:
                 with suppress(FileNotFoundError):
                     os.unlink(f"{self._place}{path}")  # noqa: PTH108 - see above
@@ -419,7 +388,6 @@ class LocalBackend(StateBackend):
         while folders:
             folder = folders.pop()
             try:
-                refuse_foreign_links(self._root, folder)
                 names, below = builtins.list[str](), builtins.list[str]()
                 with os.scandir(f"{self._place}{folder}".rstrip("/") or "/") as entries:
                     for entry in entries:
