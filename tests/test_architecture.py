@@ -227,7 +227,7 @@ def test_a_package_imports_what_its_row_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_row_names_what_is_imported_and_stands_above_it(name: str) -> None:
+def test_architecture_row_names_only_imports_from_rows_above(name: str) -> None:
     """So the table has no arrow that is not there, none back up, and none in a circle."""
     above = list(PACKAGES)[: list(PACKAGES).index(name)]
     for other in PACKAGES[name].split():
@@ -249,7 +249,7 @@ def test_few_import_what_is_not_ours(outside: str) -> None:
 
 
 @pytest.mark.parametrize("module", sorted(name for name in MODULES if within(name, PURE)))
-def test_what_decides_does_no_io(module: str) -> None:
+def test_pure_module_reaches_no_io(module: str) -> None:
     """Neither it nor anything of ours that it imports can reach a file, a clock or randomness."""
     assert tops(everything(module)) & IMPURE == set()
 
@@ -262,7 +262,7 @@ def test_progress_never_connects() -> None:
     assert not {name for name in reach if name == "flush" or name.startswith("targets")}
 
 
-def test_there_are_no_circles_among_modules() -> None:
+def test_modules_import_without_circles() -> None:
     """Every module can be read after those that it imports; the lazy `__init__` aside."""
     graph = {
         module: {name for name in imports(module) if name in MODULES and name != "wal_sink"}
@@ -275,7 +275,7 @@ def test_there_are_no_circles_among_modules() -> None:
 
 
 @pytest.mark.parametrize("parent", sorted({name.rpartition(".")[0] for name in MODULES} - {""}))
-def test_there_are_no_circles_within_a_package(parent: str) -> None:
+def test_package_imports_without_circles(parent: str) -> None:
     """Neither among its modules nor among the packages in it, each taken as a whole."""
     assert circle(children(parent)) == []
 

@@ -145,7 +145,7 @@ UNUSED = {"cassandra", "rich", "typer", "click", "sqlglot", "prometheus_client",
 
 
 @pytest.mark.parametrize("name", ["kafka", "delta", "postgresql"])
-def test_an_executor_imports_the_client_of_its_own_target_alone(name: str) -> None:
+def test_executor_imports_only_the_client_of_its_target(name: str) -> None:
     """All that a task or a flush job imports for this target, even if it connects."""
     modules = sorted(
         f"wal_sink.targets.{name}.{path.stem}"

@@ -143,7 +143,7 @@ def test_strings_become_values() -> None:
     assert (got.name, got.count, got.ratio, got.strict) == ("7", 9, 2.0, True)
 
 
-def test_what_another_struct_declares_is_left_to_it() -> None:
+def test_option_of_another_struct_is_ignored() -> None:
     """The sink and its target each take their own from one set of options."""
     assert parse(GIVEN | {"name": "x"}, Sample) == Sample(name="x")
 
@@ -175,7 +175,7 @@ class Secret(Options, frozen=True, kw_only=True):
     )
 
 
-def test_of_a_secret_the_value_is_not_told() -> None:
+def test_refused_secret_is_not_shown() -> None:
     """Though it does not fit."""
     with pytest.raises(OptionError, match=r"sample\.pin cannot have this value") as caught:
         parse({"sample.pin": "12x4"}, Secret)
@@ -287,7 +287,7 @@ def test_several_options_of_other_clients_are_named_at_once() -> None:
 @pytest.mark.parametrize(
     "typed", ["kafka.metadata.max.age.ms", "kafka.reconnect.backoff", "kafka.zzz"]
 )
-def test_an_option_far_from_all_of_a_target_is_not_guessed(typed: str) -> None:
+def test_option_unlike_any_of_the_target_is_not_guessed(typed: str) -> None:
     """A name of librdkafka's that the sink does not have."""
     with pytest.raises(OptionError, match=f"Unknown option {typed}") as caught:
         configure(KAFKA | {typed: "1"})
@@ -314,7 +314,7 @@ def test_the_value_of_an_unknown_option_is_not_shown() -> None:
 # --- secrets --------------------------------------------------------------------------------------
 
 
-def test_public_has_no_secret_and_nothing_that_was_not_given() -> None:
+def test_public_options_have_no_secrets_and_no_defaults() -> None:
     """What a run's claim keeps in the log: names as users write them, values as text."""
     assert public(Sample(name="Ann", key="Geheim", count=4)) == {
         "name": "Ann",
@@ -324,7 +324,7 @@ def test_public_has_no_secret_and_nothing_that_was_not_given() -> None:
     }
 
 
-def test_what_is_public_is_read_back() -> None:
+def test_public_options_are_read_back() -> None:
     """The claim has the options to start the query with again."""
     sample = Sample(name="Ann", count=4, strict=True)
     assert parse(public(sample), Sample) == sample
@@ -393,14 +393,14 @@ def test_durations_and_sizes_take_a_suffix(
         ("wal.maxBytes", "0.3b", "a number of bytes"),
     ],
 )
-def test_what_is_no_duration_or_size_is_quoted(option: str, written: str, takes: str) -> None:
+def test_wrong_duration_or_size_is_quoted(option: str, written: str, takes: str) -> None:
     with pytest.raises(OptionError) as refused:
         parse({"checkpointLocation": "/c", option: written}, SinkOptions)
     assert repr(written) in str(refused.value)
     assert takes in str(refused.value)
 
 
-def test_an_option_that_is_given_by_columns_is_named_in_any_case() -> None:
+def test_option_by_column_is_named_in_any_case() -> None:
     """Spark passes names in lower case, Python as they are typed; without a column it is no option."""
     for written in ("iceberg.catalog.S3.Region", "ICEBERG.CATALOG.s3.region"):
         found = named(written, ["table", "iceberg.catalog.<column>"])

@@ -113,7 +113,7 @@ def test_a_removed_flag_with_a_value_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert run("options", "delta").exit_code == 0
 
 
-def test_every_way_out_is_one_sentence_or_more_in_a_line() -> None:
+def test_remedy_of_a_removed_option_is_whole_sentences() -> None:
     for row, instead in (removed.OPTIONS | removed.COMMANDS).items():
         assert instead.strip() == instead, row
         assert "\n" not in instead, row

@@ -90,7 +90,9 @@ def test_each_target_has_its_options() -> None:
         (GIVEN | {"orders.target": "lake"}, "Target orders: Option target is lake", "cassandra"),
     ],
 )
-def test_what_does_not_fit_is_refused(given: dict[str, str], what: str, remedy: str) -> None:
+def test_option_that_does_not_fit_several_targets_is_refused(
+    given: dict[str, str], what: str, remedy: str
+) -> None:
     """And the remedy has the option's whole name, or the one that was meant."""
     with pytest.raises(OptionError) as caught:
         configure(given)

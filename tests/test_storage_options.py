@@ -53,7 +53,7 @@ def configured(checkpoint: str, **more: object) -> Configuration:
         ),
     ],
 )
-def test_whose_options_open_what(
+def test_checkpoint_and_log_open_with_their_own_options(
     checkpoint: str, options: dict[str, object], expected: tuple[object, object]
 ) -> None:
     """Each has its own; the checkpoint's default to the log's in one kind of store."""
@@ -79,7 +79,7 @@ def test_two_accounts_in_one_kind_of_store() -> None:
     assert options_for("file:///aside", location.stores) == {}
 
 
-def test_a_checkpoint_inside_the_folder_of_logs_has_its_own_options() -> None:
+def test_checkpoint_inside_the_log_folder_has_own_options() -> None:
     """The folder that is nearest counts; one folder cannot have two sets."""
     options = {"wal__storageOptions": KEYS, "checkpoint__storageOptions": OTHER}
     location = configured("s3://b/logs/ck", wal__location="s3a://b/logs", **options).location
@@ -102,7 +102,7 @@ def test_checkpoint_and_log_are_found_under_hadoops_url() -> None:
 
 @pytest.mark.parametrize("name", ["wal__storageOptions", "checkpoint__storageOptions"])
 @pytest.mark.parametrize("text", ['{"secret": "Geheim"', '["Geheim"]', '"Geheim"', "Geheim", "7"])
-def test_what_is_no_json_object_is_refused(name: str, text: str) -> None:
+def test_storage_options_without_json_object_are_refused(name: str, text: str) -> None:
     """By the option's name, and nothing of the text is shown, however far one looks."""
     with pytest.raises(OptionError, match=name.replace("__", ".")) as caught:
         configured("s3://b/ck", **{name: text})
@@ -165,7 +165,7 @@ def test_storage_options_travel() -> None:
         ("ftp://host/ck", "'ftp'"),
     ],
 )
-def test_a_store_that_cannot_be_used_is_refused_by_the_option(url: str, reason: str) -> None:
+def test_store_unfit_for_an_option_is_refused(url: str, reason: str) -> None:
     """With what can be used instead."""
     for options in ({"checkpoint": url}, {"checkpoint": "/ck", "wal__location": url}):
         with pytest.raises(OptionError, match=reason) as caught:
@@ -184,7 +184,7 @@ def test_a_checkpoint_in_a_bucket_needs_a_promise() -> None:
     configured("/ck", wal__location="s3://bucket/log").refuse_bucket()
 
 
-def test_a_class_of_its_own_for_checkpoints_needs_a_promise() -> None:
+def test_checkpoint_store_of_a_provider_needs_a_promise() -> None:
     """Of a provider or a user: it may let a driver overwrite what another one has written."""
     theirs = "com.provider.CheckpointFileManager"
     with pytest.raises(OptionError, match=f"checkpointFileManagerClass is {theirs}"):

@@ -47,7 +47,7 @@ def test_query_that_goes_on_does_not_keep_the_command(world: World) -> None:
     assert world.table() == {"k": batches.next - 1}
 
 
-def test_what_trying_again_cures_is_tried_again(world: World) -> None:
+def test_flush_error_that_a_try_cures_is_not_fatal(world: World) -> None:
     """And is no longer reported then."""
     world.run().batch([("a", 1)], [("b", 2)])
     faults = Faults(at=1, error=lambda: ConnectionError("busy"), matching="write")

@@ -91,7 +91,7 @@ def test_a_secret_goes_nowhere_unasked(given: dict[str, str], environment: dict[
     "environment",
     [{}, {"WAL_SINK_CASSANDRA_USERNAME": "prod"}, {"WAL_SINK_CASSANDRA_PASSWORD": ""}],
 )
-def test_without_a_secret_the_word_of_the_log_is_enough(environment: dict[str, str]) -> None:
+def test_log_without_secrets_needs_no_confirmation(environment: dict[str, str]) -> None:
     """There is nothing to be stolen, and nothing to be typed."""
     assert refused(FORGED, {}, environment) is None
 
@@ -110,7 +110,7 @@ def test_each_is_asked_for_by_itself(name: str) -> None:
     assert refused({name: value}, {name.upper(): "other"}, PASSWORD) is None
 
 
-def test_what_a_run_was_not_given_is_not_asked_for() -> None:
+def test_default_recorded_by_a_run_needs_no_confirmation() -> None:
     """A run records its defaults, too."""
     given = {"cassandra.contactPoints": "10.0.0.1", "keyspace": "ks", "table": "t"}
     recorded = public(parse(given, CassandraOptions))
@@ -118,7 +118,7 @@ def test_what_a_run_was_not_given_is_not_asked_for() -> None:
     assert refused(recorded, {"cassandra.contactPoints": "10.0.0.1"}, PASSWORD) is None
 
 
-def test_the_words_of_the_log_do_not_steer_terminal_or_shell() -> None:
+def test_log_text_is_escaped_for_terminal_and_shell() -> None:
     """They are printed, and typed again."""
     evil = "x\x1b[2J; rm -rf ~"
     error = refused({"cassandra.contactPoints": evil}, {}, PASSWORD)
@@ -169,7 +169,7 @@ def test_the_environment_holds_options_for_every_command(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("variable", "pairs"), [("nopair", ()), ("'S3CRET", ()), ("=S3CRET", ()), ("", ["S3CRET"])]
 )
-def test_what_is_no_pair_is_refused_and_not_shown(
+def test_option_without_equals_sign_is_refused_and_not_shown(
     monkeypatch: pytest.MonkeyPatch, variable: str, pairs: list[str]
 ) -> None:
     monkeypatch.setenv(OPTIONS_VARIABLE, variable)

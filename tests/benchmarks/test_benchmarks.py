@@ -31,7 +31,7 @@ SHAPES: tuple[Name, ...] = ("grouped", "interleaved", "scattered", "narrow")
 @pytest.mark.cassandra
 @pytest.mark.parametrize("per_batch", [pytest.param(1, marks=pytest.mark.test_all), 7])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_the_server_s_limit_sends_is_what_the_check_expects(
+def test_raw_client_writes_the_rows_that_the_check_expects(
     cassandra: Node, shape: Name, per_batch: int
 ) -> None:
     """Hand-made frames, read back through the driver: every shape, single rows and batches."""
@@ -97,7 +97,7 @@ def test_the_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
     assert "targets met" in done.stdout
 
 
-def test_what_the_long_run_leaves_in_its_table() -> None:
+def test_long_run_leaves_the_newest_row_of_each_key() -> None:
     """Of each key the newest row, before and after all keys are there; by hand on few keys."""
     for streamed in (0, 3, stream.KEYS, stream.KEYS + 5):
         values = np.arange(max(0, streamed - stream.KEYS), streamed)

@@ -93,7 +93,7 @@ def test_each_new_file_is_noticed_once(tmp_path: Path) -> None:
         assert not commit_watcher.has_new_commit()
 
 
-def test_two_files_within_one_tick_of_the_clock_are_both_seen(tmp_path: Path) -> None:
+def test_watcher_sees_two_files_of_one_clock_tick(tmp_path: Path) -> None:
     """The folder has the same time of change after both."""
     commit_watcher = CommitWatcher(f"file://{tmp_path}")
     commit(tmp_path, "0")
@@ -116,7 +116,7 @@ def test_a_quiet_folder_is_not_listed(tmp_path: Path) -> None:
     assert not commit_watcher.has_new_commit(), "as if nothing had changed"
 
 
-def test_where_each_look_costs_a_request_there_is_none() -> None:
+def test_watcher_of_a_bucket_sends_no_requests() -> None:
     """The event, and a look now and then, have to do."""
     commit_watcher = CommitWatcher("s3://bucket/checkpoint")
     assert not commit_watcher.can_watch
@@ -178,7 +178,7 @@ def test_a_folder_that_comes_late_or_anew_is_watched(tmp_path: Path, waits: Wait
     assert waiting.found
 
 
-def test_what_the_system_does_not_tell_is_found_by_looking(
+def test_watcher_reads_a_replaced_folder_without_event(
     tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the folder that has taken the place of the one that is watched the system tells nothing."""

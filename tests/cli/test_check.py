@@ -159,7 +159,7 @@ def test_an_option_that_does_not_fit(
     [VariantType(), ArrayType(VariantType()), YearMonthIntervalType()],
     ids=DataType.simpleString,
 )
-def test_a_type_that_python_does_not_get_as_it_is(spark_type: DataType) -> None:
+def test_type_that_python_reads_otherwise_is_refused(spark_type: DataType) -> None:
     """A variant would be written as a struct of its bytes, or as JSON of them."""
     with pytest.raises(errors.SchemaMismatch, match=f"v is .*{spark_type.simpleString()}"):
         arrow_schema(StructType([StructField("k", LongType()), StructField("v", spark_type)]))

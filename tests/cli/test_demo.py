@@ -99,7 +99,7 @@ def test_each_row_once_and_the_control_has_doubles(
 
 
 @pytest.mark.parametrize("inline_from", [None, 0], ids=["files", "inline"])
-def test_what_a_kill_leaves_is_read_from_files_and_manifests(
+def test_rows_left_by_a_kill_are_counted(
     world: World, tmp_path: Path, inline_from: int | None
 ) -> None:
     """A small segment is no file: its task has it until the manifest does."""
@@ -155,7 +155,9 @@ def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> N
         (["--flight", "3000"], "--flight"),
     ],
 )
-def test_what_would_fail_later_is_refused(tmp_path: Path, arguments: list[str], named: str) -> None:
+def test_demo_option_that_would_fail_later_is_refused(
+    tmp_path: Path, arguments: list[str], named: str
+) -> None:
     """At once, by exit code 2, naming the option."""
     (tmp_path / "something").touch()
     done = wal_sink("demo", *arguments, folder=tmp_path)
@@ -197,7 +199,7 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
         (outcome("abc", "abcx", deaths=2), "flushed"),
     ],
 )
-def test_when_the_demo_fails(found: Report, problem: str | None) -> None:
+def test_demo_with_wrong_rows_fails(found: Report, problem: str | None) -> None:
     """A row missing, one too many, no ghost in the control, a window that was not hit."""
     if problem is None:
         assert found.problems == []

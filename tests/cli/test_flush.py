@@ -31,7 +31,7 @@ def at_once(job: Job) -> None:
     batches(job, 5)
 
 
-def test_what_is_pending_is_flushed_once(job: Job) -> None:
+def test_pending_epoch_is_flushed_once(job: Job) -> None:
     done = job.command("flush").document
     assert (done["epochs"], done["rows"], done["flushed"], done["pending_epochs"]) == (3, 6, 4, 0)
     assert done["bytes"] > 0

@@ -91,7 +91,7 @@ def was_called(attacker: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda each: each[0])
-def test_the_password_goes_to_no_host_that_only_the_log_names(
+def test_password_is_sent_to_no_host_from_the_log(
     forged: Path,
     attacker: socket.socket,
     arguments: tuple[str, ...],
@@ -132,7 +132,7 @@ def test_without_a_secret_nothing_is_asked(forged: Path, attacker: socket.socket
     assert (done.code, was_called(attacker)) == (4, True), done.out
 
 
-def test_what_reads_the_log_alone_asks_nothing(
+def test_command_that_reads_the_log_alone_asks_nothing(
     forged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is sent anywhere."""

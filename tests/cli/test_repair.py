@@ -314,7 +314,7 @@ def test_target_that_is_down_changes_nothing(job: Job) -> None:
         ("adopt", "--wal", "nowhere"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(job: Job, arguments: tuple[str, ...]) -> None:
+def test_repair_that_cannot_be_meant_is_refused(job: Job, arguments: tuple[str, ...]) -> None:
     """By exit code 2, without a change."""
     before = job.state
     assert job.refused(*arguments, "--yes") == (2, "OptionError")

@@ -134,7 +134,7 @@ def test_a_pipe_gets_whole_lines(
     assert "word " * 99 in printed
 
 
-def test_the_bar_shows_how_much_of_the_backlog_is_gone() -> None:
+def test_progress_bar_shows_the_flushed_part_of_the_backlog() -> None:
     """Of the most that has waited since the watch began."""
     backlog = BacklogBar()
     drained = msgspec.structs.replace(STATUS, pending_rows=0)

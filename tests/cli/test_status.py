@@ -158,7 +158,7 @@ def test_deleted_checkpoint_names_the_stand_in_for_it(world: World, tmp_path: Pa
         (["checkpoint", "--option", "s3cret"], 2, "OptionError"),
     ],
 )
-def test_what_is_not_there_is_refused(
+def test_status_of_a_missing_place_is_refused(
     world: World, tmp_path: Path, arguments: list[str], code: int, error: str
 ) -> None:
     """No checkpoint, no log, no option: the error's exit code, and its document."""

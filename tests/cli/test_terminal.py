@@ -51,7 +51,7 @@ def test_texts_of_a_log_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[
         assert steering not in printed.out + printed.err + logged
 
 
-def test_what_a_store_raises_is_an_error_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_error_is_an_error_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     """Also of a place that is neither log nor checkpoint, such as a folder to export to."""
     with pytest.raises(typer.Exit) as ended, output(as_json=True):
         raise PermissionError("/aside")

@@ -56,7 +56,7 @@ class CommittingTarget(SqliteTarget):
         return sqlite3.connect(self.options.path, isolation_level=None)
 
 
-def test_a_ledger_that_keeps_what_is_rolled_back_is_refused(path: Path) -> None:
+def test_ledger_that_ignores_rollback_is_refused(path: Path) -> None:
     """Before the first row: rows and ledger row would not change together. Nothing stays of the trial."""
     with pytest.raises(SchemaMismatch, match="stays after ROLLBACK") as caught:
         CommittingTarget(options(path)).plan(PRICES, "key")
@@ -129,7 +129,7 @@ class CoarseTarget(ReadingTarget):
 @pytest.mark.parametrize(
     ("target", "kind"), [(ReadingTarget, TargetUnavailable), (CoarseTarget, SchemaMismatch)]
 )
-def test_a_ledger_that_cannot_be_created_comes_with_its_ddl(
+def test_ledger_that_cannot_be_created_is_named_with_ddl(
     path: Path, target: type[SqlTarget], kind: type[Exception]
 ) -> None:
     """Whatever the driver's class of error: an operator with more rights runs the statement."""
@@ -141,7 +141,7 @@ def test_a_ledger_that_cannot_be_created_comes_with_its_ddl(
 
 
 @pytest.mark.parametrize("call", ["plan", "dry_plan", "connect"])
-def test_a_database_that_refuses_is_told_with_what_to_do(tmp_path: Path, call: str) -> None:
+def test_database_that_refuses_is_named_with_a_remedy(tmp_path: Path, call: str) -> None:
     """Not as a bare error of the driver."""
     path = tmp_path / "shop.db"
     path.write_bytes(b"no database" * 1_000)
@@ -175,7 +175,7 @@ def test_a_misfit_names_what_to_write(path: Path, field: pa.Field, said: str) ->
         SqliteTarget(options(path)).plan(pa.schema([field]), "key")
 
 
-def test_a_value_that_the_database_does_not_hold_is_refused_in_the_task(path: Path) -> None:
+def test_value_outside_the_database_type_is_refused_in_tasks(path: Path) -> None:
     """It is named with its column and its row; SQLite would have stored it as null."""
     target = SqliteTarget(options(path))
     plan = target.plan(PRICES, "key")
@@ -199,7 +199,7 @@ class DatedTarget(SqliteTarget):
         return None
 
 
-def test_a_date_that_the_driver_cannot_get_is_refused_in_the_task(path: Path) -> None:
+def test_date_outside_the_driver_range_is_refused_in_tasks(path: Path) -> None:
     """In the flush it would stand for ever: Spark has years to 294247, Python to 9999."""
     schema = pa.schema([("Id", pa.date32())])
     target = DatedTarget(options(path))

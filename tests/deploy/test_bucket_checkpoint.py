@@ -120,7 +120,7 @@ def test_kills_and_lost_answers(s3: S3, tmp_path: Path, counted: Counted) -> Non
     )
 
 
-def test_why_two_drivers_are_refused(s3: S3, tmp_path: Path) -> None:
+def test_second_driver_overwrites_a_plan_in_a_bucket(s3: S3, tmp_path: Path) -> None:
     """The older one overwrites what the newer one has planned: who restarts then would read from there."""
     query = Query(s3, "plain", tmp_path)
     with query.start() as driver:

@@ -99,7 +99,7 @@ class TestEmulated:
         assert backend.list() == ["a"]
 
     @pytest.mark.parametrize("other", [b"other", LARGE], ids=["small", "large"])
-    def test_one_of_two_creators_wins_while_an_output_is_open(
+    def test_creator_beside_an_open_output_wins_or_loses_whole(
         self, backend: StateBackend, other: bytes
     ) -> None:
         """The condition holds at the end of an upload. To Azurite a name with sent blocks is taken before."""
@@ -130,9 +130,7 @@ class TestEmulated:
         counted(Row(store.name, store.version, "races of 3 for objects in parts", 4, len(winners)))
         assert winners == paths
 
-    def test_a_killed_writer_of_a_large_output_leaves_no_object(
-        self, backend: StateBackend
-    ) -> None:
+    def test_killed_writer_of_a_large_output_leaves_no_object(self, backend: StateBackend) -> None:
         """To Azurite its name is taken, until Azure deletes the blocks: an error, and no loss."""
         context = multiprocessing.get_context("forkserver")
         reached = context.Event()

@@ -171,7 +171,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_why_not_removable_says_what_delta_rs_removes(tmp_path: Path, spelling: str) -> None:
+def test_delta_rs_removes_only_files_named_by_itself(tmp_path: Path, spelling: str) -> None:
     """If delta-rs removes by the path of the log one day, the check goes."""
     table, path = tmp_path / "t", f"c=a{spelling}z/part-0.parquet"
     schema = partitioned(table, "c")

@@ -52,7 +52,7 @@ def path(tmp_path: Path, request: pytest.FixtureRequest) -> str:
     return made
 
 
-def test_rows_are_added_and_replaced_under_the_names_of_files(path: str) -> None:
+def test_rows_of_renamed_columns_are_added_and_replaced(path: str) -> None:
     Query(path).add(rows("a", "b", a=1))
     (file,) = Path(path).rglob("*.parquet")
     stored = pq.read_schema(file)

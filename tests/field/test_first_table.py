@@ -135,7 +135,7 @@ SERIAL = {
     ],
 )
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_serial_key_beside_a_unique_column_has_a_way_out(
+def test_serial_key_beside_a_unique_column_has_a_remedy(
     name: str, mode: str, request: pytest.FixtureRequest
 ) -> None:
     """Append says what works, and upsert the same."""

@@ -66,7 +66,7 @@ def test_the_option_that_the_refusal_names_partitions_the_table(
     assert table.count() == 2
 
 
-def test_of_two_queries_that_start_at_once_one_is_refused(
+def test_partitioned_query_started_beside_another_is_refused(
     spark: SparkSession, rows: DataFrame, tmp_path: Path
 ) -> None:
     """Each by its own writer, in a thread of its own."""

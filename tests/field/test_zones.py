@@ -58,7 +58,7 @@ def in_zone(spark: SparkSession, zone: str) -> Iterator[SparkSession]:
     ("zone", "by_format"),
     [("UTC+01:00", True), pytest.param("GMT+8", False, marks=pytest.mark.test_all)],
 )
-def test_a_session_in_such_a_zone_writes_and_refuses_rows(
+def test_session_in_a_zone_unknown_to_python_writes_rows(
     in_zone: SparkSession,
     postgresql: Server,
     schema: str,

@@ -162,7 +162,7 @@ Flushings = Callable[..., Flushing]
 # --- when it reads --------------------------------------------------------------------------------
 
 
-def test_it_flushes_what_is_there_when_it_starts(world: World, flushing: Flushings) -> None:
+def test_loop_flushes_pending_epochs_at_its_start(world: World, flushing: Flushings) -> None:
     """What an earlier process has left; no event is needed."""
     world.run().batch([("a", 1)])
     it = flushing().start()
@@ -171,7 +171,7 @@ def test_it_flushes_what_is_there_when_it_starts(world: World, flushing: Flushin
     assert it.loop.daemon, "it must not keep the interpreter from ending"
 
 
-def test_it_flushes_when_woken(
+def test_loop_flushes_when_woken(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not before: it rests until it is woken."""
@@ -188,7 +188,7 @@ def test_it_flushes_when_woken(
     assert world.table() == {"k": 2}
 
 
-def test_it_finds_commits_by_itself(
+def test_loop_finds_commits_without_events(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events are lost in a crash, and late otherwise: the checkpoint is looked at all the same."""
@@ -201,7 +201,7 @@ def test_it_finds_commits_by_itself(
     assert world.table() == {"k": 2}
 
 
-def test_on_a_local_checkpoint_it_need_not_wait_for_the_event(
+def test_loop_on_a_local_checkpoint_notices_new_commits(
     tmp_path: Path, flushing_in: Callable[..., Flushing]
 ) -> None:
     """A new file in `commits/` is enough."""
@@ -215,7 +215,7 @@ def test_on_a_local_checkpoint_it_need_not_wait_for_the_event(
     assert world.table() == {"k": 2}
 
 
-def test_what_spark_is_about_to_checkpoint_is_synced_by_then(
+def test_epoch_is_synced_before_spark_has_checkpointed_it(
     tmp_path: Path, flushing_in: Callable[..., Flushing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As soon as something is written to `commits/`; the epoch waits for its commit all the same."""
@@ -244,7 +244,7 @@ def test_what_spark_is_about_to_checkpoint_is_synced_by_then(
 
 @pytest.mark.parametrize("operation", ["connect", "read ledger", "create ledger", "write"])
 @pytest.mark.parametrize("failures", [1, 4])
-def test_it_tries_again_and_skips_nothing(
+def test_loop_after_a_failure_skips_no_epoch(
     world: World, flushing: Flushings, operation: str, failures: int
 ) -> None:
     """Flink's hole: what failed is done before anything later, however often it fails (rule `stop`)."""
@@ -271,7 +271,7 @@ def test_it_tries_again_and_skips_nothing(
         (LIST, lambda: ZeroDivisionError("a bug"), "ZeroDivisionError", False),
     ],
 )
-def test_its_error_can_be_read_while_it_fails(
+def test_error_of_a_failing_loop_is_in_its_report(
     world: World,
     flushing: Flushings,
     operation: str,
@@ -315,7 +315,7 @@ def test_after_a_failure_it_connects_again(
     assert outage.operations.count("connect") >= 3
 
 
-def test_it_can_be_hurried(
+def test_loop_that_rests_after_failures_can_be_hurried(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller waits: it tries now, not when the pause after many failures is over."""
@@ -335,7 +335,7 @@ def hurried(it: Flushing) -> bool:
     return it.is_flushed(0)
 
 
-def test_an_error_stands_until_the_step_that_had_failed_succeeds(
+def test_error_stays_until_the_failed_step_succeeds(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that hurries the flush clears no error: where the time is over first, `status` has it."""
@@ -380,9 +380,7 @@ def test_a_step_that_is_interrupted_ends_no_error(
     assert not it.is_flushed(0)
 
 
-def test_a_caller_sees_a_try_that_fails_with_nothing_to_flush(
-    world: World, flushing: Flushings
-) -> None:
+def test_caller_gets_the_error_of_an_idle_loop(world: World, flushing: Flushings) -> None:
     """Without waiting for it, all would be flushed, and the error comes a moment later."""
     world.run().flushed_batches([("a", 1)])
     outage = Outage("read ledger", lambda: errors.TargetRefused("no such table", "Restore it."))
@@ -404,9 +402,7 @@ def test_a_caller_sees_a_try_that_fails_with_nothing_to_flush(
     assert tried.epoch == 0
 
 
-def test_who_waits_for_one_target_does_not_wait_for_a_try_at_another(
-    world: World, flushing: Flushings
-) -> None:
+def test_waiter_for_one_target_ignores_another_target(world: World, flushing: Flushings) -> None:
     """That may take long, as where the other one does not answer."""
     world.run().flushed_batches([("a", 1)])
     stalls = Outage("list ")
@@ -462,7 +458,7 @@ def test_a_query_that_never_published_ends_too(world: World, flushing: Flushings
     assert "connect" not in it.faults.operations
 
 
-def test_it_stops_though_more_is_to_be_done(world: World, flushing: Flushings) -> None:
+def test_stopped_loop_leaves_pending_epochs(world: World, flushing: Flushings) -> None:
     """After the step under way; another flusher goes on from there."""
     world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(50)))
     it = flushing().start()
@@ -473,7 +469,7 @@ def test_it_stops_though_more_is_to_be_done(world: World, flushing: Flushings) -
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_its_end_can_be_seen_though_its_process_lives(
+def test_ended_loop_is_reported_while_its_process_runs(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     """It stops while it rests or fails, without waiting for the next poll or try; an error is still told.
@@ -498,9 +494,7 @@ def test_its_end_can_be_seen_though_its_process_lives(
     assert world.table() == ({} if fails else {"a": 1})
 
 
-def test_at_its_end_it_leaves_the_word_to_another_flusher(
-    world: World, flushing: Flushings
-) -> None:
+def test_ended_loop_keeps_the_report_of_another_flusher(world: World, flushing: Flushings) -> None:
     """Of another process, or of another handle in this one; nor is it hurried any more."""
     world.run().batch([("a", 1)])
     for flusher in ("elsewhere:1", this_process()):
@@ -529,7 +523,7 @@ def test_two_loops_do_no_harm(world: World, flushing: Flushings) -> None:
     assert [it.error() for it in loops] == [None, None]
 
 
-def test_that_it_has_ended_by_a_bug_is_logged(
+def test_loop_that_ends_by_a_bug_logs_it(
     world: World,
     flushing: Flushings,
     monkeypatch: pytest.MonkeyPatch,
@@ -626,7 +620,7 @@ def test_each_step_counts_its_own_tries(
     assert counts == [1] * 6
 
 
-def test_it_says_that_it_waits(
+def test_waiting_loop_reports_its_next_try(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who looks meanwhile reads what it waits for, how often it has tried, and when the next try is."""

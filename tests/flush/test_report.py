@@ -222,7 +222,7 @@ def test_report_that_cannot_be_written_stops_nothing(
     assert f"{PATH} cannot be written" in caplog.text
 
 
-def test_run_that_is_told_to_stop_is_reported_at_once(store: LogStore) -> None:
+def test_order_to_stop_a_run_is_reported_at_once(store: LogStore) -> None:
     """A `commit()` that waits for space in another process learns it from here alone."""
     stopping = [""]
     own = Reporter(store, TARGET, Clock(), stopping=lambda: stopping[0])

@@ -47,7 +47,7 @@ def bytes_in(world: World) -> int:
 # --- what is done ---------------------------------------------------------------------------------
 
 
-def test_what_is_flushed_is_counted(world: World) -> None:
+def test_flushed_epoch_is_counted(world: World) -> None:
     batches(world)
     size = bytes_in(world)
     it = Watched(world)
@@ -87,7 +87,7 @@ def test_whatever_is_tried_again_counts_once(when: Literal["before", "after"]) -
     assert hit > 10
 
 
-def test_what_another_flusher_has_finished_is_not_counted(world: World) -> None:
+def test_window_finished_by_another_flusher_is_not_counted(world: World) -> None:
     """The sum over all processes is what is in the table."""
     batches(world)
     quick = Watched(world)
@@ -133,7 +133,7 @@ def test_errors_by_kind_and_whether_the_flush_stopped(world: World) -> None:
 # --- what is pending -----------------------------------------------------------------------------------
 
 
-def test_what_waits_is_seen_while_nothing_can_be_flushed(world: World) -> None:
+def test_pending_epochs_are_counted_while_the_target_is_down(world: World) -> None:
     batches(world)
     it = Watched(world)
     assert it.value("wal_sink_pending_epochs") == 3
@@ -192,7 +192,7 @@ def test_pending_epochs_are_counted_without_manifests(world: World) -> None:
     assert faults.operations == []
 
 
-def test_a_store_that_hangs_holds_one_of_those_who_ask(world: World) -> None:
+def test_store_that_hangs_blocks_one_scrape(world: World) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     class Hanging(Faults):
@@ -281,7 +281,7 @@ def test_a_query_that_starts_again_goes_on_counting(world: World) -> None:
 # --- the rest -------------------------------------------------------------------------------------
 
 
-def test_when_an_epoch_was_committed(tmp_path: Path) -> None:
+def test_scrape_shows_the_time_of_the_last_commit(tmp_path: Path) -> None:
     (tmp_path / "commits").mkdir()
     file = tmp_path / "commits" / "7"
     file.write_text("v1\n{}")

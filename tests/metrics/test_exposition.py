@@ -138,7 +138,7 @@ def test_a_client_that_speaks_slowly_is_dropped_in_time() -> None:
         )
 
 
-def test_a_client_that_takes_no_answer_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_reads_no_answer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that is larger than what the sockets hold."""
     monkeypatch.setattr(bounded_server, "SEND_S", 0.5)
     others = set(threading.enumerate())
@@ -163,7 +163,7 @@ def test_a_client_that_takes_no_answer_is_dropped_in_time(monkeypatch: pytest.Mo
     "request_line",
     [b"\x16\x03\x01 a TLS hello", b"GET", b"\r\n", b"GET /metrics HTTP/9.9", b"X" * 70_000],
 )
-def test_what_is_no_request_disturbs_nothing(
+def test_malformed_request_disturbs_no_other(
     request_line: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Nor does it fill the application's output."""
@@ -207,7 +207,7 @@ def threads_beside(others: set[threading.Thread]) -> int:
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
-def test_what_is_no_port_is_refused(port: int) -> None:
+def test_wrong_port_is_refused(port: int) -> None:
     with pytest.raises(OptionError, match="is no port"):
         expose(port)
 

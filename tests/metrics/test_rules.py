@@ -72,7 +72,7 @@ def test_every_metric_is_described(names: set[str]) -> None:
     assert table == {base(name) for name in names}
 
 
-def test_every_alert_says_how_bad_it_is_and_what_to_read() -> None:
+def test_alert_has_a_severity_and_a_runbook() -> None:
     """The headings that runbooks name are there."""
     assert len(rules()) >= 8
     for rule in rules():

@@ -71,7 +71,7 @@ def test_a_path_is_parsed_back(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", KEYS)
 @given(st.text())
 @settings(deadline=None, max_examples=30)
-def test_what_is_parsed_was_made_here(name: str, text: str) -> None:
+def test_parsed_path_is_made_again_from_its_parts(name: str, text: str) -> None:
     """No text has two readings: whatever is parsed is what is made of the result."""
     key = kind(name).parse(text)
     assert key is None or kind(name).path(key) == text

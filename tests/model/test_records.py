@@ -209,7 +209,7 @@ def test_every_kind_of_record_has_a_golden_file() -> None:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_golden_file_is_read_and_written_to_the_byte(name: str) -> None:
+def test_golden_file_is_read_and_written_to_the_byte(name: str) -> None:
     """What the first release wrote means the same today, and is still what is written."""
     record = GOLDEN_RECORDS[name]
     assert type(record).from_json(golden(name), "there") == record
@@ -317,7 +317,7 @@ def test_the_rows_of_a_manifest_lie_behind_its_json() -> None:
 
 
 @pytest.mark.parametrize("name", ["manifest", "manifest_with_refused_rows"])
-def test_a_manifest_that_is_all_json_has_the_digest_of_its_file(name: str) -> None:
+def test_manifest_without_rows_has_the_digest_of_its_file(name: str) -> None:
     """`sha256sum` of a manifest without rows is the digest that ledger row and state have."""
     data = golden(name)
     assert Manifest.from_file(data, "there") == (GOLDEN_RECORDS[name], digest(data))
@@ -341,7 +341,7 @@ def test_a_manifest_of_another_length_is_refused(data: bytes) -> None:
         Manifest.from_file(data, "there/x.json")
 
 
-def test_a_manifest_of_a_newer_format_says_so_whatever_is_behind_it() -> None:
+def test_manifest_of_a_newer_format_is_refused() -> None:
     """Its JSON is read alone."""
     data = msgspec.structs.replace(WITH_ROWS, format=FORMAT + 1).to_file()
     with pytest.raises(CorruptLog, match=r"has format \d") as caught:

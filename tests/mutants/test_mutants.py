@@ -121,7 +121,7 @@ def test_rows(node):
 """
 
 
-def test_a_server_that_does_not_start_has_caught_no_bug(tmp_path: Path) -> None:
+def test_server_that_does_not_start_catches_no_bug(tmp_path: Path) -> None:
     """A busy machine is to blame; any other error of a fixture is the bug's."""
     test = tmp_path / "test_rows.py"
     test.write_text(NODE.format(error="ValueError"))

@@ -74,7 +74,7 @@ def test_without_a_checkpoint_there_is_no_status(world: World) -> None:
         status(world)
 
 
-def test_a_status_can_be_read_at_the_prompt_and_in_a_notebook(world: World) -> None:
+def test_status_is_shown_at_prompt_and_in_notebook(world: World) -> None:
     """Both show the lines of `wal-sink status`; what could steer a terminal or a page is escaped."""
     batches = world.run().flushed_batches([("a", 1)])
     batches.batch([("b", 2)], [("c", 3)])
@@ -96,7 +96,7 @@ def test_a_status_can_be_read_at_the_prompt_and_in_a_notebook(world: World) -> N
     assert "&lt;b&gt;" in found._repr_html_()
 
 
-def test_what_was_waited_for_can_be_read() -> None:
+def test_result_of_a_wait_is_a_sentence() -> None:
     """A sentence, at the prompt and in a notebook."""
     one = Flushed(epoch=4, rows=1_200, seconds=2.04)
     assert repr(one) == "every epoch up to 4 is flushed; waited 2.0 s for 1,200 rows"
@@ -162,7 +162,7 @@ def test_pending_counts_take_the_newest_attempt(world: World) -> None:
     assert not got.safe_to_delete
 
 
-def test_when_everything_is_flushed(world: World) -> None:
+def test_status_of_a_flushed_query_is_safe_to_delete(world: World) -> None:
     """Checkpoint and log may be deleted then."""
     run = world.run().flushed_batches([("a", 1)], [("b", 2)])
     marked_us = world.state.targets[0].mark.at_us
@@ -199,7 +199,7 @@ def test_an_epoch_without_manifest_is_pending_all_the_same(world: World) -> None
     assert not got.safe_to_delete
 
 
-def test_how_long_the_flush_is_behind(world: World) -> None:
+def test_status_says_how_long_the_flush_lags(world: World) -> None:
     """Since the mark moved, or the only pending epoch was published; a clock ahead makes it 0."""
     run = world.run()
     world.clock.us = time.time_ns() // 1_000 - 90_000_000
@@ -217,7 +217,7 @@ def test_how_long_the_flush_is_behind(world: World) -> None:
     assert status(world).oldest_pending_seconds == 0.0
 
 
-def test_what_the_flusher_says(world: World) -> None:
+def test_status_has_the_last_report_of_the_flusher(world: World) -> None:
     """Its last word and its last error, if it has one."""
     world.run().batch([("a", 1)])
     report(world)
@@ -339,9 +339,7 @@ def test_no_flusher(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float 
     assert "register" in caught.value.remedy
 
 
-def test_a_try_of_a_flusher_that_hangs_is_not_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_ignores_a_flusher_that_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says nothing any more, and all is flushed."""
     world.run().flushed_batches([("a", 1)])
     monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.1)
@@ -404,7 +402,7 @@ def test_the_error_that_stopped_the_line_is_raised(world: World, timeout: float 
 
 
 @pytest.mark.parametrize("kind", ["KeyError", "WalSinkError", "annotations", "__name__", ""])
-def test_an_error_of_no_known_class_is_raised_as_the_base(world: World, kind: str) -> None:
+def test_error_of_an_unknown_class_is_raised_as_base(world: World, kind: str) -> None:
     """A bug of the flusher, or an error of a later version."""
     world.run().batch([("a", 1)])
     report(world, an_error(kind))
@@ -420,14 +418,14 @@ def test_a_transient_error_is_not_raised(world: World) -> None:
     assert waited_for(world, world.flush) == (0, 1)
 
 
-def test_an_error_of_a_later_epoch_does_not_matter_when_all_is_flushed(world: World) -> None:
+def test_wait_ignores_an_error_of_a_later_epoch(world: World) -> None:
     """What was checkpointed when called is in the target."""
     world.run().flushed_batches([("a", 1)])
     report(world, an_error("MissingManifest"))
     assert wait(world).epoch == 0
 
 
-def test_an_error_that_nothing_waits_for_is_raised_until_an_epoch_is_flushed(world: World) -> None:
+def test_error_without_epoch_is_raised_until_a_flush(world: World) -> None:
     """Such as of a target that was restored from an older backup: its rows are gone."""
     world.run().flushed_batches([("a", 1)])
     error = msgspec.structs.replace(an_error("LedgerBehindLog"), epoch=None, at_us=world.clock())
@@ -448,7 +446,7 @@ def test_an_error_that_comes_while_waiting_is_raised(world: World) -> None:
             future.result(SECONDS)
 
 
-def test_an_error_is_over_once_its_epoch_is_flushed_by_another(world: World) -> None:
+def test_error_ends_when_another_flusher_flushes_its_epoch(world: World) -> None:
     """The flusher that had failed is gone, and the other one leaves the report to it."""
     world.run().batch([("a", 1)])
     at_us = time.time_ns() // 1_000

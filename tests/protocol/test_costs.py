@@ -143,7 +143,7 @@ def test_idle_flusher_sees_an_operator_within_a_quarter() -> None:
         assert "list state/" in counting.requests()
 
 
-def test_clock_set_back_does_not_let_a_flusher_rest_longer() -> None:
+def test_clock_set_back_lengthens_no_rest_of_a_flusher() -> None:
     """A quarter of an hour is one of the monotonic clock."""
     world = World(*in_memory())
     world.run().batch([("a", 1)])

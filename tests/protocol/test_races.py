@@ -51,7 +51,7 @@ def test_log_made_between_two_listings_is_no_lost_state(world: World) -> None:
     assert state.last.epoch == 0
 
 
-def test_log_made_as_the_checkpoint_is_read_has_not_vanished(world: World) -> None:
+def test_log_made_during_a_read_has_not_vanished(world: World) -> None:
     """The flusher finds no state, and then the name of the log that the first run has just made."""
     place = checkpoint.Checkpoint.LOG_URL
     world.checkpoint = Interrupted(world.checkpoint, place, lambda: world.run().batch([("a", 1)]))
@@ -120,7 +120,7 @@ def test_metadata_is_durable_before_a_run_opens(
     assert states == [0]
 
 
-def test_epoch_given_up_as_missing_is_durable_in_the_checkpoint(
+def test_epoch_given_up_as_missing_is_synced_in_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a power loss takes what Spark has completed, and the log is ahead of the checkpoint for good."""

@@ -74,7 +74,7 @@ def test_state_of_a_newer_format_is_refused_with_it() -> None:
         State.from_json(data, "state/2.json")
 
 
-def test_run_whose_targets_were_all_given_up_does_not_open() -> None:
+def test_run_with_all_targets_given_up_does_not_open() -> None:
     """Its rows would go nowhere, and nothing would say so."""
     state = transitions.give_up_target(opened(), "cassandra", ME)
     assert state is not None
@@ -112,7 +112,7 @@ def test_open_run_that_was_superseded_is_fenced() -> None:
         transitions.open_run(state, OPENING, 0, -1, ME)
 
 
-def test_open_run_is_fenced_by_one_that_opened_since_it_was_planned() -> None:
+def test_open_run_is_fenced_by_a_newer_open() -> None:
     with pytest.raises(Fenced):
         transitions.open_run(opened(), OPENING._replace(run_id="run-2", after=""), 0, -1, ME)
 

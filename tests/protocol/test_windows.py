@@ -98,7 +98,7 @@ def test_one_slot_is_left_and_two_are_needed(slots: int) -> None:
     ("size", "above", "large"),
     [(MIB, MIB, False), (MIB + 1, MIB, True), (500, 0, True), (0, 0, False), (MIB, -1, False)],
 )
-def test_what_is_large(size: int, above: int, large: bool) -> None:
+def test_window_above_the_threshold_is_large(size: int, above: int, large: bool) -> None:
     """More than the threshold; 0 means any window with rows, -1 none."""
     assert is_large(size, above) is large
     assert bool(share_out(window((100, size)), above_bytes=above, slots=9)) is large
@@ -116,7 +116,7 @@ def test_a_segment_has_few_readers() -> None:
     assert len(share_out(window((1, MIB)), above_bytes=0, slots=9)) == 0, "one row is one share"
 
 
-def test_what_is_sent_once_is_not_shared_out() -> None:
+def test_window_with_lists_is_not_shared_out() -> None:
     """Rows with lists: Spark runs a task again that has failed, and two copies of a slow one."""
     ranges = window((10_000, 40 * MIB), (10_000, 40 * MIB))
     one = msgspec.structs.replace(ranges[1], plan=msgspec.structs.replace(PLAN, sent_once=True))

@@ -64,7 +64,7 @@ def test_each_rule_that_is_broken_costs_one_look_more() -> None:
     )
 
 
-def test_where_a_check_does_not_say_which_rows_the_batch_is_halved() -> None:
+def test_batch_is_halved_when_a_check_names_no_rows() -> None:
     """A target of one's own supports the quarantine without a line."""
     looked_at = []
 

@@ -101,7 +101,7 @@ def test_rows_that_become_wider_come_in_smaller_batches(world: World) -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_what_the_application_has_set_stays(world: World, *, wanted: bool) -> None:
+def test_batch_limit_set_by_the_application_stays(world: World, *, wanted: bool) -> None:
     """Its own limit of bytes, or that nothing is to be set."""
     world.run().batch([("a", 1)])
     conf = Conf({MAX_BYTES: "1m"} if wanted else {})

@@ -105,7 +105,7 @@ def test_counts_that_change_arrive_and_mistakes_are_refused(
     mistakes(spark, plain, Table(cassandra, keyspace), tmp_path)
 
 
-def test_tasks_get_the_same_rows_whether_their_bytes_are_bounded_or_not(
+def test_tasks_get_equal_rows_with_and_without_bounded_bytes(
     spark: SparkSession,
 ) -> None:
     """Of every type, in a zone that is not the plan's, and where Spark is set to Arrow's large texts."""
@@ -156,9 +156,7 @@ def test_a_bound_of_rows_holds(spark: SparkSession) -> None:
     assert dataframe.answers_of(rows, answer, schema, not_taken) == [b"[7]"]
 
 
-def test_spark_expects_few_bytes_of_small_files_and_does_not_know_others(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_spark_estimates_bytes_of_small_files_alone(spark: SparkSession, tmp_path: Path) -> None:
     """In `foreachBatch`, where the micro-batch is planned anew."""
     source = write_source(tmp_path / "source", 1)
     files = spark.readStream.schema("id bigint, text string").parquet(source)

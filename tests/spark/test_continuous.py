@@ -90,7 +90,7 @@ def test_an_exception_of_the_block_goes_through(
 
 
 @pytest.mark.cassandra
-def test_a_query_that_runs_already_is_stopped_when_the_session_is_registered(
+def test_query_started_before_register_is_stopped(
     spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
 ) -> None:
     """It had no handle to stop it as it started."""

@@ -60,9 +60,7 @@ def fill_and_judge(spark: SparkSession, stores: Stores, folder: Path) -> None:
 
 @pytest.mark.cassandra
 @pytest.mark.postgresql
-def test_each_store_has_each_row_once_and_its_control_doubles(
-    spark: SparkSession, cassandra: Node, tmp_path: Path
-) -> None:
+def test_demo_store_has_each_row_once(spark: SparkSession, cassandra: Node, tmp_path: Path) -> None:
     """All that take columns, from one log: a new one is in the table of stores, so it is here, too."""
     with ExitStack() as stack:
         stores = Stores(

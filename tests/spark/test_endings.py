@@ -137,7 +137,7 @@ def endless(spark: SparkSession, source: str, table: Table, checkpoint: str) -> 
     )
 
 
-def test_a_script_that_just_ends_then_run_in_a_notebook(application: Application) -> None:
+def test_script_without_close_says_what_is_pending(application: Application) -> None:
     """Without `with` and `close()`, while the query runs: one line says what waits; the exit code is its own.
 
     The next start says what was left, once. It stops Spark without `close()` and runs its cell again in
@@ -169,7 +169,7 @@ def says_what_waits(application: Application, ending: str, code: int, times: int
 
 
 @pytest.mark.test_all
-def test_killed_by_sigterm_then_at_its_end_says_what_waits(application: Application) -> None:
+def test_next_start_after_sigterm_says_what_is_pending(application: Application) -> None:
     """Killed, it cannot say anything: the next start does; and again as the script ends after its query."""
     killed = application.start("block", closed=True)
     os.kill(killed.process.pid, signal.SIGTERM)
@@ -197,7 +197,7 @@ def test_ctrl_c_flushes_and_a_second_one_leaves(application: Application) -> Non
     assert none_left(driver.process.pid)
 
 
-def test_an_interrupt_in_a_call_of_the_jvm_is_never_taken_for_a_jvm_that_is_gone() -> None:
+def test_interrupted_call_of_the_jvm_is_no_lost_jvm() -> None:
     """Spark's handler uses the connection that it interrupts, and py4j may raise an OSError in its place."""
     done = ran([sys.executable, "-m", "tests.spark.interrupted"], timeout=200)
     assert done.returncode == 0, done.stderr

@@ -57,7 +57,7 @@ def running(spark: SparkSession) -> list[str]:
     return [description for description in described if description.startswith("wal_sink")]
 
 
-def test_a_window_is_written_by_a_job_beside_the_query(
+def test_large_window_is_written_by_a_job(
     spark: SparkSession,
     cassandra: Node,
     keyspace: str,
@@ -190,7 +190,7 @@ def flusher(query: StreamingQuery, table: Table, checkpoint: str) -> Flusher:
     )
 
 
-def test_what_stops_a_task_is_the_error_that_the_driver_would_meet(
+def test_task_error_is_raised_again_at_the_driver(
     spark: SparkSession,
     cassandra: Node,
     keyspace: str,

@@ -109,7 +109,7 @@ def test_a_start_spares_spark_what_it_can(
 
 
 @pytest.mark.parametrize("spark_differs", [False, True])
-def test_an_epoch_is_heard_of_without_the_copy_of_its_progress(
+def test_event_of_an_epoch_copies_no_progress(
     spark: SparkSession,
     cassandra: Node,
     keyspace: str,
@@ -157,7 +157,7 @@ def test_a_connect_session_is_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, SparkSession])
-def test_what_is_no_session_is_refused(wrong: object) -> None:
+def test_register_without_a_session_is_refused(wrong: object) -> None:
     """`SparkSession.getActiveSession()` returns None in a thread that has made none."""
     with pytest.raises(OptionError, match="no SparkSession") as refused:
         wal_sink.register(wrong)  # type: ignore[arg-type]
@@ -179,7 +179,7 @@ def test_a_status_of_something_else_is_refused() -> None:
             ask(7)
 
 
-def test_what_could_not_be_flushed_is_raised_by_the_block(
+def test_block_raises_the_error_of_a_failed_flush(
     spark: SparkSession,
     cassandra: Node,
     keyspace: str,
@@ -217,7 +217,7 @@ def test_what_could_not_be_flushed_is_raised_by_the_block(
     assert status.oldest_pending_seconds > 0
 
 
-def test_a_flush_that_fails_with_nothing_to_flush_is_raised(
+def test_block_raises_the_error_of_an_idle_flush(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:
     """A job that finds no new data does not end as a success where the target has lost its ledger."""
@@ -410,7 +410,7 @@ def endless(spark: SparkSession, table: Table, checkpoint: str) -> StreamingQuer
     )
 
 
-def test_an_interrupt_at_any_line_of_close_leaves_nothing_behind(
+def test_interrupt_at_any_line_of_close_leaves_nothing(
     spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
 ) -> None:
     """No thread and no connection: either it is closed, or not yet and can be closed again."""

@@ -53,9 +53,7 @@ def write_source(folder: Path) -> list[str]:
     return keys
 
 
-def test_the_same_kill_doubles_records_of_sparks_sink_and_none_of_ours(
-    kafka: Broker, tmp_path: Path
-) -> None:
+def test_kill_doubles_records_of_sparks_own_sink_alone(kafka: Broker, tmp_path: Path) -> None:
     """A task has sent its records and another one has not; then Spark starts the epoch again."""
     run = uuid.uuid4().hex[:8]
     sinks = {"spark": "kafka", "tasks": "wal_sink", **dict.fromkeys(OURS, "wal_sink")}

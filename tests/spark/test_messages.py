@@ -94,7 +94,7 @@ def test_the_block_has_no_secret() -> None:
     assert "cassandra at" in text
 
 
-def test_a_target_of_ones_own_is_described_by_its_shape() -> None:
+def test_target_without_description_is_shown_by_its_shape() -> None:
     """Without a line of its code."""
     target = MemoryTarget(MemoryOptions(keys="k"))
     assert target.description == {"target": "memory", "keys": "k"}
@@ -141,7 +141,7 @@ def test_each_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert levels[3][1] == "wal_sink: query q-1 starts"
 
 
-def test_a_log_that_every_user_can_read_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_readable_by_every_user_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """One that an older version has made; its modes are not changed unasked."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         log = LogStore(open_backend(f"{folder}/a log"))
@@ -211,7 +211,7 @@ def test_rows_that_go_elsewhere_than_before(
         assert f"now on they go to {goes}" in text
 
 
-def test_another_table_is_warned_of_until_a_run_publishes_there(
+def test_changed_table_is_warned_of_until_a_run_publishes(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The newest run of the state says for which table epochs were published."""
@@ -301,7 +301,7 @@ start(Path(sys.argv[1]), 1)
         ("logging.getLogger('wal_sink').addHandler(logging.NullHandler())", 0),
     ],
 )
-def test_it_shows_at_default(setup: str, shown: int, tmp_path: Path) -> None:
+def test_start_message_shows_at_default_log_level(setup: str, shown: int, tmp_path: Path) -> None:
     """On standard error where the application has not set up logging; else as the application has it."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(setup=setup), str(tmp_path)],

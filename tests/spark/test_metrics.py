@@ -29,7 +29,7 @@ def scraped(port: int | None) -> dict[str, float]:
     return {s.name: s.value for s in samples if "le" not in s.labels and "kind" not in s.labels}
 
 
-def test_an_alert_fires_while_cassandra_stands_still_and_ends_afterwards(
+def test_alert_fires_while_cassandra_stalls(
     spark: SparkSession,
     cassandra: Node,
     keyspace: str,

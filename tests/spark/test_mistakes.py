@@ -157,7 +157,7 @@ def test_the_terminal_ends_with_the_remedy(tmp_path: Path) -> None:
     assert said.endswith(transcript("package missing on workers"))
 
 
-def test_what_is_no_error_of_the_sink_is_left_alone() -> None:
+def test_foreign_error_is_left_alone() -> None:
     """A message of Spark about something else, or of a user's own error; a node that lacks the package is."""
     missing = failure_in("ModuleNotFoundError: No module named 'wal_sink'")
     assert isinstance(missing, errors.OptionError)

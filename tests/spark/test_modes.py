@@ -111,7 +111,7 @@ def test_with_its_override_real_time_mode_is_refused(
 
 
 @pytest.mark.cassandra
-def test_what_spark_has_purged_is_not_needed(
+def test_purged_batches_of_spark_are_not_needed(
     spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
 ) -> None:
     """One batch is retained while the target is away for all of them: every row comes, once."""
@@ -178,7 +178,7 @@ def test_a_query_that_is_started_twice_goes_on_once(
 
 
 @pytest.mark.cassandra
-def test_a_second_start_that_spark_refuses_does_not_disturb_the_first(
+def test_second_start_refused_by_spark_leaves_the_first_alone(
     spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
 ) -> None:
     """As where Spark is told to refuse it; its error comes out of `start()`."""

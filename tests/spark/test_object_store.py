@@ -56,7 +56,7 @@ def test_the_log_in_s3(
         assert b"Geheim" not in log.read(path), path
 
 
-def test_a_store_that_cannot_hold_the_log_stops_the_start(
+def test_store_unfit_for_the_log_stops_the_start(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path, s3: S3
 ) -> None:
     """Before the first row, with what to do, and without the key."""

@@ -87,7 +87,7 @@ def test_await_flushed_waits_for_what_is_checkpointed_when_called(
     assert wal_sink.await_flushed(f"file://{checkpoint}").rows == 0
 
 
-def test_a_failed_query_is_flushed_up_to_its_last_checkpoint(
+def test_failed_query_is_flushed_to_its_last_checkpoint(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
 ) -> None:
     """The query's own exception goes through the block; what it checkpointed arrives."""
@@ -100,7 +100,7 @@ def test_a_failed_query_is_flushed_up_to_its_last_checkpoint(
     assert table.ids() == files(2)
 
 
-def test_workers_do_not_look_through_all_that_is_imported_after_each_task(
+def test_garbage_collection_of_a_worker_skips_imported_modules(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
 ) -> None:
     """Garbage is collected after each: what was imported in a task's worker is not in it any more."""
@@ -136,7 +136,7 @@ def test_a_checkpoint_by_any_name_is_the_same(
     assert table.ids() == files(1)
 
 
-def test_what_a_deleted_checkpoint_leaves_is_said(
+def test_log_of_a_deleted_checkpoint_is_warned_of(
     spark: SparkSession,
     table: Table,
     checkpoint: str,

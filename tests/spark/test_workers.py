@@ -72,7 +72,7 @@ def test_the_archive_of_another_spark_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["print('hidden')", "raise ImportError('of it')"])
-def test_a_module_of_that_name_that_it_hides_is_run(tmp_path: Path, text: str) -> None:
+def test_hidden_sitecustomize_is_run(tmp_path: Path, text: str) -> None:
     """As Python would have run it."""
     (tmp_path / "sitecustomize.py").write_text(text)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [WORKER_PATH, tmp_path]))}
@@ -99,7 +99,7 @@ def thawed() -> Iterator[None]:
     gc.freeze()
 
 
-def test_what_is_alive_is_left_alone_from_then_on() -> None:
+def test_live_objects_are_frozen_after_the_first_collection() -> None:
     """And only that: garbage of before is gone, and later garbage is collected."""
     before = weakref.ref(Cycle())
     data_source.freeze_objects()

@@ -363,7 +363,7 @@ class StateBackendContract:
             output.write(b"third")
         assert backend.read("a/b") == b"first"
 
-    def test_what_is_missing_is_created(self, backend: StateBackend) -> None:
+    def test_create_missing_adds_missing_objects_only(self, backend: StateBackend) -> None:
         """(2) What exists is left as it is, and does not keep the rest from being created."""
         backend.create("flushed/2", b"was there")
         objects = {f"flushed/{number}": b"new" for number in (1, 2, 3)}

@@ -87,7 +87,7 @@ def test_create_syncs_file_then_folders(
     )
 
 
-def test_what_is_missing_is_synced_file_by_file_then_its_folders_once(
+def test_create_missing_syncs_files_then_folders_once(
     backend: LocalBackend, root: Path, synced: list[tuple[Path, list[str]]]
 ) -> None:
     """Each content is durable before it has its name, and all names before the call returns."""

@@ -86,14 +86,14 @@ def test_a_folder_with_setgid_is_shared_with_its_group(
         assert path.stat().st_gid == top.stat().st_gid
 
 
-def test_a_group_that_may_not_read_a_folder_reads_nothing_in_it(top: Path) -> None:
+def test_group_without_access_to_a_folder_reads_nothing(top: Path) -> None:
     """The setgid bit shares what the group's other bits say."""
     top.chmod(0o2700)
     LocalBackend(top / "log").create("log.json", b"{}")
     assert set(_modes(top).values()) <= {0o700, 0o2700, 0o600}
 
 
-def test_what_exists_keeps_its_mode(top: Path) -> None:
+def test_existing_object_keeps_its_mode(top: Path) -> None:
     """A log of an older version is not changed unasked; what is new in it is private."""
     (top / "log" / "runs").mkdir(parents=True)
     (top / "log" / "runs" / "1.json").write_bytes(b"{}")
@@ -113,7 +113,7 @@ def test_what_exists_keeps_its_mode(top: Path) -> None:
     }
 
 
-def test_it_is_told_whether_a_folder_is_open_to_others() -> None:
+def test_open_folder_is_reported_as_open_to_others() -> None:
     """Only if each folder on the way lets every user pass; never of a log that is made by the package."""
     # Not pytest's folder, which is private.
     with tempfile.TemporaryDirectory(dir="/tmp") as private:

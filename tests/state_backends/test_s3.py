@@ -111,7 +111,7 @@ def test_credentials_that_expire_in_between(s3: S3) -> None:
     assert "Geheim" not in str(caught.value)
 
 
-def test_a_store_that_never_answers_is_an_error_of_the_system() -> None:
+def test_store_that_never_answers_raises_connection_error() -> None:
     """After a bounded number of tries: the flusher takes it for an outage and goes on trying."""
     nobody = {"endpoint_url": "http://127.0.0.1:9", "key": "k", "secret": "Geheim"}
     backend = S3Backend("s3://bucket/log", nobody)
@@ -210,7 +210,7 @@ def test_wrong_storage_options_are_named(s3: S3, wrong: dict[str, object]) -> No
     assert "Geheim" not in str(caught.value)
 
 
-def test_what_could_not_be_deleted_is_an_error(s3: S3) -> None:
+def test_object_that_cannot_be_deleted_is_an_error(s3: S3) -> None:
     """The answer to a bulk deletion is 200 all the same, and s3fs passes over what is in it."""
     with pytest.raises(StateBackendError, match=r"could not be deleted.*AccessDenied"):
         s3.backend("keeping").delete(["a"])
@@ -338,7 +338,7 @@ def test_a_writer_whose_upload_was_swept_fails(s3: S3) -> None:
     assert backend.list() == []
 
 
-def test_a_writer_that_goes_on_after_an_error_makes_no_hole(s3: S3) -> None:
+def test_writer_that_continues_after_an_error_makes_no_object(s3: S3) -> None:
     """It has swallowed what `write` raised; the object would lack a part."""
     backend = s3.backend()
 

@@ -57,7 +57,7 @@ IDS = pa.array([1, 2, 3, 4])
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("begin", [0, 1])
-def test_what_is_not_utf8(case: str, begin: int) -> None:
+def test_row_with_invalid_utf8_is_named(case: str, begin: int) -> None:
     """The first row is named; all are flagged, also in a slice of a larger batch."""
     column, path, bad = CASES[case]
     batch = pa.record_batch([IDS, column], names=["id", "c"]).slice(begin)
@@ -88,7 +88,7 @@ def test_what_is_not_utf8(case: str, begin: int) -> None:
     ],
     ids=["text", "binary", "null", "null structs", "filtered", "null lists", "not referred to"],
 )
-def test_what_is_no_value_is_not_looked_at(column: pa.Array) -> None:
+def test_bytes_under_a_null_are_not_checked(column: pa.Array) -> None:
     """Arrow validates bytes under a null and behind a slice, too: they are no value of a row."""
     refuse_invalid_utf8(pa.record_batch([IDS, column], names=["id", "c"]))
 

@@ -66,7 +66,7 @@ def test_all_that_does_not_fit_is_one_error() -> None:
     ]
 
 
-def test_a_type_that_does_not_fit_is_told_in_sparks_words() -> None:
+def test_misfit_type_is_named_in_terms_of_spark() -> None:
     schema = pa.schema([("name", pa.string()), ("Id", pa.decimal128(9, 2))])
     with pytest.raises(
         SchemaMismatch, match=r"Id: .* is INT, the DataFrame's decimal\(9,2\)\. Cast"
@@ -80,7 +80,7 @@ def planned(*columns: str) -> Plan:
     return Plan(key="k", target="t", table="t", columns=found)
 
 
-def test_what_fits_is_noted_in_the_dataframes_order() -> None:
+def test_fitting_columns_are_planned_in_dataframe_order() -> None:
     assert planned("name", "Id").columns == (
         Column(name="name", source="string", type="TEXT", role="required"),
         Column(name="Id", source="int64", type="INT", role="regular"),
@@ -136,9 +136,7 @@ def test_all_that_has_changed_is_one_error() -> None:
         ),
     ],
 )
-def test_what_makes_a_record_of_raw_columns_is_said_once(
-    names: tuple[str, ...], lines: list[str]
-) -> None:
+def test_expression_for_raw_records_is_shown_once(names: tuple[str, ...], lines: list[str]) -> None:
     """Kafka has no table, and one expression holds all of them."""
     with pytest.raises(SchemaMismatch) as caught:
         agreed_columns(pa.schema([(name, pa.int64()) for name in names]), {})

@@ -20,7 +20,7 @@ def _function_of_a_driver() -> Callable[[], int]:
     return one
 
 
-def test_a_compiled_driver_makes_its_own_error_of_a_fault() -> None:
+def test_fault_in_a_compiled_driver_is_still_raised() -> None:
     """SQLite's says of a callback that raises: user-defined function raised exception."""
     with sqlite3.connect(":memory:") as connection:
         connection.create_function("one", 0, _function_of_a_driver())

@@ -133,7 +133,7 @@ def known_tests() -> set[str]:
     return {n.name for tree in trees for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
 
 
-def test_what_shows_each_failure_exists() -> None:
+def test_failure_table_names_existing_tests() -> None:
     """Every test that the failure table names is a function in tests/."""
     table = rows(section(PROTOCOL / "README.md", "What a failure costs"))
     assert table[0][-1] == "shown by"
@@ -151,7 +151,7 @@ RULES = {
 """What each rule says, and the modules that keep it, by its name."""
 
 
-def test_there_are_twelve_rules() -> None:
+def test_protocol_has_twelve_rules() -> None:
     """Each has an anchor of its name, for links."""
     assert len(RULES) == 12
     assert all(f'<a id="{name}">' in text(PROTOCOL / "README.md") for name in RULES)
@@ -221,7 +221,7 @@ def test_the_readme_is_short() -> None:
     assert len(text(Path("README.md")).splitlines()) <= 119 + len(OWN)
 
 
-def test_there_is_one_quick_start() -> None:
+def test_readme_and_quickstart_have_one_program() -> None:
     """README, page and example have the same program; tests/test_wheel.py runs it."""
     program = EXAMPLE.read_text(encoding="utf-8")
     assert quick_start(README) == quick_start(PAGE) == program

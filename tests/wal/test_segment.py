@@ -204,7 +204,7 @@ def test_a_manifest_that_says_otherwise_is_believed(
 
 
 @pytest.mark.parametrize("at", ["body", "footer"])
-def test_what_pyarrow_cannot_read_is_named(backend: StateBackend, at: str) -> None:
+def test_unreadable_segment_is_named(backend: StateBackend, at: str) -> None:
     """Another release has written it, or it was damaged before its digest was taken."""
     write(backend, numbers(0, 500))
     data = bytearray(backend.read(PATH))
@@ -257,7 +257,7 @@ def test_two_attempts_at_a_task_do_not_meet(backend: StateBackend) -> None:
     assert len(backend.list()) == 2
 
 
-def test_what_check_returns_is_what_is_kept(backend: StateBackend) -> None:
+def test_segment_keeps_the_rows_as_cast_by_check(backend: StateBackend) -> None:
     """Rows are cast to the target's types in the task; the schema is that of the cast."""
 
     def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -312,9 +312,7 @@ def test_a_source_that_fails_leaves_no_segment(
 
 
 @pytest.mark.parametrize("most", [0, 1, 600, 1_000_000])
-def test_a_small_segment_is_reported_and_a_larger_one_is_a_file(
-    backend: StateBackend, most: int
-) -> None:
+def test_small_segment_is_inlined_large_one_a_file(backend: StateBackend, most: int) -> None:
     """The same bytes in either place; nothing is written in vain."""
     batches = [numbers(0, 50), numbers(50, 500)]
     appended = append(
@@ -332,9 +330,7 @@ def test_a_small_segment_is_reported_and_a_larger_one_is_a_file(
 
 @pytest.mark.parametrize("most", [0, 1_000_000])
 @pytest.mark.parametrize("failing", [False, True])
-def test_a_worker_keeps_nothing_of_a_segment_that_is_done(
-    backend: StateBackend, most: int, failing: bool
-) -> None:
+def test_worker_frees_a_finished_segment(backend: StateBackend, most: int, failing: bool) -> None:
     """Spark reuses a worker for thousands of tasks; pyarrow hides what it holds from the collector."""
 
     def check(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -355,7 +351,7 @@ def test_a_worker_keeps_nothing_of_a_segment_that_is_done(
     assert [each for each in gc.get_objects() if type(each) is SegmentWriter] == []
 
 
-def test_what_tasks_report_is_bounded_for_all_of_them() -> None:
+def test_inlined_bytes_of_all_tasks_are_bounded() -> None:
     """Small segments of few tasks are in the manifest; of many tasks only very small ones are (rule 4)."""
     assert most_inline(0) == most_inline(3) == 64 * 1024
     for tasks, mib in ((8, 0.5), (200, 1.25), (10_000, 2.25)):
@@ -388,7 +384,7 @@ def test_another_number_of_rows_is_seen() -> None:
             list(read_segment(backend, wrong, 5))
 
 
-def test_what_was_read_to_check_a_segment_is_not_read_again() -> None:
+def test_checked_segment_is_sent_without_another_read() -> None:
     """The bytes that were compared are those that are sent, once; then they are let go."""
     backend, checked = in_memory(), CheckedSegments()
     ref = write(backend, numbers(0, 10))
