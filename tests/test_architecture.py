@@ -48,7 +48,7 @@ PACKAGES = {
     **{name: "targets model" for name in TARGETS if name not in ON_SQL},
     "targets.sql": "targets model",
     "targets.postgresql": "targets targets.sql model",
-    "targets.sqlalchemy": "targets targets.sql targets.postgresql model",
+    "targets.sqlalchemy": "targets targets.sql model",
     # What lies in the stores: Spark's checkpoint, and the log beside it, which changes by transitions alone.
     "checkpoint": "model state_backends",
     "wal": "checkpoint protocol model state_backends",

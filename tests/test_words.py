@@ -54,6 +54,8 @@ CLEAN: frozenset[str] = frozenset(
         "examples",
         "tests/README.md",
         "tests/benchmarks/README.md",
+        "tests/postgresql",
+        "tests/sql",
         "wal_sink/README.md",
         "wal_sink/targets/cassandra/__init__.py",
         "wal_sink/targets/cassandra/arrow_buffers.py",
@@ -72,6 +74,9 @@ CLEAN: frozenset[str] = frozenset(
         "wal_sink/targets/cassandra/table.py",
         "wal_sink/targets/cassandra/target.py",
         "wal_sink/targets/cassandra/types.py",
+        "wal_sink/targets/postgresql",
+        "wal_sink/targets/sql",
+        "wal_sink/targets/sqlalchemy",
         "wal_sink/units.py",
     }
 )

@@ -108,16 +108,22 @@ class ReconnectingConnection:
         return getattr(self._connection, name)
 
 
+class UnprovenLedger(Ledger):
+    """Does not hold the row, and moves it in whichever transaction is open."""
+
+    def hold(self, row: LedgerRow) -> bool:
+        return True
+
+    def move(self, row: LedgerRow, new: LedgerRow) -> bool:
+        return super().hold(row) and super().move(row, new)
+
+
 class UnprovenSession(SqlSession):
-    """Commits whichever transaction is open."""
+    """Keeps its row there."""
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if seen is None:
-            return super().finish(seen, new)
-        return self._conditional(lambda: self._ledger.replace(seen, new))
-
-    def _hold(self) -> None:
-        self._lock_id = "open"
+    def __init__(self, target: Sqlite, connection: Any, query_id: str) -> None:
+        super().__init__(target, connection, query_id)
+        self._ledger = UnprovenLedger(connection, target.ledger_name, target.parameter, query_id)
 
 
 class Reconnecting(Sqlite):
@@ -133,10 +139,10 @@ class TwoCommitsSession(SqlSession):
     """Commits rows, then the ledger row."""
 
     def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if self._lock_id and seen is not None:
-            lock_id, self._lock_id = self._lock_id, ""
-            assert self._ledger.replace(seen, seen, lock_id)
+        if self._window and seen is not None:
+            assert self._ledger.move(seen, seen)
             self._connection.commit()
+            self._window = None
         return super().finish(seen, new)
 
 
@@ -144,7 +150,7 @@ class CommittingReadSession(SqlSession):
     """Ends what is open by COMMIT before it reads the ledger row, and when it is closed."""
 
     def _roll_back(self) -> None:
-        if self._lock_id:
+        if self._window:
             self._connection.commit()
         super()._roll_back()
 
@@ -227,9 +233,9 @@ class NotDurable(Sqlite):
 class UnconditionalLedger(Ledger):
     """What met a lock is tried again as a plain update."""
 
-    def _update(self, cells: tuple[object, ...], seen: tuple[object, ...]) -> int:
+    def _update(self, cells: tuple[object, ...], present: tuple[object, ...]) -> int:
         with contextlib.suppress(sqlite3.OperationalError):
-            return super()._update(cells, seen)
+            return super()._update(cells, present)
         sets = "log_id = ?, epoch = ?, digest = ?"
         while True:
             with contextlib.suppress(sqlite3.OperationalError):
@@ -261,18 +267,18 @@ class UnconditionalRetry(Sqlite):
 class CommittingDelete(SqlAlchemyTarget):
     """As a command that deletes rows in bulk may do."""
 
-    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> int | None:
-        added = super().insert(connection, plan, batch)
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+        super().insert(connection, plan, batch)
         if pa.compute.any(are_deletes(batch.column(plan.operation))).as_py():
             connection.commit()
-        return added
 
 
 class ForgettingSession(SqlSession):
     """Skips the rows that the server refuses."""
 
     def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        self._search.refused.clear()
+        if self._window:
+            self._window.search.refused.clear()
         return super().finish(seen, new)
 
 
@@ -280,7 +286,9 @@ class NeighbourSession(SqlSession):
     """Names the row after the one that the server refuses."""
 
     def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        self._search.refused = [row._replace(us=row.us + 1) for row in self._search.refused]
+        if self._window:
+            search = self._window.search
+            search.refused = [row._replace(us=row.us + 1) for row in search.refused]
         return super().finish(seen, new)
 
 
@@ -324,7 +332,7 @@ class RowsFirstSession(StagingSession):
         if seen is not None:
             self.sql.read()
             self.add((*receipts, *self.drain()))
-            self.sql._ledger.replace(seen, seen, self.sql._lock_id)
+            self.sql._ledger.move(seen, seen)
             self.sql._connection.commit()
         self.sql.read()
         return self.sql.finish(seen, new)

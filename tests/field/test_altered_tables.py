@@ -79,8 +79,8 @@ class Place:
 
     @property
     def rows(self) -> list[Any]:
-        found = self.store.execute("SELECT id, name, n, price, note FROM t ORDER BY id")
-        return [tuple(row) for row in found]
+        rows = self.store.execute("SELECT id, name, n, price, note FROM t ORDER BY id")
+        return [tuple(row) for row in rows]
 
 
 class PostgresqlPlace(Place):
@@ -128,7 +128,6 @@ class DuckPlace(Place):
 
 KEYED = [
     pytest.param((Postgresql, PostgresqlPlace), marks=pytest.mark.postgresql, id="postgresql"),
-    pytest.param((Postgresql, Place), marks=pytest.mark.postgresql, id="sql-postgresql"),
     pytest.param((Maria, MariaPlace), marks=pytest.mark.mariadb, id="mariadb"),
 ]
 ADDED = [
@@ -140,7 +139,7 @@ ADDED = [
 @pytest.fixture(params=KEYED + ADDED)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Make the table in each store."""
-    kind, of = request.param
+    kind, place_type = request.param
     if kind is Postgresql:
         server: Server = request.getfixturevalue("postgresql")
         store: Store = Postgresql(server, request.getfixturevalue("schema"))
@@ -149,8 +148,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         store = Maria(maria, request.getfixturevalue("database"))
     else:
         store = kind(tmp_path)
-    made: Place = of(store)
-    return made
+    altered: Place = place_type(store)
+    return altered
 
 
 def test_wider_table_at_start_takes_wider_rows(place: Place) -> None:
@@ -229,14 +228,16 @@ def test_start_is_refused_while_pending_rows_do_not_fit(place: Place) -> None:
 def test_start_goes_by_last_plan_while_target_is_down(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
-    there = place.query.target
+    reachable = place.query.target
     start(place.query).flushed_batches([NARROW])
     place.query.target = PostgresqlTarget(
-        PostgresqlOptions(uri="postgresql://127.0.0.1:1/x", table=there.writes_to, mode="upsert")
+        PostgresqlOptions(
+            uri="postgresql://127.0.0.1:1/x", table=reachable.writes_to, mode="upsert"
+        )
     )
     start(place.query).batch([(2, *NARROW[1:])])
     assert "does not answer. The query starts all the same" in caplog.text
-    place.query.target = there
+    place.query.target = reachable
     place.query.flush()
     assert len(place.rows) == 2
 

@@ -5,7 +5,10 @@ Each remedy that is a statement is run, and the next start passes.
 
 from __future__ import annotations
 
+import random
 import re
+import string
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +16,20 @@ import pyarrow as pa
 import pytest
 
 from tests.sql.mariadb import MariaDb
-from tests.sql.stores import Maria, Postgresql, Sqlite, Store
+from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
 from wal_sink.demo.servers.postgresql import Server
-from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch, TargetRefused
+from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
+from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
+from wal_sink.testing.micro_batches import PlayedQuery
 
 ORDERS = pa.schema([("code", pa.string()), ("price", pa.int64())])
 LONG = "a_" * 40
+SERVERS = [
+    pytest.param("postgresql", marks=pytest.mark.postgresql),
+    pytest.param("mariadb", marks=pytest.mark.mariadb),
+]
 
 
 @pytest.fixture
@@ -34,13 +43,19 @@ def of_mariadb(mariadb: MariaDb, database: str) -> Maria:
 
 
 def postgresql_target(store: Postgresql, **options: Any) -> PostgresqlTarget:
-    given: dict[str, Any] = {"table": f"{store.schema}.t"} | options
-    return PostgresqlTarget(PostgresqlOptions(uri=store.server.uri, **given))
+    of_table: dict[str, Any] = {"table": f"{store.schema}.t"} | options
+    return PostgresqlTarget(PostgresqlOptions(uri=store.server.uri, **of_table))
 
 
 def sql_target(store: Store, **options: Any) -> SqlAlchemyTarget:
-    given: dict[str, Any] = {"table": "t"} | options
-    return SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, **given))
+    of_table: dict[str, Any] = {"table": "t"} | options
+    return SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, **of_table))
+
+
+def target(store: Store, **options: Any) -> Target:
+    if isinstance(store, Postgresql):
+        return postgresql_target(store, **options)
+    return sql_target(store, **options)
 
 
 def doubles(count: int) -> pa.Schema:
@@ -48,44 +63,52 @@ def doubles(count: int) -> pa.Schema:
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("make", [postgresql_target, sql_target])
-def test_row_wider_than_a_page_is_refused_at_start(of_postgresql: Postgresql, make: Any) -> None:
+def test_row_wider_than_a_page_is_refused_at_start(of_postgresql: Postgresql) -> None:
     """A table that createTable would make is not left behind."""
     with pytest.raises(SchemaMismatch, match=r"9,624 bytes in 1,200 columns .* takes 8,160"):
-        make(of_postgresql, create_table=True).plan(doubles(1_200), "key")
-    found = of_postgresql.execute("SELECT to_regclass('t')")
-    assert found[-1] == (None,)
+        postgresql_target(of_postgresql, create_table=True).plan(doubles(1_200), "key")
+    assert of_postgresql.execute("SELECT to_regclass('t')")[-1] == (None,)
     columns = ", ".join(f"d{number} double precision" for number in range(1_200))
     of_postgresql.execute(f"CREATE TABLE t ({columns})")
     with pytest.raises(SchemaMismatch, match=r"a page.*every row without nulls"):
-        make(of_postgresql).plan(doubles(1_200), "key")
+        postgresql_target(of_postgresql).plan(doubles(1_200), "key")
 
 
 @pytest.mark.postgresql
-def test_row_of_many_texts_is_refused_by_the_task(of_postgresql: Postgresql) -> None:
-    names = [f"c{number}" for number in range(600)]
-    of_postgresql.execute(f"CREATE TABLE t ({', '.join(f'{name} text' for name in names)})")
-    target, fields = postgresql_target(of_postgresql), pa.schema([(n, pa.string()) for n in names])
-    plan = target.plan(fields, "key")
-    for text, fits in (("x" * 10, True), ("x" * 20, False)):
-        batch = pa.record_batch([[text]] * len(names), schema=fields)
-        if fits:
-            target.check(batch, plan)
-        else:
-            with pytest.raises(InvalidRow, match=r"8,160 bytes .* has 10,824 at least"):
-                target.check(batch, plan)
+@pytest.mark.parametrize(
+    ("columns", "limit"),
+    [
+        (", ".join(f"c{number} text" for number in range(600)), "maximum size 8160"),
+        ("c0 text PRIMARY KEY", "maximum size is 8191"),
+    ],
+)
+def test_row_too_long_for_a_page_is_refused_alone(
+    of_postgresql: Postgresql, columns: str, limit: str
+) -> None:
+    """The server names its limit; the other rows arrive."""
+    of_postgresql.execute(f"CREATE TABLE t ({columns})")
+    names = [column.split()[0] for column in columns.split(", ")]
+    fields = pa.schema([(name, pa.string()) for name in names])
+    mode = "upsert" if "KEY" in columns else "append"
+    query = PlayedQuery(postgresql_target(of_postgresql, mode=mode), fields)
+    noise = "".join(random.Random(1).choices(string.printable, k=9_000 // len(names) + 5))
+    query.run().batch([("a",) * len(names), (noise,) * len(names)])
+    with pytest.raises(TargetRefused, match=f"(?s)epoch 0.*{limit}"):
+        query.flush()
+    query.on_invalid_row = "quarantine"
+    query.flush()
+    assert of_postgresql.execute("SELECT c0 FROM t") == [("a",)]
 
 
 @pytest.mark.postgresql
 def test_name_that_postgresql_would_cut_is_refused(of_postgresql: Postgresql) -> None:
     """Two of them may be the same after the cut; nothing is created."""
     fields = pa.schema([("id", pa.int64()), (f"{LONG}1", pa.int64()), (f"{LONG}2", pa.int64())])
-    for make in (postgresql_target, sql_target):
-        with pytest.raises(SchemaMismatch, match="longer than 63 bytes") as caught:
-            make(of_postgresql, create_table=True).plan(fields, "key")
-        assert of_postgresql.execute("SELECT to_regclass('t')")[-1] == (None,)
-        shorter = re.findall(r'Renamed\("\w+", "(\w+)"\)', caught.value.what)
-        assert len({*shorter}) == 2
+    with pytest.raises(SchemaMismatch, match="longer than 63 bytes") as caught:
+        postgresql_target(of_postgresql, create_table=True).plan(fields, "key")
+    assert of_postgresql.execute("SELECT to_regclass('t')")[-1] == (None,)
+    shorter = re.findall(r'Renamed\("\w+", "(\w+)"\)', caught.value.what)
+    assert len({*shorter}) == 2
     renamed = pa.schema([("id", pa.int64()), *((name, pa.int64()) for name in shorter)])
     postgresql_target(of_postgresql, create_table=True).plan(renamed, "key")
     with pytest.raises(OptionError, match="longer than 63 bytes"):
@@ -102,7 +125,7 @@ def test_name_longer_than_mariadbs_is_refused(of_mariadb: Maria) -> None:
 
 @pytest.mark.mariadb
 def test_mariadb_says_what_is_wrong_with_a_new_table(of_mariadb: Maria) -> None:
-    """It is no matter of user and password; and a key of many texts is made so short that it fits."""
+    """Not user and password; and a key of many texts is made so short that it fits."""
     texts = pa.schema([(f"k{number}", pa.string()) for number in range(10)])
     numbers = pa.schema([(f"n{number}", pa.decimal128(38, 0)) for number in range(600)])
     for fields, code in ((numbers, "1118"), (doubles(1_100), "1005")):
@@ -116,7 +139,7 @@ def test_mariadb_says_what_is_wrong_with_a_new_table(of_mariadb: Maria) -> None:
     nowhere = SqlAlchemyOptions(url=of_mariadb.server.url("nowhere"), table="t")
     with pytest.raises(OptionError, match="1049") as of_database:
         SqlAlchemyTarget(nowhere).plan(ORDERS, "key")
-    assert "CREATE DATABASE" in of_database.value.remedy
+    assert "password" not in of_database.value.remedy
 
 
 SERIAL = {
@@ -127,13 +150,7 @@ SERIAL = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("postgresql", marks=pytest.mark.postgresql),
-        pytest.param("mariadb", marks=pytest.mark.mariadb),
-    ],
-)
+@pytest.mark.parametrize("name", SERVERS)
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_serial_key_beside_a_unique_column_has_a_remedy(
     name: str, mode: str, request: pytest.FixtureRequest
@@ -142,27 +159,72 @@ def test_serial_key_beside_a_unique_column_has_a_remedy(
     store: Store = request.getfixturevalue(f"of_{name}")
     store.execute(SERIAL[name])
     with pytest.raises(SchemaMismatch, match="unique") as caught:
-        sql_target(store, mode=mode).plan(ORDERS, "key")
-    found = re.search(
-        r"table=(\w+) and mode upsert: (CREATE .*?;) (ALTER .*?;)", caught.value.remedy
-    )
-    assert found, caught.value.remedy
-    for statement in found.groups()[1:]:
+        target(store, mode=mode).plan(ORDERS, "key")
+    pattern = r"table=([\w.]+) and mode upsert: (CREATE .*?;) (ALTER .*?;)"
+    remedy = re.search(pattern, caught.value.remedy)
+    assert remedy, caught.value.remedy
+    table, *statements = remedy.groups()
+    for statement in statements:
         store.paste(statement)
-    sql_target(store, table=found[1], mode="upsert").plan(ORDERS, "key")
+    target(store, table=table, mode="upsert").plan(ORDERS, "key")
 
 
-@pytest.mark.postgresql
-@pytest.mark.parametrize("type_", ["inet", "point", "mood"])
-def test_type_without_a_cast_becomes_text(of_postgresql: Postgresql, type_: str) -> None:
-    of_postgresql.execute("CREATE TYPE mood AS ENUM ('good', 'bad')")
-    of_postgresql.execute(f"CREATE TABLE t (code {type_}, price bigint)")
+@pytest.mark.parametrize("name", SERVERS)
+def test_missing_database_comes_with_its_statement(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    store, missing = request.getfixturevalue(f"of_{name}"), f"test-{uuid.uuid4().hex[:8]}"
+    if isinstance(store, Postgresql):
+        uri = store.server.uri.rpartition("/")[0]
+        of_missing: Target = PostgresqlTarget(PostgresqlOptions(uri=f"{uri}/{missing}", table="t"))
+    else:
+        url = store.server.url(missing)
+        of_missing = SqlAlchemyTarget(SqlAlchemyOptions(url=url, table="t"))
+    with pytest.raises(OptionError) as caught:
+        of_missing.plan(ORDERS, "key")
+    (statement,) = re.findall(r"Run: (CREATE DATABASE .*?;)", caught.value.remedy)
+    store.server.execute(statement)
+    try:
+        with pytest.raises(SchemaMismatch, match="There is no table t"):
+            of_missing.plan(ORDERS, "key")
+    finally:
+        store.server.execute(statement.replace("CREATE", "DROP"))
+
+
+@pytest.mark.parametrize(
+    ("name", "type_"),
+    [
+        *(pytest.param("postgresql", t, marks=pytest.mark.postgresql) for t in ("inet", "mood")),
+        *(pytest.param("mariadb", t, marks=pytest.mark.mariadb) for t in ("enum('a')", "point")),
+        ("duckdb", "interval"),
+    ],
+)
+def test_type_without_a_cast_becomes_text(
+    name: str, type_: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store: Store = DuckDb(tmp_path) if name == "duckdb" else request.getfixturevalue(f"of_{name}")
+    if type_ == "mood":
+        store.execute("CREATE TYPE mood AS ENUM ('good', 'bad')")
+    store.execute(f"CREATE TABLE t (code {type_}, price bigint)")
     with pytest.raises(SchemaMismatch, match="No cast leads to that type") as caught:
-        postgresql_target(of_postgresql).plan(ORDERS, "key")
+        target(store).plan(ORDERS, "key")
     assert "Cast it" not in caught.value.what
     (statement,) = re.findall(r"Run: (ALTER .*?;)", caught.value.what)
-    of_postgresql.execute(statement)
-    postgresql_target(of_postgresql).plan(ORDERS, "key")
+    store.paste(statement)
+    target(store).plan(ORDERS, "key")
+
+
+@pytest.mark.mariadb
+def test_statements_of_misfits_mend_a_mariadb_table(of_mariadb: Maria) -> None:
+    """A column that is missing is added, and one that takes no null takes one."""
+    of_mariadb.execute("CREATE TABLE t (code varchar(20), `a need` integer NOT NULL)")
+    with pytest.raises(SchemaMismatch) as caught:
+        target(of_mariadb).plan(ORDERS, "key")
+    statements = re.findall(r"run: (ALTER .*?;)", caught.value.what)
+    assert len(statements) == 2
+    for statement in statements:
+        of_mariadb.paste(statement)
+    target(of_mariadb).plan(ORDERS, "key")
 
 
 def test_column_of_another_case_is_renamed(tmp_path: Path) -> None:

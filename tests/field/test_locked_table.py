@@ -14,7 +14,6 @@ from tests.sql.mariadb import MariaDb
 from tests.sql.stores import Maria, Postgresql
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import TargetUnavailable
-from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.micro_batches import PlayedQuery
@@ -22,27 +21,25 @@ from wal_sink.testing.micro_batches import PlayedQuery
 ROWS = pa.schema([("id", pa.int64())])
 
 
-def told(query: PlayedQuery) -> TargetUnavailable:
-    """Flush, and return what the flush says of the lock."""
+def lock_error(query: PlayedQuery) -> TargetUnavailable:
+    """Flush, and return the error that names the lock."""
     with pytest.raises(TargetUnavailable) as caught:
         query.flush()
     return caught.value
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("name", ["postgresql", "sql"])
-def test_lock_on_postgresql_table_names_its_holder(
-    postgresql: Server, schema: str, name: str
-) -> None:
+def test_lock_on_postgresql_table_names_its_holder(postgresql: Server, schema: str) -> None:
     """The statement that the error has ends it."""
     store = Postgresql(postgresql, schema)
     store.execute("CREATE TABLE t (id bigint)")
-    query = PlayedQuery(_target(store, name), ROWS)
+    options = PostgresqlOptions(uri=postgresql.uri, table=f"{schema}.t", lock_timeout=0.3)
+    query = PlayedQuery(PostgresqlTarget(options), ROWS)
     query.run().batch([(1,)])
     holder = psycopg.connect(postgresql.uri, application_name="a night job")
     with contextlib.closing(holder):
         holder.execute(f"LOCK TABLE {schema}.t IN EXCLUSIVE MODE")
-        error = told(query)
+        error = lock_error(query)
         assert f"t in mode ExclusiveLock by process {holder.info.backend_pid}" in error.what
         assert "application a night job, since " in error.what
         assert "outage" not in str(error)
@@ -50,13 +47,6 @@ def test_lock_on_postgresql_table_names_its_holder(
         postgresql.execute(statement)
         query.flush()
     assert store.execute("SELECT id FROM t") == [(1,)]
-
-
-def _target(store: Postgresql, name: str) -> Target:
-    if name == "sql":
-        return SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, table="t", lock_timeout=0.3))
-    table = f"{store.schema}.t"
-    return PostgresqlTarget(PostgresqlOptions(uri=store.server.uri, table=table, lock_timeout=0.3))
 
 
 @pytest.mark.mariadb
@@ -70,7 +60,7 @@ def test_lock_on_mariadb_table_names_its_holder(mariadb: MariaDb, database: str)
     holder: Any = mariadb._connect(database)
     with contextlib.closing(holder), holder.cursor() as cursor:
         cursor.execute("LOCK TABLES t WRITE")
-        error = told(query)
+        error = lock_error(query)
         assert "holds a lock on t, or on the ledger's table: perhaps session " in error.what
         assert f"KILL {holder.thread_id()};" in error.remedy
         cursor.execute("UNLOCK TABLES")

@@ -13,7 +13,6 @@ import pytest
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import Maria, Postgresql, Store
 from wal_sink.demo.servers.postgresql import Server
-from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.micro_batches import PlayedQuery, until_idle
@@ -44,22 +43,16 @@ def flush_after_quiet_time(
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("name", ["postgresql", "sql"])
 def test_postgresql_connection_closed_while_idle_is_opened_silently(
-    postgresql: Server, schema: str, name: str, caplog: pytest.LogCaptureFixture
+    postgresql: Server, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Postgresql(postgresql, schema)
     store.execute("CREATE TABLE t (id bigint)")
-    query = PlayedQuery(_target(store, name), ROWS)
+    options = PostgresqlOptions(uri=postgresql.uri, table=f"{schema}.t")
+    query = PlayedQuery(PostgresqlTarget(options), ROWS)
     others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     end = f"SELECT pg_terminate_backend(pid, 5000) {others}"
     flush_after_quiet_time(query, store, lambda: store.execute(end), caplog)
-
-
-def _target(store: Postgresql, name: str) -> Target:
-    if name == "sql":
-        return SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, table="t"))
-    return PostgresqlTarget(PostgresqlOptions(uri=store.server.uri, table=f"{store.schema}.t"))
 
 
 @pytest.mark.mariadb

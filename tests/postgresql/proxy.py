@@ -77,7 +77,7 @@ class Proxy:
 
     @staticmethod
     def _end(*sockets: socket.socket) -> None:
-        for each in sockets:
+        for end in sockets:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()

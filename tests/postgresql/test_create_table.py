@@ -24,9 +24,9 @@ SCHEMA = pa.schema(
 ROW = {"id": [1], "day": [0], "price": [None], "at": [None], "tags": [["x"]]}
 
 
-def target(server: Server, schema: str, **given: object) -> PostgresqlTarget:
+def target(server: Server, schema: str, **changes: object) -> PostgresqlTarget:
     """Return a target whose table is missing."""
-    options = {"mode": "upsert", "create_table": True, "key_columns": "id,day"} | given
+    options = {"mode": "upsert", "create_table": True, "key_columns": "id,day"} | changes
     return PostgresqlTarget(PostgresqlOptions(uri=server.uri, table=f"{schema}.orders", **options))  # type: ignore[arg-type]
 
 
@@ -36,7 +36,7 @@ def tables(server: Server, schema: str) -> list[str]:
     return [name for (name,) in server.execute(query, [schema])]
 
 
-def test_a_check_shows_the_table_and_a_start_makes_it(postgresql: Server, schema: str) -> None:
+def test_check_shows_the_table_that_a_start_makes(postgresql: Server, schema: str) -> None:
     """With its key and partitions; rows go there, and the next start leaves it as it is."""
     made = target(postgresql, schema, partition_columns="day")
     shown = made.dry_plan(SCHEMA, "key").creates
@@ -55,14 +55,14 @@ def test_a_check_shows_the_table_and_a_start_makes_it(postgresql: Server, schema
     assert postgresql.execute(f"SELECT id, tags FROM {schema}.orders") == [(1, ["x"])]
 
 
-def test_what_a_check_shows_can_be_run_by_hand(postgresql: Server, schema: str) -> None:
+def test_statement_of_a_check_can_be_run(postgresql: Server, schema: str) -> None:
     """As it stands there."""
     postgresql.execute(target(postgresql, schema).dry_plan(SCHEMA, "key").creates)
     assert target(postgresql, schema).dry_plan(SCHEMA, "key").creates == ""
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "words"),
     [
         ({"key_columns": ""}, "needs a key"),
         ({"mode": "append"}, "second row of a key"),
@@ -76,10 +76,10 @@ def test_what_a_check_shows_can_be_run_by_hand(postgresql: Server, schema: str) 
         ({"key_columns": "id", "partition_columns": "day"}, "unique inside each partition"),
     ],
 )
-def test_what_makes_no_table_is_refused_before_one_is_made(
-    postgresql: Server, schema: str, given: dict[str, object], said: str
+def test_table_that_cannot_be_made_is_refused(
+    postgresql: Server, schema: str, options: dict[str, object], words: str
 ) -> None:
     """Options without effect included."""
-    with pytest.raises((OptionError, SchemaMismatch), match=said):
-        target(postgresql, schema, **given).plan(SCHEMA, "key")
+    with pytest.raises((OptionError, SchemaMismatch), match=words):
+        target(postgresql, schema, **options).plan(SCHEMA, "key")
     assert tables(postgresql, schema) == []

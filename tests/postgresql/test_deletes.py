@@ -30,10 +30,10 @@ def deleting(server: Server, table: str) -> PostgresqlTarget:
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["two batches", "one batch"])
-def test_a_row_that_comes_again_is_a_new_one(
+def test_row_after_its_delete_has_nothing_of_before(
     postgresql: Server, schema: str, *, apart: bool
 ) -> None:
-    """Columns that the DataFrame lacks begin anew after a delete, however rows are cut into batches."""
+    """Columns that the DataFrame lacks begin again after a delete, however rows are cut into batches."""
     postgresql.execute(f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text, w int DEFAULT 7)")
     postgresql.execute(f"INSERT INTO {schema}.t VALUES (1, 'old', 1), (2, 'old', 2), (3, 'old', 3)")
     first, second = (
@@ -42,11 +42,11 @@ def test_a_row_that_comes_again_is_a_new_one(
     )
     batches = [rows(*first), rows(*second)] if apart else [rows(*first, *second)]
     bring(deleting(postgresql, f"{schema}.t"), *batches)
-    found = postgresql.execute(f"SELECT id, v, w FROM {schema}.t ORDER BY id")
-    assert found == [(1, "a", 7), (2, "b", 2)]
+    stored = postgresql.execute(f"SELECT id, v, w FROM {schema}.t ORDER BY id")
+    assert stored == [(1, "a", 7), (2, "b", 2)]
 
 
-def test_a_delete_needs_the_key_alone(postgresql: Server, schema: str) -> None:
+def test_delete_needs_the_key_alone(postgresql: Server, schema: str) -> None:
     """Columns that take no null, by a domain too, and values that do not fit, are no hindrance."""
     postgresql.execute(
         f"CREATE DOMAIN {schema}.word AS text NOT NULL;"
@@ -93,7 +93,7 @@ def test_keys_are_equal_when_the_table_says_so(postgresql: Server, schema: str) 
         ("CREATE TABLE {s}.t (id bigint, v text)", "no primary key"),
     ],
 )
-def test_a_table_that_does_not_fit_is_refused(
+def test_table_unfit_for_deletes_is_refused(
     postgresql: Server, schema: str, ddl: str, words: str
 ) -> None:
     postgresql.execute(ddl.format(s=schema))
@@ -116,7 +116,7 @@ def a_user(postgresql: Server, schema: str, privileges: str) -> Iterator[str]:
         postgresql.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
-def test_a_user_who_must_not_delete_is_refused(postgresql: Server, schema: str) -> None:
+def test_user_without_delete_privilege_is_refused(postgresql: Server, schema: str) -> None:
     """At the start, with the GRANT; without the option that privilege is not asked for."""
     postgresql.execute(f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text)")
     with a_user(postgresql, schema, "SELECT, INSERT, UPDATE") as uri:
@@ -130,7 +130,7 @@ def test_a_user_who_must_not_delete_is_refused(postgresql: Server, schema: str) 
         assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(0,)]
 
 
-def test_a_row_that_is_hidden_later_is_no_deleted_one(postgresql: Server, schema: str) -> None:
+def test_row_hidden_by_a_later_policy_stops_the_flush(postgresql: Server, schema: str) -> None:
     """Row-level security that comes after the start: a delete would find nothing, and say nothing."""
     postgresql.execute(
         f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text); INSERT INTO {schema}.t VALUES (1, 'a');"
@@ -147,7 +147,7 @@ def test_a_row_that_is_hidden_later_is_no_deleted_one(postgresql: Server, schema
                 deliver(session, plan, Slice(0, target.check(batch, plan), 0))
 
 
-def test_a_start_warns_of_tables_that_refer_to_this_one(
+def test_start_warns_of_foreign_keys_to_the_table(
     postgresql: Server, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     postgresql.execute(

@@ -23,26 +23,26 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def test_commits_are_durable_and_it_is_not_root(server: Server) -> None:
+def test_server_is_durable_and_not_root(server: Server) -> None:
     assert server.execute("SHOW fsync") == [("on",)]
     assert server.start() is server, "starting a running server changes nothing"
     assert server.data.stat().st_uid != 0 or os.geteuid() != 0
 
 
-def test_the_programs_of_maven_run_a_server() -> None:
+def test_programs_of_maven_run_a_server() -> None:
     """What a machine without PostgreSQL gets; also where this process is root."""
     with Server(folder=downloaded_programs()) as server:
         ((text,),) = server.execute("SELECT version()")
         assert text.startswith(f"PostgreSQL {VERSION.removesuffix('.0')} ")
 
 
-def test_a_password_is_asked_for(server: Server) -> None:
+def test_server_asks_for_a_password(server: Server) -> None:
     wrong = server.uri_of("postgres", "wrong")
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(wrong)
 
 
-def test_a_committed_row_survives_a_kill_and_an_open_transaction_does_not(
+def test_killed_server_keeps_committed_rows_only(
     server: Server,
 ) -> None:
     port = server.port
@@ -61,7 +61,7 @@ def test_a_committed_row_survives_a_kill_and_an_open_transaction_does_not(
     assert server.execute("SELECT id FROM kept ORDER BY id") == [(1,), (2,)]
 
 
-def test_a_paused_server_keeps_silent_until_resumed(server: Server) -> None:
+def test_paused_server_is_silent_until_resumed(server: Server) -> None:
     answered = threading.Event()
     server.execute("SELECT 1")
     server.pause()
@@ -79,7 +79,7 @@ def test_a_paused_server_keeps_silent_until_resumed(server: Server) -> None:
     assert answered.is_set()
 
 
-def test_it_stops_in_order_even_when_paused(server: Server) -> None:
+def test_paused_server_stops_in_order(server: Server) -> None:
     server.pause()
     server.stop()
     assert not server.running
@@ -89,7 +89,7 @@ def test_it_stops_in_order_even_when_paused(server: Server) -> None:
     assert server.execute("SELECT value FROM kept WHERE id = 1") == [("one",)]
 
 
-def test_a_failure_to_start_shows_the_log_and_a_taken_port_is_refused() -> None:
+def test_failed_start_shows_the_log() -> None:
     server = Server({"no_such_setting": 1})
     with pytest.raises(DidNotStart, match="no_such_setting") as caught:
         server.start()
@@ -105,9 +105,7 @@ def test_a_failure_to_start_shows_the_log_and_a_taken_port_is_refused() -> None:
     server.close()
 
 
-def test_each_schema_is_new_in_the_runs_server(
-    postgresql: Server, schema: str, server: Server
-) -> None:
+def test_schema_of_each_test_is_new(postgresql: Server, schema: str, server: Server) -> None:
     names = "SELECT nspname FROM pg_namespace"
     assert (schema,) in postgresql.execute(names)
     assert (schema,) not in server.execute(names)

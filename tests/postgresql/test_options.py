@@ -15,9 +15,9 @@ from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 URI = "postgresql://flusher@db.example:5432/shop?sslmode=verify-full"
 
 
-def options(**given: str) -> PostgresqlOptions:
+def options(**options: str) -> PostgresqlOptions:
     raw = {"postgresql.uri": URI, "table": "orders"} | {
-        name.replace("_", "."): value for name, value in given.items()
+        name.replace("_", "."): value for name, value in options.items()
     }
     return parse(raw, PostgresqlOptions)
 
@@ -48,12 +48,12 @@ def options(**given: str) -> PostgresqlOptions:
         ("postgresql://u:s#t@h/d", "postgresql://u@h/d", "s#t"),
     ],
 )
-def test_a_password_leaves_the_uri(uri: str, shown: str, password: str) -> None:
-    found = options(postgresql_uri=uri)
-    assert (found.uri, found.password) == (shown, password)
+def test_password_leaves_the_uri(uri: str, shown: str, password: str) -> None:
+    parameters = options(postgresql_uri=uri)
+    assert (parameters.uri, parameters.password) == (shown, password)
 
 
-def test_a_password_is_never_shown(tmp_path: Path) -> None:
+def test_password_is_never_shown(tmp_path: Path) -> None:
     raw = {
         "checkpointLocation": tmp_path.as_uri(),
         "target": "postgresql",
@@ -73,13 +73,13 @@ def test_a_password_is_never_shown(tmp_path: Path) -> None:
     "uri",
     ["host=h password=hush", "mysql://u:hush@h/d", "hush"],
 )
-def test_an_error_shows_no_uri(uri: str) -> None:
+def test_error_shows_no_uri(uri: str) -> None:
     with pytest.raises(OptionError) as caught:
         options(postgresql_uri=uri)
     assert "hush" not in str(caught.value)
 
 
-def test_what_would_be_written_to_the_log_is_refused() -> None:
+def test_secret_parameter_is_refused() -> None:
     with pytest.raises(OptionError, match="sslpassword"):
         options(postgresql_uri="postgresql://u@h/d?sslpassword=hush")
 
@@ -90,7 +90,7 @@ def test_two_passwords_are_refused() -> None:
     assert options(postgresql_uri="postgresql://u:a@h/d", postgresql_password="a").password == "a"
 
 
-def test_the_logs_word_alone_gets_no_password() -> None:
+def test_uri_of_the_log_gets_no_password() -> None:
     logged = {"postgresql.uri": URI, "table": "orders"}
     refuse_unconfirmed(PostgresqlOptions, logged, {}, {})
     with pytest.raises(OptionError, match="only the log says where to connect"):
@@ -113,17 +113,17 @@ def test_names_are_exact(table: str, ledger: str, data_name: str, ledger_name: s
 
 
 @pytest.mark.parametrize("table", ["a.b.c", "a,b", "x" * 64, ".t", "s."])
-def test_what_is_no_name_is_refused(table: str) -> None:
+def test_text_that_is_not_a_name_is_refused(table: str) -> None:
     with pytest.raises(OptionError, match="table"):
         options(table=table)
 
 
-def test_the_ledger_is_another_table() -> None:
+def test_ledger_in_the_table_of_rows_is_refused() -> None:
     with pytest.raises(OptionError, match="a table of its own"):
         options(table="shop.wal_sink_ledger")
 
 
-def test_values_are_those_that_the_descriptions_say() -> None:
+def test_values_beside_the_descriptions_are_refused() -> None:
     assert options().mode == "append"
     with pytest.raises(OptionError, match=r"postgresql\.mode.*append, upsert"):
         options(postgresql_mode="merge")

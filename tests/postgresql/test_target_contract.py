@@ -74,6 +74,6 @@ class TestDeletes(UnavailableContract):
 
     def rows(self, target: Target) -> Table:
         assert isinstance(target, PostgresqlTarget)
-        found = self.server.execute(f"SELECT k, n, v, t FROM {target.table_name}")
-        assert len({row[:2] for row in found}) == len(found)
-        return {(k, n): (v, t) for k, n, v, t in found}
+        rows = self.server.execute(f"SELECT k, n, v, t FROM {target.table_name}")
+        assert len({row[:2] for row in rows}) == len(rows)
+        return {(k, n): (v, t) for k, n, v, t in rows}

@@ -47,17 +47,19 @@ def target(server: Server, certificates: Path) -> PostgresqlTarget:
     return PostgresqlTarget(PostgresqlOptions(uri=uri, table="t"))
 
 
-def test_a_server_that_the_authority_vouches_for(
+def test_server_with_a_trusted_certificate_is_connected_to(
     server: Server, certificates: Certificates
 ) -> None:
-    found = target(server, certificates.ca)
-    assert found.plan(SCHEMA, "key").columns
-    with found.open() as connection:
+    trusting = target(server, certificates.ca)
+    assert trusting.plan(SCHEMA, "key").columns
+    with trusting.open() as connection:
         query = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
         assert connection.execute(query).fetchone() == (True,)
 
 
-def test_any_other_server_gets_no_password(server: Server, certificates: Certificates) -> None:
+def test_server_without_trusted_certificate_gets_no_password(
+    server: Server, certificates: Certificates
+) -> None:
     with pytest.raises(TargetUnavailable, match="certificate verify failed") as caught:
         target(server, certificates.stranger).plan(SCHEMA, "key")
     assert server.password not in str(caught.value)

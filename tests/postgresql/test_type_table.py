@@ -12,7 +12,7 @@ from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.postgresql.plan import PostgresqlRules
 from wal_sink.targets.postgresql.schema import Relation
 from wal_sink.targets.postgresql.types import log_type
-from wal_sink.targets.sql.keyed import TableName
+from wal_sink.targets.sql.names import TableName
 
 PAGE = Path(__file__).parents[2] / "docs" / "postgresql.md"
 
@@ -44,19 +44,17 @@ ROWS = re.findall(
 
 
 @pytest.mark.parametrize(("words", "sources", "stored"), ROWS, ids=[row[0] for row in ROWS])
-def test_the_page_says_what_fits_and_what_the_log_holds(
-    words: str, sources: str, stored: str
-) -> None:
+def test_page_lists_types_that_fit(words: str, sources: str, stored: str) -> None:
     """And nothing else fits; that integers fit into a numeric without bounds stands in its note."""
     named = re.split(r", (?![0-9])", sources)
     fitting = {name: log_type(words, type_) for name, type_ in SPARK.items()}
     for name in named:
         assert str(fitting.pop(name)) == stored, name
-    others = {name for name, found in fitting.items() if found is not None}
+    others = {name for name, held in fitting.items() if held is not None}
     assert others == ({"tinyint", "smallint", "int", "bigint"} if words == "numeric" else set())
 
 
-def test_the_table_was_found() -> None:
+def test_page_has_the_table_of_types() -> None:
     assert len(ROWS) > 15
 
 
@@ -68,9 +66,7 @@ def test_the_table_was_found() -> None:
         (pa.list_(SPARK["struct<a:int>"]), "text[]", 'F.to_json("c")'),
     ],
 )
-def test_what_to_do_about_a_type_can_be_pasted(
-    source: str | pa.DataType, type_: str, code: str
-) -> None:
+def test_remedy_of_a_type_can_be_pasted(source: str | pa.DataType, type_: str, code: str) -> None:
     field = pa.field("c", SPARK[source] if isinstance(source, str) else source)
     rules = PostgresqlRules(Relation(TableName("public", "t")))
     (line,) = rules.about_type(field, TableColumn("c", type_))

@@ -186,7 +186,7 @@ CASES: list[tuple[str, pa.Array, list[str | None]]] = [
     CASES,
     ids=[f"{type_}<-{values.type}" for type_, values, _ in CASES],
 )
-def test_values_arrive_as_they_are(
+def test_values_arrive_unchanged(
     postgresql: Server, schema: str, type_: str, values: pa.Array, expected: list[str | None]
 ) -> None:
     """With a null at the end, from a batch that does not begin at its array's beginning."""
@@ -196,8 +196,8 @@ def test_values_arrive_as_they_are(
     )
     batch = pa.record_batch([pa.array(range(len(shifted)), pa.int32()), shifted], names=["n", "x"])
     bring(target_of(postgresql, f"{schema}.t"), batch)
-    found = postgresql.execute(f"SET timezone = 'UTC'; SELECT x::text FROM {schema}.t ORDER BY n")
-    assert [each for (each,) in found] == [*expected, None]
+    stored = postgresql.execute(f"SET timezone = 'UTC'; SELECT x::text FROM {schema}.t ORDER BY n")
+    assert [text for (text,) in stored] == [*expected, None]
 
 
 def test_random_decimals_arrive_to_the_digit(postgresql: Server, schema: str) -> None:
@@ -214,7 +214,7 @@ def test_random_decimals_arrive_to_the_digit(postgresql: Server, schema: str) ->
         (38, 38),
     ]:
         digits = [chance.randrange(10 ** chance.randint(0, precision)) for _ in range(500)]
-        values = [Decimal(chance.choice([-1, 1]) * each).scaleb(-scale) for each in digits]
+        values = [Decimal(chance.choice([-1, 1]) * number).scaleb(-scale) for number in digits]
         table = f"{schema}.t{precision}_{scale}"
         postgresql.execute(f"CREATE TABLE {table} (n int, x numeric({precision},{scale}))")
         arrays = [
@@ -225,7 +225,7 @@ def test_random_decimals_arrive_to_the_digit(postgresql: Server, schema: str) ->
         assert [x for (x,) in postgresql.execute(f"SELECT x FROM {table} ORDER BY n")] == values
 
 
-def test_many_columns_stay_apart(postgresql: Server, schema: str) -> None:
+def test_columns_of_all_types_stay_apart(postgresql: Server, schema: str) -> None:
     """One of each type side by side, directly and through the temporary table."""
     chosen = {type_: (values, expected) for type_, values, expected in CASES}
     direct = [type_ for type_ in chosen if staged_type(type_) is None]
@@ -263,14 +263,6 @@ INVALID: list[tuple[str, pa.Array, str]] = [
     ("json", pa.array(["{}", "{"]), "is not JSON"),
     ("jsonb", pa.array(["{}", '"\\u0000"']), "the character NUL"),
     ("jsonb", pa.array(['"\\\\u0000"', '"\\ud800"']), "is not JSON"),
-    ("jsonb", pa.array(["1e-16383", "[1e-16384]"]), "more than 16,383 digits after the point"),
-    ("jsonb", pa.array(["1.50e-16381", "1.50e-16382"]), "more than 16,383 digits after the point"),
-    (
-        "jsonb",
-        pa.array([f"0.{'0' * 16_382}1", f"0.{'0' * 16_383}1"]),
-        "more than 16,383 digits after the point",
-    ),
-    ("jsonb", pa.array(['"1e-99999"', "0e-20000"]), "more than 16,383 digits after the point"),
     ("jsonb", pa.array(["1e308", "1e400"]), "is not JSON"),
     ("jsonb", pa.array(["9" * 300, "9" * 140_000]), "is not JSON"),
     ("jsonb", pa.array([{"a": 1.0}, {"a": float("nan")}]), "has a number that JSON has not"),
@@ -288,7 +280,7 @@ INVALID: list[tuple[str, pa.Array, str]] = [
 @pytest.mark.parametrize(
     ("type_", "values", "words"), INVALID, ids=[f"{type_}<-{words}" for type_, _, words in INVALID]
 )
-def test_what_the_server_would_refuse_is_refused_in_the_task(
+def test_value_that_does_not_fit_is_refused(
     postgresql: Server, schema: str, type_: str, values: pa.Array, words: str
 ) -> None:
     """The first row passes, and is written; the second is named with a remedy."""
@@ -305,7 +297,7 @@ def test_what_the_server_would_refuse_is_refused_in_the_task(
     bring(target, batch.slice(0, 1))
 
 
-def test_what_json_and_dates_hold_at_their_ends(postgresql: Server, schema: str) -> None:
+def test_first_and_last_dates_arrive(postgresql: Server, schema: str) -> None:
     """The bounds of the check are those of the server, to the day and to the microsecond."""
     postgresql.execute(f"CREATE TABLE {schema}.t (d date, t timestamp)")
     columns: list[tuple[list[int], pa.DataType, Callable[[Any], Any]]] = [
@@ -314,9 +306,9 @@ def test_what_json_and_dates_hold_at_their_ends(postgresql: Server, schema: str)
     ]
     arrays = [pa.array(values, type_) for values, type_, _ in columns]
     bring(target_of(postgresql, f"{schema}.t"), pa.record_batch(arrays, names=["d", "t"]))
-    found = postgresql.execute(f"SELECT d::text, t::date::text FROM {schema}.t ORDER BY d")
-    assert found[0] == ("4714-11-24 BC", "4714-11-24 BC")
-    assert found[1][0] == "5874897-12-31"
+    stored = postgresql.execute(f"SELECT d::text, t::date::text FROM {schema}.t ORDER BY d")
+    assert stored[0] == ("4714-11-24 BC", "4714-11-24 BC")
+    assert stored[1][0] == "5874897-12-31"
 
 
 REFUSED = [
@@ -347,21 +339,21 @@ def test_types_that_lose_something_do_not_fit(words: str, source: pa.DataType) -
     assert log_type(words, source) is None
 
 
-def test_a_type_that_is_proposed_fits() -> None:
+def test_proposed_type_fits() -> None:
     """What an error's ALTER TABLE says can be written to."""
     for _, values, _ in CASES:
         source = values.type
         assert log_type(postgresql_type(source), source) is not None, source
 
 
-def test_words_are_taken_apart() -> None:
+def test_type_is_parsed() -> None:
     assert parse("numeric(10,2)[]") == ("numeric", 10, 2, True)
     assert parse("timestamp(3) with time zone") == ("timestamp with time zone", 3, None, False)
     assert parse("numeric(5)") == ("numeric", 5, 0, False)
     assert parse('"Weird"') is None
 
 
-def test_json_of_a_struct_is_what_spark_users_expect(postgresql: Server, schema: str) -> None:
+def test_struct_becomes_json(postgresql: Server, schema: str) -> None:
     """Nested parts, all kinds of values, and keys that are not texts."""
     inner = pa.struct(
         [("when", pa.timestamp("us", "UTC")), ("raw", pa.binary()), ("d", pa.decimal128(38, 2))]
@@ -377,8 +369,8 @@ def test_json_of_a_struct_is_what_spark_users_expect(postgresql: Server, schema:
         pa.record_batch([pa.array([value], type_)], names=["x"]),
     )
     ((text,),) = postgresql.execute(f"SELECT x::text FROM {schema}.t")
-    found = json.loads(text, parse_float=Decimal)
-    assert found == {
+    stored = json.loads(text, parse_float=Decimal)
+    assert stored == {
         "items": [
             {
                 "when": "2024-02-29T12:30:01.123456Z",
@@ -390,7 +382,7 @@ def test_json_of_a_struct_is_what_spark_users_expect(postgresql: Server, schema:
     }
 
 
-def test_a_table_that_does_not_fit_is_told_line_by_line(postgresql: Server, schema: str) -> None:
+def test_misfits_are_listed_line_by_line(postgresql: Server, schema: str) -> None:
     postgresql.execute(
         f"CREATE TABLE {schema}.t (a int, b int NOT NULL, c int GENERATED ALWAYS AS (1) STORED)"
     )
@@ -399,9 +391,9 @@ def test_a_table_that_does_not_fit_is_told_line_by_line(postgresql: Server, sche
     )
     with pytest.raises(SchemaMismatch) as caught:
         target_of(postgresql, f"{schema}.t").plan(wrong, "key")
-    told = caught.value.what
-    assert "a: the table's type is integer, the DataFrame's double." in told
-    assert "There is b, which differs in upper and lower case only" in told
-    assert "c: the server computes this column" in told
-    assert f'ALTER TABLE "{schema}"."t" ADD COLUMN "d" bigint[];' in told
-    assert f'ALTER TABLE "{schema}"."t" ALTER COLUMN "b" DROP NOT NULL;' in told
+    text = caught.value.what
+    assert "a: the table's type is integer, the DataFrame's double." in text
+    assert "There is b, which differs in upper and lower case only" in text
+    assert "c: the server computes this column" in text
+    assert f'ALTER TABLE "{schema}"."t" ADD COLUMN "d" bigint[];' in text
+    assert f'ALTER TABLE "{schema}"."t" ALTER COLUMN "b" DROP NOT NULL;' in text

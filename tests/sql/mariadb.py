@@ -142,12 +142,12 @@ VERSION = "11.4.5"
 
 def _programs() -> Programs:
     """Find the programs; Debian has the server's beside PATH. Without them the test is skipped."""
-    found = [
+    programs = [
         shutil.which(name) or shutil.which(name, path="/usr/sbin")
         for name in ("mariadbd", "mariadb-install-db")
     ]
-    if all(found) and os.environ.get("WAL_SINK_TEST_MARIADB") != "maven":
-        server, install = (Path(str(path)) for path in found)
+    if all(programs) and os.environ.get("WAL_SINK_TEST_MARIADB") != "maven":
+        server, install = (Path(str(path)) for path in programs)
         return Programs(server, install)
     if platform.machine() != "x86_64":
         pytest.skip(f"MariaDB is not installed, and Maven has none for {platform.machine()}")

@@ -1,4 +1,4 @@
-"""The databases of these tests: each is asked by its driver alone, beside the target."""
+"""The databases of these tests, each asked by its driver alone; and targets over them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
 
 from tests.sql.mariadb import MariaDb
 from wal_sink.demo.servers.postgresql import Server
+from wal_sink.model.plan import Plan, plan_key
+from wal_sink.targets.base import Slice
+from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
+from wal_sink.testing.contracts.ledger import create
+from wal_sink.testing.contracts.rows import deliver
 
 APPEND = "CREATE TABLE t (k VARCHAR(50), n INTEGER, v BIGINT, t TEXT, d DOUBLE PRECISION)"
 KEYED = "CREATE TABLE t (k VARCHAR(50) NOT NULL, n INTEGER NOT NULL, v BIGINT, t TEXT, PRIMARY KEY (n, k))"
@@ -29,13 +37,13 @@ class Store:
         """Run a statement as it is."""
         self.execute(sql)
 
-    @abstractmethod
     def refuse_long(self) -> None:
         """Refuse new rows whose text is long; a table in which there are some stays."""
+        raise NotImplementedError
 
-    @abstractmethod
     def take_long(self) -> None:
         """Take them again."""
+        raise NotImplementedError
 
 
 class Sqlite(Store):
@@ -73,23 +81,10 @@ class DuckDb(Store):
     def execute(self, sql: str) -> list[Any]:
         connection = duckdb.connect(str(self.path))
         try:
-            found: list[Any] = connection.execute(sql).fetchall()
-            return found
+            rows: list[Any] = connection.execute(sql).fetchall()
+            return rows
         finally:
             connection.close()
-
-    def refuse_long(self) -> None:
-        self._remake(", CHECK (length(t) <= 4000))")
-
-    def take_long(self) -> None:
-        self._remake(")")
-
-    def _remake(self, end: str) -> None:
-        """Make the table anew: DuckDB neither adds a constraint to a table, nor has triggers."""
-        self.execute(
-            "UPDATE t SET t = 'was long' WHERE length(t) > 4000; ALTER TABLE t RENAME TO was;"
-            f" {APPEND.removesuffix(')')}{end}; INSERT INTO t SELECT * FROM was; DROP TABLE was"
-        )
 
 
 class Maria(Store):
@@ -123,15 +118,55 @@ class Postgresql(Store):
 
     def __init__(self, server: Server, schema: str) -> None:
         self.server, self.schema = server, schema
-        uri = server.uri.replace("postgresql://", "postgresql+psycopg://")
-        self.url = f"{uri}?options=-csearch_path%3D{schema}"
+        self.url = server.uri
 
     def execute(self, sql: str) -> list[Any]:
         return self.server.execute(f"SET search_path = {self.schema}; {sql}")
 
-    def refuse_long(self) -> None:
-        self.take_long()
-        self.execute("ALTER TABLE t ADD CONSTRAINT short CHECK (length(t) <= 4000) NOT VALID")
 
-    def take_long(self) -> None:
-        self.execute("ALTER TABLE t DROP CONSTRAINT IF EXISTS short")
+# PostgreSQL under a name that the target `sql` does not know.
+sa.dialects.registry.register(
+    "unknown.psycopg", "sqlalchemy.dialects.postgresql.psycopg", "PGDialect_psycopg"
+)
+
+
+class Unknown(Postgresql):
+    """A schema of a server whose database has no dialect of its own."""
+
+    def __init__(self, server: Server, schema: str) -> None:
+        super().__init__(server, schema)
+        uri = server.uri.replace("postgresql://", "unknown+psycopg://")
+        self.url = f"{uri}?options=-csearch_path%3D{schema}%20-clock_timeout%3D1000"
+
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+TABLE = "CREATE TABLE t (id BIGINT NOT NULL, name VARCHAR(20){key})"
+
+
+def made(kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest) -> Store:
+    """Make a database."""
+    if kind is Maria:
+        return Maria(request.getfixturevalue("mariadb"), request.getfixturevalue("database"))
+    if kind is Unknown:
+        return Unknown(request.getfixturevalue("postgresql"), request.getfixturevalue("schema"))
+    assert kind is Sqlite or kind is DuckDb
+    return kind(tmp_path)
+
+
+def sql_target(store: Store, parameters: str = "", **options: Any) -> SqlAlchemyTarget:
+    """Return a target of table `t`."""
+    of_table: dict[str, Any] = {"table": "t", "lock_timeout": 1} | options
+    return SqlAlchemyTarget(SqlAlchemyOptions(url=store.url + parameters, **of_table))
+
+
+def agreed(target: SqlAlchemyTarget, schema: pa.Schema = SCHEMA) -> Plan:
+    """Return the plan of a start."""
+    return target.plan(schema, plan_key(schema, target.name, target.shape))
+
+
+def bring(target: SqlAlchemyTarget, rows: pa.RecordBatch) -> None:
+    """Bring rows into the table, as a query of its own."""
+    plan = agreed(target, rows.schema)
+    with target.connect("query") as session:
+        create(session, "query")
+        deliver(session, plan, Slice(0, target.check(rows, plan), 0))

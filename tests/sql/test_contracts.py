@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.sql.mariadb import MariaDb
-from tests.sql.stores import APPEND, KEYED, DuckDb, Maria, Postgresql, Sqlite, Store
+from tests.sql.stores import APPEND, KEYED, DuckDb, Maria, Sqlite, Store, Unknown
 from wal_sink.demo.servers.postgresql import Server
-from wal_sink.errors import SchemaMismatch
+from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Target
@@ -25,7 +25,7 @@ from wal_sink.testing.contracts.transactional import SqlContract
 from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 
 
-class AppendContract(RefusalsContract, SqlContract):
+class RowsContract(SqlContract):
     """A table without a key."""
 
     store: Store
@@ -42,6 +42,10 @@ class AppendContract(RefusalsContract, SqlContract):
 
     def doubles(self, target: Target) -> list[float | None]:
         return [d for (d,) in self.store.execute("SELECT d FROM t")]
+
+
+class AppendContract(RefusalsContract, RowsContract):
+    """The same in a database that has savepoints."""
 
     def refuse_long(self, target: Target) -> None:
         self.store.refuse_long()
@@ -72,9 +76,9 @@ class KeyedContract(UnavailableContract):
         )
 
     def rows(self, target: Target) -> Table:
-        found = self.store.execute("SELECT k, n, v, t FROM t")
-        assert len({row[:2] for row in found}) == len(found)
-        return {(k, n): (v, t) for k, n, v, t in found}
+        rows = self.store.execute("SELECT k, n, v, t FROM t")
+        assert len({row[:2] for row in rows}) == len(rows)
+        return {(k, n): (v, t) for k, n, v, t in rows}
 
 
 class OnSqlite:
@@ -101,12 +105,12 @@ class OnMariaDb:
         return self.made(Maria(mariadb, database))  # type: ignore[attr-defined,no-any-return]
 
 
-class OnPostgresql:
+class OnUnknown:
     """Gives the store."""
 
     @pytest.fixture
     def target(self, postgresql: Server, schema: str) -> SqlAlchemyTarget:
-        return self.made(Postgresql(postgresql, schema))  # type: ignore[attr-defined,no-any-return]
+        return self.made(Unknown(postgresql, schema))  # type: ignore[attr-defined,no-any-return]
 
 
 class TestSqliteAppend(OnSqlite, AppendContract):
@@ -130,13 +134,13 @@ class TestSqliteAppend(OnSqlite, AppendContract):
         assert isinstance(self.store, Sqlite)
         rows = self.slice(target, plan, ROWS)
         for blocked in (True, False):
-            seen = row_of(session)
+            row = row_of(session)
             session.write(plan, rows)
             with contextlib.closing(sqlite3.connect(self.store.path)) as reader:
                 reader.execute("BEGIN")
                 if blocked:
                     reader.execute("SELECT k FROM t").fetchall()
-                outcome = finish(session, seen, following(seen))
+                outcome = finish(session, row, following(row))
             assert outcome is (Outcome.UNKNOWN if blocked else Outcome.APPLIED)
             assert row_of(session).epoch == (-1 if blocked else 0)
             with target.connect(query_id) as other:
@@ -148,14 +152,35 @@ class TestSqliteDeletes(OnSqlite, KeyedContract):
     """SQLite."""
 
 
-class TestDuckDbAppend(OnDuckDb, AppendContract):
-    """DuckDB."""
+class TestDuckDbAppend(OnDuckDb, RowsContract):
+    """DuckDB, which has no savepoints."""
 
     most_kills = 4
 
+    def test_refused_row_stops_the_flush(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """It is named as one of its slice, and nothing of the window stays."""
+        written = [("a", 1, 1, "x"), ("b", 2, 2, "y")]
+        rows = self.slice(target, plan, written)
+        deliver(session, plan, rows)
+        self.store.execute("CREATE UNIQUE INDEX u ON t (k)")
+        with pytest.raises(TargetRefused, match=r"t refuses one of the \d+ rows after it, or"):
+            deliver(session, plan, rows._replace(epoch=1))
+        self.assert_records(target, written)
+
 
 class TestDuckDbDeletes(OnDuckDb, KeyedContract):
-    """DuckDB."""
+    """DuckDB, which has no savepoints."""
+
+    def test_new_row_with_unavailable_cell_is_refused(
+        self, target: Target, plan: Plan, session: Session, query_id: str
+    ) -> None:
+        """The flush stops."""
+        rows = self.slice(target, plan, [("u", "new", 1, 2, UNAVAILABLE)])
+        with pytest.raises(TargetRefused, match="unavailableValue"):
+            deliver(session, plan, rows)
+        assert self.rows(target) == {}
 
 
 class TestMariaDbAppend(OnMariaDb, AppendContract, RestartContract):
@@ -173,16 +198,7 @@ class TestMariaDbDeletes(OnMariaDb, KeyedContract):
     """MariaDB."""
 
 
-@pytest.mark.test_all
-class TestPostgresqlAppend(OnPostgresql, AppendContract, RestartContract):
-    """PostgreSQL by psycopg, whose own target `tests/postgresql` asks the same."""
+class TestUnknownAppend(OnUnknown, RowsContract):
+    """A database without a dialect of its own."""
 
-    def restart(self, target: Target) -> None:
-        assert isinstance(self.store, Postgresql)
-        self.store.server.kill()
-        self.store.server.start()
-
-
-@pytest.mark.test_all
-class TestPostgresqlDeletes(OnPostgresql, KeyedContract):
-    """PostgreSQL by psycopg."""
+    most_kills = 8

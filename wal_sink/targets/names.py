@@ -20,9 +20,9 @@ def listed(names: Iterable[str]) -> str:
 def unquoted(names: str) -> str:
     """Return quoted identifiers with dots between them as a person writes them in an option.
 
-    By the SQL standard, or as MySQL and SQL Server quote them; others are returned as they are.
+    By the SQL standard, or as MySQL quotes them; others are returned as they are.
     """
-    found = re.findall(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`|\[(?:[^]]|]])*]', names)
+    found = re.findall(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`', names)
     return ".".join(each[1:-1].replace(each[-1] * 2, each[-1]) for each in found) or names
 
 

@@ -89,10 +89,6 @@ def postgresql(bench: Bench) -> list[Figure]:
             {
                 OURS: uri,
                 QUARANTINE: {**uri, "onInvalidRow": "quarantine"},
-                SQL: {
-                    "target": "sql",
-                    "sql.url": server.uri.replace("postgresql:", "postgresql+psycopg:"),
-                },
             },
             {
                 "url": f"jdbc:postgresql://{server.host}:{server.port}/postgres",
@@ -111,7 +107,6 @@ def postgresql(bench: Bench) -> list[Figure]:
             [
                 (OURS, JDBC, at_least(3)),
                 (OURS, TUNED, at_least(3)),
-                (SQL, TUNED, None),
                 (QUARANTINE, OURS, None),
             ],
         )

@@ -1,7 +1,8 @@
 """Casts a batch to what the log holds, and refuses rows that PostgreSQL would refuse; done in the tasks.
 
-The server takes every row that passes, the table's own constraints aside. The check neither connects nor
-imports the driver. JSON is made of structs, maps and arrays; a text for `jsonb` is validated.
+The server takes every row that passes, but for constraints, indexes and pages of the table. The check
+neither connects nor imports the driver. JSON is made of structs, maps and arrays; a text for `jsonb` is
+validated.
 """
 
 from __future__ import annotations
@@ -17,24 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan, is_array, is_text
 from wal_sink.targets import arrow_values, casts
-from wal_sink.targets.arrow_values import TRUE, int64
-from wal_sink.targets.casts import InvalidValueError, cast, cast_or_refuse, key_of, refuse, row_text
+from wal_sink.targets.arrow_values import int64
+from wal_sink.targets.casts import InvalidValueError, cast, cast_or_refuse, refuse
 from wal_sink.targets.postgresql.types import (
-    INCLUDED,
     PgType,
     is_document,
     log_type,
     parse,
 )
-from wal_sink.targets.sql.limits import HEAD_BYTES, ROW_BYTES, fixed_bytes
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
-_MOST_FRACTION = 16_383
-"""Digits after the point of a number, zeros too, as `jsonb` keeps them; a double's range bounds others."""
-_MAY_BE_LONG = re.compile(r"[eE]-0*[0-9]{4}|\.[0-9]{8000}")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -69,22 +65,6 @@ def refuse_other(text: str) -> None:
         raise NoJsonError(f"is not JSON ({error})") from error
     if _NUL.search(text):
         raise NoJsonError("has the character NUL in it, which PostgreSQL's JSON cannot hold")
-    if _MAY_BE_LONG.search(text):
-        _NUMBERS.decode(text)
-
-
-def _refuse_long(number: str) -> None:
-    """Refuse a number with more digits after the point than `jsonb` keeps."""
-    mantissa, _, power = number.lower().partition("e")
-    digits, exponent = len(mantissa.partition(".")[2]), int(power or 0)
-    if digits - exponent > _MOST_FRACTION:
-        raise NoJsonError(
-            f"has a number with more than {_MOST_FRACTION:,} digits after the point, which PostgreSQL's JSON"
-            " cannot hold"
-        )
-
-
-_NUMBERS = msgspec.json.Decoder(float_hook=_refuse_long)
 
 
 def _json_value(value: Any, type_: pa.DataType) -> Any:
@@ -102,7 +82,7 @@ def _json_value(value: Any, type_: pa.DataType) -> Any:
             zip(keys, (_json_value(item, type_.item_type) for _, item in value), strict=True)
         )
     if is_array(type_):
-        return [_json_value(each, type_.value_type) for each in value]
+        return [_json_value(element, type_.value_type) for element in value]
     if isinstance(value, float) and not math.isfinite(value):
         raise NoJsonError(f"has a number that JSON has not ({value})")
     return value
@@ -116,12 +96,6 @@ def _key(key: Any) -> str:
 _FIRST_DAY, _LAST_DATE, _LAST_TIME = -2_440_588, 2_145_042_905, 106_762_939
 """4714-11-24 BC, 5874897-12-31 of a date, 294276-12-31 of a date with time; in days since 1970."""
 
-MAX_INDEX_BYTES = 2_704
-"""Of a row in an index: a third of a page of 8 kB. PostgreSQL 12 and later."""
-_FIXED, _ELEMENT = 40, 16
-"""Most bytes of a value whose length does not vary, such as a numeric of 38 digits; and of an array's element
-beside its value."""
-
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """Cast `batch` to the types that the log holds.
@@ -129,51 +103,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     :raises SchemaMismatch: the columns are not those of the plan.
     :raises InvalidRow: a row cannot be written; names the column and the first such row.
     """
-    result = cast(batch, plan, _stored)
-    _refuse_long_key(batch, plan, result)
-    _refuse_wide_rows(batch, plan, result)
-    return result
-
-
-_LEAST = {"numeric": 3, "jsonb": 5}
-_POINTER = 18
-"""Bytes of a long value that lies elsewhere, and of another type that varies at least."""
-
-
-def _refuse_wide_rows(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> None:
-    """Refuse rows that cannot go into a page, however the server packs them.
-
-    Gaps that align values are not counted: the server refuses some more rows.
-    """
-    columns = plan.of_table().columns
-    widths = [fixed_bytes(column.type) for column in columns]
-    if HEAD_BYTES + sum(width or _POINTER for width in widths) <= ROW_BYTES:
-        return
-    sizes = (
-        _least_bytes(column.type, width, stored.column(column.name))
-        for column, width in zip(columns, widths, strict=True)
-    )
-    total = functools.reduce(pc.add, sizes, int64(HEAD_BYTES))
-    too_wide = pc.greater(total, int64(ROW_BYTES))
-    row = pc.index(too_wide, TRUE).as_py()
-    if row >= 0:
-        raise InvalidRow(
-            f"{plan.table} takes rows of {ROW_BYTES:,} bytes (a page of PostgreSQL), without its long values,"
-            f" and this one has {total[row].as_py():,} at least: {row_text(batch, plan, row)}.",
-            'Put columns together, such as .withColumn("v", F.array("a", "b", …)), or write to two tables.',
-            problem=f"A row of {plan.table} is wider than a page of PostgreSQL.",
-            rows=too_wide,
-        )
-
-
-def _least_bytes(words: str, width: int | None, values: pa.Array) -> pa.Array:
-    """Return the least bytes that each value has in its row, int64; 0 for a null."""
-    if width is None and _is_bytes(values.type) and not words.startswith(tuple(_LEAST)):
-        lengths = pc.binary_length(values).cast(pa.int64())
-        sizes = pc.min_element_wise(pc.add(lengths, int64(1)), int64(_POINTER))
-        return sizes.fill_null(int64(0))
-    least = width or _LEAST.get(words.partition("(")[0], 16)
-    return pc.if_else(values.is_null(), int64(0), int64(least))
+    return cast(batch, plan, _stored)
 
 
 def recast(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
@@ -191,64 +121,6 @@ def recast(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
                 "Change the column back; the flush goes on by itself.",
             )
     return casts.recast(batch, plan, _stored)
-
-
-def _refuse_long_key(batch: pa.RecordBatch, plan: Plan, stored: pa.RecordBatch) -> None:
-    """Refuse rows that their key's index could refuse.
-
-    The server compresses what is long, and takes what becomes short enough; no task can know that.
-
-    :param batch: as errors show it.
-    :param stored: as `check` returns it.
-    """
-    key = key_of(plan)
-    names = {*key, *plan.details.get(INCLUDED, ())}
-    columns = [column for column in plan.columns if column.name in names]
-    if not columns:
-        return
-    total = pc.add(
-        functools.reduce(
-            pc.add, (_index_bytes(column.type, stored.column(column.name)) for column in columns)
-        ),
-        int64(8 + 7 * (len(columns) - 1)),  # head, and gaps that align values
-    )
-    too_long = pc.greater(total, int64(MAX_INDEX_BYTES))
-    row = pc.index(too_long, TRUE).as_py()
-    if row >= 0:
-        words = f"Key ({', '.join(key)}) of {plan.table} may be longer than its index takes"
-        raise InvalidRow(
-            f"{words}: {total[row].as_py():,} bytes of {MAX_INDEX_BYTES:,}, in"
-            f" {row_text(batch, plan, row)}.",
-            "Use a digest of the value as the key: sha2(col, 256).",
-            column=", ".join(key),
-            problem=f"{words}.",
-            rows=too_long,
-        )
-
-
-def _index_bytes(words: str, values: pa.Array) -> pa.Array:
-    """Return the most bytes that each value has in an index, int64; 0 for a null."""
-    type_ = parse(words)
-    assert type_ is not None
-    widest = (
-        8 if type_.base == "jsonb" else 1
-    )  # at worst single digits, of which each has twelve bytes
-    if pt.is_list(values.type) and _is_bytes(values.type.value_type):
-        lists = values.cast(pa.list_(pa.binary())).to_pylist()
-        sizes = [24 + sum(_ELEMENT + widest * len(e or b"") for e in each or ()) for each in lists]
-        return pa.array(sizes, pa.int64())
-    if pt.is_list(values.type):
-        counts = pc.list_value_length(values).cast(pa.int64()).fill_null(int64(0))
-        return pc.add(pc.multiply(counts, int64(_ELEMENT + _FIXED)), int64(24))
-    if not _is_bytes(values.type):
-        return pa.repeat(int64(_FIXED), len(values))
-    lengths = pc.binary_length(values).cast(pa.int64()).fill_null(int64(0))
-    padding = (type_.first or 1) if type_.base == "character" else 0  # blanks
-    return pc.add(pc.multiply(lengths, int64(widest)), int64(4 + padding))
-
-
-def _is_bytes(type_: pa.DataType) -> bool:
-    return bool(pt.is_string(type_) or pt.is_binary(type_))
 
 
 def _stored(column: Column, values: pa.Array) -> pa.Array:

@@ -31,11 +31,10 @@ from wal_sink.targets.postgresql.options import (
     PASSWORD_VARIABLE,
     PostgresqlOptions,
 )
+from wal_sink.targets.postgresql.server import SETTINGS
 from wal_sink.targets.postgresql.types import is_staged, parse, staged_type
-from wal_sink.targets.sql.database import POSTGRESQL_SETTINGS
-from wal_sink.targets.sql.keyed import TableName
+from wal_sink.targets.sql.names import TableName
 from wal_sink.targets.sql.staged import DELETED, FLAG, ORDINAL, delete, partial, upsert
-from wal_sink.targets.sql.target import refuse_pooler
 from wal_sink.targets.unavailable import flags_of, new_row_error
 
 # For what the URI does not say. A host that is gone is noticed after half a minute; one that is there and
@@ -53,7 +52,7 @@ DEFAULTS = {
 class BoundedConnection(psycopg.Connection[Any]):
     """A connection that is closed when the server keeps silent for too long.
 
-    libpq bounds how long a *host* may be silent, not a server that stands still on a host that answers.
+    libpq bounds how long a *host* may be silent, not a server that stalls on a host that answers.
     """
 
     request_timeout = 120.0
@@ -99,14 +98,20 @@ def connect(options: PostgresqlOptions) -> BoundedConnection:
     connection.request_timeout = options.request_timeout
     try:
         ((serving,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
-        refuse_pooler(f"postgresql.uri {options.uri}", connection.info.backend_pid, serving)
+        if serving != connection.info.backend_pid:  # which came with the login
+            raise OptionError(
+                f"postgresql.uri {options.uri} leads to a pooler, such as PgBouncer, and not to the server:"
+                " the settings of a session could be lost between its transactions.",
+                "Name the server itself, by its own port. A flusher keeps one connection: a pooler spares"
+                " none.",
+            )
         if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
             raise TargetUnavailable(
                 f"The server at {options.uri} is a replica, which takes no rows.",
                 "Name the primary in postgresql.uri, or all hosts and target_session_attrs=read-write.",
             )
         lock_ms, idle_ms = round(options.lock_timeout * 1000), round(options.idle_timeout * 1000)
-        connection.execute(POSTGRESQL_SETTINGS.format(lock_ms=lock_ms, idle_ms=idle_ms))
+        connection.execute(SETTINGS.format(lock_ms=lock_ms, idle_ms=idle_ms))
         connection.commit()
     except BaseException:
         connection.close()
@@ -114,13 +119,13 @@ def connect(options: PostgresqlOptions) -> BoundedConnection:
     return connection
 
 
-def wrong_option(said: str, options: PostgresqlOptions) -> OptionError | None:
+def wrong_option(text: str, options: PostgresqlOptions) -> OptionError | None:
     """Return what is wrong with user, password or database; None: it is not these.
 
     libpq has no SQLSTATE of a connection that was refused, so its text decides. A server that speaks another
     language is not understood, and its text is shown as that of any other error.
     """
-    answer = " ".join(said.split()).rpartition("FATAL: ")[2]
+    answer = " ".join(text.split()).rpartition("FATAL: ")[2]
     uri = options.uri
     if re.search(
         r"no password supplied|password authentication failed|role .* (exist|log in)", answer
@@ -130,17 +135,18 @@ def wrong_option(said: str, options: PostgresqlOptions) -> OptionError | None:
             f"Correct the user in postgresql.uri, or the password: postgresql.password, or"
             f" {PASSWORD_VARIABLE} where it comes from there. {VARIABLE_IS_READ}",
         )
-    if re.search(r"database .* does not exist", answer):
+    if database := re.search(r'database "(.*)" does not exist', answer):
         return OptionError(
             f"The server of postgresql.uri {uri} has no such database: {answer}",
-            "Correct the database, which is the last part of postgresql.uri, or create it.",
+            f"Run: CREATE DATABASE {quote(database[1])}; Or correct the database, which is the last part of"
+            " postgresql.uri.",
         )
     return None
 
 
 def _parameters(options: PostgresqlOptions) -> dict[str, Any]:
     try:
-        given = conninfo.conninfo_to_dict(options.uri)
+        parameters = conninfo.conninfo_to_dict(options.uri)
     except psycopg.ProgrammingError as error:
         raise OptionError(
             f"Option postgresql.uri: {str(error).strip()}.",
@@ -149,7 +155,7 @@ def _parameters(options: PostgresqlOptions) -> dict[str, Any]:
     password = options.password or os.environ.get(PASSWORD_VARIABLE, "")
     return {
         **DEFAULTS,
-        **given,
+        **parameters,
         **({"password": password} if password else {}),
         "client_encoding": "UTF8",
     }
@@ -176,7 +182,8 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
     more |= {flags[name]: ("boolean", values) for name, values in unavailable.items()}
     rows = batch.select([column.name for column in of_table.columns])
     staged = _stage(connection, table, of_table, rows, more)
-    names, key = ([quote(name) for name in each] for each in (rows.schema.names, key_of(plan)))
+    names = [quote(name) for name in rows.schema.names]
+    key = [quote(name) for name in key_of(plan)]
     query = _as_in_table(of_table, staged, more)
     if not key:
         listed, ordinal = ", ".join(names), quote(ORDINAL)

@@ -10,16 +10,15 @@ import msgspec
 
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECONDS, SECRET, about, from_environment
-from wal_sink.targets.sql.keyed import (
+from wal_sink.targets.sql.names import Longest, TableName
+from wal_sink.targets.sql.options import (
     LEDGER_TABLE,
     KeyedOptions,
     LockTimeout,
     Mode,
     RequestTimeout,
     Table,
-    TableName,
 )
-from wal_sink.targets.sql.limits import Longest
 
 PASSWORD_VARIABLE = "WAL_SINK_POSTGRESQL_PASSWORD"  # noqa: S105 -- the name of a variable
 LONGEST = Longest(63, "bytes")
@@ -79,11 +78,11 @@ class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
                 "Option postgresql.uri is not a URI of libpq.",
                 "Write it as postgresql://user@host:5432/database.",
             )
-        found = _PASSWORD.search(self.uri)
-        if found:
-            uri = self.uri.replace(found[0], "", 1).rstrip("?&")
+        password = _PASSWORD.search(self.uri)
+        if password:
+            uri = self.uri.replace(password[0], "", 1).rstrip("?&")
             msgspec.structs.force_setattr(self, "uri", uri)
-        self.keep_apart("uri", unquote(found[1]) if found else "")
+        self.keep_apart("uri", unquote(password[1]) if password else "")
         self.refuse_contradictions()
 
     @property

@@ -1,4 +1,4 @@
-"""Agrees with the server on how a DataFrame is written, and judges whether rows get there exactly once."""
+"""Agrees with the server on how a DataFrame is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wal_sink.targets.postgresql.types import (
     postgresql_type,
     stored_type,
 )
-from wal_sink.targets.sql.keyed import TableName
+from wal_sink.targets.sql.names import TableName
 
 
 class PostgresqlRules(TableRules):
@@ -68,7 +68,7 @@ def needing(
 ) -> Iterator[None]:
     """Say which privileges a user needs, where the server refuses what the block does.
 
-    :param rights: upon the table.
+    :param rights: on the table.
     :param staged: whether rows go through a temporary table.
     :raises SchemaMismatch: the remedy has the statements that give them.
     """
@@ -76,18 +76,6 @@ def needing(
         yield
     except Exception as error:
         code = getattr(error, "sqlstate", None)
-        if code == _TOO_MANY_COLUMNS:
-            raise SchemaMismatch(
-                f"Rows for {name} go through a temporary table, which would have too many columns:"
-                f" {str(error).strip()}.",
-                "Leave some columns out of the DataFrame.",
-            ) from error
-        if code == _RAISED:
-            raise SchemaMismatch(
-                f"A trigger of {name} refuses a statement without rows: {str(error).strip()}.",
-                "A start runs the statement that writes, and rolls it back. Let the trigger pass if it has no"
-                " rows.",
-            ) from error
         if code not in (_LACKS_PRIVILEGE, _IS_LOCKED):
             raise
         connection.rollback()
@@ -100,11 +88,11 @@ def needing(
             grants.append(f"TEMPORARY ON DATABASE {database}")
         raise SchemaMismatch(
             f"User {user} lacks privileges for {name}: {str(error).strip()}.",
-            f"Run as the owner: {' '.join(f'GRANT {each} TO {user};' for each in grants)}",
+            f"Run as the owner: {' '.join(f'GRANT {grant} TO {user};' for grant in grants)}",
         ) from error
 
 
-_LACKS_PRIVILEGE, _IS_LOCKED, _TOO_MANY_COLUMNS, _RAISED = "42501", "55P03", "54011", "P0001"
+_LACKS_PRIVILEGE, _IS_LOCKED = "42501", "55P03"
 """Of the SQLSTATEs in PostgreSQL's appendix A."""
 
 
@@ -147,7 +135,7 @@ def _remedy(field: pa.Field, words: str) -> str:
 
 
 def rights(plan: Plan) -> str:
-    """Return which privileges upon the table rows by a plan need."""
+    """Return which privileges on the table the rows of a plan need."""
     if not key_of(plan):
         return "INSERT"
     return "INSERT, SELECT, UPDATE" + (", DELETE" if plan.operation else "")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.sql.database import LockHolder
-from wal_sink.targets.sql.keyed import TableName
+from wal_sink.targets.sql.names import TableName
 from wal_sink.targets.sql.unique import Unique
 
 
@@ -61,15 +61,11 @@ _COLUMNS = """
     SELECT b.attname, pg_catalog.format_type(b.type, b.typmod), b.domain, b.required, b.has_default, b.always
     FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type WHERE t.typtype <> 'd' ORDER BY b.attnum"""
 _UNIQUE = """
-    WITH parts AS (
-        SELECT i.indexrelid, a.attname::text AS name, k.position, k.position <= i.indnkeyatts AS in_key
-        FROM pg_catalog.pg_index i
-        CROSS JOIN unnest(i.indkey::int[]) WITH ORDINALITY k(number, position)
-        JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
-        WHERE i.indrelid = ANY (%(tree)s) AND i.indisunique)
     SELECT c.relname,
            CASE WHEN 0 = ANY (i.indkey) THEN ARRAY[]::text[] ELSE ARRAY(
-               SELECT name FROM parts p WHERE p.indexrelid = c.oid AND in_key ORDER BY position) END,
+               SELECT a.attname::text FROM unnest(i.indkey::int[]) WITH ORDINALITY k(number, position)
+               JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+               WHERE k.position <= i.indnkeyatts ORDER BY k.position) END,
            i.indisprimary,
            i.indpred IS NULL AND i.indexprs IS NULL AND i.indimmediate AND i.indisvalid
              AND i.indrelid = %(oid)s AND NOT EXISTS ( -- keys that are equal in the index or table alone
@@ -77,8 +73,7 @@ _UNIQUE = """
                JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
                JOIN pg_catalog.pg_collation l ON l.oid IN (k.coll, a.attcollation)
                WHERE k.coll <> a.attcollation AND NOT l.collisdeterministic),
-           n.nspname, t.relname,
-           ARRAY(SELECT name FROM parts p WHERE p.indexrelid = c.oid AND NOT in_key ORDER BY position)
+           n.nspname, t.relname
     FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
     JOIN pg_catalog.pg_class t ON t.oid = i.indrelid JOIN pg_catalog.pg_namespace n ON n.oid = t.relnamespace
     WHERE i.indrelid = ANY (%(tree)s) AND i.indisunique
@@ -92,7 +87,7 @@ _SCHEMAS = r"SELECT nspname FROM pg_catalog.pg_namespace WHERE nspname NOT LIKE 
 
 
 def find(connection: Any, name: TableName) -> Relation:
-    """Look a table up, without its columns and indexes.
+    """Find a table, without its columns and indexes.
 
     :param connection: of PEP 249, in a transaction or not; nothing is written.
     :raises Exception: of the driver.
@@ -107,39 +102,36 @@ def read_relation(connection: Any, name: TableName) -> Relation:
 
     :raises Exception: of the driver.
     """
-    found = find(connection, name)
-    if not found.kind:
+    live = find(connection, name)
+    if not live.kind:
         others = names_of(connection, _TABLES, name._asdict())
-        return found._replace(others=others, schemas=names_of(connection, _SCHEMAS, {}))
-    columns = _rows(connection, _COLUMNS, {"oid": found.oid})
-    return found._replace(
+        return live._replace(others=others, schemas=names_of(connection, _SCHEMAS, {}))
+    columns = _rows(connection, _COLUMNS, {"oid": live.oid})
+    return live._replace(
         columns=_columns(columns),
         domains={column: domain for column, _, domain, *_ in columns if domain},
-        unique=read_unique(connection, found),
+        unique=read_unique(connection, live),
     )
 
 
-def read_unique(connection: Any, found: Relation) -> tuple[Unique, ...]:
+def read_unique(connection: Any, live: Relation) -> tuple[Unique, ...]:
     """Read a table's unique indexes, the primary key first.
 
     :raises Exception: of the driver.
     """
-    values = {"oid": found.oid, "tree": list(found.tree)}
+    values = {"oid": live.oid, "tree": list(live.tree)}
     return tuple(
-        Unique(
-            *(index, tuple(of), primary, plain, schema),
-            *(str(TableName(schema, table)), tuple(included)),
-        )
-        for index, of, primary, plain, schema, table, included in _rows(connection, _UNIQUE, values)
+        Unique(index, tuple(columns), primary, plain, schema, str(TableName(schema, table)))
+        for index, columns, primary, plain, schema, table in _rows(connection, _UNIQUE, values)
     )
 
 
-def read_columns(connection: Any, found: Relation) -> tuple[TableColumn, ...]:
+def read_columns(connection: Any, live: Relation) -> tuple[TableColumn, ...]:
     """Read a table's columns; none of a table that does not exist.
 
     :raises Exception: of the driver.
     """
-    return _columns(_rows(connection, _COLUMNS, {"oid": found.oid}))
+    return _columns(_rows(connection, _COLUMNS, {"oid": live.oid}))
 
 
 def _columns(rows: Sequence[Any]) -> tuple[TableColumn, ...]:

@@ -6,25 +6,26 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.columns import TableColumn
-from wal_sink.targets.postgresql.options import PostgresqlOptions
+from wal_sink.targets.names import listed
+from wal_sink.targets.postgresql.options import LONGEST, PostgresqlOptions
+from wal_sink.targets.postgresql.server import ERRORS
 from wal_sink.targets.postgresql.types import (
-    INCLUDED,
     is_staged,
     log_type,
     postgresql_type,
+    refuse_wide_row,
     stored_type,
 )
 from wal_sink.targets.refusals import RELEASED
-from wal_sink.targets.sql.database import POSTGRESQL_ERRORS, LockHolder
+from wal_sink.targets.sql.database import LockHolder
 from wal_sink.targets.sql.keyed import KeyedTarget
-from wal_sink.targets.sql.limits import refuse_wide_row
+from wal_sink.targets.sql.names import TableName
 from wal_sink.targets.sql.unique import changes_of_key
 
 logger = logging.getLogger(__name__)
@@ -40,10 +41,9 @@ class PostgresqlTarget(KeyedTarget):
     client = "wal_sink.targets.postgresql.connection"
     options_type: type[Options] = PostgresqlOptions
     parameter = "%s"
-    errors = POSTGRESQL_ERRORS
+    errors = ERRORS
     savepoints = RELEASED
     title = "PostgreSQL"
-    check_at_once = "SET CONSTRAINTS ALL IMMEDIATE"
     options: PostgresqlOptions
 
     @property
@@ -87,12 +87,21 @@ class PostgresqlTarget(KeyedTarget):
         """Return the type of a new column for one of the DataFrame's types."""
         return postgresql_type(source)
 
+    def table_end(self, partition: Sequence[str]) -> str:
+        """Return how a new table is partitioned: one partition takes all rows, until others are made."""
+        if not partition:
+            return ""
+        name = LONGEST.cut(self.options.data.table, "_default")
+        rest = TableName(self.options.data.schema, name)
+        by_range = f"PARTITION BY RANGE ({listed(partition)})"
+        return f"{by_range};\nCREATE TABLE {rest} PARTITION OF {self.table_name} DEFAULT"
+
     def refuse_row(self, types: Iterable[str]) -> None:
         """Refuse a row that is wider than a page."""
         refuse_wide_row(types, self.options.table)
 
     def lacks_table(self, connection: Any) -> bool:
-        """Whether there is no table of the name, in a schema that is there."""
+        """Return True if there is no table of the name, in a schema that is there."""
         from wal_sink.targets.postgresql.schema import read_relation  # noqa: PLC0415 -- not in tasks
 
         live = read_relation(connection, self.options.data)
@@ -103,18 +112,15 @@ class PostgresqlTarget(KeyedTarget):
         from wal_sink.targets.postgresql import plan  # noqa: PLC0415 -- not in tasks
         from wal_sink.targets.postgresql import schema as table  # noqa: PLC0415 -- as above
 
-        given = self.options
-        wanted = {"upserts": given.mode == "upsert", "deletes": bool(given.operation_column)}
-        live = table.read_relation(connection, given.data)
+        options = self.options
+        wanted = {"upserts": options.mode == "upsert", "deletes": bool(options.operation_column)}
+        live = table.read_relation(connection, options.data)
         if not live.kind:
             raise self.missing_table(schema, plan.suggestion(live))
         table.refuse(connection, live, table.REFUSED, **wanted)
         agreed = self.match(
             *(schema, key, live.columns, live.unique), rules=plan.PostgresqlRules(live)
         )
-        included = live.unique[0].included if key_of(agreed) else ()
-        details = agreed.details | {INCLUDED: list(included)}
-        agreed = msgspec.structs.replace(agreed, details=details)
         none = [pa.nulls(0, field.type) for field in schema]
         with plan.needing(connection, live.name, plan.rights(agreed), staged=is_staged(agreed)):
             # What the server refuses of no rows, it would refuse of any.
@@ -122,7 +128,7 @@ class PostgresqlTarget(KeyedTarget):
             self.insert(connection, agreed, self.check(rows, agreed))
         for warning in table.warnings(connection, live, **wanted):
             logger.warning("%s", warning)
-        if (ledger := table.find(connection, given.ledger)).kind:
+        if (ledger := table.find(connection, options.ledger)).kind:
             table.refuse(connection, ledger, [table.NO_LEDGER])
             with plan.needing(connection, ledger.name, "INSERT, SELECT, UPDATE"):
                 self._try_ledger(connection)
@@ -136,9 +142,9 @@ class PostgresqlTarget(KeyedTarget):
         return check(batch, plan)
 
     def holds(self, now: TableColumn, planned: Column) -> bool:
-        """Whether an altered column takes what the log holds for it."""
-        before = stored_type(planned.type)
-        return before is not None and log_type(now.type, before) is not None
+        """Return True if an altered column takes what the log holds for it."""
+        stored = stored_type(planned.type)
+        return stored is not None and log_type(now.type, stored) is not None
 
     def recast(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast rows of the log to the types of an altered table."""

@@ -6,11 +6,13 @@ Pure. docs/postgresql.md has the same table; a test compares them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, is_array, is_blob, is_text
 from wal_sink.targets.casts import key_of
 
@@ -48,14 +50,14 @@ class PgType(NamedTuple):
 
 def parse(words: str) -> PgType | None:
     """Take PostgreSQL's words for a type apart; None for words of another form."""
-    found = _FORM.fullmatch(words)
-    if found is None:
+    parts = _FORM.fullmatch(words)
+    if parts is None:
         return None
-    first, second = (None if text is None else int(text) for text in found.group("first", "second"))
-    base = found["base"] + (found["rest"] or "")
+    first, second = (None if text is None else int(text) for text in parts.group("first", "second"))
+    base = parts["base"] + (parts["rest"] or "")
     if base == "numeric" and first is not None and second is None:
         second = 0
-    return PgType(base, first, second, bool(found["array"]))
+    return PgType(base, first, second, bool(parts["array"]))
 
 
 def log_type(words: str, source: pa.DataType) -> pa.DataType | None:
@@ -92,8 +94,8 @@ def stored_type(words: str) -> pa.DataType | None:
     Of a numeric without bounds, whose values the log holds as the DataFrame has them, it is one of several.
     """
     of_lists = map(pa.list_, _SOURCES)
-    found = (log_type(words, source) for source in (*_SOURCES, *of_lists))
-    return next((type_ for type_ in found if type_ is not None), None)
+    held = (log_type(words, source) for source in (*_SOURCES, *of_lists))
+    return next((type_ for type_ in held if type_ is not None), None)
 
 
 def _scalar(type_: PgType, source: pa.DataType, *, nested: bool) -> pa.DataType | None:  # noqa: PLR0911 -- a case each
@@ -174,7 +176,7 @@ def staged_type(words: str) -> str | None:
 
 
 def is_staged(plan: Plan) -> bool:
-    """Whether rows go through a temporary table: those of a key, and those that are cast by the server."""
+    """Return True if rows go through a temporary table: those of a key, or those that the server casts."""
     return bool(key_of(plan)) or any(staged_type(column.type) for column in plan.columns)
 
 
@@ -203,14 +205,42 @@ def postgresql_type(source: pa.DataType) -> str:  # noqa: PLR0911 -- a case each
 
 
 def is_float(source: pa.DataType) -> bool:
-    """Whether this is Spark's float or double."""
+    """Return True if this is Spark's float or double."""
     return source in (pa.float32(), pa.float64())
 
 
 def is_document(source: pa.DataType) -> bool:
-    """Whether JSON is made of it: a struct, a map, or an array. None is an element of PostgreSQL's arrays."""
+    """Return True if JSON is made of it: a struct, a map, or an array; none is in an array of PostgreSQL."""
     return bool(pt.is_struct(source) or pt.is_map(source) or is_array(source))
 
 
-INCLUDED = "included"
-"""The detail of a plan with the columns that the index of its key holds beside them."""
+_ROW_BYTES = 8_160
+"""Of a row of PostgreSQL in its table: a page of 8 kB. A value of a length that varies may lie elsewhere."""
+_HEAD_BYTES = 24
+_WIDTHS: Mapping[str, int] = {
+    **dict.fromkeys(("bigint", "double precision", "time without time zone"), 8),
+    **dict.fromkeys(("timestamp with time zone", "timestamp without time zone", "timestamp"), 8),
+    **dict.fromkeys(("integer", "real", "date"), 4),
+    "smallint": 2,
+    "boolean": 1,
+    "uuid": 16,
+    "interval": 16,
+}
+"""Bytes of the types of fixed length, in a row."""
+
+
+def refuse_wide_row(types: Iterable[str], table: str) -> None:
+    """Refuse a table of PostgreSQL that can take no row in which all columns have a value.
+
+    :param types: of the columns that are written.
+    :raises SchemaMismatch: their values of fixed length alone are longer than a page.
+    """
+    widths = [_WIDTHS.get(words.partition("(")[0].strip(), 0) for words in types]
+    total = _HEAD_BYTES + sum(widths)
+    if total > _ROW_BYTES:
+        raise SchemaMismatch(
+            f"A row of {table} has {total:,} bytes in {sum(map(bool, widths)):,} columns of fixed length, and"
+            f" PostgreSQL takes {_ROW_BYTES:,} bytes (a page): it would refuse every row without nulls.",
+            'Put columns of one type together into an array, .withColumn("v", F.array("a", "b", …)), and drop'
+            " them; or write to two tables.",
+        )

@@ -8,6 +8,7 @@ The target that option `target` calls `sql` is `targets/sqlalchemy/`.
 from __future__ import annotations
 
 from wal_sink.targets.columns import TableColumn
-from wal_sink.targets.sql.target import SqlOptions, SqlTarget
+from wal_sink.targets.sql.options import SqlOptions
+from wal_sink.targets.sql.target import SqlTarget
 
 __all__ = ["SqlOptions", "SqlTarget", "TableColumn"]

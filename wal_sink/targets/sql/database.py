@@ -1,7 +1,4 @@
-"""What a SQL database has of its own: its statements, its catalogue, its types, and what its errors mean.
-
-The errors of a database's drivers are told apart by their codes: which pass, and which refuse a row.
-"""
+"""What a SQL database has of its own: statements, catalogue, types, and what the codes of its errors mean."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ class Errors(NamedTuple):
     def is_locked(self, error: Exception) -> bool:
         """Return True if another session holds a lock, and the wait for it has ended."""
         code = self.read(driver_error(error))
-        return code is not None and _among(code, self.locked)
+        return code is not None and is_among(code, self.locked)
 
     def remedy(self, error: Exception) -> str:
         """Return what to do about an error at a start; empty: it may be about user, password or rights."""
@@ -64,20 +61,20 @@ class Errors(NamedTuple):
         if isinstance(error, TargetUnavailable):
             return "retry"
         error = driver_error(error)
-        names = {each.__name__ for each in type(error).__mro__}
+        names = {base.__name__ for base in type(error).__mro__}
         if not names & {"Error", "DatabaseError"}:  # every driver has one of these, by PEP 249
             return "fatal"
         code = self.read(error)
         if code is None:
             return "retry" if names & {"OperationalError", "InterfaceError"} else "fatal"
-        return "retry" if _among(code, self.passing) else "fatal"
+        return "retry" if is_among(code, self.passing) else "fatal"
 
     def refuses(self, error: Exception) -> bool:
-        """Whether the database says that a row is wrong, or the writing of it."""
+        """Return True if the database says that a row is wrong."""
         if isinstance(error, InvalidRow):
             return True
         code = self.read(driver_error(error))
-        return code is not None and _among(code, self.refusing) and code not in self.of_statement
+        return code is not None and is_among(code, self.refusing) and code not in self.of_statement
 
 
 def driver_error(error: Exception) -> Exception:
@@ -86,10 +83,11 @@ def driver_error(error: Exception) -> Exception:
     return inner if isinstance(inner, Exception) else error
 
 
-def _among(code: int | str, codes: frozenset[int | str]) -> bool:
+def is_among(code: int | str, codes: frozenset[int | str]) -> bool:
+    """Return True for a code, or the beginning of one, that is listed."""
     if isinstance(code, int):
         return code in codes
-    return code.startswith(tuple(each for each in codes if isinstance(each, str)))
+    return code.startswith(tuple(listed for listed in codes if isinstance(listed, str)))
 
 
 def numbers(codes: str) -> frozenset[int | str]:
@@ -100,53 +98,6 @@ def numbers(codes: str) -> frozenset[int | str]:
 def texts(codes: str) -> frozenset[int | str]:
     """Return codes that are texts, from one text."""
     return frozenset(codes.split())
-
-
-# Connection, serialization and deadlock, resources, locks, an operator, the system, a replica. Of class 55
-# two alone: an upsert by a deferrable key, for one, would be refused for ever.
-_POSTGRESQL_PASSING = texts("08 25006 25P03 40 53 55006 55P03 57 58")
-
-
-def _sqlstate(error: BaseException) -> Code:
-    """Of psycopg, of psycopg2, of pg8000. A RAISE may have any code, and refuses a row unless that passes."""
-    found = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    place = getattr(getattr(error, "diag", None), "source_function", None)
-    if found is None and error.args and isinstance(error.args[0], dict):
-        found, place = error.args[0].get("C"), error.args[0].get("R")
-    if not isinstance(found, str):
-        return None
-    return (
-        "P0001" if place == "exec_stmt_raise" and not _among(found, _POSTGRESQL_PASSING) else found
-    )
-
-
-POSTGRESQL_ERRORS = Errors(
-    _sqlstate,
-    _POSTGRESQL_PASSING,
-    locked=texts("55P03"),
-    # Values, constraints, WITH CHECK OPTION, RAISE and ASSERT, what is too long for an index.
-    refusing=texts("22 23 44 P0 54000"),
-    of_statement=texts("22P03 22P04"),  # COPY cannot read its input
-)
-
-
-POSTGRESQL_SETTINGS = """
-    SELECT set_config(s.name, wanted.setting, false)
-    FROM (VALUES
-        ('TimeZone', 'UTC'),
-        ('default_transaction_isolation', 'read committed'),
-        ('default_transaction_read_only', 'off'),
-        ('row_security', 'off'), -- an error, where a policy would hide rows
-        ('synchronous_commit', CASE current_setting('synchronous_commit')
-            WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END),
-        ('statement_timeout', '0'),
-        ('transaction_timeout', '0'),
-        ('lock_timeout', '{lock_ms}'),
-        ('idle_in_transaction_session_timeout', '{idle_ms}')) AS wanted(name, setting)
-    JOIN pg_catalog.pg_settings s USING (name)"""
-"""Of a session, whatever the role's or the database's defaults are; of those that the server has:
-`transaction_timeout` came with PostgreSQL 17. An acknowledged COMMIT has to survive a crash, as the log is
-trimmed after it: what is weaker than on this server's disk is made `on`."""
 
 
 class NamesTables(Protocol):
@@ -171,12 +122,11 @@ class Database(ABC):
     ledger_suffix = ""
     """What ends the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
 
+    errors: Errors | None = None
+    """What the errors of the drivers mean, by their codes; set on the class. None: `transient` says it."""
     savepoints: Savepoints | None = Savepoints()
-    """Statements of the database; None: it has none, and rows are written again instead; set on the class."""
-    check_at_once = ""
-    """The statement that lets a transaction check deferred constraints at once; set on the class."""
-    checks_at_once = False
-    """Whether the next transaction does that, since the last COMMIT was refused."""
+    """Statements of the database; None: it has none, and a row that it refuses stops the flush; set on the
+    class."""
 
     options: NamesTables
 
@@ -189,10 +139,10 @@ class Database(ABC):
 
     @abstractmethod
     def columns(self, connection: Any) -> Sequence[TableColumn]:
-        """Look the table's columns up in the database's catalogue; none when there is no such table."""
+        """Read the table's columns from the database's catalogue; none when there is no such table."""
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:  # noqa: ARG002 -- as below
-        """Look up what else of a table that exists is no longer as planned, in an error's words."""
+        """Return what else of a table that exists is no longer as planned, in an error's words."""
         return ()
 
     @abstractmethod
@@ -214,8 +164,8 @@ class Database(ABC):
 
     def holds(self, now: TableColumn, planned: Column) -> bool:
         """Return True if an altered column takes what was planned for it, row by row (`recast`)."""
-        held, before = self.arrow_type(now.type), self.arrow_type(planned.type)
-        return held is not None and before is not None and is_castable(before, held)
+        held, source = self.arrow_type(now.type), self.arrow_type(planned.type)
+        return held is not None and source is not None and is_castable(source, held)
 
     def recast(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast rows of the log to the types of a table that was altered since they were checked.
@@ -225,13 +175,21 @@ class Database(ABC):
         """
         return recast(batch, plan, stored_by(self.arrow_type, self.fits))
 
-    def refuses(self, error: Exception) -> bool:  # noqa: ARG002 -- as above
-        """Return True if an error of `insert` or COMMIT says that a row is wrong, and would be again."""
-        return False
+    @abstractmethod
+    def classify(self, error: Exception) -> ErrorClass:
+        """Return what an error means: see `Target.classify`."""
 
-    def is_locked(self, error: Exception) -> bool:  # noqa: ARG002 -- for those that tell
+    def refuses(self, error: Exception) -> bool:
+        """Return True if an error of `insert` or COMMIT says that a row is wrong, and would be again."""
+        return self.errors is not None and self.errors.refuses(error)
+
+    def is_locked(self, error: Exception) -> bool:
         """Return True if an error says that another session holds a lock."""
-        return False
+        return self.errors is not None and self.errors.is_locked(error)
+
+    def remedy(self, error: Exception) -> str:
+        """Return what to do about an error at a start; empty: it may be about user, password or rights."""
+        return "" if self.errors is None else self.errors.remedy(error)
 
     def lock_holders(self, connection: Any) -> Sequence[LockHolder]:  # noqa: ARG002 -- as above
         """Return sessions that hold locks on the table or the ledger's, as far as the user may see them."""
@@ -245,11 +203,10 @@ class Database(ABC):
         """
         return ""
 
-    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> int | None:
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Add rows in the open transaction; in bulk where the driver knows how.
 
         :param batch: columns as `arrow_type` has them, at least one row.
-        :returns: how many rows at least the server says it has added or replaced; None: it does not say.
         """
         names = ", ".join(self.quote(column.name) for column in plan.columns)
         into = with_values(f"{self.table_name} ({names})", self.parameter)
@@ -258,15 +215,10 @@ class Database(ABC):
         statement = f"INSERT INTO {into} VALUES ({values})"  # noqa: S608 -- quoted names
         with contextlib.closing(connection.cursor()) as cursor:
             cursor.executemany(statement, list(rows))
-            return int(cursor.rowcount)
 
     def quote(self, name: str) -> str:
         """Quote a name as it is, by the SQL standard. A `%` stays one: the class knows when to double it."""
         return quote(name)
-
-    @abstractmethod
-    def classify(self, error: Exception) -> ErrorClass:
-        """Tell errors that pass: see `Target.classify`."""
 
     @property
     def table_name(self) -> str:

@@ -14,16 +14,16 @@ COLUMNS = ("log_id", "epoch", "digest")
 """All but the key."""
 
 _NOTHING = "-"
-"""What the table has for an empty text, which Oracle would take for null."""
+"""What the table has for an empty text, which some databases take for null."""
 
-_LOCK = ":"
-"""Ends the id of a transaction, which only that transaction reads in `digest`."""
+_HELD = ":"
+"""What `digest` begins with in the transaction that holds the row."""
 
 DDL = (
     "CREATE TABLE {table} (query_id {text} PRIMARY KEY, log_id {text} NOT NULL,"
     " epoch {number} NOT NULL, digest {text} NOT NULL) {suffix}"
 )
-"""Makes the ledger's table. A digest has up to 110 characters while a transaction holds the row."""
+"""Makes the ledger's table."""
 
 
 def with_values(name: str, parameter: str) -> str:
@@ -81,24 +81,19 @@ class Ledger:
             == 1
         )
 
-    def lock(self, seen: LedgerRow, lock_id: str) -> bool:
-        """Hold the row until the transaction ends, if it is exactly `seen`; return True if it is.
+    def hold(self, row: LedgerRow) -> bool:
+        """Hold the row until the transaction ends, if it is exactly `row`; return True if it is.
 
-        :param lock_id: a text that no other transaction has. It is put before `digest`, where the transaction
-            alone reads it, since it never commits it.
+        A sign is put before `digest`. It is never committed, so only this transaction reads it there.
         """
-        log_id, epoch, digest = _cells(seen)
-        return self._update((log_id, epoch, f"{lock_id}{_LOCK}{digest}"), _cells(seen)) == 1
+        return self._update(_held(row), _cells(row)) == 1
 
-    def replace(self, seen: LedgerRow, new: LedgerRow, lock_id: str = "") -> bool:
-        """Write the whole row if it is exactly the one that was seen; return True if it is.
+    def move(self, row: LedgerRow, new: LedgerRow) -> bool:
+        """Write the whole row if this transaction holds it as `row`; return True if it does.
 
-        :param lock_id: of the transaction that holds the row, if it has to be the open one: a driver may have
-            lost that one, with its rows, and have connected again without an error.
+        Else the driver has lost the transaction, with its rows, and has connected again without an error.
         """
-        log_id, epoch, digest = _cells(seen)
-        held = f"{lock_id}{_LOCK}{digest}" if lock_id else digest
-        return self._update(_cells(new), (log_id, epoch, held)) == 1
+        return self._update(_cells(new), _held(row)) == 1
 
     def delete(self) -> None:
         """Remove the row."""
@@ -111,13 +106,13 @@ class Ledger:
         """Write the row as it is; return how many rows the driver counts, where it should be one."""
         return self._update(_cells(row), _cells(row))
 
-    def _update(self, cells: tuple[object, ...], seen: tuple[object, ...]) -> int:
-        """Update the row if it has these cells; return how many rows the driver counts."""
+    def _update(self, cells: tuple[object, ...], present: tuple[object, ...]) -> int:
+        """Update the row if its cells are the present ones; return how many rows the driver counts."""
         sets = ", ".join(f"{name} = {self._p}" for name in COLUMNS)
         conditions = " AND ".join(f"{name} = {self._p}" for name in ("query_id", *COLUMNS))
         return self._execute(
             f"UPDATE {self._table} SET {sets} WHERE {conditions}",  # noqa: S608 -- quoted name
-            (*cells, self._query_id, *seen),
+            (*cells, self._query_id, *present),
         )
 
     def _execute(self, statement: str, values: tuple[object, ...]) -> int:
@@ -129,3 +124,9 @@ class Ledger:
 def _cells(row: LedgerRow) -> tuple[object, ...]:
     """Return the cells of the columns."""
     return tuple(cell if isinstance(cell, int) else cell or _NOTHING for cell in row.cells[1:])
+
+
+def _held(row: LedgerRow) -> tuple[object, ...]:
+    """Return the cells while a transaction holds the row."""
+    *cells, digest = _cells(row)
+    return *cells, f"{_HELD}{digest}"

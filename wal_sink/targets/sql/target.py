@@ -1,4 +1,4 @@
-"""The base class of targets for SQL databases: options, ledger, comparison with the table, a transaction."""
+"""The base class of targets for SQL databases: the ledger's table, and the comparison with the table."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import (
@@ -20,13 +19,14 @@ from wal_sink.errors import (
 )
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
-from wal_sink.options import SHAPES, VARIABLE_IS_READ, Options, about, connecting
-from wal_sink.targets.base import Session, Target
+from wal_sink.options import VARIABLE_IS_READ, Options, connecting
+from wal_sink.targets.base import ErrorClass, Session, Target
 from wal_sink.targets.casts import CastRules, cast, stored_by
 from wal_sink.targets.client import explained
 from wal_sink.targets.columns import match_columns
 from wal_sink.targets.sql.database import Database, NamesTables
 from wal_sink.targets.sql.ledger import DDL, Ledger
+from wal_sink.targets.sql.options import SqlOptions
 from wal_sink.targets.sql.session import SqlSession
 
 logger = logging.getLogger(__name__)
@@ -38,48 +38,12 @@ _TO_REACH = (
 )
 
 
-class SqlOptions(Options, frozen=True, kw_only=True):
-    """The base of a SQL target's options, which add where to connect."""
-
-    table: Annotated[
-        str,
-        about("table that rows are added to, such as orders or shop.orders", SHAPES, min_length=1),
-    ]
-    # A target declares it again under its own name, such as postgresql.ledgerTable.
-    ledger_table: Annotated[
-        str,
-        about(
-            "table with one row for each query, in the same database; created if it is missing",
-            min_length=1,
-        ),
-    ] = msgspec.field(name="ledgerTable", default="wal_sink_ledger")
-
-
-def refuse_pooler(place: str, login_pid: int, server_pid: int) -> None:
-    """Refuse a pooler between this process and a PostgreSQL server.
-
-    A pooler by transactions loses the settings of the session, above all that COMMIT is durable. It
-    looks like one by sessions; but a server sends its own process id at a login.
-
-    :param place: what the options name, such as `sql.url postgresql://…`.
-    :param login_pid: the process id that came with the login.
-    :param server_pid: that of the server, by `pg_backend_pid()`.
-    :raises OptionError: they differ.
-    """
-    if login_pid != server_pid:
-        raise OptionError(
-            f"{place} leads to a pooler, such as PgBouncer, and not to the server: the settings of a session"
-            " could be lost between its transactions.",
-            "Name the server itself, by its own port. A flusher keeps one connection: a pooler spares none.",
-        )
-
-
 class SqlTarget(Target, Database):
     """Adds rows to a table of a SQL database, each window in one transaction with its ledger row.
 
     A database needs four things: `open`, `columns`, `arrow_type`, and the errors that pass (`transient`, or
     `classify`); `fits` where it refuses values that the Arrow type holds. `Database` has all of them.
-    It has to be one where a conditional UPDATE waits for an open transaction upon its row, and then sees
+    It has to be one where a conditional UPDATE waits for an open transaction on its row, and then sees
     what that has committed: PostgreSQL's READ COMMITTED, or any that is serialized.
 
     :param options: a struct of `options_type`, such as one derived from `SqlOptions`.
@@ -160,16 +124,16 @@ class SqlTarget(Target, Database):
             return self.open()
 
     def _explained(self, fatal: type[WalSinkError]) -> contextlib.AbstractContextManager[None]:
-        said = " or ".join(connecting(self.options_type)) or "its options"
-        to_correct = f"Correct {said}, or give that user the rights it lacks. {VARIABLE_IS_READ}"
+        options = " or ".join(connecting(self.options_type)) or "its options"
+        to_correct = f"Correct {options}, or give that user the rights it lacks. {VARIABLE_IS_READ}"
         place = self.description.get("target", self.name)
         return explained(
             self.classify, place, lambda error: self.remedy(error) or to_correct, _TO_REACH, fatal
         )
 
-    def remedy(self, error: Exception) -> str:  # noqa: ARG002 -- for those that override it
-        """Return what to do about an error at a start; empty: it may be about user, password or rights."""
-        return ""
+    def classify(self, error: Exception) -> ErrorClass:
+        """Return what an error means, by its code, or by `transient`."""
+        return Target.classify(self, error) if self.errors is None else self.errors.kind(error)
 
     def _make_ledger(self, connection: Any) -> None:
         """Create the ledger's table unless there is one.

@@ -24,8 +24,6 @@ class Unique(NamedTuple):
     table: str = ""
     """The table, quoted, or the one of its partitions that alone has the index; empty where no statement of
     the database is known that drops one."""
-    included: tuple[str, ...] = ()
-    """Columns that it holds beside its key."""
 
     @property
     def text(self) -> str:
@@ -75,8 +73,8 @@ def upsert_key(
             f"Give it one; or set {mode} to append.",
         )
     others = [index for index in unique if index is not key]
-    given = {column.in_table for column in columns}
-    if others and not given >= {*key.columns}:
+    written = {column.in_table for column in columns}
+    if others and not written >= {*key.columns}:
         raise SchemaMismatch(
             f"{table} has more than one unique index: {key.text} would find the row to replace, and the"
             f" DataFrame does not have all of its columns; {', '.join(index.text for index in others)} would"
@@ -89,7 +87,7 @@ def upsert_key(
             f" {', '.join(index.text for index in others)} would find another one, or refuse the row.",
             f"Drop the others: {' '.join(index.drop for index in others)}",
         )
-    if missing := [name for name in key.columns if name not in given]:
+    if missing := [name for name in key.columns if name not in written]:
         raise SchemaMismatch(
             f"{', '.join(missing)}: in the key of {table} and not in the DataFrame.",
             "Add it to the DataFrame, or make a key of columns that it has.",

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.names import quote
-from wal_sink.targets.postgresql import schema as postgresql
 from wal_sink.targets.sql.database import LockHolder, driver_error
-from wal_sink.targets.sql.keyed import TableName
+from wal_sink.targets.sql.names import TableName
 from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sqlalchemy.connection import Connection
+from wal_sink.targets.sqlalchemy.dialects import GENERIC
 from wal_sink.targets.sqlalchemy.types import words_of
 
 
@@ -33,30 +33,33 @@ class Live(NamedTuple):
 def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
     """Read a table's columns; none of a table that does not exist.
 
-    :raises SchemaMismatch: it is a view, behind which any table may be.
+    :raises SchemaMismatch: it is a view, which may show any table.
     :raises Exception: of the driver.
     """
     if connection.over is None:
         views = connection.query(
             f"{_DUCKDB_TABLES} AND table_type = 'VIEW'", (name.schema or None,)
         )
-        _refuse_view(name, [each[0] for each in views])
+        _refuse_view(name, [view for (view,) in views])
         return _duckdb_columns(connection, name)
     try:
-        found = sa.inspect(connection.over)
+        inspector = sa.inspect(connection.over)
         schema = name.schema or None
-        if not found.has_table(name.table, schema=schema):
+        if not inspector.has_table(name.table, schema=schema):
             return ()
-        _refuse_view(name, found.get_view_names(schema=schema))
+        _refuse_view(name, inspector.get_view_names(schema=schema))
         # SQLite takes any case, and other questions would not
-        if connection.dialect.is_file and name.table not in found.get_table_names(schema=schema):
+        is_file = connection.dialect.is_file
+        if is_file and name.table not in inspector.get_table_names(schema=schema):
             return ()
         charsets, row_id = _charsets(connection, name), _row_id(connection, name)
         columns = (
-            _column(connection.over.dialect, each, charsets)
-            for each in found.get_columns(name.table, schema=schema)
+            _column(connection.over.dialect, described, charsets)
+            for described in inspector.get_columns(name.table, schema=schema)
         )
-        return tuple(each._replace(default=each.default or each.name in row_id) for each in columns)
+        return tuple(
+            column._replace(default=column.default or column.name in row_id) for column in columns
+        )
     except sa.exc.DBAPIError as error:
         raise driver_error(error) from error
 
@@ -76,13 +79,12 @@ def read_table(connection: Connection, name: TableName) -> Live:
     if connection.over is None:
         others = connection.query(_DUCKDB_TABLES, (name.schema or None,))
         return Live(
-            columns, read_unique(connection, name), others=tuple(each[0] for each in others)
+            columns, read_unique(connection, name), others=tuple(table for (table,) in others)
         )
     try:
-        found = sa.inspect(connection.over)
-        schema = name.schema or None
         if not columns:
-            return Live((), others=tuple(found.get_table_names(schema=schema)))
+            inspector = sa.inspect(connection.over)
+            return Live((), others=tuple(inspector.get_table_names(schema=name.schema or None)))
     except sa.exc.DBAPIError as error:
         raise driver_error(error) from error
     return Live(columns, read_unique(connection, name))
@@ -95,7 +97,7 @@ def read_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
     """
     if connection.over is None:
         return _duckdb_unique(connection, name)
-    if connection.dialect.upsert == "duplicate key":
+    if connection.dialect.is_mysql:
         return tuple(_mysql_unique(connection, name))
     try:
         return tuple(_unique(connection, sa.inspect(connection.over), name))
@@ -103,49 +105,51 @@ def read_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
         raise driver_error(error) from error
 
 
-def _column(dialect: sa.Dialect, found: Any, charsets: Mapping[str, str]) -> TableColumn:
-    name = found["name"]
+def _column(dialect: sa.Dialect, described: Any, charsets: Mapping[str, str]) -> TableColumn:
+    name = described["name"]
     if dialect.name in ("mysql", "mariadb"):  # of which the inspector has names as they are quoted
         name = name.replace("``", "`")
     try:
-        words = words_of(found["type"].compile(dialect=dialect))
+        words = words_of(described["type"].compile(dialect=dialect))
     except (sa.exc.CompileError, NotImplementedError):  # a type that SQLAlchemy does not know
-        words = str(found["type"]).lower()
+        words = str(described["type"]).lower()
     if name in charsets:
         words = f"{words} of character set {charsets[name]}"
-    identity = found.get("identity") or {}
-    filled = found.get("default") is not None or found.get("autoincrement") is True or identity
+    identity = described.get("identity") or {}
+    filled = (
+        described.get("default") is not None or described.get("autoincrement") is True or identity
+    )
     return TableColumn(
         name,
         words,
-        required=not found["nullable"],
+        required=not described["nullable"],
         default=bool(filled),
-        computed=bool(found.get("computed") or identity.get("always")),
+        computed=bool(described.get("computed") or identity.get("always")),
     )
 
 
-def _unique(connection: Connection, found: sa.Inspector, name: TableName) -> Iterator[Unique]:
-    """Yield each once: some databases list an index as a constraint, too."""
+def _unique(connection: Connection, inspector: sa.Inspector, name: TableName) -> Iterator[Unique]:
+    """Yield each index once: some databases list an index as a constraint, too."""
     schema = name.schema or None
-    primary = found.get_pk_constraint(name.table, schema=schema)
+    primary = inspector.get_pk_constraint(name.table, schema=schema)
     candidates = [Unique(_PRIMARY, tuple(primary["constrained_columns"]), primary=True)]
     if connection.dialect.is_file:
         indexes = [*_sqlite_unique(connection, name)]  # none of a number that is the row's own id
-        candidates = indexes if any(each.primary for each in indexes) else [*candidates, *indexes]
+        candidates = indexes if any(index.primary for index in indexes) else [*candidates, *indexes]
     else:
         candidates += [
-            Unique(str(each["name"]), tuple(each["column_names"]))
-            for each in found.get_unique_constraints(name.table, schema=schema)
+            Unique(str(constraint["name"]), tuple(constraint["column_names"]))
+            for constraint in inspector.get_unique_constraints(name.table, schema=schema)
         ]
         candidates += [
-            unique_index(each)
-            for each in found.get_indexes(name.table, schema=schema)
-            if each["unique"]
+            unique_index(index)
+            for index in inspector.get_indexes(name.table, schema=schema)
+            if index["unique"]
         ]
-    seen = set()
+    yielded = set()
     for candidate in candidates:
-        if (candidate.columns or not candidate.primary) and candidate[1:] not in seen:
-            seen.update({candidate[1:], candidate._replace(primary=False)[1:]})
+        if (candidate.columns or not candidate.primary) and candidate[1:] not in yielded:
+            yielded.update({candidate[1:], candidate._replace(primary=False)[1:]})
             yield candidate
 
 
@@ -178,15 +182,15 @@ def _sqlite_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
     schema = name.schema or "main"
     rows = connection.query(_SQLITE_INDEXES, (name.table, schema, schema))
     for index, parts in itertools.groupby(rows, lambda row: str(row[0])):
-        found = [*parts]
-        _, partial, primary, *_ = found[0]
+        columns = [*parts]
+        _, partial, primary, *_ = columns[0]
         plain = not partial
-        for *_, number, column, coll in found:
+        for *_, number, column, coll in columns:
             values = {"column": quote(column or ""), "coll": quote(coll), "table": str(name)}
             same = number != _EXPRESSION and connection.query(_AS_COLUMN.format(**values)) == [(1,)]
             plain = plain and same
-        columns = tuple(row[4] for row in found if row[4] is not None)
-        yield Unique(_PRIMARY if primary else index, columns, primary=bool(primary), plain=plain)
+        names = tuple(row[4] for row in columns if row[4] is not None)
+        yield Unique(_PRIMARY if primary else index, names, primary=bool(primary), plain=plain)
 
 
 _AS_COLUMN = """
@@ -203,7 +207,7 @@ def _row_id(connection: Connection, name: TableName) -> set[str]:
     if not connection.dialect.is_file:
         return set()
     where = name.table, name.schema or "main"
-    return {each[0] for each in connection.query(_ROW_ID, where * 2)}
+    return {column for (column,) in connection.query(_ROW_ID, where * 2)}
 
 
 _EXPRESSION = -2
@@ -233,27 +237,34 @@ _STATISTICS = """
 def _mysql_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
     rows = connection.query(_STATISTICS, (name.schema or None, name.table))
     for index, parts in itertools.groupby(rows, lambda row: str(row[0])):
-        found = [*parts]
+        columns = [*parts]
         is_primary = index == "PRIMARY"
         yield Unique(
             _PRIMARY if is_primary else index,
-            tuple(column for _, column, _ in found if column is not None),
+            tuple(column for _, column, _ in columns if column is not None),
             primary=is_primary,
-            plain=all(column is not None and prefix is None for _, column, prefix in found),
+            plain=all(column is not None and prefix is None for _, column, prefix in columns),
         )
 
 
 def _charsets(connection: Connection, name: TableName) -> dict[str, str]:
     """Return the character sets of columns that do not hold every text."""
-    if connection.dialect.upsert != "duplicate key":
+    if not connection.dialect.is_mysql:
         return {}
-    found = connection.query(_CHARSETS, (name.schema or None, name.table))
-    return {column: charset for column, charset in found if charset not in _UTF8}
+    charsets = connection.query(_CHARSETS, (name.schema or None, name.table))
+    return {column: charset for column, charset in charsets if charset not in _UTF8}
 
 
 _SQLITE_STATEMENTS = """
     SELECT type || ' ' || name, sql FROM {}.sqlite_master WHERE tbl_name = ? AND sql NOT NULL"""
 _ROLLBACK = re.compile(r"\b(conflict|or|raise\s*\()\s*rollback\b", re.IGNORECASE)
+_DROPS = re.compile(r"\b(conflict|raise\s*\()\s*ignore\b", re.IGNORECASE)
+
+
+def _sqlite_statements(connection: Connection, name: TableName) -> list[tuple[str, str]]:
+    """Return what the table and its triggers are called, and were made by."""
+    query = _SQLITE_STATEMENTS.format(quote(name.schema or "main"))
+    return connection.query(query, (name.table,))
 
 
 def refuse_storage(connection: Connection, name: TableName) -> None:
@@ -262,9 +273,9 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
     :raises SchemaMismatch: says how, and what to do.
     """
     text = ".".join(part for part in name if part)
-    if connection.dialect.upsert == "duplicate key":
-        found = connection.query(_ENGINES, (name.schema or None, name.table))
-        for engine, transactions, kind, _ in (each for each in found if each[3] != "YES"):
+    if connection.dialect.is_mysql:
+        engines = connection.query(_ENGINES, (name.schema or None, name.table))
+        for engine, transactions, kind, _ in (row for row in engines if row[3] != "YES"):
             if transactions == "YES":
                 raise SchemaMismatch(
                     f"{text} has the storage engine {engine}, which does not commit together with others:"
@@ -280,15 +291,12 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
                     what, "Make another table with ENGINE=InnoDB, and copy the rows."
                 )
             raise SchemaMismatch(what, f"Run: ALTER TABLE {text} ENGINE=InnoDB;")
-    elif connection.dialect.title == "PostgreSQL":
-        postgresql.refuse(connection, postgresql.find(connection, name), postgresql.STORAGE)
     elif connection.dialect.title == "SQLite":
-        query = _SQLITE_STATEMENTS.format(quote(name.schema or "main"))
-        for made, statement in connection.query(query, (name.table,)):
+        for object_, statement in _sqlite_statements(connection, name):
             if _ROLLBACK.search(statement):
                 raise SchemaMismatch(
-                    f"{made} refuses a row by ROLLBACK, which ends the transaction under all rows.",
-                    "Make it anew with ABORT in place of ROLLBACK: then the row alone is refused.",
+                    f"{object_} refuses a row by ROLLBACK, which ends the transaction under all rows.",
+                    "Make it again with ABORT in place of ROLLBACK: then the row alone is refused.",
                 )
 
 
@@ -297,7 +305,7 @@ def refuse_server(connection: Connection) -> None:
 
     :raises SchemaMismatch: says why, and what to do.
     """
-    if connection.dialect.upsert == "duplicate key":
+    if connection.dialect.is_mysql:
         query = "SELECT @@log_bin, @@binlog_format, @@autocommit"
         ((log_bin, binlog_format, autocommit),) = connection.query(query)
         if log_bin and binlog_format == "STATEMENT":
@@ -313,9 +321,19 @@ def refuse_server(connection: Connection) -> None:
             )
 
 
-def server_warnings(connection: Connection) -> Iterator[str]:
+def warnings(connection: Connection, name: TableName) -> Iterator[str]:
     """Yield what the operator should know at the start."""
-    if connection.dialect.upsert == "duplicate key":
+    if connection.dialect.title == "SQLite":
+        for object_, statement in _sqlite_statements(connection, name):
+            if _DROPS.search(statement):
+                yield f"{object_} drops rows without an error (IGNORE): they are in no log and no table then"
+    if connection.dialect is GENERIC:
+        yield (
+            "wal_sink does not know this database. Check that its tables have transactions and survive a"
+            " crash, that it changes no value, and that its settings bound how long a statement waits for a"
+            " lock."
+        )
+    if connection.dialect.is_mysql:
         for (level,) in connection.query("SELECT @@innodb_flush_log_at_trx_commit"):
             if level != 1:
                 yield (
@@ -334,16 +352,12 @@ _MYSQL_HOLDERS = """
     ORDER BY t.trx_started IS NULL, t.trx_started"""
 
 
-def lock_holders(
-    connection: Connection, data: TableName, ledger: TableName
-) -> Sequence[LockHolder]:
-    """Return sessions that may hold locks on the tables; of MariaDB and MySQL those that are in the database.
+def lock_holders(connection: Connection, data: TableName) -> Sequence[LockHolder]:
+    """Return sessions of MariaDB or MySQL that are in the database, and may hold locks on the table.
 
     :raises Exception: of the driver.
     """
-    if connection.dialect.title == "PostgreSQL":
-        return postgresql.lock_holders(connection, data, ledger)
-    if connection.dialect.upsert != "duplicate key":
+    if not connection.dialect.is_mysql:
         return ()
     return [
         LockHolder(
@@ -377,10 +391,10 @@ _DUCKDB_INDEXES = """
 
 
 def _duckdb_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
-    found = connection.query(_DUCKDB_COLUMNS, (name.table, name.schema or None))
+    columns = connection.query(_DUCKDB_COLUMNS, (name.table, name.schema or None))
     return tuple(
         TableColumn(column, words_of(type_), required=required, default=default, computed=computed)
-        for column, type_, required, default, computed in found
+        for column, type_, required, default, computed in columns
     )
 
 
@@ -388,12 +402,12 @@ def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...
     columns = {column.name for column in _duckdb_columns(connection, name)}
     where = name.table, name.schema or None
     constraints = [
-        Unique(f"the {kind.lower()}", tuple(of), primary=kind == "PRIMARY KEY")
-        for kind, of in connection.query(_DUCKDB_UNIQUE, where)
+        Unique(f"the {kind.lower()}", tuple(names), primary=kind == "PRIMARY KEY")
+        for kind, names in connection.query(_DUCKDB_UNIQUE, where)
     ]
     indexes = []
     for index, text in connection.query(_DUCKDB_INDEXES, where):
         parts = [part.strip(" '\"") for part in str(text).strip("[]").split(",")]
-        found = tuple(part for part in parts if part in columns)
-        indexes.append(Unique(index, found, plain=len(found) == len(parts)))
+        names = tuple(part for part in parts if part in columns)
+        indexes.append(Unique(index, names, plain=len(names) == len(parts)))
     return (*constraints, *indexes)

@@ -14,8 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.targets.sql.database import driver_error
-from wal_sink.targets.sql.target import refuse_pooler
-from wal_sink.targets.sqlalchemy.dialects import POSTGRESQL, Dialect
+from wal_sink.targets.sqlalchemy.dialects import GENERIC, Dialect
 from wal_sink.targets.sqlalchemy.options import PASSWORD_VARIABLE, SqlAlchemyOptions
 
 _CONNECT_S = 10
@@ -23,14 +22,8 @@ _LOCKED_S = 0.02
 """Between two looks at a file of DuckDB that another process has open."""
 _NETWORK = {"pymysql", "mysqldb"}
 """Drivers of MySQL that take the same names of arguments."""
-_PACKAGES = {
-    "mariadb": "pymysql",
-    "mysql": "pymysql",
-    "postgresql": "psycopg[binary]",
-    "mssql": "pyodbc",
-    "oracle": "oracledb",
-}
-"""The package with the driver for each database, whose name is the driver's in the URL, too."""
+_PARAMETERS = {"qmark": "?", "numeric": ":1", "named": ":1"}
+"""What stands for a value, by the driver's `paramstyle` of PEP 249; `%s` by others."""
 
 
 class Connection:
@@ -65,10 +58,7 @@ class Connection:
         return self._cursor()
 
     def _cursor(self) -> Any:
-        cursor = self.raw.cursor()
-        if hasattr(cursor, "fast_executemany"):  # pyodbc's, else a round trip for each row
-            cursor.fast_executemany = True
-        return cursor
+        return self.raw.cursor()
 
     def query(
         self, statement: str, values: tuple[object, ...] | Mapping[str, object] = ()
@@ -177,10 +167,10 @@ def _identity(file: str) -> tuple[int, int] | None:
     if not file:
         return None
     try:
-        found = os.stat(file)  # noqa: PTH116 -- for each statement
+        status = os.stat(file)  # noqa: PTH116 -- for each statement
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 class _TypeNames(dict[str, Any]):
@@ -204,14 +194,17 @@ def connect(options: SqlAlchemyOptions) -> Connection:
 
     The password is that of the options, or else that of the environment now.
 
-    :raises OptionError: the URL names a driver that is not installed, or cannot be used; or a pooler.
+    :raises OptionError: the URL names a driver that is not installed, or cannot be used.
     :raises Exception: of the driver.
     """
     dialect = options.dialect
     if options.url.startswith("duckdb"):
         return _duckdb(options)
     url = _url(options)
-    engine = sa.create_engine(url, poolclass=NullPool, connect_args=_arguments(options, url))
+    # An UPDATE of the ledger row has to wait for an open one, and see what that has committed.
+    isolation: Any = {"isolation_level": "SERIALIZABLE"} if dialect is GENERIC else {}
+    arguments = _arguments(options, url)
+    engine = sa.create_engine(url, poolclass=NullPool, connect_args=arguments, **isolation)
     known: Any = engine.dialect
     known.ischema_names = _TypeNames(known.ischema_names)
     try:
@@ -222,11 +215,6 @@ def connect(options: SqlAlchemyOptions) -> Connection:
     file = str(url.database) if dialect.is_file else ""
     connection = Connection(over.connection.dbapi_connection, dialect, over, file)
     try:
-        # The driver has what was said at the login: psycopg and psycopg2 do.
-        told = getattr(getattr(connection.raw, "info", None), "backend_pid", None)
-        if dialect is POSTGRESQL and told is not None:
-            ((serving,),) = connection.query("SELECT pg_backend_pid()")
-            refuse_pooler(f"sql.url {options.url}", told, serving)
         _set(connection, options)
     except BaseException:
         connection.close()
@@ -235,11 +223,11 @@ def connect(options: SqlAlchemyOptions) -> Connection:
 
 
 def _set(connection: Connection, options: SqlAlchemyOptions) -> None:
-    lock_ms = int(options.lock_timeout * 1_000)
+    lock_s = max(1, round(options.lock_timeout))
     cursor = connection.cursor()
     try:
         for statement in options.dialect.settings:
-            cursor.execute(statement.format(lock_ms=lock_ms, lock_s=max(1, round(lock_ms / 1_000))))
+            cursor.execute(statement.format(lock_s=lock_s))
             if cursor.description is not None:  # a row that is left may block the next statement
                 cursor.fetchall()
     finally:
@@ -285,7 +273,7 @@ def _url(options: SqlAlchemyOptions) -> sa.URL:
     if dialect.is_async:
         raise OptionError(
             f"Option sql.url {options.url} names an asynchronous driver.",
-            "Name one that is not, such as psycopg, pymysql, oracledb.",
+            "Name one that is not, such as pymysql.",
         )
     if options.dialect.is_file:  # it has no login: the variable is of another target
         return url
@@ -294,15 +282,22 @@ def _url(options: SqlAlchemyOptions) -> sa.URL:
 
 
 def _missing(options: SqlAlchemyOptions, error: ModuleNotFoundError) -> OptionError:
-    scheme = sa.make_url(options.url).get_backend_name()
-    package = _PACKAGES.get(scheme, str(error.name))
-    if scheme in _PACKAGES:
-        scheme += f"+{package.partition('[')[0]}"
+    package, begin = str(error.name), ""
+    if options.dialect.is_mysql:
+        package, begin = "pymysql", f", and begin the URL with {options.backend}+pymysql://"
     return OptionError(
         f"Option sql.url is {options.url}, and its driver {error.name} is not installed.",
-        f"pip install '{package}', where Spark's driver and every flusher run, and begin the URL with"
-        f" {scheme}://.",
+        f"pip install '{package}', where Spark's driver and every flusher run{begin}.",
     )
+
+
+def parameter(options: SqlAlchemyOptions) -> str:
+    """Return what stands for a value in a statement of the URL's driver.
+
+    :raises OptionError: the driver is not installed, or cannot be used.
+    """
+    style = _url(options).get_dialect().import_dbapi().paramstyle
+    return _PARAMETERS.get(style, "%s")
 
 
 def _arguments(options: SqlAlchemyOptions, url: sa.URL) -> dict[str, object]:
@@ -314,9 +309,4 @@ def _arguments(options: SqlAlchemyOptions, url: sa.URL) -> dict[str, object]:
     if driver in _NETWORK:
         timeouts = {"read_timeout": seconds, "write_timeout": seconds}
         return {"charset": "utf8mb4", "connect_timeout": _CONNECT_S, **timeouts}
-    if backend == "postgresql" and driver in {"psycopg", "psycopg2"}:
-        timeouts = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": seconds * 1_000}
-        return timeouts | {"client_encoding": "utf8"}
-    if driver == "pyodbc":
-        return {"timeout": _CONNECT_S}
-    return {"tcp_connect_timeout": _CONNECT_S} if driver == "oracledb" else {}
+    return {}

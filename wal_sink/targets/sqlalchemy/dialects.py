@@ -1,6 +1,6 @@
 """What is particular to each database: statements, settings of a connection, and what its errors mean. Pure.
 
-SQL Server and Oracle are written after their documentation, and were never run: docs/sql.md says so.
+A database without a dialect of its own has `GENERIC`: its rows are added by standard SQL.
 """
 
 from __future__ import annotations
@@ -8,45 +8,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from wal_sink.targets.refusals import RELEASED, Savepoints
-from wal_sink.targets.sql.database import (
-    POSTGRESQL_ERRORS,
-    POSTGRESQL_SETTINGS,
-    Code,
-    Errors,
-    numbers,
-    texts,
-)
-from wal_sink.targets.sql.limits import Longest
+from wal_sink.targets.refusals import Savepoints
+from wal_sink.targets.sql.database import Code, Errors, numbers, texts
+from wal_sink.targets.sql.names import Longest
 
 
 class Dialect(NamedTuple):
     """What is particular to a database."""
 
     title: str
-    parameter: str
-    """What stands for a value in a statement that the driver itself executes."""
-    upsert: Literal["conflict", "duplicate key", "merge"]
+    upsert: Literal["conflict", "duplicate key", ""]
+    """The clause of INSERT that replaces a row; empty: none is known."""
     errors: Errors
+    parameter: str = ""
+    """What stands for a value in a statement that the driver itself executes; empty: the driver says."""
     settings: tuple[str, ...] = ()
-    """Statements of each new connection; `{lock_ms}` and `{lock_s}` stand for `sql.lockTimeout`."""
-    text_type: str = "VARCHAR(128)"
-    number_type: str = "BIGINT"
-    """Of the ledger's columns: texts, which are compared as bytes, and a number."""
+    """Statements of each new connection; `{lock_s}` stands for `sql.lockTimeout`."""
     ledger_suffix: str = ""
     longest: Longest = Longest()
-    transactional_ddl: bool = False
-    """Whether CREATE TABLE can be rolled back."""
     begin: str = ""
     """What begins a transaction before CREATE TABLE, where the driver does not."""
     is_file: bool = False
-    """Whether the database is a file, and its server this process."""
-    partitions: bool = False
-    """Whether createTable can partition."""
-    savepoints: Savepoints | None = Savepoints()
-    """None: it has none."""
-    check_at_once: str = ""
-    """What lets a transaction check deferred constraints at once; empty: nothing does."""
+    """True if the database is a file, and its server this process."""
+    savepoints: Savepoints | None = None
+    """None: it has none, or none that is known."""
+
+    @property
+    def is_mysql(self) -> bool:
+        """Return True for MySQL and MariaDB."""
+        return self.upsert == "duplicate key"
 
 
 def _sqlite_code(error: BaseException) -> Code:
@@ -68,16 +58,16 @@ def _mysql_code(error: BaseException) -> Code:
     return code if isinstance(code, int) and code else None
 
 
-def _odbc_state(error: BaseException) -> Code:
-    """Of pyodbc a SQLSTATE, of pymssql the server's number."""
-    code = error.args[0] if error.args else None
-    return code if isinstance(code, int | str) else None
+def _standard_class(error: BaseException) -> Code:
+    """Return the name of the class that PEP 249 has for an error of any driver."""
+    names = (base.__name__ for base in type(error).__mro__)
+    return next((name for name in names if name in _STANDARD_CLASSES), None)
 
 
-def _oracle_code(error: BaseException) -> Code:
-    first = error.args[0] if error.args else None
-    return getattr(first, "full_code", None) or None  # ORA-00001, DPY-4011
-
+_STANDARD_CLASSES = texts(
+    "IntegrityError DataError ProgrammingError NotSupportedError OperationalError InternalError"
+    " InterfaceError"
+)
 
 SQLITE = Dialect(
     title="SQLite",
@@ -91,9 +81,9 @@ SQLITE = Dialect(
     ),
     # With FULL, a journal that a COMMIT has deleted comes back after a power loss, and undoes the COMMIT.
     settings=("PRAGMA synchronous = EXTRA",),
-    transactional_ddl=True,
     begin="BEGIN IMMEDIATE",
     is_file=True,
+    savepoints=Savepoints(),
 )
 
 DUCKDB = Dialect(
@@ -108,8 +98,6 @@ DUCKDB = Dialect(
         ),
         refusing=frozenset({"ConstraintException", "ConversionException", "OutOfRangeException"}),
     ),
-    savepoints=None,
-    transactional_ddl=True,
     is_file=True,
 )
 
@@ -129,7 +117,7 @@ _TOO_WIDE = (
 )
 _MYSQL_REMEDIES: dict[int | str, str] = {
     1005: f"Make the table as the server takes it, and leave out createTable. {_TOO_WIDE}",
-    1049: "Create the database, CREATE DATABASE …;, or correct its name, the last part of sql.url.",
+    1049: "Run: CREATE DATABASE {database}; Or correct the name, the last part of sql.url.",
     1071: (
         "An index takes 3,072 bytes, four for each character of its texts. Name fewer columns in keyColumns,"
         " or make the table yourself, with shorter ones."
@@ -167,80 +155,25 @@ MYSQL = Dialect(
     ),
     ledger_suffix="ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     longest=Longest(64),
-    partitions=True,
+    savepoints=Savepoints(),
 )
 
 MARIADB = MYSQL._replace(title="MariaDB")
 
-POSTGRESQL = Dialect(
-    title="PostgreSQL",
-    parameter="%s",
-    upsert="conflict",
-    errors=POSTGRESQL_ERRORS,
-    savepoints=RELEASED,
-    check_at_once="SET CONSTRAINTS ALL IMMEDIATE",
-    settings=(
-        "SET client_encoding = 'UTF8'",
-        POSTGRESQL_SETTINGS.replace("{idle_ms}", "60000"),
-    ),
-    longest=Longest(63, "bytes"),
-    transactional_ddl=True,
-    partitions=True,
-)
-
-SQL_SERVER = Dialect(
-    title="SQL Server",
-    parameter="?",
-    upsert="merge",
+GENERIC = Dialect(
+    title="The database",
+    upsert="",
     errors=Errors(
-        _odbc_state,
-        # Connection, deadlock and update conflict, timeouts; numbers of pymssql: deadlock, lock, snapshot.
-        passing=frozenset({"08", "40001", "HYT", 1205, 1222, 3960, 20003, 20009, 20047}),
-        # Constraints, lengths, ranges; numbers: unique, null, check and key, truncated, overflow.
-        refusing=frozenset({"23", "22", 2627, 2601, 515, 547, 8152, 2628, 8115, 241}),
+        _standard_class,
+        passing=texts("OperationalError InternalError InterfaceError"),
+        refusing=texts("IntegrityError DataError"),
     ),
-    savepoints=Savepoints("SAVE TRANSACTION wal_sink_rows", "ROLLBACK TRANSACTION wal_sink_rows"),
-    settings=(
-        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
-        "SET LOCK_TIMEOUT {lock_ms}",
-        "SET IMPLICIT_TRANSACTIONS OFF",
-    ),
-    text_type="NVARCHAR(128) COLLATE Latin1_General_BIN2",
-    longest=Longest(128),
-    transactional_ddl=True,
 )
-
-ORACLE = Dialect(
-    title="Oracle",
-    parameter=":1",
-    upsert="merge",
-    errors=Errors(
-        _oracle_code,
-        # Deadlock, busy, serialization, sessions, shutdown, network; DPY-: the driver's own.
-        passing=texts(
-            "ORA-00060 ORA-00054 ORA-08177 ORA-00028 ORA-01012 ORA-01033 ORA-01034 ORA-01089"
-            " ORA-03113 ORA-03114 ORA-03135 ORA-121 ORA-125 ORA-126 DPY-4 DPY-6"
-        ),
-        refusing=texts(
-            "ORA-00001 ORA-01400 ORA-01407 ORA-02290 ORA-02291 ORA-02292 ORA-12899 ORA-01438"
-            " ORA-01461 ORA-14400 ORA-20"
-        ),
-    ),
-    settings=("ALTER SESSION SET TIME_ZONE = 'UTC'",),
-    check_at_once="SET CONSTRAINTS ALL IMMEDIATE",
-    text_type="VARCHAR2(128 CHAR)",
-    number_type="NUMBER(19)",
-    longest=Longest(128, "bytes"),
-)
-
 
 DIALECTS: Mapping[str, Dialect] = {
     "sqlite": SQLITE,
     "duckdb": DUCKDB,
     "mysql": MYSQL,
     "mariadb": MARIADB,
-    "postgresql": POSTGRESQL,
-    "mssql": SQL_SERVER,
-    "oracle": ORACLE,
 }
 """By the name that a URL begins with."""

@@ -24,7 +24,7 @@ _AT_ONCE = 64 * 1024 * 1024
 def statements(around: tuple[str, str], batch: pa.RecordBatch, most: int) -> Iterator[str]:
     """Yield statements that bring the rows, in their order.
 
-    :param around: what a statement has before its rows, and behind them.
+    :param around: what a statement has before its rows, and after them.
     :param batch: at least one row, in types of `arrow_type`; floating numbers are finite.
     :param most: bytes of a statement that the server takes.
     :raises InvalidRow: one row alone needs a longer one.
@@ -81,5 +81,5 @@ def _literals(values: pa.Array) -> pa.StringArray:
 
 
 def _each(values: pa.Array, literal: Callable[[Any], str]) -> pa.StringArray:
-    found = (None if value is None else literal(value) for value in values.to_pylist())
-    return pa.array(found, pa.string())
+    texts = (None if value is None else literal(value) for value in values.to_pylist())
+    return pa.array(texts, pa.string())

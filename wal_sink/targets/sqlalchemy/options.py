@@ -9,9 +9,9 @@ import msgspec
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, about, from_environment
 from wal_sink.targets.create_table import CREATE_TABLE, PARTITION_COLUMNS
-from wal_sink.targets.sql.keyed import KeyedOptions, LockTimeout, Mode, RequestTimeout, Table
-from wal_sink.targets.sql.limits import Longest
-from wal_sink.targets.sqlalchemy.dialects import DIALECTS, Dialect
+from wal_sink.targets.sql.names import Longest
+from wal_sink.targets.sql.options import KeyedOptions, LockTimeout, Mode, RequestTimeout, Table
+from wal_sink.targets.sqlalchemy.dialects import DIALECTS, GENERIC, Dialect
 
 PASSWORD_VARIABLE = "WAL_SINK_SQL_PASSWORD"  # noqa: S105 -- the name of a variable
 
@@ -52,16 +52,21 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         self.keep_apart("url", "")
-        if self.backend not in DIALECTS:
+        if self.backend in ("postgresql", "postgres"):
             raise OptionError(
-                f"Option sql.url names the database {self.backend}, of which it is not known whether a window"
-                " gets there exactly once.",
-                f"Use one of {', '.join(DIALECTS)}; or derive a target of your own from"
-                " wal_sink.targets.sql.SqlTarget.",
+                "Option sql.url names a database of PostgreSQL, which has a target of its own: that one is"
+                " faster, and refuses tables that lose rows.",
+                "Set target to postgresql, and give the URL as postgresql.uri=postgresql://user@host/database.",
+            )
+        if self.mode == "upsert" and not self.dialect.upsert:
+            raise OptionError(
+                f"Option sql.mode is upsert, and wal_sink knows no statement that replaces a row in"
+                f" {self.backend}.",
+                f"Set sql.mode to append; or use one of {', '.join(DIALECTS)}.",
             )
         _refuse_database(self.dialect, self.url)
         self.refuse_contradictions()
-        if self.layout.partition and not self.dialect.partitions:
+        if self.layout.partition and not self.dialect.is_mysql:
             raise OptionError(
                 f"Option {PARTITION_COLUMNS} is given, and wal_sink makes no partitions in"
                 f" {self.dialect.title}.",
@@ -81,7 +86,7 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
     @property
     def dialect(self) -> Dialect:
         """What is particular to the database."""
-        return DIALECTS[self.backend]
+        return DIALECTS.get(self.backend, GENERIC)
 
 
 def _refuse_database(dialect: Dialect, url: str) -> None:

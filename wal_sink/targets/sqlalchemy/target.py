@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,6 @@ from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.operations import without_operation
 from wal_sink.targets.sql.database import LockHolder
 from wal_sink.targets.sql.keyed import KeyedTarget
-from wal_sink.targets.sql.limits import refuse_wide_row
 from wal_sink.targets.sql.unique import Unique, changes_of_key
 from wal_sink.targets.sqlalchemy import types
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
@@ -45,12 +44,8 @@ class SqlAlchemyTarget(KeyedTarget):
         self._dialect = options.dialect
         self._backend = options.backend
         self.title = self._dialect.title
-        self.parameter = self._dialect.parameter
-        self.text_type = self._dialect.text_type
-        self.number_type = self._dialect.number_type
         self.ledger_suffix = self._dialect.ledger_suffix
         self.savepoints = self._dialect.savepoints
-        self.check_at_once = self._dialect.check_at_once
         self.begin, self.errors = self._dialect.begin, self._dialect.errors
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -65,6 +60,15 @@ class SqlAlchemyTarget(KeyedTarget):
     def description(self) -> Mapping[str, str]:
         """Return database, tables and mode."""
         return self.described(self.options.url)
+
+    @functools.cached_property
+    def parameter(self) -> str:  # type: ignore[override]
+        """What stands for a value in a statement."""
+        if self._dialect.parameter:
+            return self._dialect.parameter
+        from wal_sink.targets.sqlalchemy import connection  # noqa: PLC0415 -- not in tasks
+
+        return connection.parameter(self.options)
 
     def quote(self, name: str) -> str:
         """Quote a name as the database does. A `%` stays one."""
@@ -109,7 +113,12 @@ class SqlAlchemyTarget(KeyedTarget):
         """Ask the server who holds locks."""
         from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
 
-        return catalogue.lock_holders(connection, self.options.data, self.options.ledger)
+        return catalogue.lock_holders(connection, self.options.data)
+
+    def remedy(self, error: Exception) -> str:
+        """Return what to do about an error at a start."""
+        database = self.options.url.partition("?")[0].rpartition("/")[2]
+        return super().remedy(error).replace("{database}", self.quote(database))
 
     def arrow_type(self, type_: str) -> pa.DataType | None:
         """Return the Arrow type that holds a type of the database exactly."""
@@ -122,7 +131,7 @@ class SqlAlchemyTarget(KeyedTarget):
     def type_of(self, field: pa.Field, layout: Layout) -> str:
         """Return the type of a new column; a key of MariaDB is so short that its index takes it."""
         words = super().type_of(field, layout)
-        if words != "varchar(255)" or self._dialect.upsert != "duplicate key":
+        if words != "varchar(255)" or not self._dialect.is_mysql:
             return words
         return f"varchar({min(255, _KEY_CHARACTERS // len(layout.key or layout.partition))})"
 
@@ -131,27 +140,20 @@ class SqlAlchemyTarget(KeyedTarget):
         return types.new_type(self._backend, source, key=key)
 
     def table_end(self, partition: Sequence[str]) -> str:
-        """Return what comes behind the columns of CREATE TABLE."""
-        if self._dialect.upsert != "duplicate key":
-            return super().table_end(partition)
+        """Return what comes after the columns of CREATE TABLE."""
         by = ", ".join(map(self.quote, partition))
         return f"{self.ledger_suffix}{f' PARTITION BY KEY ({by}) PARTITIONS 16' if by else ''}"
 
-    def refuse_row(self, types: Iterable[str]) -> None:
-        """Refuse a row of PostgreSQL that is wider than a page."""
-        if self._dialect.title == "PostgreSQL":
-            refuse_wide_row(types, self.options.table)
-
     def lacks_table(self, connection: Any) -> bool:
-        """Whether there is no table of the name; in a file, where case does not matter, in any case."""
+        """Return True if no table has the name; in a file, where case does not matter, in any case."""
         from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
 
         live = catalogue.read_table(connection, self.options.data)
-        same = {each.lower() for each in live.others if self._dialect.is_file}
+        same = {table.lower() for table in live.others if self._dialect.is_file}
         return not live.columns and self.options.data.table.lower() not in same
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table, and judge table and server."""
+        """Compare the DataFrame with the table, and check table and server."""
         from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
 
         catalogue.refuse_server(connection)
@@ -161,15 +163,15 @@ class SqlAlchemyTarget(KeyedTarget):
             raise self.missing_table(schema, hint)
         for name in (self.options.data, self.options.ledger):
             catalogue.refuse_storage(connection, name)
-        rules = types.Rules(self._backend, self.options.table)
+        rules = types.Rules(self._backend, self.table_name, self.quote)
         agreed = self.match(schema, key, live.columns, live.unique, rules)
-        for warning in catalogue.server_warnings(connection):
+        for warning in catalogue.warnings(connection, self.options.data):
             logger.warning("%s", warning)
         return agreed
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, or with the one that would be made."""
-        if self._dialect.transactional_ddl or not self.options.create_table:
+        if self._dialect.is_file or not self.options.create_table:
             return super().dry_plan(schema, key)
         with self._connected() as connection:
             lacks = self.lacks_table(connection)
@@ -177,9 +179,9 @@ class SqlAlchemyTarget(KeyedTarget):
 
     def _imagined(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with a new table as it would be, where CREATE TABLE cannot be rolled back."""
-        given, layout = self.options, self.options.layout
+        options, layout = self.options, self.options.layout
         made = self.new_table(schema, layout)
-        written = without_operation(schema, given.operation_column, (), given.table)
+        written = without_operation(schema, options.operation_column, (), options.table)
         columns = [
             TableColumn(
                 field.name,
@@ -189,11 +191,13 @@ class SqlAlchemyTarget(KeyedTarget):
             for field in written
         ]
         unique = [Unique("the primary key", layout.key, primary=True)] if layout.key else []
-        rules = types.Rules(self._backend, given.table)
+        rules = types.Rules(self._backend, self.table_name, self.quote)
         return self.match(schema, key, columns, unique, rules).that_creates(made)
 
-    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> int | None:
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Write rows in the open transaction."""
-        from wal_sink.targets.sqlalchemy.write import write  # noqa: PLC0415 -- the statements
+        from wal_sink.targets.sqlalchemy.write import Sql, write  # noqa: PLC0415 -- the statements
 
-        return write(connection, self._backend, self._dialect, self.quote, plan, batch)
+        write(
+            Sql(self._backend, self._dialect, self.parameter, self.quote), connection, plan, batch
+        )

@@ -6,8 +6,9 @@ and without SQLAlchemy: tasks check rows by it. docs/sql.md has the same table.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow.types as pt
 from wal_sink.model.plan import is_array, is_blob, is_text
 from wal_sink.targets.arrow_values import UUID_PATTERN, int64
 from wal_sink.targets.casts import CastRules, is_castable
+from wal_sink.targets.columns import TableColumn
 
 
 class SqlType(NamedTuple):
@@ -28,7 +30,7 @@ class SqlType(NamedTuple):
 
 
 _FORM = re.compile(
-    r"(?P<base>[a-z][a-z0-9_ ]*?) ?(?:\((?P<first>\d+|max)(?:,(?P<second>-?\d+))?\))?(?P<rest> .+)?"
+    r"(?P<base>[a-z][a-z0-9_ ]*?) ?(?:\((?P<first>\d+)(?:,(?P<second>-?\d+))?\))?(?P<rest> .+)?"
 )
 
 _COLLATION = re.compile(r" (character set|charset|collate) \S+")
@@ -36,26 +38,21 @@ _COLLATION = re.compile(r" (character set|charset|collate) \S+")
 
 def words_of(text: str) -> str:
     """Return a type as plans have it: in lower case, without collation, and without blanks among numbers."""
-    text = re.sub(r"(\d) (char|byte)\)", r"\1)", text, flags=re.IGNORECASE)  # Oracle's lengths
     text = re.sub(r"\s*([(),])\s*", r"\1", _COLLATION.sub("", text.lower()))
     return text.replace(")", ") ").replace(" [", "[").strip()
 
 
 def parse(words: str) -> SqlType:
     """Take a type apart; `timestamp(3) with time zone` has the base `timestamp with time zone`."""
-    found = _FORM.fullmatch(words)
-    if found is None:
+    parts = _FORM.fullmatch(words)
+    if parts is None:
         return SqlType(words)
-    first = found["first"]
-    return SqlType(
-        found["base"] + (found["rest"] or ""),
-        None if first in (None, "max") else int(first),
-        None if found["second"] is None else int(found["second"]),
-    )
+    first, second = (None if text is None else int(text) for text in parts.group("first", "second"))
+    return SqlType(parts["base"] + (parts["rest"] or ""), first, second)
 
 
 def _unrounded(held_by: pa.DataType) -> Callable[[SqlType], pa.DataType | None]:
-    """Return what refuses MySQL's `float(7,4)` and `double(10,2)`, which round to so many digits."""
+    """Return what refuses MySQL's `float(7,4)` and `double(10,2)`, which round."""
     return lambda type_: held_by if type_.second is None else None
 
 
@@ -76,8 +73,9 @@ def _time(digits: int, zone: str | None = None) -> Callable[[SqlType], pa.DataTy
     """
 
     def arrow(type_: SqlType) -> pa.DataType | None:
-        said = digits if type_.first is None else type_.first
-        unit = {0: "s", 3: "ms", 6: "us", 7: "us", 9: "us"}.get(said)
+        unit = {0: "s", 3: "ms", 6: "us", 9: "us"}.get(
+            digits if type_.first is None else type_.first
+        )
         return None if unit is None else pa.timestamp(unit, zone)
 
     return arrow
@@ -139,59 +137,28 @@ _DUCKDB: _Arrow = {
     "timestamp_ms": _time(3),
     "timestamp with time zone": _time(6, "UTC"),
 }
-_POSTGRESQL: _Arrow = {
+_GENERIC: _Arrow = {
     **_COMMON,
     "real": pa.float32(),
-    "float": pa.float64(),
-    "bytea": pa.binary(),
-    "uuid": pa.string(),
-    **dict.fromkeys(("json", "jsonb"), pa.string()),
+    **dict.fromkeys(("blob", "bytea", "varbinary"), pa.binary()),
     **dict.fromkeys(("timestamp", "timestamp without time zone"), _time(6)),
     "timestamp with time zone": _time(6, "UTC"),
 }
-_SQL_SERVER: _Arrow = {
-    **_INTEGERS,
-    **dict.fromkeys(("decimal", "numeric"), _decimal),
-    "tinyint": pa.uint8(),
-    "bit": pa.bool_(),
-    "real": pa.float32(),
-    "float": pa.float64(),
-    **dict.fromkeys(("nvarchar", "nchar"), pa.string()),  # the others have a code page
-    "varbinary": pa.binary(),
-    "uniqueidentifier": pa.string(),
-    "date": pa.date32(),
-    "datetime2": _time(7),
-    "datetimeoffset": _time(7, "UTC"),
-}
-_ORACLE: _Arrow = {
-    "number": _decimal,
-    "binary_float": pa.float32(),
-    "binary_double": pa.float64(),
-    **dict.fromkeys(("varchar2", "nvarchar2", "clob", "nclob"), pa.string()),
-    **dict.fromkeys(("raw", "blob"), pa.binary()),
-    "date": pa.timestamp("s"),
-    "timestamp": _time(6),
-    "timestamp with time zone": _time(6, "UTC"),
-}
+"""Of any other database: types of standard SQL, whatever its words for further ones mean."""
 TYPES: Mapping[str, _Arrow] = {
     "sqlite": _SQLITE,
     "duckdb": _DUCKDB,
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
-    "postgresql": _POSTGRESQL,
-    "mssql": _SQL_SERVER,
-    "oracle": _ORACLE,
 }
-"""By the name that a URL begins with, then by base."""
+"""By the name that a URL begins with, then by base; others have `_GENERIC`."""
 
+_MYSQLS = ("mysql", "mariadb")
 _UTC_TIMES = {
     ("sqlite", "datetime"),
     ("sqlite", "timestamp"),
     ("mysql", "datetime"),
     ("mariadb", "datetime"),
-    ("mssql", "datetime2"),
-    ("oracle", "timestamp"),
-    ("oracle", "date"),
 }
 """Types without a zone that take an instant, too, as its time in UTC: where there is no other, or none that
 reaches beyond 2038."""
@@ -203,22 +170,63 @@ def arrow_type(backend: str, words: str) -> pa.DataType | None:
         element = arrow_type(backend, words.removesuffix("[]"))
         return None if element is None else pa.list_(element)
     type_ = parse(words)
-    found = TYPES[backend].get(type_.base)
-    return found(type_) if callable(found) else found
+    held = TYPES.get(backend, _GENERIC).get(type_.base)
+    return held(type_) if callable(held) else held
+
+
+_OF_CHARSET = " of character set "
 
 
 class Rules(CastRules):
-    """What a database says of types, by the name that its URL begins with."""
+    """What a database says of types, and its statements that alter a table.
 
-    def __init__(self, backend: str, table: str) -> None:
+    :param backend: with which the URL begins.
+    :param table: its name, as statements write it.
+    :param quote: a name of a column.
+    """
+
+    def __init__(self, backend: str, table: str, quote: Callable[[str], str]) -> None:
         super().__init__(lambda words: arrow_type(backend, words), table)
-        self._backend = backend
+        self._backend, self._quote = backend, quote
+
+    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
+        """Say how a column gets a type that can be written, where no cast leads to its own."""
+        type_ = new_type(self._backend, field.type, key=False)
+        words, other_charset, _ = column.type.partition(_OF_CHARSET)
+        if other_charset:
+            type_ = f"{words} CHARACTER SET utf8mb4"
+        statement = self._alter(field.name, f"TYPE {type_}", f"{type_}")
+        if type_ is None or not statement or arrow_type(self._backend, column.type) is not None:
+            return super().about_type(field, column)
+        remedy = f"No cast leads to that type. Run: {statement} Or drop it from the DataFrame."
+        return [self.types_differ(field, column.type, remedy)]
 
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:
         """Take an instant where a column without a zone is the only one for it, too."""
         if pt.is_timestamp(source) and source.tz:
             return (self._backend, parse(words).base) in _UTC_TIMES or is_castable(source, holds)
         return is_castable(source, holds)
+
+    def to_add(self, field: pa.Field) -> str:
+        """Return the statement."""
+        type_ = new_type(self._backend, field.type, key=False)
+        add = f"ALTER TABLE {self._table} ADD COLUMN {self._quote(field.name)} {type_}"
+        return f"run: {add};" if type_ else ""
+
+    def to_allow_null(self, column: TableColumn) -> str:
+        """Return the statement."""
+        words = column.type.partition(_OF_CHARSET)[0]
+        statement = self._alter(column.name, "DROP NOT NULL", f"{words} NULL")
+        return f"run: {statement}" if statement else super().to_allow_null(column)
+
+    def _alter(self, name: str, standard: str, mysql: str) -> str:
+        """Return the statement that alters a column; empty for a database in which none does."""
+        table, column = self._table, self._quote(name)
+        if self._backend in _MYSQLS:
+            return f"ALTER TABLE {table} MODIFY {column} {mysql};"
+        if self._backend == "sqlite":
+            return ""
+        return f"ALTER TABLE {table} ALTER COLUMN {column} {standard};"
 
 
 # --- values ---
@@ -235,9 +243,6 @@ _BYTES = {
 _TIMESTAMP_S = 1, 2_147_483_647
 """The seconds since 1970 that MySQL's `timestamp` takes."""
 _MEDIUM = {"mediumint": (-(2**23), 2**23 - 1), "mediumint unsigned": (0, 2**24 - 1)}
-_FINITE = ("mysql", "mariadb", "mssql")
-"""Have neither NaN nor infinities."""
-_UUIDS = ("uuid", "uniqueidentifier")
 
 
 def fits(backend: str, words: str, values: pa.Array) -> pa.BooleanArray | None:
@@ -246,36 +251,27 @@ def fits(backend: str, words: str, values: pa.Array) -> pa.BooleanArray | None:
     :param values: of the type that `arrow_type` returned.
     """
     type_ = parse(words)
-    found = [each for rule in _RULES if (each := rule(backend, type_, values)) is not None]
-    if not found:
-        return None
-    result = found[0]
-    for each in found[1:]:
-        result = pc.and_(result, each)
-    return result
+    flags = [rule(backend, type_, values) for rule in _RULES]
+    taken = [flag for flag in flags if flag is not None]
+    return functools.reduce(pc.and_, taken) if taken else None
 
 
 def _text_fits(backend: str, type_: SqlType, values: pa.Array) -> pa.BooleanArray | None:
     if not pt.is_string(values.type):
         return None
-    if type_.base in _UUIDS:
+    if type_.base == "uuid":
         return pc.match_substring_regex(values, UUID_PATTERN)
-    if backend in ("mysql", "mariadb") and type_.base in _BYTES:
+    if backend in _MYSQLS and type_.base in _BYTES:
         return _at_most(pc.binary_length(values), _BYTES[type_.base])
-    if backend == "oracle":  # keeps no empty text, and may count bytes
-        sized = _at_most(pc.binary_length(values), type_.first or 2**31)
-        return pc.and_(sized, pc.greater(pc.binary_length(values), pa.scalar(0, pa.int32())))
     if type_.first is None or backend == "sqlite":
         return None
-    lengths = pc.utf8_length(values)
-    if backend == "mssql":  # counts pairs of bytes
-        lengths = pc.add(lengths, pc.count_substring_regex(values, "[\U00010000-\U0010ffff]"))
-    return _at_most(lengths, type_.first)
+    in_bytes = backend not in TYPES  # as some databases count
+    return _at_most((pc.binary_length if in_bytes else pc.utf8_length)(values), type_.first)
 
 
 def _blanks_fit(backend: str, type_: SqlType, values: pa.Array) -> pa.BooleanArray | None:
     """Refuse what a type of fixed length does not keep: blanks at the end, or other lengths."""
-    if type_.base in ("char", "nchar") and backend != "sqlite":
+    if type_.base == "char" and backend != "sqlite":
         return pc.invert(pc.ends_with(values, " "))
     if type_.base == "binary":
         return pc.equal(pc.binary_length(values).cast(pa.int64()), int64(type_.first or 1))
@@ -286,20 +282,14 @@ def _bytes_fit(backend: str, type_: SqlType, values: pa.Array) -> pa.BooleanArra
     if not pt.is_binary(values.type) or type_.base == "binary":
         return None
     most = type_.first
-    if most is None and backend in ("mysql", "mariadb"):
+    if most is None and backend in _MYSQLS:
         most = _BYTES.get(type_.base)
     return None if most is None else _at_most(pc.binary_length(values), most)
 
 
-def _nul_fits(backend: str, type_: SqlType, values: pa.Array) -> pa.BooleanArray | None:  # noqa: ARG001
-    if backend == "postgresql" and pt.is_string(values.type):
-        return pc.invert(pc.match_substring(values, "\0"))
-    return None
-
-
 def _number_fits(backend: str, type_: SqlType, values: pa.Array) -> pa.BooleanArray | None:
     if pt.is_floating(values.type):
-        if backend in _FINITE:
+        if backend in _MYSQLS:
             return pc.is_finite(values)
         return (
             pc.invert(pc.is_nan(values)) if backend == "sqlite" else None
@@ -310,13 +300,13 @@ def _number_fits(backend: str, type_: SqlType, values: pa.Array) -> pa.BooleanAr
 
 
 def _time_fits(backend: str, type_: SqlType, values: pa.Array) -> pa.BooleanArray | None:
-    if backend in ("mysql", "mariadb") and type_.base == "timestamp":
+    if backend in _MYSQLS and type_.base == "timestamp":
         seconds = pc.floor_temporal(values, unit="second").cast(pa.timestamp("s", "UTC"))
         return _between(seconds.cast(pa.int64()), *_TIMESTAMP_S)
     return None
 
 
-_RULES = (_text_fits, _blanks_fit, _bytes_fit, _nul_fits, _number_fits, _time_fits)
+_RULES = (_text_fits, _blanks_fit, _bytes_fit, _number_fits, _time_fits)
 
 
 def _at_most(lengths: pa.Array, most: int) -> pa.BooleanArray:
@@ -333,14 +323,14 @@ def driver_values(backend: str, values: pa.Array) -> list[object]:
     Instants are naive, in UTC, where the connection's zone is UTC. SQLite has dates and times as texts, in
     the form of SQLAlchemy.
     """
-    if pt.is_timestamp(values.type) and backend in ("mysql", "mariadb", "sqlite"):
+    if pt.is_timestamp(values.type) and backend in (*_MYSQLS, "sqlite"):
         values = values.cast(pa.timestamp("us"))
-    found: list[Any] = values.to_pylist()
+    objects: list[Any] = values.to_pylist()
     if backend == "sqlite" and pt.is_timestamp(values.type):
-        return [None if each is None else each.isoformat(" ", "microseconds") for each in found]
+        return [None if o is None else o.isoformat(" ", "microseconds") for o in objects]
     if backend == "sqlite" and pt.is_date(values.type):
-        return [None if each is None else each.isoformat() for each in found]
-    return found
+        return [None if o is None else o.isoformat() for o in objects]
+    return objects
 
 
 # --- new tables ---
@@ -375,22 +365,8 @@ NEW: Mapping[str, Mapping[str, str]] = {
     "duckdb": _NEW | {"int8": "tinyint", "float": "float", "key": "varchar", "string": "varchar"},
     "mysql": _NEW_MYSQL,
     "mariadb": _NEW_MYSQL,
-    "postgresql": _NEW | {"binary": "bytea", "key": "text"},
-    "mssql": _NEW
-    | {"bool": "bit", "double": "float", "string": "nvarchar(max)", "key": "nvarchar(255)"}
-    | {"binary": "varbinary(max)", "instant": "datetimeoffset(7)", "time": "datetime2(7)"},
-    "oracle": _NEW
-    | {
-        "bool": "number(1,0)",
-        "int8": "number(3,0)",
-        "int16": "number(5,0)",
-        "int32": "number(10,0)",
-    }
-    | {"int64": "number(19,0)", "float": "binary_float", "double": "binary_double"}
-    | {"string": "clob", "key": "varchar2(255 char)", "decimal": "number({},{})"}
-    | {"instant": "timestamp(6) with time zone", "time": "timestamp(6)"},
 }
-"""The type of a new column, by backend and by `_kind`."""
+"""The type of a new column, by backend and by `_kind`; others have `_NEW`."""
 
 
 def new_type(backend: str, source: pa.DataType, *, key: bool) -> str | None:
@@ -403,7 +379,7 @@ def new_type(backend: str, source: pa.DataType, *, key: bool) -> str | None:
     if backend == "duckdb" and is_array(source):
         element = new_type(backend, source.value_type, key=False)
         return None if element is None else f"{element}[]"
-    words = NEW[backend].get(_kind(source, key=key))
+    words = NEW.get(backend, _NEW).get(_kind(source, key=key))
     if words is None or (pt.is_decimal(source) and backend == "sqlite"):
         return None
     return words.format(source.precision, source.scale) if pt.is_decimal(source) else words

@@ -122,9 +122,6 @@ class TransactionalContract(CountedContract):
         assert not target.parallel_writes
 
 
-LOCK_ID = "0123456789abcdef"
-
-
 class SqlContract(TransactionalContract):
     """Subclass as `Test…` with a fixture `target`, `records` and `doubles`."""
 
@@ -151,9 +148,9 @@ class SqlContract(TransactionalContract):
         """Return the connection with all that finishes a window, but COMMIT."""
         assert isinstance(target, SqlTarget)
         seen = row_of(session)
-        assert ledger.lock(seen, LOCK_ID)
+        assert ledger.hold(seen)
         target.insert(connection, plan, self.slice(target, plan, ROWS).batch)
-        assert ledger.replace(seen, following(seen), LOCK_ID)
+        assert ledger.move(seen, following(seen))
         return connection
 
     @pytest.mark.parametrize("end", ["close", "rollback"])
@@ -208,10 +205,9 @@ class SqlContract(TransactionalContract):
     ) -> None:
         """A driver that has lost the transaction, and connected again without an error, moves nothing."""
         seen = row_of(session)
-        assert ledger.lock(seen, LOCK_ID)
-        assert not ledger.replace(seen, following(seen), "1" + LOCK_ID)
+        assert ledger.hold(seen)
         connection.rollback()
-        assert not ledger.replace(seen, following(seen), LOCK_ID)
+        assert not ledger.move(seen, following(seen))
 
 
 class _ConnectionLost(Exception):

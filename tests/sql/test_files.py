@@ -1,0 +1,115 @@
+"""Databases that are a file: SQLite and DuckDB."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.sql.stores import (
+    SCHEMA,
+    TABLE,
+    DuckDb,
+    Sqlite,
+    agreed,
+    sql_target,
+)
+from wal_sink.errors import TargetUnavailable
+from wal_sink.targets.base import Slice
+from wal_sink.testing.contracts.ledger import create
+from wal_sink.testing.contracts.rows import deliver
+
+
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb])
+def test_file_replaced_under_a_session_takes_no_row(
+    tmp_path: Path, kind: type[Sqlite | DuckDb]
+) -> None:
+    """Rows in the open one, which has no name any more, would be lost, and trimmed from the log."""
+    store = kind(tmp_path)
+    store.execute(TABLE.format(key=""))
+    if kind is Sqlite:
+        store.execute("PRAGMA journal_mode = WAL")  # without it SQLite finds that out, at a write
+    target = sql_target(store)
+    plan = agreed(target)
+    store.path.with_suffix(".backup").write_bytes(store.path.read_bytes())
+    rows = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
+    with target.connect("query") as session:
+        create(session, "query")
+        store.path.with_suffix(".backup").replace(store.path)
+        with pytest.raises(TargetUnavailable, match="another file than the one that was opened"):
+            deliver(session, plan, rows)
+
+
+def test_commit_to_sqlite_syncs_its_folder(tmp_path: Path) -> None:
+    """Its folder is synced when the journal is deleted: the level EXTRA."""
+    store = Sqlite(tmp_path)
+    with contextlib.closing(sql_target(store).open()) as connection:
+        assert connection.query("PRAGMA synchronous") == [(3,)]
+
+
+def test_file_takes_no_password_of_another_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable is there for MariaDB in the same process, and SQLAlchemy refuses it for SQLite."""
+    monkeypatch.setenv("WAL_SINK_SQL_PASSWORD", "of MariaDB")
+    store = Sqlite(tmp_path)
+    store.execute(TABLE.format(key=""))
+    agreed(sql_target(store))
+
+
+def test_duckdb_file_is_open_in_transactions_alone(tmp_path: Path) -> None:
+    """Else Spark's planner, another process, makes no plan beside a flusher: a query did not start again."""
+    store = DuckDb(tmp_path)
+    store.execute(TABLE.format(key=""))
+    target = sql_target(store)
+    elsewhere = (
+        f"import duckdb; print(duckdb.connect({str(store.path)!r}).sql('FROM t').fetchall())"
+    )
+
+    def read() -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", elsewhere]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    plan = agreed(target)
+    with target.connect("query") as session:
+        create(session, "query")
+        deliver(session, plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
+        assert read().stdout == "[(1, 'x')]\n"
+        session.write(plan, Slice(1, pa.record_batch([[2], ["y"]], SCHEMA), 0))
+        assert "Could not set lock" in read().stderr
+
+
+def test_lock_of_duckdb_is_waited_for(tmp_path: Path) -> None:
+    """Another process has the file open, for a moment."""
+    store = DuckDb(tmp_path)
+    store.execute(TABLE.format(key=""))
+    opened = f"import duckdb, time; c = duckdb.connect({str(store.path)!r})"
+    hold = f"{opened}; print(1, flush=True); time.sleep(1)"
+    for timeout, passes in ((0.1, False), (20, True)):
+        with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            other.stdout.readline()
+            target = sql_target(store, lock_timeout=timeout)
+            with contextlib.nullcontext() if passes else pytest.raises(TargetUnavailable):
+                agreed(target)
+
+
+def test_lock_of_sqlite_passes_by_itself(tmp_path: Path) -> None:
+    """Another process writes to the file."""
+    store = Sqlite(tmp_path)
+    store.execute(TABLE.format(key=""))
+    target = sql_target(store, lock_timeout=0.05)
+    agreed(target)
+    other = sqlite3.connect(store.path)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        with pytest.raises(TargetUnavailable, match="database is locked"):
+            agreed(target)
+    finally:
+        other.close()
+    agreed(target)

@@ -1,0 +1,130 @@
+"""A table that is missing: its statement in the error, and option createTable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.sql.stores import (
+    SCHEMA,
+    TABLE,
+    DuckDb,
+    Maria,
+    Sqlite,
+    Store,
+    agreed,
+    bring,
+    made,
+    sql_target,
+)
+from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.targets.base import Slice
+from wal_sink.testing.contracts.ledger import create
+from wal_sink.testing.contracts.rows import deliver
+
+ODD_NAMES = pa.schema(
+    [*SCHEMA, *((name, pa.string()) for name in ("select", 'a"b', "a`b", "50%", "%s"))]
+)
+
+
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria])
+def test_ddl_of_a_missing_table_can_be_pasted(
+    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """What the error has, and what a check shows of createTable: a start makes none then, and rows arrive."""
+    store = made(kind, tmp_path, request)
+    ledger: dict[str, Any] = {"ledger_table": "ledger%d"}
+    append = sql_target(store, **ledger)
+    upsert = sql_target(store, **ledger, mode="upsert", create_table=True, key_columns="id,name")
+    with pytest.raises(SchemaMismatch, match="There is no table t") as caught:
+        agreed(append, ODD_NAMES)
+    in_error = caught.value.remedy.partition("\n")[2]
+    shown = upsert.dry_plan(ODD_NAMES, "key").creates
+    row = pa.record_batch([[1], *[["x"]] * (len(ODD_NAMES) - 1)], schema=ODD_NAMES)
+    for ddl, target in ((in_error, append), (shown, upsert)):
+        store.paste(ddl)
+        assert target.dry_plan(ODD_NAMES, "key").creates == ""
+        bring(target, row)
+        assert len(store.execute("SELECT id FROM t")) == 1
+        store.execute("DROP TABLE t")
+        store.execute(f"DROP TABLE {target.ledger_name}")
+
+
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria])
+def test_table_with_another_key_is_refused(
+    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Else rows would replace others than keyColumns says, or none, without a word."""
+    store = made(kind, tmp_path, request)
+    store.execute(TABLE.format(key=", PRIMARY KEY (id, name)"))
+    makes: dict[str, Any] = {"mode": "upsert", "create_table": True}
+    fits, other = (sql_target(store, **makes, key_columns=key) for key in ("name,id", "id"))
+    agreed(fits)
+    assert fits.shape != other.shape, "the plan of the first would be taken for the second"
+    with pytest.raises(SchemaMismatch, match="names id, and t is there with the key id, name"):
+        agreed(other)
+
+
+@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria])
+def test_table_is_made_from_the_dataframe(
+    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """From the DataFrame's schema; a check shows it, and makes nothing."""
+    store = made(kind, tmp_path, request)
+    partitions = "id" if kind is Maria else ""
+    options: dict[str, Any] = {
+        "create_table": True,
+        "key_columns": "id,name",
+        "partition_columns": partitions,
+    }
+    target = sql_target(store, mode="upsert", **options)
+    schema = pa.schema(
+        [
+            *SCHEMA,
+            ("at", pa.timestamp("us", "UTC")),
+            ("day", pa.date32()),
+            ("small", pa.int8()),
+            ("yes", pa.bool_()),
+            ("real", pa.float32()),
+            ("double", pa.float64()),
+            ("bytes", pa.binary()),
+            *([] if kind is Sqlite else [("price", pa.decimal128(9, 2))]),
+        ]
+    )
+    shown = target.dry_plan(schema, "key")
+    assert "PRIMARY KEY" in shown.creates
+    with pytest.raises(Exception, match=r"t'|table"):  # there is none
+        store.execute("SELECT * FROM t")
+    plan = target.plan(schema, "key")
+    assert [(c.name, c.role) for c in plan.columns] == [(c.name, c.role) for c in shown.columns]
+    assert target.plan(schema, "key") == plan
+    cells = {name: [None] for name in schema.names} | {"id": [1], "name": ["x"], "yes": [True]}
+    for _ in range(2):
+        with target.connect("query") as session:
+            create(session, "query")
+            batch = target.check(pa.record_batch(cells, schema=schema), plan)
+            deliver(session, plan, Slice(0, batch, 0))
+    assert [tuple(row) for row in store.execute("SELECT id, name, yes FROM t")] == [(1, "x", 1)]
+
+
+def test_partitions_in_sqlite_are_refused(tmp_path: Path) -> None:
+    """SQLite has none."""
+    with pytest.raises(OptionError, match="makes no partitions in SQLite"):
+        sql_target(Sqlite(tmp_path), create_table=True, partition_columns="id")
+
+
+def test_columns_without_a_type_come_with_casts(tmp_path: Path) -> None:
+    """As a chain that can be pasted, with which the table can be made."""
+    columns = [("id", pa.int64()), ("cost", pa.decimal128(10, 2)), ("tags", pa.list_(pa.string()))]
+    with pytest.raises(SchemaMismatch) as caught:
+        agreed(sql_target(Sqlite(tmp_path), create_table=True), pa.schema(columns))
+    assert caught.value.what == (
+        "SQLite has no type for cost (decimal(10,2)), tags (array<string>)."
+    )
+    chain = (
+        '.withColumn("cost", F.col("cost").cast("string")).withColumn("tags", F.to_json("tags"))'
+    )
+    assert caught.value.remedy == f"Make texts of them in the DataFrame: {chain}."

@@ -1,0 +1,80 @@
+"""Option sql.url: what it may name, its password, and its driver."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tests.sql.stores import (
+    SCHEMA,
+    Sqlite,
+    agreed,
+    sql_target,
+)
+from wal_sink.errors import OptionError
+from wal_sink.options import parse, public
+from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
+
+
+def test_refused_connection_names_the_options(tmp_path: Path) -> None:
+    """A file that is not a database stands for a wrong password: the driver's error comes the same way."""
+    (tmp_path / "a.db").write_bytes(b"no database" * 1_000)
+    with pytest.raises(OptionError, match=r"sql at sqlite:.*a\.db refuses: ") as caught:
+        agreed(sql_target(Sqlite(tmp_path)))
+    assert "Correct sql.url or sql.password (or WAL_SINK_SQL_PASSWORD)" in caught.value.remedy
+
+
+def test_password_is_kept_apart_from_the_url() -> None:
+    """It is in no log, and comes from the environment, too."""
+    parameters = {"sql.url": "mysql+pymysql://me:s%40cret@db:3306/shop", "table": "t"}
+    options = parse(parameters, SqlAlchemyOptions)
+    assert (options.url, options.password) == ("mysql+pymysql://me@db:3306/shop", "s@cret")
+    assert "s@cret" not in str(public(options)) + repr(options)
+    target = SqlAlchemyTarget(options)
+    assert pickle.loads(pickle.dumps(target)).options == options
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("shop.db", "not a URL of a database"),
+        ("postgresql+psycopg://me@there/db", "has a target of its own"),
+        ("sqlite://", "in memory"),
+        ("duckdb:///:memory:", "in memory"),
+        ("duckdb:///:memory:shop", "in memory"),
+        ("sqlite:///file:shop?mode=memory&cache=shared&uri=true", "in memory"),
+        ("sqlite:///shop.db", "relative to the folder"),
+        ("mssql+pyodbc://db/shop?odbc_connect=x", "parameter odbc_connect"),
+        ("mysql://me@db/shop?password=x", "parameter password"),
+    ],
+)
+def test_url_that_cannot_be_used_is_refused(url: str, words: str) -> None:
+    """Before anything connects, and without a secret in the error."""
+    with pytest.raises(OptionError, match=words):
+        SqlAlchemyOptions(url=url, table="t")
+
+
+@pytest.mark.parametrize(
+    ("url", "driver", "package", "scheme"),
+    [
+        ("mssql+pymssql://me@db/shop", "pymssql", "pymssql", "every flusher run."),
+        ("mysql://me@db/shop", "MySQLdb", "pymysql", "mysql+pymysql://"),
+    ],
+)
+def test_missing_driver_is_named(url: str, driver: str, package: str, scheme: str) -> None:
+    """With a package that exists, and the URL for it."""
+    options = SqlAlchemyOptions(url=url, table="t")
+    with pytest.raises(OptionError, match=f"driver {driver} is not installed") as caught:
+        SqlAlchemyTarget(options).plan(SCHEMA, "key")
+    assert f"pip install '{package}'" in caught.value.remedy
+    assert scheme in caught.value.remedy
+
+
+def test_upsert_into_an_unknown_database_is_refused() -> None:
+    """No statement is known that replaces a row in each of them."""
+    url = "mssql+pyodbc://me@db/shop"
+    SqlAlchemyOptions(url=url, table="t")
+    with pytest.raises(OptionError, match="knows no statement that replaces a row in mssql"):
+        SqlAlchemyOptions(url=url, table="t", mode="upsert")
