@@ -152,73 +152,67 @@ def is_address(text: str) -> bool:
     return True
 
 
-def _refusing(
-    bad: Callable[[pa.Array], pa.Array], problem: str, remedy: str
-) -> tuple[Constraint, ...]:
-    return (Constraint(bad, problem, remedy),)
-
-
-ASCII = _refusing(
+ASCII = Constraint(
     _beyond_ascii,
     "has characters that ascii cannot hold",
     "Replace them, or make the table's type text.",
 )
-UUID = _refusing(
+UUID = Constraint(
     arrow_values.are_no_uuids,
     "is not a uuid",
     "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or as 16 bytes, "
     "or make the table's type text.",
 )
-TIMEUUID = _refusing(
+TIMEUUID = Constraint(
     arrow_values.are_no_version_1_uuids,
     "is not a uuid of version 1",
     "A timeuuid is written as 8-4-4-4-12 hexadecimal digits, the third group of which begins "
     "with 1, or as its 16 bytes. For other uuids make the table's type uuid.",
 )
-INET = _refusing(
+INET = Constraint(
     _no_address,
     "is not an IPv4 or IPv6 address",
     "Write it as 192.0.2.1 or 2001:db8::1, without port and zone, or make the table's type text.",
 )
-TIME = _refusing(
+TIME = Constraint(
     _no_time,
     "is not a time of day",
     "Write it as HH:MM:SS or HH:MM:SS.nnnnnnnnn, from 00:00:00 to 23:59:59.999999999.",
 )
-DURATION = _refusing(
+DURATION = Constraint(
     _too_long,
     "is more than the 2^63 nanoseconds, 292 years, that CQL's duration can hold",
     "Write it to a bigint in a unit of your choice.",
 )
-MILLISECONDS = _refusing(
+MILLISECONDS = Constraint(
     sub_milliseconds,
     "has digits below the millisecond, which CQL's timestamp cannot hold: two could become one",
     'Truncate it knowingly, F.date_trunc("MILLISECOND", …): the keys of a map within transform_keys, an'
     " array's elements within transform.",
 )
-WHOLE = _refusing(
+WHOLE = Constraint(
     _no_digits(arrow_values.WHOLE),
     "is not a whole number",
     f"Write it as digits, -12 or 12, at most {arrow_values.MOST_CHARACTERS:,} of them, or make the"
     " table's type text.",
 )
-DECIMAL = _refusing(
+DECIMAL = Constraint(
     _no_digits(arrow_values.DECIMAL),
     "is not a decimal number",
     f"Write it as -12.50 or 1.25e-30, in at most {arrow_values.MOST_CHARACTERS:,} characters and with at most"
     " four digits after the e, or make the table's type text.",
 )
-WHOLE_KEY = _refusing(
+WHOLE_KEY = Constraint(
     _no_digits(arrow_values.WHOLE_ONCE),
     "can be written in another way, and in a key two texts of a number would be one",
     "Write it without a plus sign and without zeros in front.",
 )
-DECIMAL_KEY = _refusing(
+DECIMAL_KEY = Constraint(
     _no_digits(arrow_values.DECIMAL_ONCE),
     "can be written in another way, and in a key two texts of a number would be one",
     "Write it as -12.5: no exponent, no plus sign, no zeros in front or at the end of the fraction.",
 )
-NO_NULLS = _refusing(
+NO_NULLS = Constraint(
     pc.is_null,
     "is null, which a collection cannot hold",
     "Drop such elements, filter(c, x -> x IS NOT NULL), map_filter(c, (k, v) -> v IS NOT NULL), "

@@ -12,9 +12,9 @@ from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import TRUE, as_python, int64, shorten
 from wal_sink.targets.cassandra.arrow_buffers import lists_with, unnest
-from wal_sink.targets.cassandra.casts import Constraint
+from wal_sink.targets.cassandra.casts import NO_NULLS, Constraint
 from wal_sink.targets.cassandra.row_plan import KEY
-from wal_sink.targets.cassandra.types import NESTED, TYPES, CqlType
+from wal_sink.targets.cassandra.types import TYPES, CqlType
 
 
 class InvalidValue(NamedTuple):
@@ -56,7 +56,9 @@ def invalid_values(
     """
     if tree.kind in TYPES:
         known = TYPES[tree.kind]
-        yield from _broken(path, column, known.constraints + (known.key_constraints if key else ()))
+        yield from _broken(path, column, known.constraint)
+        if key:
+            yield from _broken(path, column, known.key_constraint)
     elif tree.kind in ("tuple", "udt"):
         for i, field in enumerate(column.flatten()):
             name = column.type.field(i).name
@@ -81,16 +83,14 @@ def _of_elements(path: str, values: pa.Array, tree: CqlType, key: bool) -> Itera
         columns, names = values.flatten(), ["key", "value"]
     for name, elements, part in zip(names, columns, tree.parts, strict=True):
         inner = f"{path}.{name}"
-        yield from _broken(inner, elements, NESTED[tree.kind].constraints)
+        yield from _broken(inner, elements, NO_NULLS)
         # Two keys of a map, or two elements of a set, must not become one.
         is_key = key or name == "key" or tree.kind == "set"
         yield from invalid_values(inner, elements, part, key=is_key)
 
 
-def _broken(
-    path: str, column: pa.Array, constraints: tuple[Constraint, ...]
-) -> Iterator[InvalidValue]:
-    for rule in constraints:
+def _broken(path: str, column: pa.Array, rule: Constraint | None) -> Iterator[InvalidValue]:
+    if rule is not None:
         bad = rule.bad(column)
         if invalid := InvalidValue.first(bad, path, column, rule.problem, rule.remedy):
             yield invalid

@@ -41,10 +41,10 @@ class ScalarType(NamedTuple):
     """Spark types that fit without loss; the first is what to cast others to."""
     cast: Callable[[pa.Array], pa.Array]
     """From the DataFrame's column to what the log holds."""
-    constraints: tuple[Constraint, ...] = ()
-    """The tasks refuse values that break one of them."""
-    key_constraints: tuple[Constraint, ...] = ()
-    """Further constraints where two values that differ must not become one: in the primary key, and as a
+    constraint: Constraint | None = None
+    """The tasks refuse values that break it."""
+    key_constraint: Constraint | None = None
+    """A further constraint where two values that differ must not become one: in the primary key, and as a
     map's keys and a set's elements."""
 
 
@@ -73,7 +73,7 @@ TYPES = {
         casts.DECIMAL,
         casts.DECIMAL_KEY,
     ),
-    "timestamp": ScalarType(("timestamp",), as_milliseconds, (), casts.MILLISECONDS),
+    "timestamp": ScalarType(("timestamp",), as_milliseconds, None, casts.MILLISECONDS),
     "date": ScalarType(("date",), as_is),
     "time": ScalarType(("time", "string"), as_nanoseconds_of_day, casts.TIME),
     "duration": ScalarType(("interval day to second",), as_nanoseconds, casts.DURATION),
@@ -84,23 +84,15 @@ TYPES = {
 }
 
 
-class NestedType(NamedTuple):
-    """A CQL type with parts, each of them of one of the types here."""
-
-    accepts: Callable[[pa.DataType], bool]
-    """Returns True for an Arrow type that has such parts."""
-    constraints: tuple[Constraint, ...] = ()
-    """Constraints on its elements, beside those of their own type."""
-
-
-NESTED = {
-    "list": NestedType(is_array, casts.NO_NULLS),
-    "set": NestedType(is_array, casts.NO_NULLS),
-    "map": NestedType(pa.types.is_map, casts.NO_NULLS),
-    "tuple": NestedType(pa.types.is_struct),
-    "udt": NestedType(pa.types.is_struct),
-    "vector": NestedType(is_array, casts.NO_NULLS),
+NESTED: dict[str, Callable[[pa.DataType], bool]] = {
+    "list": is_array,
+    "set": is_array,
+    "map": pa.types.is_map,
+    "tuple": pa.types.is_struct,
+    "udt": pa.types.is_struct,
+    "vector": is_array,
 }
+"""For each CQL type with parts, what returns True for an Arrow type that has such parts."""
 
 
 def accepts(cql: str, source: pa.DataType) -> bool:
@@ -281,7 +273,7 @@ def _differences(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
     elif tree.kind not in NESTED or (tree.kind == "vector" and tree.parts[0].kind != "float"):
         problem = f"the table's type {tree.label} is not supported yet."
         yield Mismatch(path, problem, _instead()), source, None
-    elif not NESTED[tree.kind].accepts(source):
+    elif not NESTED[tree.kind](source):
         yield _lossy(path, source, tree), source, _wanted(source, tree)
     elif tree.kind == "udt":
         yield from _of_user_type(path, source, tree)
