@@ -221,6 +221,31 @@ def test_the_readme_is_short() -> None:
     assert len(text(Path("README.md")).splitlines()) <= 119 + len(OWN)
 
 
+DOCS = [page for page in PAGES if page.parts[0] == "docs" and "upstream" not in page.parts]
+
+
+@pytest.mark.parametrize("page", DOCS, ids=str)
+def test_page_opens_with_what_its_reader_can_do(page: Path) -> None:
+    """In its first sentence, below the title."""
+    title, blank, first, *_ = text(page).splitlines()
+    assert title.startswith("# ")
+    assert not blank
+    assert first.startswith("After this page you ")
+
+
+@pytest.mark.parametrize(
+    ("folder", "most"), [("docs/protocol", 4_000), ("docs/cassandra.md", 2_000)]
+)
+def test_pages_are_short(folder: str, most: int) -> None:
+    """Words are counted without the bars of tables."""
+    pages = [page for page in PAGES if page.as_posix().startswith(folder)]
+    words = [
+        word for page in pages for word in text(page).split() if not re.fullmatch("[|-]+", word)
+    ]
+    assert pages
+    assert len(words) <= most
+
+
 def test_readme_and_quickstart_have_one_program() -> None:
     """README, page and example have the same program; tests/test_wheel.py runs it."""
     program = EXAMPLE.read_text(encoding="utf-8")
