@@ -243,22 +243,6 @@ def test_series_stay_while_anything_waits_and_go_afterwards(world: World) -> Non
     assert [family.name for family in families if family.samples] == []
 
 
-def test_ended_queries_are_forgotten_without_a_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process whose port nothing scrapes starts one query after the other; one of them still waits."""
-    monkeypatch.setattr(prometheus, "ENDED_KEPT", 3)
-    now_s = [time.time()]
-    metrics = Metrics(lambda: now_s[0])
-    waiting = Watched(new_world(), metrics=metrics)
-    batches(waiting.world, 1)
-    for _ in range(20):
-        it = Watched(new_world(), metrics=metrics)
-        batches(it.world, 1)
-        it.flush()
-        now_s[0] += prometheus.KEEP_S / 2 + 1
-        assert len(metrics._queries) < 12
-    assert waiting.value("wal_sink_pending_epochs") == 1
-
-
 def test_a_query_that_starts_again_goes_on_counting(world: World) -> None:
     now_s = [time.time()]
     it = Watched(world, metrics=Metrics(lambda: now_s[0]))

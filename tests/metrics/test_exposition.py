@@ -208,7 +208,7 @@ def threads_beside(others: set[threading.Thread]) -> int:
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_wrong_port_is_refused(port: int) -> None:
-    with pytest.raises(OptionError, match="is no port"):
+    with pytest.raises(OptionError, match="is not a port"):
         expose(port)
 
 

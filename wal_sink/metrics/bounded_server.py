@@ -37,8 +37,8 @@ class BoundedServer(ThreadingMixIn, WSGIServer):
     """Connections that wait in the kernel: a burst of clients is answered, or hung up on, without delay."""
 
     def __init__(self, host: str, port: int, app: Any) -> None:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family, _, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, address = addresses[0]
         self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
         super().__init__((str(address[0]), int(address[1])), _Handler)
         self.set_app(app)

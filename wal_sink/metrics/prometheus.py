@@ -5,8 +5,7 @@ it is right while the flush stands in a request, fails, or has ended. Every seri
 `wal_sink_query_info` maps it to checkpoint and table.
 
 The series of a query whose flush has ended stay while epochs of it are pending, since an alert has to go
-on, and for `KEEP_S` afterwards, so that the last counts are scraped. They are removed at a scrape or, where
-nothing scrapes, when another query starts: an application may start any number of queries.
+on, and for `KEEP_S` afterwards, so that the last counts are scraped. Then a scrape removes them.
 """
 
 from __future__ import annotations
@@ -28,12 +27,6 @@ from wal_sink.wal.store import LogStore
 
 KEEP_S = 900.0
 """How long the series of a query stay after its flush has ended and nothing of it waits any more."""
-
-ENDED_KEPT = 100
-"""Above this number of ended queries, each query that starts drops some that are over."""
-
-_CHECKED = 2
-"""How many ended queries are checked each time. More than one, so that their number shrinks."""
 
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600)
 
@@ -59,7 +52,7 @@ BACKLOG: Mapping[str, tuple[str, Callable[[Snapshot, int], float]]] = {
         lambda read, _now_us: read.backlog.bytes,
     ),
     "wal_sink_oldest_pending_seconds": (
-        "Since the flush fell behind, 0 if nothing is pending. The one to alert on.",
+        "Since the flush began to lag, 0 if nothing is pending. The one to alert on.",
         lambda read, now_us: read.backlog.oldest_seconds(now_us),
     ),
     "wal_sink_quarantined_rows": (
@@ -149,7 +142,6 @@ class Metrics(Collector):
 
         :param target: name of the target in the log; it is a label if the query names several.
         """
-        self._check_ended()
         label = target if several else ""
         with self._lock:
             known = self._queries.get((query_id, label))
@@ -171,7 +163,11 @@ class Metrics(Collector):
         with self._lock:
             observers = list(self._queries.values())
         reads = [(observer, observer.backlog.read()) for observer in observers]
-        reads = [(each, read) for each, read in reads if not self._drop_if_over(each, read, now_s)]
+        reads = [
+            (observer, read)
+            for observer, read in reads
+            if not self._drop_if_over(observer, read, now_s)
+        ]
         info = _gauge(INFO, "1; which checkpoint and table a query id is.", "checkpoint", "table")
         for observer, _ in reads:
             info.add_metric([*observer.labels, observer.checkpoint_url, observer.table], 1)
@@ -194,18 +190,8 @@ class Metrics(Collector):
             yield _gauge(name, text)
         yield _gauge(INFO, "")
 
-    def _check_ended(self) -> None:
-        """Drop the series of queries that are over; check the one that was checked last after all others."""
-        with self._lock:
-            ended = [each for each in self._queries.values() if not each.running]
-            checked = ended[:_CHECKED] if len(ended) > ENDED_KEPT else []
-            for observer in checked:
-                self._queries[observer.labels] = self._queries.pop(observer.labels)
-        for observer in checked:
-            self._drop_if_over(observer, observer.backlog.read(), self._clock_s())
-
     def _drop_if_over(self, observer: QueryObserver, read: Snapshot | None, now_s: float) -> bool:
-        """Drop the series of a query that is over; whether it is."""
+        """Drop the series of a query that is over; return True if it is."""
         with self._lock:
             if not observer.is_over(read, now_s):
                 return False
@@ -261,7 +247,7 @@ class QueryObserver(Observer):
         self._idle_since_s = None
 
     def is_over(self, read: Snapshot | None, now_s: float) -> bool:
-        """Whether its flush has ended a while ago, and nothing waits."""
+        """Return True if its flush has ended a while ago, and nothing waits."""
         if self.running or read is None or read.backlog.epochs:
             self._idle_since_s = None
             return False

@@ -92,12 +92,13 @@ def expose(port: int, host: str = LOOPBACK) -> Exposition:
 
     :param port: 0 for one that is free.
     :param host: the address to listen on; 0.0.0.0 for all of this host's.
-    :raises OptionError: it is no port, or taken, or answers on another address already, or
+    :raises OptionError: it is not a port, or taken, or answers on another address already, or
         prometheus_client is missing.
     """
     if not 0 <= port <= _MOST_PORT:
         raise OptionError(
-            f"{port} is no port for metrics.", f"Give 1 to {_MOST_PORT}, or 0 for one that is free."
+            f"{port} is not a port for metrics.",
+            f"Give 1 to {_MOST_PORT}, or 0 for one that is free.",
         )
     with _LOCK:
         server = _SERVERS.get(port)
