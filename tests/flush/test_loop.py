@@ -29,7 +29,6 @@ from wal_sink.model import paths
 from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport, read_report, this_process
 from wal_sink.progress.status import read_status
 from wal_sink.progress.wait import wait_until_flushed
-from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.query import QueryFlush
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.states import newest
@@ -410,9 +409,8 @@ def test_waiter_for_one_target_ignores_another_target(world: World, flushing: Fl
     loops = [flushing().start().loop, flushing(stalls, "other").start().loop]
     until(lambda: stalls.failures > 0)
     checkpoint, store = Checkpoint(world.checkpoint), world.store
-    batching = ArrowBatching(None, store, wanted=False)
     names = [loop.target_name for loop in loops]
-    flush = QueryFlush(world.query_id, "run", checkpoint, store, names, loops, batching)
+    flush = QueryFlush(world.query_id, "run", checkpoint, store, names, loops)
     flush.for_each_loop(FlushLoop.hurry)
     waited = wait_until_flushed(checkpoint, store, SECONDS, has_tried=flush.has_tried)
     assert waited.seconds < SECONDS / 2

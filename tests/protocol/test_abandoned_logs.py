@@ -15,7 +15,7 @@ from tests.protocol.engine import World
 from tests.protocol.test_restored import adopt
 from tests.support.s3 import S3
 from wal_sink import errors
-from wal_sink.spark.messages import say_abandoned
+from wal_sink.spark.messages import log_abandoned
 from wal_sink.wal.location import AbandonedLog, Location, abandoned_logs
 
 
@@ -85,7 +85,7 @@ def test_pending_epochs_of_a_deleted_checkpoint_are_found(
     new.run().batch([("a", 1)])
     assert [each.query_id for each in place.found(new)] == [old.query_id], "not its own"
     with caplog.at_level(logging.WARNING):
-        say_abandoned(new.query_id, place.location)
+        log_abandoned(new.query_id, place.location)
     (said,) = [record.getMessage() for record in caplog.records]
     assert old.query_id in said
     assert f"Epochs 1 to 3 are in {old.log_backend.url}, not flushed" in said
@@ -102,7 +102,7 @@ def test_flushed_or_unreadable_logs_stop_no_start(place: Place) -> None:
     logs.create("torn/state/0000000001.json", b"{")
     logs.create("a-file", b"x")
     assert place.found(new) == []
-    say_abandoned(new.query_id, place.location._replace(logs="nowhere://x"))
+    log_abandoned(new.query_id, place.location._replace(logs="nowhere://x"))
 
 
 def test_commands_of_the_error_make_a_stand_in(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.protocol.engine import World, in_memory
 from wal_sink import arrow_batches
 from wal_sink.arrow_batches import coalesced
 from wal_sink.spark.arrow_batching import (
@@ -18,11 +17,8 @@ from wal_sink.spark.arrow_batching import (
     MARGIN,
     MAX_BYTES,
     MAX_RECORDS,
-    READ_EVERY,
     UNMEASURED,
-    ArrowBatching,
     most_rows,
-    rows_a_batch,
 )
 from wal_sink.spark.internals.spark_session import OwnSession
 
@@ -35,83 +31,6 @@ class Conf(dict[str, str]):
 
     def get(self, key: str, _: Any = None) -> str:
         return self[key] if key in self else {MAX_BYTES: "67108864b", MAX_RECORDS: "10000"}[key]
-
-    def set(self, key: str, value: str) -> None:
-        self[key] = value
-
-
-@pytest.fixture
-def world() -> World:
-    return World(*in_memory())
-
-
-@pytest.mark.parametrize(
-    ("rows", "size", "most", "expected"),
-    [
-        (1_000, 60_000, 10_000, 10_000),  # narrow
-        (1_000, 4_194_304, 10_000, 1_000),  # 4 KiB a row in the log
-        (2, 400 * 1024 * 1024, 10_000, 1),  # wider than a batch
-        (1_000, 60_000, 500, 500),  # the application wants fewer
-        (1_000, 4_194_304, 0, 1_000),  # and here as many as there are
-        (5, 0, 100, 100),
-    ],
-)
-def test_wide_rows_come_in_small_batches(rows: int, size: int, most: int, expected: int) -> None:
-    """A batch has a few MiB, were rows as in the log, and 64 MiB were they 16 times as wide."""
-    found = rows_a_batch(rows, size, most)
-    assert found == expected
-    assert found == 1 or found * size * MARGIN <= BATCH_BYTES * rows
-
-
-def test_nothing_is_set_before_the_log_has_seen_rows(world: World) -> None:
-    """And then for good: an epoch that is flushed and trimmed tells as well."""
-    conf = Conf()
-    arrow_batching = ArrowBatching(OwnSession(conf), world.store, wanted=True)
-    arrow_batching.update()
-    assert conf == {}
-    assert "until the first epoch" in str(arrow_batching)
-    world.run().batch([("a", 1), ("b", 2)])
-    arrow_batching.epoch_done()
-    assert conf == {MAX_RECORDS: conf[MAX_RECORDS], MAX_BYTES: str(UNMEASURED)}
-    assert f"batches of {int(conf[MAX_RECORDS]):,} rows" in str(arrow_batching)
-    world.flusher().run_once()
-    later = Conf()
-    ArrowBatching(OwnSession(later), world.store, wanted=True).update()
-    assert later == conf
-
-
-def test_rows_that_become_wider_come_in_smaller_batches(world: World) -> None:
-    """Within five minutes; and the number does not grow again."""
-    run, conf = world.run(), Conf()
-    run.batch([(f"{i}", i) for i in range(5_000)])
-    arrow_batching = ArrowBatching(OwnSession(conf), world.store, wanted=True)
-    arrow_batching.update()
-    before = int(conf[MAX_RECORDS])
-    run.batch([("one row has all of a file", 1)])
-    for _ in range(READ_EVERY - 1):
-        arrow_batching.epoch_done()
-    assert int(conf[MAX_RECORDS]) == before
-    arrow_batching.epoch_done()
-    narrow = int(conf[MAX_RECORDS])
-    assert narrow < before
-    run.batch([(f"{i}", i) for i in range(5_000)])
-    for _ in range(READ_EVERY):
-        arrow_batching.epoch_done()
-    assert int(conf[MAX_RECORDS]) == narrow
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_batch_limit_set_by_the_application_stays(world: World, *, wanted: bool) -> None:
-    """Its own limit of bytes, or that nothing is to be set."""
-    world.run().batch([("a", 1)])
-    conf = Conf({MAX_BYTES: "1m"} if wanted else {})
-    before = dict(conf)
-    arrow_batching = ArrowBatching(OwnSession(conf), world.store, wanted=wanted)
-    arrow_batching.update()
-    arrow_batching.epoch_done()
-    assert conf == before
-    assert str(arrow_batching) == (f"as {MAX_BYTES} is set" if wanted else "Spark's own settings")
-    ArrowBatching(None, world.store, wanted=True).update()  # a Spark that does not tell
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,6 @@ from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.spark.api import WORKER_PATH
-from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.events import Listener
 from wal_sink.spark.internals import dataframe, spark_session
 from wal_sink.spark.query import QueryFlush
@@ -298,9 +297,8 @@ def test_requests_under_way_are_waited_for_together(
         world.run().batch([("a", 1)])
         checkpoint = Checkpoint(world.checkpoint)
         loop = FlushLoop(world.flusher(hanging))
-        untouched = ArrowBatching(None, world.store, wanted=False)
         names = list(world.targets)
-        flush = QueryFlush(world.query_id, "", checkpoint, world.store, names, [loop], untouched)
+        flush = QueryFlush(world.query_id, "", checkpoint, world.store, names, [loop])
         sink._queries._flushes[world.query_id] = flush
         loop.start()
         loops.append(loop)

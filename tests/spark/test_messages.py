@@ -22,13 +22,13 @@ from wal_sink.spark.messages import (
     block,
     cannot_replay,
     in_force,
+    log_start,
     other_place,
-    say_in_force,
     short_of_disk,
     unreplayable,
 )
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
-from wal_sink.wal.states import newest, update
+from wal_sink.wal.states import advance, newest, update
 from wal_sink.wal.store import LogStore
 
 SECRETS = {
@@ -48,7 +48,6 @@ def said(given: dict[str, str], *, flushes_here: bool = True) -> str:
             configure(GIVEN | given),
             "file:///log/q-1",
             [],
-            "as Spark is",
             flushes_here=flushes_here,
         ),
     )
@@ -62,7 +61,7 @@ def test_the_block_says_what_is_in_force() -> None:
     found = {heading: text.strip() for heading, text in found.items()}
     assert list(found) == [
         *("guarantee", "target", "table", "nulls", "newest", "log", "checkpoint", "budget"),
-        *("arrow batches", "flushed by"),
+        "flushed by",
     ]
     assert found["guarantee"].startswith("exactly-once")
     assert found["target"] == "cassandra at 127.0.0.1, port 9042, LOCAL_QUORUM"
@@ -108,7 +107,7 @@ def test_only_what_cannot_replay_is_warned_of() -> None:
     text = unreplayable([SOCKET.description])
     for words in (SOCKET.description, "at-most-once", "Kafka"):
         assert words in text
-    lines = in_force(configure(GIVEN), "log", [SOCKET.description], "", flushes_here=True)
+    lines = in_force(configure(GIVEN), "log", [SOCKET.description], flushes_here=True)
     assert lines["guarantee"].startswith(f"at-most-once from {SOCKET.description}")
 
 
@@ -126,7 +125,7 @@ def start(folder: Path, max_bytes: int, *sources: Source) -> None:
     """Say what is said at a start."""
     plain = configure(GIVEN | {"checkpointLocation": str(folder), "wal.maxBytes": str(max_bytes)})
     log = LogStore(open_backend(str(folder / "not" / "there" / "yet")))
-    say_in_force("q-1", plain, log, sources, "", flushes_here=True)
+    log_start("q-1", plain, log, sources, flushes_here=True)
 
 
 def test_each_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -149,9 +148,7 @@ def test_log_readable_by_every_user_is_warned_of(caplog: pytest.LogCaptureFixtur
         for mode in (0o700, 0o755):
             Path(folder).chmod(0o755)
             Path(folder, "a log").chmod(mode)
-            say_in_force(
-                "q-1", configure(GIVEN | {"wal.maxBytes": "1"}), log, [], "", flushes_here=True
-            )
+            log_start("q-1", configure(GIVEN | {"wal.maxBytes": "1"}), log, [], flushes_here=True)
     (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert warning.startswith(
         f"query q-1: every user of this host can get into file://{folder}/a log"
@@ -220,7 +217,7 @@ def test_changed_table_is_warned_of_until_a_run_publishes(
     def said_to(table: str) -> list[str]:
         caplog.clear()
         given = GIVEN | {"table": table, "wal.maxBytes": "1"}
-        say_in_force("q-1", configure(given), store, [], "", flushes_here=True)
+        log_start("q-1", configure(given), store, [], flushes_here=True)
         return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
 
     def opened(run_id: str, table: str, after: str = "") -> None:
@@ -228,8 +225,8 @@ def test_changed_table_is_warned_of_until_a_run_publishes(
         opening = Opening("q-1", "memory://checkpoint", run_id, ("cassandra",), options, after)
         actor = Actor("host:1", 1)
         if newest(store) is None:
-            update(store, lambda _: protocol.create(opening, "log", -1, actor))
-        update(store, lambda state: state and protocol.open_run(state, opening, 0, -1, actor))
+            advance(store, None, protocol.create(opening, "log", -1, actor))
+        update(store, lambda state: protocol.open_run(state, opening, 0, -1, actor))
 
     assert said_to("orders") == []
     opened("run-1", "orders")
@@ -247,12 +244,9 @@ def test_target_given_up_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     names = ("orders", "lake")
     opening = Opening("q-1", "memory://checkpoint", "run-1", names, configuration.public)
     actor = Actor("host:1", 1)
-    update(store, lambda _: protocol.create(opening, "log", -1, actor))
-    for name in names[:1]:
-        update(
-            store, lambda state, name=name: state and protocol.give_up_target(state, name, actor)
-        )
-    say_in_force("q-1", configuration, store, [], "", flushes_here=True)
+    advance(store, None, protocol.create(opening, "log", -1, actor))
+    update(store, lambda state: protocol.give_up_target(state, "orders", actor))
+    log_start("q-1", configuration, store, [], flushes_here=True)
     (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith("query q-1: target orders was given up, so it gets no rows")
 
@@ -262,7 +256,7 @@ def test_a_path_that_is_ignored_is_warned_of(caplog: pytest.LogCaptureFixture) -
     log = LogStore(open_backend("memory://path"))
     for name in ("path", "PATH"):
         caplog.clear()
-        say_in_force("q-1", configure({**GIVEN, name: "/x"}), log, [], "", flushes_here=True)
+        log_start("q-1", configure({**GIVEN, name: "/x"}), log, [], flushes_here=True)
         (warning,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
         assert warning.startswith("query q-1: nothing is written to the path /x: its rows go to")
 
@@ -279,7 +273,7 @@ def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) 
     target = Silent(MemoryOptions(keys="k"))
     silent = given.destinations[0]._replace(target=target)
     odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), given.location)
-    say_in_force("q-1", odd, LogStore(open_backend("memory://odd")), [], "", flushes_here=True)
+    log_start("q-1", odd, LogStore(open_backend("memory://odd")), [], flushes_here=True)
     assert "its settings could not be shown" in caplog.text
 
 

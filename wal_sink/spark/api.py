@@ -1,6 +1,6 @@
 """The public functions: `register`, and `check`, `await_flushed` and `status` of a query or its checkpoint.
 
-A Spark session has one handle as long as it lives.
+A Spark session has one handle, until it is stopped.
 """
 
 from __future__ import annotations
@@ -49,14 +49,13 @@ _registered: dict[str, tuple[Sink, Mapping[str, object]]] = {}
 _lock = threading.RLock()
 
 
-def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
+def register(
     spark: SparkSession,
     *,
     flush: bool = True,
     metrics_port: int | None = None,
     metrics_host: str = LOOPBACK,
     drain_timeout: float = 60,
-    tune_arrow_batches: bool = True,
     tune_worker_start: bool = True,
     with_format: bool = True,
 ) -> Sink:
@@ -74,10 +73,7 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
         without a login.
     :param drain_timeout: seconds that `close` waits for the flush at most, for all queries together; then it
         waits up to 5 s for requests under way.
-    :param tune_arrow_batches: whether a query of the sink may set, for itself alone, that Spark does not
-        measure a batch after each of its rows, once the log has shown how wide they are. Where the
-        application sets spark.sql.execution.arrow.maxBytesPerBatch, nothing is set.
-    :param tune_worker_start: whether the session's Python workers import the installed pyspark, which is
+    :param tune_worker_start: True lets the session's Python workers import the installed pyspark, which is
         compiled, in place of Spark's archive of it, where Spark runs from an installed one.
     :param with_format: False leaves the format out, for an application that uses `batch_writer` alone: Spark
         starts one kind of Python worker less, the one that looks for formats.
@@ -87,10 +83,9 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
         given with `flush=False`; or `metrics_host` is given without a port.
     """
     _check(drain_timeout, metrics_port, metrics_host, flush=flush)
-    given = {
+    arguments = {
         "drain_timeout": drain_timeout,
         "flush": flush,
-        "tune_arrow_batches": tune_arrow_batches,
         "tune_worker_start": tune_worker_start,
         "with_format": with_format,
         "metrics_host": None if metrics_port is None else metrics_host,
@@ -115,19 +110,21 @@ def register(  # noqa: PLR0913 -- each a keyword, with a default that most leave
                     drain_timeout,
                     exposition,
                     flushes_here=flush,
-                    tune_arrow_batches=tune_arrow_batches,
                 )
             except BaseException:
                 if exposition is not None:
                     exposition.close()
                 raise
-            _registered[key] = sink, given
+            _registered[key] = sink, arguments
             sink.adopt_running()
         # A port of 0 means any.
-        elif given != made_with or metrics_port not in (sink.metrics_port, sink.metrics_port and 0):
-            there = {**made_with, "metrics_port": sink.metrics_port}
+        elif arguments != made_with or metrics_port not in (
+            sink.metrics_port,
+            sink.metrics_port and 0,
+        ):
+            former = {**made_with, "metrics_port": sink.metrics_port}
             raise OptionError(
-                f"This session is registered with {', '.join(f'{k}={v}' for k, v in there.items())}.",
+                f"This session is registered with {', '.join(f'{k}={v}' for k, v in former.items())}.",
                 "Pass the same arguments, which return its handle; or close() that before.",
             )
         return sink
@@ -146,17 +143,20 @@ def _check(
 
     :raises OptionError: naming them.
     """
-    given: object = drain_timeout
-    if not isinstance(given, int | float) or not given >= 0:
-        raise OptionError(f"drain_timeout is {drain_timeout!r}.", "Give seconds, 0 or more.")
+    seconds: object = drain_timeout
+    if not isinstance(seconds, int | float) or not seconds >= 0:
+        raise OptionError(
+            f"Argument drain_timeout is {drain_timeout!r}.", "Give seconds, 0 or more."
+        )
     if metrics_port is not None and not flush:
         raise OptionError(
-            "metrics_port is given without flush: the process that flushes has the metrics.",
+            "Argument metrics_port has no effect with flush=False: the process that flushes has the metrics.",
             "Start the other process with `wal-sink flush CHECKPOINT --follow --metrics-port PORT`.",
         )
     if metrics_port is None and metrics_host != LOOPBACK:
         raise OptionError(
-            f"metrics_host is {metrics_host} without a metrics_port.", "Give both, or none of them."
+            f"Argument metrics_host is {metrics_host}, and there is no metrics_port.",
+            "Give both, or none of them.",
         )
 
 
@@ -177,16 +177,16 @@ def _check_worker_python(spark: SparkSession) -> None:
     raise OptionError(
         f"Spark starts its Python workers with {worker}, which cannot import this wal_sink. This process"
         f" runs {sys.executable}.",
-        'Before the session is made, add: os.environ["PYSPARK_PYTHON"] = sys.executable',
+        'Before the session is made, add:\nos.environ["PYSPARK_PYTHON"] = sys.executable',
     )
 
 
 def _has_this_package(python: str) -> bool:
-    """Whether another Python imports wal_sink, such as from a path that both have."""
-    told = subprocess.run(  # noqa: S603 -- what Spark starts anyway
+    """Return True if another Python imports wal_sink, such as from a path that both have."""
+    done = subprocess.run(  # noqa: S603 -- what Spark starts anyway
         [python, "-c", "import wal_sink"], capture_output=True, check=False
     )
-    return told.returncode == 0
+    return done.returncode == 0
 
 
 def no_worker_python(named: str, folder: str, archives: list[str]) -> OptionError:
@@ -197,7 +197,7 @@ def no_worker_python(named: str, folder: str, archives: list[str]) -> OptionErro
     :param archives: what `--archives` ships; Spark unpacks them for executors only.
     """
     first = Path(named).parts[0] if named else ""
-    shipped = (each.partition("#") for each in archives)
+    shipped = (archive.partition("#") for archive in archives)
     archive = next((url for url, _, name in shipped if (name or Path(url).name) == first), "")
     if archive:
         file = archive.removeprefix("file:").replace("///", "/", 1)  # Spark writes both forms
@@ -218,7 +218,7 @@ def no_worker_python(named: str, folder: str, archives: list[str]) -> OptionErro
 
 
 def _is_this_python(worker: str) -> bool:
-    """Whether it is this one, perhaps by another name in its folder, as `python3` is in an environment."""
+    """Return True if it is this one, perhaps by another name in its folder, such as `python3`."""
     one, other = Path(worker), Path(sys.executable)
     return one.parent == other.parent and one.samefile(other)
 
@@ -243,7 +243,7 @@ def await_flushed(
         given; a query brings its own.
     :raises FlushTimeout: the time is over.
     :raises NoFlusher: no process flushes.
-    :raises OptionError: it is no query of this sink, or was refused as it started.
+    :raises OptionError: it is not a query of this sink, or was refused as it started.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     :raises WalSinkError: the error that stopped the flush, also if nothing waits for it.
     """
@@ -268,7 +268,7 @@ def status(
 
 
 def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
-    """Say what the first micro-batch of a query would say, before it starts; creates nothing.
+    """Check what the first micro-batch of a query would check, before it starts; creates nothing.
 
     Connects to the target and compares the table with the DataFrame. Options whose names have a dot are given
     as `**{"cassandra.contactPoints": "127.0.0.1"}`.
@@ -289,17 +289,17 @@ def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
     return preflight(as_texts(options), dataframe.arrow_schema(schema), file_manager)
 
 
-def _query(given: object) -> StreamingQuery | None:
+def _query(query: object) -> StreamingQuery | None:
     """Return a query; None for a location.
 
     :raises OptionError: it is neither.
     """
-    if isinstance(given, str):
+    if isinstance(query, str):
         return None
-    if isinstance(given, StreamingQuery):
-        return given
+    if isinstance(query, StreamingQuery):
+        return query
     raise OptionError(
-        f"{type(given).__name__} is neither a query nor the location of a checkpoint.",
+        f"{type(query).__name__} is neither a query nor the location of a checkpoint.",
         "Pass what start() has returned, or the query's checkpointLocation as a string.",
     )
 

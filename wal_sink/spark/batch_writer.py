@@ -95,13 +95,15 @@ class BatchWriter:
         return self.configuration.location.checkpoint
 
     def __repr__(self) -> str:
-        to = ", ".join(each.target.writes_to for each in self.configuration.destinations)
+        to = ", ".join(
+            destination.target.writes_to for destination in self.configuration.destinations
+        )
         return f"<wal_sink.batch_writer to {to}, checkpoint {self.checkpoint}>"
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
         """Write a micro-batch to the log; Spark calls this, or the function that was given to `foreachBatch`.
 
-        :raises OptionError: it is no micro-batch of a query with this checkpoint, or of output mode complete.
+        :raises OptionError: it is not of a query with this checkpoint, or of output mode complete.
         :raises AlreadyPublished: the run has written the batch already.
         :raises MissingManifest: a batch was completed without a call of this writer.
         :raises WalSinkError: as `commit()` of the format.
@@ -162,7 +164,7 @@ class BatchWriter:
         if streaming_query.output_mode(query) == "complete":
             raise OptionError(
                 "The query has output mode complete: each batch is the whole result, which would be written"
-                " anew every time, and rows that leave it would stay in the table.",
+                " again every time, and rows that leave it would stay in the table.",
                 'Use outputMode("update"): a batch then has the rows that have changed.',
             )
 
@@ -216,7 +218,7 @@ def _append(
 ) -> bytes:
     """Append a partition's rows to the log, in the task; return its report."""
     task = msgspec.structs.replace(streaming_query.current_task(), call=call)
-    appended = micro_batch.append((conformed(each, schema) for each in batches), task)
+    appended = micro_batch.append((conformed(batch, schema) for batch in batches), task)
     data_source.freeze_objects()
     return msgspec.json.encode(_Report(task.partition, appended))
 

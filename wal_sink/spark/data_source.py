@@ -1,7 +1,7 @@
 """Receives micro-batches from Spark: a Python data source, thin over `publish.micro_batch`.
 
 Spark makes a data source for each micro-batch, in a Python worker on the driver's host. It calls `write` in
-the tasks, and `commit` and `abort` in another worker on the driver's host, on a writer that it makes anew.
+the tasks, and `commit` and `abort` in another worker on the driver's host, on a writer that it makes again.
 So no object keeps state from one call to the next: it is in the log.
 
 Also here: pyspark's daemon calls `gc.collect()` in a worker after each piece of work. With pyspark, pyarrow
@@ -37,7 +37,7 @@ def freeze_objects() -> None:
     """Take every object that is alive now out of all later collections (`gc.freeze`); the first call counts.
 
     Spark's workers call it at the end of their first work, when everything is imported. A frozen object is
-    freed as ever when its last reference goes. One in a cycle stays for good: at most what was alive at
+    freed as ever when its last reference goes. One in a cycle stays forever: at most what was alive at
     that moment, once for each process. Objects made later are collected as ever.
     """
     gc.collect()
@@ -131,7 +131,7 @@ def add_format(spark: SparkSession) -> None:
             raise
         # Measured on Spark 4.3.0: such a session can neither use the format nor be given it.
         raise UnsupportedSpark(
-            "This is a newSession() of a session that has the format already; Spark refuses it here",
+            "This is a newSession() of a session that has the format already; Spark refuses it here.",
             "Run the query in the session that was registered first.",
         ) from error
 
@@ -162,8 +162,8 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         ours = [message for message in messages if isinstance(message, Message)]
         if not ours or len(ours) != len(messages):
             raise WalSinkError(
-                f"commit({batchId}) got {len(messages)} messages, {len(ours)} of them from tasks of this"
-                " sink.",
+                f"The commit of batch {batchId} got {len(messages)} messages, {len(ours)} of them from tasks"
+                " of this sink.",
                 REPORT_IT,
             )
         if {message.plan for message in ours} != {self.micro_batch.plan}:

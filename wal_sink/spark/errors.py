@@ -18,7 +18,7 @@ _ENDS = re.compile(
     r"\s*( SQLSTATE: |^\tat |^=== Streaming Query ===|^Driver stacktrace:|^Caused by: )",
     re.MULTILINE,
 )
-"""What Spark puts behind a Python traceback."""
+"""What Spark puts after a Python traceback."""
 _NEEDED = "wal_sink|state_backends|pyarrow|numpy|msgspec|fsspec|tenacity"
 _MISSING = re.compile(rf"^ModuleNotFoundError: No module named '({_NEEDED})'", re.MULTILINE)
 _IDLE = re.compile(r"Python worker process terminated due to idle timeout")
@@ -34,34 +34,34 @@ def failure_in(text: str) -> WalSinkError | None:
 
     :param text: of a `StreamingQueryException`, an `AnalysisException`, or an event.
     """
-    if (found := _RAISED.search(text)) is not None:
-        said = _until_frames(text[found.end() :])
-        what, _, remedy = said.partition(_REMEDY)
-        return by_name(found[1])(what, remedy)
-    if (found := _MISSING.search(text)) is not None:
+    if (match := _RAISED.search(text)) is not None:
+        message = _until_frames(text[match.end() :])
+        what, _, remedy = message.partition(_REMEDY)
+        return by_name(match[1])(what, remedy)
+    if (match := _MISSING.search(text)) is not None:
         return OptionError(
-            f"Spark's Python workers cannot import {found[1]}: it is not installed in their Python",
+            f"Spark's Python workers cannot import {match[1]}: it is not installed in their Python.",
             "Install wal_sink on every node, in the Python that spark.pyspark.python or PYSPARK_PYTHON"
             " names, or ship it by spark-submit --archives. On one machine, set PYSPARK_PYTHON to the Python"
             " of the application before the session is made.",
         )
     if _IDLE.search(text) is not None:
         return OptionError(
-            "Spark has ended a Python worker as idle, while that waited for the log or for a target",
+            "Spark has ended a Python worker as idle, while that waited for the log or for a target.",
             f"Set {worker_settings.KILL[1]} to false, or raise {worker_settings.IDLE_S[1]}. Where the worker"
-            " waited for space in the log: see to the flush, by wal-sink status CHECKPOINT.",
+            " waited for space in the log, `wal-sink status CHECKPOINT` says why the flush lags.",
         )
-    if (found := _NO_MEMORY.search(text)) is not None:
+    if (match := _NO_MEMORY.search(text)) is not None:
         return WalSinkError(
-            f"A Python worker of Spark has ended, or got no memory: {found[0]}",
+            f"A Python worker of Spark has ended, or got no memory: {match[0]}",
             f"Leave out {worker_settings.PLANNER_MEMORY}, or make it 4g: it bounds address space, of which"
             " libraries reserve more than they use. In a task spark.executor.pyspark.memory is the bound."
             " Where neither is set, what the worker said last is in the standard error of Spark's process; a"
             " system that is short of memory ends it without a word.",
         )
-    if (found := _APPEND_ONLY.search(text)) is not None:
+    if (match := _APPEND_ONLY.search(text)) is not None:
         return OptionError(
-            f"Format wal_sink does not take output mode {found[1].lower()}.",
+            f"Format wal_sink does not take output mode {match[1].lower()}.",
             'Use outputMode("append"); an aggregation needs a watermark for it. Update mode goes through'
             " foreachBatch, with wal_sink.batch_writer.",
         )
@@ -69,6 +69,6 @@ def failure_in(text: str) -> WalSinkError | None:
 
 
 def _until_frames(text: str) -> str:
-    """Cut off what Spark has put behind an error's text."""
+    """Cut off what Spark has put after an error's text."""
     end = _ENDS.search(text)
     return (text[: end.start()] if end else text).rstrip()

@@ -58,7 +58,11 @@ class WriteByJob:
         """Write all rows of a window. See `WriteRows`."""
         window = write.window
         if window.target.parallel_writes and is_large(window.bytes, self._above_bytes):
-            ranges = [each for manifest in window.manifests for each in window.ranges(manifest)]
+            ranges = [
+                segment_range
+                for manifest in window.manifests
+                for segment_range in window.ranges(manifest)
+            ]
             with _SLOTS.lent(self._spark, ranges, self._above_bytes) as shares:
                 if shares and (written := self._by_job(write, shares)) is not None:
                     return written

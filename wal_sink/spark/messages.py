@@ -32,28 +32,26 @@ CANNOT_REPLAY = frozenset({"TextSocketMicroBatchStream"})
 Spark's own can; about a source that is not Spark's own the message claims nothing."""
 
 
-def say_in_force(
+def log_start(
     query_id: str,
     configuration: Configuration,
     store: LogStore,
     sources: Iterable[Source],
-    arrow_batching: str,
     spark_warnings: Iterable[str] = (),
     *,
     flushes_here: bool,
 ) -> None:
     """Log the block and its warnings. An error in here never keeps the query from starting.
 
-    :param arrow_batching: how Spark hands rows over.
     :param spark_warnings: about settings of the session.
-    :param flushes_here: whether this process flushes.
+    :param flushes_here: False if another process flushes.
     """
     try:
         lost = cannot_replay(sources)
         _log_visibly(
             block(
                 query_id,
-                in_force(configuration, store.url, lost, arrow_batching, flushes_here=flushes_here),
+                in_force(configuration, store.url, lost, flushes_here=flushes_here),
             )
         )
         for warning in spark_warnings:
@@ -84,7 +82,6 @@ def in_force(
     configuration: Configuration,
     log: str,
     lost: Iterable[str],
-    arrow_batching: str,
     *,
     flushes_here: bool,
 ) -> dict[str, str]:
@@ -92,7 +89,6 @@ def in_force(
 
     :param log: URL of the query's log.
     :param lost: descriptions of sources that cannot replay.
-    :param arrow_batching: how Spark hands rows over.
     """
     names = ", ".join(lost)
     once = "exactly-once: only checkpointed rows become visible, each of them once"
@@ -100,7 +96,6 @@ def in_force(
     return {
         "guarantee": f"at-most-once from {names}, which cannot replay" if names else once,
         **configuration.in_force(log),
-        "arrow batches": arrow_batching,
         "flushed by": f"this process, {this_process()}"
         if flushes_here
         else f"another process: {by_hand}",
@@ -120,12 +115,12 @@ def block(query_id: str, lines: Mapping[str, str]) -> str:
 
 def cannot_replay(sources: Iterable[Source]) -> list[str]:
     """Return the descriptions of the sources whose rows are lost if a micro-batch is run again."""
-    found = [source.description for source in sources if source.kind in CANNOT_REPLAY]
-    return list(dict.fromkeys(found))
+    descriptions = [source.description for source in sources if source.kind in CANNOT_REPLAY]
+    return list(dict.fromkeys(descriptions))
 
 
 def unreplayable(lost: Iterable[str]) -> str:
-    """Say what a source that cannot replay means for the guarantee."""
+    """Return what a source that cannot replay means for the guarantee."""
     return (
         f"it reads from {', '.join(lost)}, which cannot give out a row again. If the query dies before a"
         " micro-batch is checkpointed, its rows are lost: this is at-most-once. Put a source that can be"
@@ -134,8 +129,8 @@ def unreplayable(lost: Iterable[str]) -> str:
 
 
 def path_ignored(configuration: Configuration) -> str:
-    """Say that no row goes to the path that `start` was given, or the table of `toTable`."""
-    where = ", ".join(_named(each) for each in configuration.destinations)
+    """Return that no row goes to the path that `start` was given, or the table of `toTable`."""
+    where = ", ".join(_named(destination) for destination in configuration.destinations)
     return (
         f"nothing is written to the path {configuration.path}: its rows go to {where}, as its options say."
         " Call start() without a path, and not toTable(…), which makes a table in Spark's catalog."
@@ -143,32 +138,33 @@ def path_ignored(configuration: Configuration) -> str:
 
 
 def other_place(published_with: Mapping[str, str], now: Configuration) -> str | None:
-    """Say that rows go elsewhere than those that were published before; None when they do not.
+    """Return that rows go elsewhere than those that were published before; None when they do not.
 
     Nothing else tells: the ledger row is that of the query, whatever table its options name.
 
     :param published_with: options of the newest run that has published; empty for none.
     """
-    for each in now.destinations:
-        before, here = _place(options_of(each.prefix, published_with), each), _named(each)
-        if before not in (None, here):
+    for destination in now.destinations:
+        former = _place(options_of(destination.prefix, published_with), destination)
+        here = _named(destination)
+        if former not in (None, here):
             return (
-                f"until now its rows went to {before}, and from now on they go to {here}. Rows that are in"
-                f" {before} stay there. If epochs still wait for {before}, or the new place has no ledger row"
+                f"until now its rows went to {former}, and from now on they go to {here}. Rows that are in"
+                f" {former} stay there. If epochs still wait for {former}, or the new place has no ledger row"
                 " of the query, the flush stops, and its error has the command. If you did not mean this,"
                 " stop the query and set its options back."
             )
     return None
 
 
-def _place(given: Mapping[str, str], now: Destination) -> str | None:
+def _place(published_with: Mapping[str, str], now: Destination) -> str | None:
     """Return where the rows of a target went; None where that cannot be told.
 
     What only the log names is not imported: it may be forged.
     """
-    if not given:
+    if not published_with:
         return None  # it is new
-    lower = lowered(given)
+    lower = lowered(published_with)
     if (kind := lower.get("target", "cassandra")) != now.kind:
         return kind
     try:
@@ -184,7 +180,7 @@ def _named(destination: Destination) -> str:
 
 
 def short_of_disk(max_bytes: int, free_bytes: int | None, log: str) -> str | None:
-    """Say that the disk will be full before the budget is; None when it will not.
+    """Return that the disk will be full before the budget is; None when it will not.
 
     :param free_bytes: on the log's disk; None where that is unknown, and then nothing is said.
     """
@@ -219,8 +215,8 @@ def _log_visibly(text: str) -> None:
         last.handle(logger.makeRecord(logger.name, logging.INFO, __file__, 0, text, (), None))
 
 
-def say_left(flush: QueryFlush) -> None:
-    """At a start: say what an earlier run, perhaps killed, could not flush any more."""
+def log_left_epochs(flush: QueryFlush) -> None:
+    """Log, at a start, what an earlier run, perhaps killed, could not flush any more."""
     query = query_name(flush.query_id, "")
     if waiting := _epochs(flush):
         logger.warning(
@@ -230,18 +226,18 @@ def say_left(flush: QueryFlush) -> None:
         )
 
 
-def say_abandoned(query_id: str, location: Location) -> None:
-    """At the first start: report pending epochs in logs of this checkpoint, which was deleted and made anew.
+def log_abandoned(query_id: str, location: Location) -> None:
+    """Log, at the first start, pending epochs in logs of this checkpoint, which was deleted and made again.
 
     An error in here never keeps the query from starting.
     """
     try:
-        for left in abandoned_logs(location, query_id):
+        for log in abandoned_logs(location, query_id):
             logger.warning(
                 "query %s: the checkpoint %s was deleted before all rows of its former query, %s, were in the"
                 " target. %s",
-                *(query_id, location.checkpoint, left.query_id),
-                errors.abandoned_log(left.url, left.epochs),
+                *(query_id, location.checkpoint, log.query_id),
+                errors.abandoned_log(log.url, log.epochs),
             )
     except (OSError, WalSinkError) as error:
         logger.warning(
@@ -250,8 +246,8 @@ def say_abandoned(query_id: str, location: Location) -> None:
         )
 
 
-def say_flushing(flushes: Iterable[QueryFlush], timeout: float) -> None:
-    """At an interrupt: say why the application does not end at once."""
+def log_flushing(flushes: Iterable[QueryFlush], timeout: float) -> None:
+    """Log, at an interrupt, why the application does not end at once."""
     if waiting := sum(map(_epochs, flushes)):
         logger.warning(
             "flushing %s before the end, for %g s at most. Another Ctrl-C leaves the rest in the"
@@ -261,10 +257,10 @@ def say_flushing(flushes: Iterable[QueryFlush], timeout: float) -> None:
         )
 
 
-def say_pending(flush: QueryFlush, *, flushes_here: bool) -> None:
-    """At an end: report pending epochs, and how they get flushed.
+def log_pending(flush: QueryFlush, *, flushes_here: bool) -> None:
+    """Log, at an end, pending epochs, and how they get flushed.
 
-    :param flushes_here: whether this process flushes; where another one does, say whether it is alive.
+    :param flushes_here: False if another process flushes: then the message says whether it is alive.
     """
     if not (waiting := _epochs(flush)):
         return

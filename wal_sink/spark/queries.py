@@ -26,12 +26,11 @@ from wal_sink.flush.report import Reporter
 from wal_sink.metrics.server import Exposition
 from wal_sink.protocol.state import refuse_other_place
 from wal_sink.publish.agreement import compare_again
-from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.internals import streaming_query
-from wal_sink.spark.messages import say_abandoned, say_in_force, say_left
+from wal_sink.spark.messages import log_abandoned, log_left_epochs, log_start
 from wal_sink.spark.query import QueryFlush, take_over
 from wal_sink.spark.worker_settings import warnings
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
@@ -56,8 +55,7 @@ class Queries:
 
     :param at_exit: is called at interpreter exit, before the target's driver closes its connections.
     :param exposition: shows the queries' metrics; None: no metrics.
-    :param flushes_here: whether this process flushes; another one does otherwise.
-    :param tune_arrow_batches: whether to set how Spark hands rows over, see `ArrowBatching`.
+    :param flushes_here: False if another process flushes.
     """
 
     def __init__(
@@ -67,10 +65,8 @@ class Queries:
         exposition: Exposition | None,
         *,
         flushes_here: bool,
-        tune_arrow_batches: bool,
     ) -> None:
         self.flushes_here = flushes_here
-        self._tune_arrow_batches = tune_arrow_batches
         self.refused: dict[str, WalSinkError] = {}
         """Why each query was, or will be, refused, by its id; each access is one step for other threads."""
         self._spark = spark
@@ -80,7 +76,7 @@ class Queries:
         self._flushes: OrderedDict[str, QueryFlush] = OrderedDict()
         self._done: OrderedDict[str, tuple[Checkpoint, LogStore]] = OrderedDict()
         self.closed = False
-        """Whether no further flush starts."""
+        """True if no further flush starts."""
 
     @store_errors()
     def started(self, query_id: str, run_id: str) -> None:
@@ -110,7 +106,6 @@ class Queries:
         """Wake the flush: an epoch is checkpointed."""
         if flush := self.find(query_id):
             flush.for_each_loop(FlushLoop.wake)
-            flush.arrow_batching.epoch_done()
 
     def terminated(self, query_id: str, run_id: str) -> None:
         """Let the flush finish. A late event of an earlier run is ignored."""
@@ -191,28 +186,24 @@ class Queries:
         except (CorruptLog, OptionError) as error:
             self._refuse(query, error)
             return
-        session = streaming_query.own_session(query)
-        arrow_batching = ArrowBatching(session, store, wanted=self._tune_arrow_batches)
-        arrow_batching.update()
         flush = QueryFlush(
             started.query_id,
             run_id,
             checkpoint,
             store,
-            [each.name for each in configuration.destinations],
+            [destination.name for destination in configuration.destinations],
             self._loops(query, checkpoint, store, configuration),
-            arrow_batching,
         )
         taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
         if self.flushes_here and not taken_over:
-            say_left(flush)
+            log_left_epochs(flush)
         if is_new:
-            say_abandoned(flush.query_id, configuration.location)
+            log_abandoned(flush.query_id, configuration.location)
         if not self._start(flush):
             return
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
-        say_in_force(
-            *(flush.query_id, configuration, store, started.sources, str(arrow_batching)),
+        log_start(
+            *(flush.query_id, configuration, store, started.sources),
             warnings(lambda key: self._spark.conf.get(key, None)),
             flushes_here=self.flushes_here,
         )
@@ -275,7 +266,11 @@ class Queries:
             reporter = Reporter(store, destination.name, observer=observer, stopping=stopping)
             return FlushLoop(Flusher(pipeline, reporter, write_rows=by_job))
 
-        return [loop(each) for each in configuration.destinations] if self.flushes_here else []
+        return (
+            [loop(destination) for destination in configuration.destinations]
+            if self.flushes_here
+            else []
+        )
 
 
 def _is_new(store: LogStore, checkpoint: Checkpoint, query_id: str) -> bool:

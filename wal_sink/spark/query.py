@@ -17,7 +17,6 @@ from wal_sink.configuration import configure
 from wal_sink.errors import OptionError, WalSinkError
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.progress.backlog import pending_epochs
-from wal_sink.spark.arrow_batching import ArrowBatching
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.internals import streaming_query
@@ -36,7 +35,6 @@ class QueryFlush:
     targets: Sequence[str]
     """Names of its targets."""
     loops: Sequence[FlushLoop]
-    arrow_batching: ArrowBatching
     taken_over: bool = False
     """True if the query has started again under another handle, which flushes it since."""
     terminated: bool = False
@@ -104,11 +102,11 @@ def offer(flushes: Iterable[QueryFlush]) -> None:
 
 
 def take_over(query_id: str) -> bool:
-    """Stop the flushes of a query that stopped sessions have left; whether there was one."""
+    """Stop the flushes of a query that stopped sessions have left; return True if there was one."""
     with _lock:
-        found = [flush for flush in _offered if flush.query_id == query_id]
+        flushes = [flush for flush in _offered if flush.query_id == query_id]
         _offered[:] = [flush for flush in _offered if flush.query_id != query_id]
-    for flush in found:
+    for flush in flushes:
         flush.taken_over = True
         flush.for_each_loop(FlushLoop.stop)
-    return bool(found)
+    return bool(flushes)

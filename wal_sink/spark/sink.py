@@ -23,7 +23,7 @@ from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.spark.errors import failure_in
 from wal_sink.spark.events import Listener
 from wal_sink.spark.internals import spark_session, streaming_query
-from wal_sink.spark.messages import say_flushing, say_pending
+from wal_sink.spark.messages import log_flushing, log_pending
 from wal_sink.spark.queries import Queries
 from wal_sink.spark.query import locate, offer
 from wal_sink.wal.store import LogStore
@@ -44,8 +44,7 @@ class Sink:
     """The sink in one session; made by `wal_sink.register`.
 
     :param exposition: shows metrics, and is closed with the handle; None: no metrics.
-    :param flushes_here: whether this process flushes; another one does otherwise.
-    :param tune_arrow_batches: whether to set how Spark hands rows over, see `ArrowBatching`.
+    :param flushes_here: False if another process flushes.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class Sink:
         exposition: Exposition | None = None,
         *,
         flushes_here: bool = True,
-        tune_arrow_batches: bool = True,
     ) -> None:
         self.drain_timeout = drain_timeout
         self.metrics_port = exposition.port if exposition else None
@@ -69,7 +67,6 @@ class Sink:
             self._at_exit,
             exposition,
             flushes_here=flushes_here,
-            tune_arrow_batches=tune_arrow_batches,
         )
         self._listener = Listener(self._queries)
         self._exposition = exposition
@@ -106,8 +103,8 @@ class Sink:
 
         A `with` block that a failed query ends raises this error, in place of Spark's.
         """
-        said = query.exception()
-        return failure_in(str(said)) if said is not None else None
+        exception = query.exception()
+        return failure_in(str(exception)) if exception is not None else None
 
     def close(self) -> None:
         """Wait until everything checkpointed is flushed, then end flushing in this session.
@@ -130,31 +127,31 @@ class Sink:
                 failures = self._drain(self.drain_timeout)
             self._end(_JOIN_S)
             if not self._queries.flushes_here:
-                self._say_pending()
+                self._log_pending()
         except BaseException:
             self._queries.close()
             spark_session.drop_interrupted_call(self._spark)
             self._end(_JOIN_INTERRUPTED_S)
-            self._say_pending()
+            self._log_pending()
             raise
         refused = list(self._queries.refused.values())
         if failures:
             failures += [f"- {error.summary}" for error in refused]
             raise NotDrained(
                 "The flush did not finish:\n" + "\n".join(failures),
-                "The log keeps what it has. See to each cause, then start the query again under"
+                "The log keeps what it has. Repair each cause, then start the query again under"
                 " wal_sink.register(spark).",
             )
         if refused:
             raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
 
     def has_seen(self, query_id: str) -> bool:
-        """Whether this handle has seen the query, and still has it."""
+        """Return True if this handle has seen the query, and still has it."""
         refused = query_id in self._queries.refused
         return refused or self._queries.place(query_id) is not None
 
     def is_finished(self) -> bool:
-        """Whether nothing more can come from this handle, so that the session may get a new one."""
+        """Return True if nothing more can come from this handle, so that the session may get a new one."""
         return self._queries.closed or spark_session.is_stopped(self._spark)
 
     def adopt_running(self) -> None:
@@ -180,7 +177,7 @@ class Sink:
     ) -> None:
         interrupted = isinstance(exc, _INTERRUPTS)
         if interrupted and self.flush and not self._queries.closed:
-            say_flushing(self._queries.flushes(), self.drain_timeout)
+            log_flushing(self._queries.flushes(), self.drain_timeout)
         try:
             self.close()
         except (NotDrained, OptionError, LogUnavailable, WrongOwner) as error:
@@ -198,7 +195,7 @@ class Sink:
         if self._queries.close():
             spark_session.drop_interrupted_call(self._spark)
             self._end(_JOIN_S, say=False)
-            self._say_pending()
+            self._log_pending()
 
     def _drain(self, timeout: float) -> list[str]:
         """Wait for every query; return a line for each that failed."""
@@ -208,9 +205,11 @@ class Sink:
         deadline = time.monotonic() + timeout
         failures = []
         for flush in flushes:
-            left = max(0.0, deadline - time.monotonic())
+            remaining_s = max(0.0, deadline - time.monotonic())
             try:
-                wait_until_flushed(flush.checkpoint, flush.store, left, has_tried=flush.has_tried)
+                wait_until_flushed(
+                    flush.checkpoint, flush.store, remaining_s, has_tried=flush.has_tried
+                )
             except Exception as error:  # noqa: BLE001 - the others are waited for all the same
                 failures.append(f"- query {flush.query_id}: {type(error).__name__}: {error}")
         return failures
@@ -240,10 +239,10 @@ class Sink:
         if self._exposition is not None:
             self._exposition.close()
 
-    def _say_pending(self) -> None:
+    def _log_pending(self) -> None:
         for flush in self._queries.flushes():
             if not flush.taken_over:
-                say_pending(flush, flushes_here=self._queries.flushes_here)
+                log_pending(flush, flushes_here=self._queries.flushes_here)
 
     def _place_of(self, query: StreamingQuery) -> tuple[Checkpoint, LogStore]:
         if refusal := self._queries.refused.get(str(query.id)):

@@ -1,4 +1,8 @@
-"""Warns of settings by which Spark ends its own Python workers before their work is done. Pure."""
+"""Warns of settings by which Spark ends its own Python workers before their work is done. Pure.
+
+A worker in `commit()` cannot show that it works. Spark counts the bytes that a worker sends, and the first
+bytes of a commit are its answer (`PythonPlannerRunner.WorkerInputStream` of Spark 4.3.0).
+"""
 
 from __future__ import annotations
 

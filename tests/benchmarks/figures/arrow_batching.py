@@ -8,11 +8,14 @@ from tests.benchmarks.contenders.job import Job
 from tests.benchmarks.figure import Figure, at_most, figure
 from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run, Taken
-from wal_sink.spark.arrow_batching import MAX_BYTES, UNMEASURED
+
+MAX_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+UNMEASURED = 2147483647
+"""The one limit of bytes that Spark does not check after each row."""
 
 
 class Unmeasured(Counting):
-    """The sink that counts, with what `register` sets for a query of ours."""
+    """The sink that counts, in a session whose batches are not measured."""
 
     name = "counts only, batches not measured"
 

@@ -55,7 +55,7 @@ _SPARKS_OWN = {b"variant", b"geometry", b"geography"}
 
 
 def _of_spark_alone(field: pa.Field) -> bool:
-    """Whether a column has values, or parts of values, that Spark hands to Python as bytes of its own."""
+    """Return True if a column has values, or parts of them, that Spark hands on as bytes of its own."""
     parts = (field.type.field(i) for i in range(field.type.num_fields))
     marked = (field.metadata or {}).keys() & _SPARKS_OWN
     return bool(marked) or any(map(_of_spark_alone, parts))
@@ -86,8 +86,8 @@ def answers_of(
     """
     encoded = None if most_rows is None else _encoded(rows, most_rows)
     if encoded is None:
-        found = map_in_arrow(rows, partial(_in_batch, answer), "answer binary").collect()
-        return [bytes(row.answer) for row in found]
+        answers = map_in_arrow(rows, partial(_in_batch, answer), "answer binary").collect()
+        return [bytes(row.answer) for row in answers]
     return encoded.mapPartitions(partial(_of_encoded, answer, schema)).collect()
 
 
@@ -107,7 +107,7 @@ def _in_batch(answer: Answer, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.
 
 
 def _of_encoded(answer: Answer, schema: pa.Schema, encoded: Iterator[bytes]) -> Iterator[bytes]:
-    yield answer(pa.ipc.read_record_batch(pa.py_buffer(each), schema) for each in encoded)
+    yield answer(pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in encoded)
 
 
 def map_in_arrow(

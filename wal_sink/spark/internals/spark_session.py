@@ -59,12 +59,13 @@ def without_jvm(value: V, *also: type[Exception]) -> Callable[[Callable[P, T]], 
     def decorated(call: Callable[P, T]) -> Callable[P, T | V]:
         @functools.wraps(call)
         def answered(*args: P.args, **kwargs: P.kwargs) -> T | V:
-            before = sys.exception()  # the block ends by it, and is the context of each error below
+            # The block ends by it, and is the context of each error below.
+            handled = sys.exception()
             try:
                 return call(*args, **kwargs)
             except (Py4JError, OSError, *also) as error:
                 cause: BaseException | None = error
-                while cause is not None and cause is not before:
+                while cause is not None and cause is not handled:
                     if isinstance(cause, KeyboardInterrupt):
                         raise KeyboardInterrupt from error
                     cause = cause.__context__
@@ -98,25 +99,25 @@ _JAVA_CLIENT = {"deque", "get_thread_connection"}
 def check_session(spark: SparkSession) -> None:
     """Refuse a session in which one of the names below is missing.
 
-    :raises OptionError: it is no session.
+    :raises OptionError: it is not a session.
     :raises UnsupportedSpark: naming what is missing and the tested versions.
     """
-    given: object = spark
-    if given is None or isinstance(given, type):
+    session: object = spark
+    if session is None or isinstance(session, type):
         raise OptionError(
-            f"The session is {spark!r}, and no SparkSession.",
+            f"The session is {spark!r}, and not a SparkSession.",
             "Pass what SparkSession.builder.getOrCreate() returns. SparkSession.getActiveSession() is None"
             " in a thread that has made no session.",
         )
     if not hasattr(spark, "_jsparkSession"):
         raise UnsupportedSpark(
-            "This is a Spark Connect session: its listener runs away from the driver",
+            "This is a Spark Connect session: its listener runs away from the driver.",
             "Run the query in a classic session, on the driver (for example with spark-submit).",
         )
     missing = list(_missing(spark))
     if missing:
         raise UnsupportedSpark(
-            f"Spark {spark_version} lacks {', '.join(missing)}, which the sink relies on",
+            f"Spark {spark_version} lacks {', '.join(missing)}, which the sink relies on.",
             f"Use a tested version of pyspark: {', '.join(TESTED)}.",
         )
 
@@ -158,10 +159,12 @@ def _methods(spark: SparkSession, classes: tuple[str, ...]) -> set[str]:
     Scala lists them in one text: to ask for each name takes three calls, and a class has hundreds.
     """
     jvm = java(spark)
-    found = find_class(jvm, classes)
-    if found is None:
+    java_class = find_class(jvm, classes)
+    if java_class is None:
         return set()
-    return set(_METHOD.findall(str(jvm.scala.runtime.ScalaRunTime.stringOf(found.getMethods()))))
+    return set(
+        _METHOD.findall(str(jvm.scala.runtime.ScalaRunTime.stringOf(java_class.getMethods())))
+    )
 
 
 def session_id(spark: SparkSession) -> str:
@@ -171,7 +174,7 @@ def session_id(spark: SparkSession) -> str:
 
 @without_jvm(True)
 def is_stopped(spark: SparkSession) -> bool:
-    """Whether the session's context is stopped, or its JVM gone."""
+    """Return True if the session's context is stopped, or its JVM gone."""
     context = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
 
@@ -215,9 +218,9 @@ def put_on_workers_path(spark: SparkSession, folder: Path) -> None:
     environment = getattr(spark.sparkContext, "environment", None)
     if not isinstance(environment, dict):
         return  # another Spark, whose workers start as they do
-    there = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
-    if str(folder) not in there:
-        environment["PYTHONPATH"] = os.pathsep.join([str(folder), *there])
+    entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if str(folder) not in entries:
+        environment["PYTHONPATH"] = os.pathsep.join([str(folder), *entries])
 
 
 def include_wheels(spark: SparkSession) -> None:
@@ -230,15 +233,15 @@ def include_wheels(spark: SparkSession) -> None:
     if not isinstance(includes, list):
         return  # another Spark: the first micro-batch says what its workers cannot import
     shipped = spark.sparkContext.getConf().get("spark.submit.pyFiles", "") or ""
-    for name in (Path(each).name for each in shipped.split(",") if each.endswith(".whl")):
+    for name in (Path(url).name for url in shipped.split(",") if url.endswith(".whl")):
         if name not in includes:
             includes.append(name)
 
 
 def shipped_archives(spark: SparkSession) -> list[str]:
     """Return what `--archives` names: URLs, each perhaps with `#folder`."""
-    given = spark.sparkContext.getConf().get("spark.archives", "") or ""
-    return [each.strip() for each in given.split(",") if each.strip()]
+    archives = spark.sparkContext.getConf().get("spark.archives", "") or ""
+    return [archive.strip() for archive in archives.split(",") if archive.strip()]
 
 
 def worker_python(spark: SparkSession) -> str:
@@ -267,15 +270,9 @@ class OwnSession:
 
     @without_jvm(True)
     def contains(self, key: str) -> bool:
-        """Whether the application has set a key, in the session or before it was made; True if unknown."""
+        """Return True if the application has set a key, in the session or before, or if that is unknown."""
         return bool(self._conf.contains(key))
 
     def get(self, key: str) -> str:
         """Return a value, the default where none is set."""
         return str(self._conf.get(key))
-
-    @without_jvm(False)
-    def set(self, key: str, value: object) -> bool:
-        """Set a value for the micro-batches that are planned from now on; whether that could be done."""
-        self._conf.set(key, str(value))
-        return True

@@ -28,7 +28,7 @@ def layout_asked(checkpoint: str) -> Mapping[str, str]:
     writers = [writer._jwrite for writer in _starting()]
     try:
         if len(writers) > 1:
-            writers = [each for each in writers if checkpoint == _checkpoint(each)]
+            writers = [writer for writer in writers if checkpoint == _checkpoint(writer)]
         asked = {
             method: _field(writer, name) for writer in writers for method, name in _FIELDS.items()
         }
@@ -55,16 +55,16 @@ def _starting() -> Iterator[DataStreamWriter]:
 
 def _checkpoint(writer: Any) -> str:
     """Return the checkpoint of a writer, as Spark resolves a path; empty where only the session has one."""
-    given = _field(writer, "extraOptions").get("checkpointLocation")
-    if given.isEmpty():
+    place = _field(writer, "extraOptions").get("checkpointLocation")
+    if place.isEmpty():
         return ""
     jvm: Any = SparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path(given.get())
+    path = jvm.org.apache.hadoop.fs.Path(place.get())
     conf = _field(writer, "ds").sparkSession().sessionState().newHadoopConf()
     return str(path.getFileSystem(conf).makeQualified(path).toString())
 
 
 def _field(writer: Any, name: str) -> Any:
-    found = writer.getClass().getDeclaredField(name)
-    found.setAccessible(True)
-    return found.get(writer)
+    field = writer.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(writer)

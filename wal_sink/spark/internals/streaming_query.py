@@ -21,7 +21,6 @@ from wal_sink.model.manifest import Execution, Task
 from wal_sink.spark.internals import spark_session
 from wal_sink.spark.internals.spark_session import (
     TESTED,
-    OwnSession,
     find_class,
     folder_of,
     is_stopped,
@@ -44,7 +43,7 @@ def current_task() -> Task:
     execution = _execution(context.getLocalProperty)
     if execution is None:
         raise UnsupportedSpark(
-            f"Spark {spark_version} does not tell a task its query id, run id and batch id",
+            f"Spark {spark_version} does not tell a task its query id, run id and batch id.",
             f"Use a tested version of pyspark: {', '.join(TESTED)}.",
         )
     return Task(
@@ -149,21 +148,21 @@ def started_query(
     execution = query._jsq.streamingQuery()
     root, sink = str(execution.resolvedCheckpointRoot()), execution.sink()
     kind = sink.getClass().getName()
-    given = options_at(root) if kind == spark_session.FOREACH_BATCH_SINK else None
+    written = options_at(root) if kind == spark_session.FOREACH_BATCH_SINK else None
     is_format = kind == spark_session.PYTHON_TABLE and sink.name().lower() == format_name.lower()
-    if given is None and not is_format:
+    if written is None and not is_format:
         return None
     trigger = execution.trigger().getClass().getSimpleName()
     # Before its options are read: the plan of a refused mode may have none.
     refuse_mode(str(query.id), execution.getClass().getName(), trigger)
     refuse_layout(str(query.id), layout_asked(root))
-    if given is None:
+    if written is None:
         table = _table(execution)  # in which as little is written as in a path
-        given = {**({"path": table} if table else {}), **_write_options(execution)}
-    options = {key: value for key, value in given.items() if key.lower() != "checkpointlocation"}
+        written = {**({"path": table} if table else {}), **_write_options(execution)}
+    options = {key: value for key, value in written.items() if key.lower() != "checkpointlocation"}
     options["checkpointLocation"] = root
-    found = execution.sources()  # known as soon as the plan is
-    sources = [found.apply(i) for i in range(found.length())]
+    java_sources = execution.sources()  # known as soon as the plan is
+    sources = [java_sources.apply(i) for i in range(java_sources.length())]
     return StartedQuery(
         str(query.id),
         options,
@@ -203,12 +202,6 @@ def checkpoint_root(query: StreamingQuery) -> str:
 def output_mode(query: StreamingQuery) -> str:
     """Return a query's output mode: append, update or complete."""
     return str(query._jsq.streamingQuery().outputMode().toString()).lower()
-
-
-@without_jvm(None)
-def own_session(query: StreamingQuery) -> OwnSession | None:
-    """Return a query's own session; None for a Spark that does not tell which that is."""
-    return OwnSession(query._jsq.streamingQuery().sparkSessionForStream().conf())
 
 
 @without_jvm(None)
@@ -254,5 +247,5 @@ def running_queries(spark: SparkSession) -> Sequence[StreamingQuery]:
 
 @without_jvm(None)
 def is_active(query: StreamingQuery) -> bool | None:
-    """Whether a query was neither told to stop nor has failed; None when the JVM no longer answers."""
+    """Return True if a query was neither told to stop nor has failed; None when the JVM no longer answers."""
     return bool(query.isActive)

@@ -25,10 +25,10 @@ def leave_archive_out() -> None:
         if archive.parts[-3:] != ARCHIVE.parts:
             continue
         others = [other for other in sys.path if other != entry]
-        found = PathFinder.find_spec("pyspark", others)
-        if found is None or found.origin is None:
+        spec = PathFinder.find_spec("pyspark", others)
+        if spec is None or spec.origin is None:
             continue
-        beside = Path(found.origin).parent / ARCHIVE
+        beside = Path(spec.origin).parent / ARCHIVE
         if beside.exists() and beside.samefile(archive):
             sys.path[:] = others
             return
@@ -37,7 +37,7 @@ def leave_archive_out() -> None:
 def run_hidden() -> None:
     """Run the module that Python would have imported without this one."""
     here = Path(__file__).parent
-    hidden = PathFinder.find_spec(__name__, [each for each in sys.path if Path(each) != here])
+    hidden = PathFinder.find_spec(__name__, [entry for entry in sys.path if Path(entry) != here])
     if hidden is not None and hidden.loader is not None:
         module = importlib.util.module_from_spec(hidden)
         sys.modules[__name__] = module
