@@ -55,7 +55,7 @@ def committed_us(url: str, epoch: int, published_us: int) -> int:
 
     :param url: the checkpoint.
     :param published_us: when the manifest was published, some 0.1 s earlier: returned for a checkpoint in an
-        object store, where each look costs a request, and for a file that Spark has purged since.
+        object store, where each read costs a request, and for a file that Spark has purged since.
     """
     folder = local_folder(url)
     if folder is None:
@@ -96,7 +96,7 @@ class Checkpoint:
 
     @property
     def billed(self) -> bool:
-        """Whether every look into the checkpoint costs a request over a network."""
+        """True if each read of the checkpoint costs a request over a network."""
         return self._backend.billed
 
     def query_id(self) -> str:
@@ -113,14 +113,15 @@ class Checkpoint:
             folder = local_folder(self.url)
             missing = folder is not None and not folder.is_dir()
             raise CheckpointNotVisible(
-                f"{self.url}: no such folder"
+                f"{self.url}: no such folder."
                 if missing
-                else f"{self.url} is no checkpoint: Spark's file metadata is not in it",
+                else f"{self.url} is not a checkpoint: it lacks Spark's file metadata.",
                 _WHERE,
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointNotVisible(
-                f"No query id can be read from {self.url}/metadata ({type(error).__name__})", _WHERE
+                f"No query id can be read from {self.url}/metadata ({type(error).__name__}).",
+                _WHERE,
             ) from error
 
     def log_url(self) -> str | None:
@@ -164,13 +165,13 @@ class Checkpoint:
         :raises CheckpointNotVisible: the file is not there.
         :raises UnknownOffsetsFormat: it is of a version that `parse_offsets` does not know.
         """
-        found = self.offsets(epoch)
-        if found is None:
+        offsets = self.offsets(epoch)
+        if offsets is None:
             raise CheckpointNotVisible(
                 f"{self.url}/offsets/{epoch} is not there although Spark is committing epoch {epoch}",
                 _WHERE,
             )
-        return found
+        return offsets
 
     def make_durable(self, paths: Iterable[str]) -> None:
         """Sync files of Spark's that are in a local folder, with their checksum files and folders.
@@ -185,17 +186,17 @@ class Checkpoint:
             return
         for file in (root / path for path in paths):
             # Hadoop reads a file only if its checksum file agrees.
-            synced = [_sync(each) for each in (file, file.with_name(f".{file.name}.crc"))]
+            synced = [_sync(path) for path in (file, file.with_name(f".{file.name}.crc"))]
             if any(synced):
                 _sync(file.parent)
 
     def offsets_digest(self, epoch: int) -> str | None:
         """Return the digest of what `offsets` reads; None also where its version is not known."""
         try:
-            found = self.offsets(epoch)
+            offsets = self.offsets(epoch)
         except UnknownOffsetsFormat:
             return None
-        return found.digest if found else None
+        return offsets.digest if offsets else None
 
     def offsets(self, epoch: int) -> Offsets | None:
         """Read `offsets/<epoch>`; None when the epoch is not planned yet, or its file is purged.
@@ -224,7 +225,7 @@ def _epochs(listed: Iterable[str]) -> list[int]:
 
 
 def _well_formed(commit: bytes) -> bool:
-    """Whether a file of `commits/` is whole: a version, then a line of JSON."""
+    """Return True if a file of `commits/` is whole: a version, then a line of JSON."""
     version, _, body = commit.partition(b"\n")
     if not re.fullmatch(rb"v\d+", version):
         return False
@@ -239,8 +240,8 @@ def _deleted(url: str, log: str | None) -> CheckpointNotVisible:
     flush = f" The log has what is not flushed. {errors.stand_in(log, 'LAST')}" if log else ""
     last = f" LAST is the newest epoch in {log}/manifests that Spark had kept." if log else ""
     return CheckpointNotVisible(
-        f"{url} has lost Spark's file metadata. It was there when the query started: somebody has deleted"
-        " it",
+        f"{url} has lost Spark's file metadata. It was there when the query started: somebody has"
+        " deleted it.",
         "Stop the query. Restore the checkpoint, or start with a new one, which reads the source from its"
         f" beginning.{flush}{last}",
     )

@@ -37,9 +37,10 @@ class FolderEvents:
         self._events: INotify | None = None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until a file comes, until `interrupt`, or for so long; whether a file may have come.
+        """Wait for a file, `interrupt`, or the end of the time; return True if a file may have come.
 
-        So it may as it begins to watch: at the first call, and after the folder was deleted or moved.
+        One may have come before the watch begins: at the first call, and after the folder was
+        deleted or moved.
 
         :raises OSError: the folder is not there, or the system watches no further one.
         """
@@ -62,12 +63,12 @@ class FolderEvents:
 
     def interrupt(self) -> None:
         """End a wait of the other thread, or its next one."""
-        with self._lock:  # a closed descriptor may be another file's by now
+        with self._lock:  # a closed descriptor may be that of another file
             if self._interrupts is not None:
                 os.eventfd_write(self._interrupts, 1)
 
     def close(self) -> None:
-        """Watch no more. Idempotent; another `wait` begins anew."""
+        """Watch no more. Idempotent; another `wait` begins again."""
         self._close_folder()
         with self._lock:
             interrupts, self._interrupts = self._interrupts, None
@@ -97,7 +98,7 @@ _WATCHED_LOOK_S = 0.1
 """How often one is read where it does: a mount may not report files of other hosts."""
 
 _MOST_MISSED = 3
-"""After so many commits in a row without a report, inotify counts as reporting nothing."""
+"""After this number of commits in a row without a report, inotify counts as reporting nothing."""
 
 _SETTLED_S = 0.1
 """After this time no further file can appear under the same time of change: clocks of file systems tick in
@@ -120,11 +121,11 @@ class CommitWatcher:
 
     @property
     def can_watch(self) -> bool:
-        """Whether the checkpoint is in a local folder."""
+        """True if the checkpoint is in a local folder."""
         return self._commits is not None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until there is a new commit, until `interrupt`, or for so long; whether there is one.
+        """Wait for a new commit, `interrupt`, or the end of the time; return True if there is a commit.
 
         It may return early, so it is called again and again. An interrupt that it misses delays it by
         `LOOK_S` at most.
@@ -136,7 +137,7 @@ class CommitWatcher:
         return True
 
     def _wait(self, timeout_s: float) -> bool:
-        """Wait; whether inotify has reported a file, or may have missed one."""
+        """Wait; return True if inotify has reported a file, or may have missed one."""
         if self._events is not None and self._missed < _MOST_MISSED:
             # The folder may not be there yet, or too many are watched.
             with contextlib.suppress(OSError):
@@ -155,7 +156,7 @@ class CommitWatcher:
             self._events.close()
 
     def has_new_commit(self) -> bool:
-        """Whether the newest file of `commits/` is another one than at the last call.
+        """Return True if the newest file of `commits/` is another one than at the last call.
 
         False for a folder that cannot be read; the flusher that reads it raises the error.
         """

@@ -107,7 +107,7 @@ class TargetConnection:
         """Take the receipts of rows that tasks have staged for the window."""
         self._receipts += receipts
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> bool:
+    def finish(self, expected: LedgerRow | None, new: LedgerRow) -> bool:
         """Make the rows of the window count, and move the ledger row. Return True if the row is `new` now.
 
         After False nothing of this window counts. It may be that another flusher was quicker.
@@ -116,7 +116,7 @@ class TargetConnection:
         """
         for _ in range(_FINISH_TRIES):
             self._row_is_known = False
-            outcome, repeatable = self._finish(seen, new)
+            outcome, repeatable = self._finish(expected, new)
             if outcome is Outcome.APPLIED:
                 self._row, self._row_is_known = new, True
                 return True
@@ -124,25 +124,25 @@ class TargetConnection:
             # The claim of a sending names no flusher: the row may be that of another one, which sends by it.
             if row == new and outcome is Outcome.UNKNOWN and not new.sending:
                 return True
-            if outcome is Outcome.CONFLICT or row != seen or not repeatable:
+            if outcome is Outcome.CONFLICT or row != expected or not repeatable:
                 break
         logger.info("the ledger row did not move to epoch %d: it is %s", new.epoch, self._row)
         self.close()
         return False
 
-    def _finish(self, seen: LedgerRow | None, new: LedgerRow) -> tuple[Outcome, bool]:
+    def _finish(self, expected: LedgerRow | None, new: LedgerRow) -> tuple[Outcome, bool]:
         """Ask once; return the outcome, and True if the same update may be asked for again."""
-        before, after = (row and row._replace(query_id=self.key) for row in (seen, new))
-        assert after is not None
+        old_row, new_row = (row and row._replace(query_id=self.key) for row in (expected, new))
+        assert new_row is not None
         with self.session() as session:
             if isinstance(session, StagedSession):
                 receipts, self._receipts = self._receipts, []
-                outcome = session.finish(before, after, receipts)
+                outcome = session.finish(old_row, new_row, receipts)
                 if outcome is Outcome.CONFLICT:
                     _discard(session, receipts)
                 return outcome, False
             repeatable = isinstance(session, IdempotentSession)
-            return session.finish(before, after), repeatable  # type: ignore[attr-defined]
+            return session.finish(old_row, new_row), repeatable  # type: ignore[attr-defined]
 
     def interrupt(self) -> None:
         """Let no further slice be written; called from another thread, or a signal handler."""

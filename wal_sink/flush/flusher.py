@@ -1,6 +1,7 @@
 """Brings settled epochs into one target, in order.
 
-`Flusher.run_once` is the protocol's flusher, top to bottom. It settles first (rule `settle`).
+`Flusher._pass` is the protocol's flusher, top to bottom: state, commits, settle, ledger, take, write, finish,
+mark, trim. What else is here decides when a pass runs, and what an error of a pass means.
 
 A flusher keeps no state that matters: what is durable decides where it continues. Any number of flushers may
 act on one query, and each may die at any point (`docs/protocol/README.md`).
@@ -82,8 +83,8 @@ class Pass(NamedTuple):
 
     idle: bool
     """True if there is nothing to do now."""
-    why: str = ""
-    """Why, for people."""
+    reason: str = ""
+    """Why the pass ended as it did, for people."""
 
 
 class _Rest(NamedTuple):
@@ -98,9 +99,11 @@ class _Rest(NamedTuple):
 _REST_S = 900.0
 _ALL_FLUSHED = "everything checkpointed is flushed"
 
-_AGAIN = Pass(idle=False, why="another process has changed the log")
-_ALONE = Pass(idle=False, why="an epoch of the window cannot be flushed, so they go one at a time")
-_CONNECT_AGAIN = Pass(idle=False, why="the target has closed the connection while it was idle")
+_AGAIN = Pass(idle=False, reason="another process has changed the log")
+_ALONE = Pass(
+    idle=False, reason="an epoch of the window cannot be flushed, so they go one at a time"
+)
+_CONNECT_AGAIN = Pass(idle=False, reason="the target has closed the connection while it was idle")
 
 
 class Flusher:
@@ -142,6 +145,8 @@ class Flusher:
         row tells later whether its rows count."""
         self._rest: _Rest | None = None
         self._rechecks = False
+        self._state: State | None = None
+        """What the pass goes by."""
         self._taken = range(0)
         """Epochs that the pass has decided to flush."""
         self._alone_until = -1
@@ -158,25 +163,10 @@ class Flusher:
         try:
             if self._rests():
                 return self._idle(_ALL_FLUSHED)
-            state = newest(self._store)
-            if state is None:
-                refuse_vanished(self._store, self.pipeline.checkpoint)
-                return self._idle("no run of the query has published yet")
-            protocol.refuse_other_place(state, self.pipeline.query_id, self.pipeline.checkpoint.url)
-            committed = self.pipeline.checkpoint.last_commit()
-            settled = protocol.settle(state, committed, self._actor())
-            if settled is not None:
-                # A new query in the folder has written its metadata before these `commits/`.
-                query_id = self.pipeline.checkpoint.query_id()
-                protocol.refuse_other_place(state, query_id, self.pipeline.checkpoint.url)
-                if not advance(self._store, state, settled):
-                    return _AGAIN
-            state = settled or state
-            self._connection.begin_pass()
             try:
-                return self._follow(state, committed)
+                return self._pass()
             except WalSinkError as error:
-                again = self._again(error, state)
+                again = self._again(error)
                 if again is None:
                     raise
                 return again
@@ -186,7 +176,64 @@ class Flusher:
                 f"Check {self._store.url} and {self.pipeline.checkpoint.url}. The flush goes on by itself.",
             ) from error
 
-    def _again(self, error: WalSinkError, state: State) -> Pass | None:
+    def _pass(self) -> Pass:  # noqa: C901, PLR0911, PLR0912 -- top to bottom; each step may end it
+        """Settle what Spark has completed, and bring the target one step further."""
+        name, checkpoint = self._name, self.pipeline.checkpoint
+        self._state, self._taken = None, range(0)
+        self._connection.begin_pass()
+
+        self._state = state = newest(self._store)
+        if state is None:
+            refuse_vanished(self._store, checkpoint)
+            return self._idle("no run of the query has published yet")
+        protocol.refuse_other_place(state, self.pipeline.query_id, checkpoint.url)
+        committed = checkpoint.last_commit()  # after the state: rule `settle`
+        settled = protocol.settle(state, committed, self._actor())
+        if settled is not None:
+            # A new query in the folder has written its metadata before these `commits/`.
+            protocol.refuse_other_place(state, checkpoint.query_id(), checkpoint.url)
+            if not advance(self._store, state, settled):
+                return _AGAIN
+            self._state = state = settled
+
+        target = state.target(name)
+        if target is None or target.given_up:
+            self._trim(state)  # else nobody would, if all targets of the log were given up
+            return self._idle(f"the log has no target {name}, or the target was given up")
+        self.mark = target.mark.epoch
+        if committed < target.first:
+            return self._idle("nothing is checkpointed yet")
+
+        row = self._connection.row(lambda row: may_keep(state, name, row))
+        self._count_finished(row)
+        after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
+        chain = self._manifests.chain(state, after, state.epochs_given_up(name))
+        most = 1 if self.mark < self._alone_until else WINDOW_EPOCHS
+        heals = self.pipeline.target.restores_together
+        decision = decide(state, name, committed, row, chain, most, heals=heals)
+        self._taken = decision.epochs
+        if decision.warning:
+            logger.warning("%s", decision.warning)
+        if decision.row is None:
+            return self._at_rest(self._trim(state), committed)
+        match decision.step:
+            case Step.SET_ROW:
+                self.reporter.report("setting the ledger row", decision.row.epoch)
+                self._connection.finish(row, decision.row)
+            case Step.MARK:
+                self._mark(state, decision.row, chain)
+            case Step.WENT_BACK:
+                self._went_back(state, decision.row, chain)
+            case Step.FLUSH:
+                started_s = self._monotonic_s()
+                window = self._take(state, decision, chain)
+                if self._write_and_finish(window, row, started_s):
+                    marked = self._mark(state, window.finishes, chain)
+                    if marked is not None and self.mark >= committed:
+                        return self._at_rest(marked, committed)
+        return Pass(idle=False)
+
+    def _again(self, error: WalSinkError) -> Pass | None:
         """Return why another pass may do without an error; None if it stops the flush."""
         if isinstance(error, TargetUnavailable) and self._connection.lost_at_rest:
             # Servers and proxies close connections that are idle. If this is an outage, the next pass
@@ -196,7 +243,7 @@ class Flusher:
             return _CONNECT_AGAIN
         if error.transient:
             return None
-        if newest(self._store) != state:
+        if newest(self._store) != self._state:
             return _AGAIN  # the error may come of what was read beside an older state
         if len(self._taken) > 1:
             self._alone_until = self._taken[-1]
@@ -232,46 +279,7 @@ class Flusher:
         except Exception:
             logger.warning("the connection to the target was not closed cleanly", exc_info=True)
 
-    # --- one pass, after the state was read and settled ---
-
-    def _follow(self, state: State, committed: int) -> Pass:
-        """Bring the target one step further: compare its ledger row with the state, and act."""
-        target = state.target(self._name)
-        if target is None or target.given_up:
-            self._trim(state)  # else nobody would, if all targets of the log were given up
-            return self._idle(f"the log has no target {self._name}, or the target was given up")
-        self.mark, self._taken = target.mark.epoch, range(0)
-        if committed < target.first:
-            return self._idle("nothing is checkpointed yet")
-        row = self._connection.row(lambda row: may_keep(state, self._name, row))
-        self._count_finished(row)
-        after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
-        chain = self._manifests.chain(state, after, state.epochs_given_up(self._name))
-        heals = self.pipeline.target.restores_together
-        most = 1 if self.mark < self._alone_until else WINDOW_EPOCHS
-        decision = decide(state, self._name, committed, row, chain, most, heals=heals)
-        self._taken = decision.epochs
-        if decision.warning:
-            logger.warning("%s", decision.warning)
-        match decision.step:
-            case Step.WAIT:
-                return self._at_rest(self._trim(state), committed)
-            case Step.SET_ROW:
-                assert decision.row is not None
-                self.reporter.report("setting the ledger row", decision.row.epoch)
-                self._connection.finish(row, decision.row)
-            case Step.MARK:
-                assert decision.row is not None
-                self._mark(state, decision.row, chain)
-            case Step.WENT_BACK:
-                assert decision.row is not None
-                self._went_back(state, decision.row, chain)
-            case Step.FLUSH:
-                assert row is not None
-                marked = self._flush(state, row, decision, chain)
-                if marked is not None and self.mark >= committed:
-                    return self._at_rest(marked, committed)
-        return Pass(idle=False)
+    # --- the parts of a pass ---
 
     def _at_rest(self, state: State, committed: int) -> Pass:
         """Return the pass after which the target has all that is completed."""
@@ -281,39 +289,7 @@ class Flusher:
         self._rest = _Rest(committed, self._monotonic_s() + rest_s)
         return self._idle(_ALL_FLUSHED)
 
-    def _flush(
-        self, state: State, row: LedgerRow, decision: Decision, chain: Chain
-    ) -> State | None:
-        """Take a window, write it, finish it with the ledger row, mark it; return the state with the mark."""
-        started_s = self._monotonic_s()
-        window = self._window(state, row, decision, chain)
-        self.reporter.report("writing", window.first)
-        for manifest in window.manifests:
-            keep_refused(self._store, manifest)
-        if window.sent_once:
-            claimed = claim_sending(row)
-            if not self._connection.finish(row, claimed):
-                return None
-            row, window = claimed, replace(window, sending=claimed.sending)
-        try:
-            if not self._write_rows(WindowWrite(window, self._connection, self.reporter)):
-                self._connection.close()
-                return None
-            self.reporter.report("finishing", window.last)
-            self._finishing = window, started_s
-            if not self._connection.finish(row, window.finishes):
-                self._finishing = None
-                return None
-        except RowsRefused as refused:
-            self._keep(window, refused)
-            return None
-        except BaseException:
-            self.close()  # rows of a window that is not whole: the next try must not add to them
-            raise
-        self._count_finished(window.finishes)
-        return self._mark(state, window.finishes, chain)
-
-    def _window(self, state: State, row: LedgerRow, decision: Decision, chain: Chain) -> Window:
+    def _take(self, state: State, decision: Decision, chain: Chain) -> Window:
         """Read the manifests that one window takes, and their plans."""
         published = (self._manifests.read(chain[epoch]).manifest for epoch in decision.epochs)
         sent_once: dict[str, bool] = {}
@@ -325,7 +301,7 @@ class Flusher:
 
         manifests = taken(with_plans(), sent_once)
         if self._refused is None:
-            self._refused = refused_us(self._store, self._name, row.epoch)
+            self._refused = refused_us(self._store, self._name, manifests[0].epoch - 1)
         return Window(
             store=self._store,
             target=self.pipeline.target,
@@ -336,6 +312,39 @@ class Flusher:
             finishes=row_at(state, manifests[-1].epoch, chain),
             refused=self._refused,
         )
+
+    def _write_and_finish(self, window: Window, row: LedgerRow | None, started_s: float) -> bool:
+        """Write the rows of a window, and move the ledger row over it; return True if they count now.
+
+        :param row: the ledger row as it is.
+        :param started_s: when the window was taken, by the monotonic clock.
+        """
+        assert row is not None, "a window follows on the ledger row"
+        self.reporter.report("writing", window.first)
+        for manifest in window.manifests:
+            keep_refused(self._store, manifest)
+        if window.sent_once:
+            claimed = claim_sending(row)
+            if not self._connection.finish(row, claimed):
+                return False
+            row, window = claimed, replace(window, sending=claimed.sending)
+        try:
+            if not self._write_rows(WindowWrite(window, self._connection, self.reporter)):
+                self._connection.close()
+                return False
+            self.reporter.report("finishing", window.last)
+            self._finishing = window, started_s
+            if not self._connection.finish(row, window.finishes):
+                self._finishing = None
+                return False
+        except RowsRefused as refused:
+            self._keep(window, refused)
+            return False
+        except BaseException:
+            self.close()  # rows of a window that is not whole: the next try must not add to them
+            raise
+        self._count_finished(window.finishes)
+        return True
 
     def _plan(self, key: str, epoch: int) -> Plan:
         if key not in self._plans:
@@ -354,7 +363,7 @@ class Flusher:
         """Record what the ledger row says. None: a race was lost, and the next pass does."""
         marked = self._marked(state, row, chain)
         if not advance(self._store, state, marked):
-            # A run that publishes meanwhile is no reason for another pass.
+            # A run that publishes meanwhile gives no reason for another pass.
             newer = newest(self._store)
             if newer is None or not protocol.may_repeat(state, newer, self._name):
                 return None
@@ -389,7 +398,7 @@ class Flusher:
     # --- what is flushed everywhere ---
 
     def _trim(self, state: State) -> State:
-        """Say in the state what may be deleted now, then delete it; return the state."""
+        """Record in the state what may be deleted now, then delete it; return the state."""
         trimmed = protocol.trim(state, self.pipeline.retention, self._actor())
         if trimmed is not None and not advance(self._store, state, trimmed):
             return state  # the next trim is due at once
@@ -420,9 +429,9 @@ class Flusher:
         self.reporter.flushed(window.rows, seconds)
         logger.info("flushed %d rows of epochs %d to %d", window.rows, window.first, window.last)
 
-    def _idle(self, why: str) -> Pass:
-        self.reporter.report(why, None)
-        return Pass(idle=True, why=why)
+    def _idle(self, reason: str) -> Pass:
+        self.reporter.report(reason, None)
+        return Pass(idle=True, reason=reason)
 
     def _actor(self) -> protocol.Actor:
         return protocol.Actor(by=this_process(), now_us=self._clock_us())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
-from wal_sink.log_context import Seldom, line_logger, log_epoch
+from wal_sink.log_context import OncePerMinute, line_logger, log_epoch
 from wal_sink.model import paths
 from wal_sink.observer import Observer
 from wal_sink.progress.report import (
@@ -31,7 +31,7 @@ _LOG_AGAIN_S = 60.0
 """How often the same error is logged again; a weekend's outage would be fifty thousand lines."""
 
 HUNG_S = 900.0
-"""A flusher that reports nothing new for so long is taken for hung: its heartbeat stops. One slice may take
+"""A flusher that reports nothing new for this time is taken for hung: its heartbeat stops. One slice may take
 long if the target is slow."""
 
 _CHECK_S = 1.0
@@ -82,7 +82,7 @@ class Reporter:
         self._reported_s = 0.0
         self._written_s = float("-inf")
         self._written: FlusherReport | None = None
-        self._seldom = Seldom()
+        self._once_per_minute = OncePerMinute()
         self._failures = FailureLog()
 
     @contextlib.contextmanager
@@ -135,7 +135,7 @@ class Reporter:
     def failed(self, error: BaseException, *, tried: int = 1, wait_s: float | None = None) -> None:
         """Note an error; log it if the step is tried again.
 
-        :param tried: how often in a row by now.
+        :param tried: how often in a row.
         :param wait_s: seconds until the next try; None: the caller decides, and says what it decides.
         """
         self._reported_s = time.monotonic()
@@ -184,8 +184,8 @@ class Reporter:
         while not over.wait(_CHECK_S):
             if time.monotonic() - self._reported_s > HUNG_S:
                 continue
-            before, self._stopping = self._stopping, self._asks_stopping()
-            if self._written is not None and (self._is_due() or self._stopping != before):
+            former, self._stopping = self._stopping, self._asks_stopping()
+            if self._written is not None and (self._is_due() or self._stopping != former):
                 self._write()
 
     def _write(self) -> None:
@@ -218,7 +218,7 @@ class Reporter:
 
     def _warn_of_another(self, store: LogStore) -> None:
         """Warn, once a minute, that another process has reported since this one did."""
-        if self._written is None or not self._seldom.is_due():
+        if self._written is None or not self._once_per_minute.is_due():
             return
         last = read_report(store, self._target)
         if last is None or last.doing == ENDED or last.flusher == self._written.flusher:
@@ -251,7 +251,7 @@ class FailureLog:
     def met(self, error: BaseException, *, tried: int) -> None:
         """Log an error, unless one of its kind was logged a moment ago.
 
-        :param tried: how often in a row by now.
+        :param tried: how often in a row.
         """
         now_s = self._clock_s()
         # Texts of one outage differ: they name hosts and times.

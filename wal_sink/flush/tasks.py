@@ -184,7 +184,7 @@ def gravest(errors: Sequence[WalSinkError]) -> WalSinkError:
 
 
 def _placed(error: WalSinkError) -> WalSinkError:
-    """Say where it happened: a host may be cut off from what the driver reaches."""
+    """Add the host to an error: it may be cut off from what the driver reaches."""
     error.what = f"{error.what} (in a Spark task on {socket.gethostname()})"
     error.args = (error.what, error.remedy)
     return error

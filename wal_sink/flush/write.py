@@ -71,30 +71,30 @@ def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
     :raises TargetRefused: a row is not one of the window.
     """
     for row in refused:
-        found = _find(window, row.us)
-        if found is None:
+        window_row = _find(window, row.us)
+        if window_row is None:
             raise TargetRefused(row.error.what, row.error.remedy)
         error = row.error
         texts = ("TargetRefused", window.target_name, "", error.what, error.remedy)
-        kept = with_reasons(found.row, texts)
-        keep_row(window.store, found.manifest.epoch, window.target_name, found.us, kept)
+        kept = with_reasons(window_row.row, texts)
+        keep_row(window.store, window_row.manifest.epoch, window.target_name, window_row.us, kept)
         logger.warning(
             "the target refuses a row of epoch %d. The row is kept in %s, and the flush goes on without it."
             " Cause: %s",
-            found.manifest.epoch,
+            window_row.manifest.epoch,
             window.store.url_of("refused/"),
             error.what,
         )
 
 
-class _Found(NamedTuple):
+class _WindowRow(NamedTuple):
     manifest: Manifest
     us: int
     """The write timestamp by the manifest, without the shift of a sending."""
     row: pa.RecordBatch
 
 
-def _find(window: Window, us: int) -> _Found | None:
+def _find(window: Window, us: int) -> _WindowRow | None:
     """Read the row that a session has written with a timestamp; None if the window has none."""
     for manifest in window.manifests:
         shift = max(0, window.sending - 1) * manifest.rows
@@ -102,5 +102,5 @@ def _find(window: Window, us: int) -> _Found | None:
             number = us - rows.first_us
             if 0 <= number < rows.segment.rows:
                 row = next(read_segment(window.store.backend, rows.segment, number, number + 1))
-                return _Found(manifest, us - shift, row)
+                return _WindowRow(manifest, us - shift, row)
     return None
