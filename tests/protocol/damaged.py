@@ -105,12 +105,7 @@ def fill(world: World) -> None:
 
 def change(world: World, transition: Callable[[State, Actor], State | None]) -> None:
     """Let an operator change the state."""
-
-    def changed(state: State | None) -> State | None:
-        assert state is not None
-        return transition(state, Actor("operator", world.clock()))
-
-    update(world.store, changed)
+    update(world.store, lambda state: transition(state, Actor("operator", world.clock())))
 
 
 def give_up(world: World, epoch: int, name: str = "") -> None:

@@ -17,7 +17,6 @@ from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import Diverged, LogFull, OptionError
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.model.state import State
 from wal_sink.progress.status import read_status
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.protocol import state as protocol
@@ -35,12 +34,8 @@ def several() -> SeveralWorld:
 
 def give_up(world: World, name: str) -> None:
     """`wal-sink give-up CHECKPOINT --target NAME`."""
-
-    def change(state: State | None) -> State | None:
-        assert state is not None
-        return protocol.give_up_target(state, name, Actor("operator", world.clock()))
-
-    update(world.store, change)
+    actor = Actor("operator", world.clock())
+    update(world.store, lambda state: protocol.give_up_target(state, name, actor))
 
 
 @pytest.mark.parametrize("when", get_args(When))

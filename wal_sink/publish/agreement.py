@@ -32,8 +32,7 @@ from wal_sink.errors import (
 from wal_sink.model import paths
 from wal_sink.model.ledger import ledger_key
 from wal_sink.model.plan import Agreed, Plan, content_key
-from wal_sink.model.state import State
-from wal_sink.model.state import Target as LogTarget
+from wal_sink.model.state import State, TargetState
 from wal_sink.publish.micro_batch import (
     MicroBatch,
     plans_key,
@@ -227,7 +226,7 @@ class _Start(NamedTuple):
                 if newest(self.store) == state:
                     raise  # else a flusher has trimmed meanwhile
 
-    def _plans_after(self, state: State, target: LogTarget, key: str) -> Mapping[int, Plan]:
+    def _plans_after(self, state: State, target: TargetState, key: str) -> Mapping[int, Plan]:
         chain, last = ManifestChain(self.store), self.checkpoint.last_commit()
         keys, plans = {key}, dict[int, Plan]()
         for epoch, manifest in sorted(chain.chain(state, target.mark.epoch).items()):

@@ -126,7 +126,7 @@ def append(
     When anything raises, what was written is discarded: Spark offers no hook for a failed attempt.
 
     :param on_invalid_row: `quarantine`: rows that `check` refuses go into a segment of their own.
-    :param inline_bytes: a segment of so many bytes or less is reported, and no file is written. That
+    :param inline_bytes: a segment of at most this number of bytes is reported, and no file is written. That
         of refused rows, which are few and rare, is a file.
     :raises InvalidRow: from `check`, or a text is not UTF-8; nothing of the epoch is published then.
     :raises LogFull: the disk is full.
@@ -185,7 +185,7 @@ class _Segment:
         self._path = path
         self._compression = compression
         # No method of this object: the garbage collector does not see that pyarrow's writer holds its output,
-        # so an output that leads back to the writer would stay, with its bytes, as long as the worker lives.
+        # so an output that leads back to the writer would stay, with its bytes, as long as the worker runs.
         self._output = _Output(lambda: stack.enter_context(backend.open_output(path)), inline_bytes)
         self._writer: SegmentWriter | None = None
 

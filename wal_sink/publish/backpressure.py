@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from wal_sink.errors import LogFull, StoppedWaiting
-from wal_sink.log_context import Seldom
+from wal_sink.log_context import OncePerMinute
 from wal_sink.model.manifest import Execution
 from wal_sink.model.state import Predecessor, State
 from wal_sink.progress.report import (
@@ -56,7 +56,7 @@ class Backpressure:
         self._clock_us = clock_us
         self._sleep = sleep
         self._waited_s = 0.0
-        self._seldom = Seldom()
+        self._once_per_minute = OncePerMinute()
 
     def admits(self, state: State, execution: Execution, predecessor: Predecessor) -> bool:
         """Return True if an epoch may be published now.
@@ -99,7 +99,7 @@ class Backpressure:
         stopped = stopping_error(report, now_us)
         if stopped is not None:
             raise stopped
-        if self._seldom.is_due():
+        if self._once_per_minute.is_due():
             logger.warning("epoch %d waits for space in the log: %s", epoch, full)
         return False
 
@@ -126,18 +126,18 @@ class Backpressure:
             )
 
 
-_NO_FLUSHER = Seldom()
+_NO_FLUSHER = OncePerMinute()
 """Of this process: `commit()` makes a `Backpressure` for each epoch."""
 
 
 def described(report: FlusherReport | None, now_us: int) -> str:
-    """Say which process flushes, what it does, and its error."""
+    """Return which process flushes, what it does, and its error, as sentences."""
     if report is None:
         return (
             "No process has flushed this query yet: that is for the one that called wal_sink.register, or for"
             " `wal-sink flush`."
         )
-    said = f"{report.flusher} reported {age_s(report, now_us):.0f} s ago: {report.doing}"
+    text = f"{report.flusher} reported {age_s(report, now_us):.0f} s ago: {report.doing}"
     if report.error is not None:
-        said += f", with the error {report.error.summary}"
-    return f"{said.rstrip('.')}."
+        text += f", with the error {report.error.summary}"
+    return f"{text.rstrip('.')}."

@@ -1,4 +1,4 @@
-"""Takes a micro-batch from its rows to its manifest: the one path behind every Spark API of the sink.
+"""Takes a micro-batch from its rows to its manifest: the one path of every Spark API of the sink.
 
 The APIs, a data source and `foreachBatch`, only call it where Spark calls them: the plans are agreed on the
 driver's host (`agreement`), each task appends its rows, and the driver's host publishes what all tasks have
@@ -37,11 +37,11 @@ def with_epoch_field(schema: pa.Schema, name: str) -> pa.Schema:
     :raises OptionError: the DataFrame has a column of that name.
     :raises SchemaMismatch: a column has a name that targets use for their own.
     """
-    for each in (*schema.names, name):
-        if each.startswith(RESERVED):
+    for column in (*schema.names, name):
+        if column.startswith(RESERVED):
             raise SchemaMismatch(
-                f"Column {each}: names that begin with {RESERVED} are those of the sink's own columns.",
-                f"Give it another name, .withColumnRenamed({each!r}, …).",
+                f"Column {column}: names that begin with {RESERVED} are those of the sink's own columns.",
+                f"Give it another name, .withColumnRenamed({column!r}, …).",
             )
     if not name:
         return schema
@@ -113,11 +113,11 @@ class MicroBatch(NamedTuple):
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Let each target refuse rows. The only one casts them; of several each does so in its flush."""
-        for each in self.configuration.destinations:
+        for destination in self.configuration.destinations:
             try:
-                checked = each.target.check(batch, self.plans[each.name])
+                checked = destination.target.check(batch, self.plans[destination.name])
             except InvalidRow as error:
-                error.target = each.prefix
+                error.target = destination.prefix
                 raise
         return batch if self.configuration.several else checked
 
@@ -136,9 +136,9 @@ class MicroBatch(NamedTuple):
         checkpoint = configuration.location.open_checkpoint()
         store = self._store(execution.query_id)
         terms = Terms(
-            targets=tuple(each.name for each in configuration.destinations),
+            targets=tuple(destination.name for destination in configuration.destinations),
             plan=self.plan,
-            sendings=SENDINGS if any(each.sent_once for each in self.plans.values()) else 1,
+            sendings=SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1,
             max_bytes=sink.max_bytes,
             options=configuration.public,
         )
@@ -167,5 +167,8 @@ def plans_key(configuration: Configuration, columns: pa.Schema) -> str:
     """Return the key of the plans of all targets."""
     return several_plans_key(
         columns,
-        {each.prefix: (each.target.name, each.target.shape) for each in configuration.destinations},
+        {
+            destination.prefix: (destination.target.name, destination.target.shape)
+            for destination in configuration.destinations
+        },
     )

@@ -38,12 +38,12 @@ class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def heading(self) -> str:
-        """Say which column it is."""
+        """The name of the column, after that of its target."""
         return qualified(self.target, self.name)
 
     @property
     def fits(self) -> str:
-        """Say how the column is written."""
+        """The type in the DataFrame, and the column of the target that it is written to."""
         name = f"{self.column} " if self.column else ""
         role = "" if self.role == "regular" else f" ({self.role})"
         return f"{self.spark} to {name}{self.type}{role}"
@@ -108,7 +108,10 @@ def preflight(
     configuration.refuse_bucket(file_manager)
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
     key = plans_key(configuration, columns)
-    plans = {each.prefix: each.target.dry_plan(columns, key) for each in configuration.destinations}
+    plans = {
+        destination.prefix: destination.target.dry_plan(columns, key)
+        for destination in configuration.destinations
+    }
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     creates = {
         qualified(name, "creates"): plan.creates for name, plan in plans.items() if plan.creates
@@ -117,15 +120,15 @@ def preflight(
         in_force=_in_force(configuration) | creates,
         columns=tuple(
             CheckedColumn(
-                name=each.name,
-                source=each.source,
-                spark=spark_ddl(columns.field(each.name).type),
-                type=each.type,
-                role=each.role,
-                column=each.column,
+                name=column.name,
+                source=column.source,
+                spark=spark_ddl(columns.field(column.name).type),
+                type=column.type,
+                role=column.role,
+                column=column.column,
                 target=target,
             )
             for target, plan in plans.items()
-            for each in plan.columns
+            for column in plan.columns
         ),
     )

@@ -37,7 +37,7 @@ from wal_sink.publish.backpressure import Backpressure
 from wal_sink.wal.garbage import delete_garbage, delete_unfinished
 from wal_sink.wal.location import refuse_other_log, refuse_vanished
 from wal_sink.wal.manifests import create_manifest
-from wal_sink.wal.states import newest, update
+from wal_sink.wal.states import advance, existing, newest, update
 from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class Publisher:
         update(
             self._store,
             lambda state: protocol.publish(
-                _there(state),
+                state,
                 run_id,
                 made,
                 self._checkpoint.last_commit(),
@@ -171,24 +171,23 @@ class Publisher:
             if begins_after is None:
                 begins_after = self._checkpoint.last_commit()
             made = protocol.create(opening, uuid.uuid4().hex, begins_after, self._actor())
-            # `update` refuses a log that has manifests and no state.
-            update(self._store, lambda there: made if there is None else None)
+            advance(self._store, None, made)  # another run may be quicker
         self._checkpoint.create_log_url(self._store.url)
         refuse_other_log(self._store, self._checkpoint)
         opened = update(
             self._store,
-            lambda there: protocol.open_run(
-                _there(there),
-                opening._replace(after=_opened_before(_there(there), planned)),
+            lambda newest_state: protocol.open_run(
+                newest_state,
+                opening._replace(after=_opened_before(newest_state, planned)),
                 execution.epoch,
                 self._checkpoint.last_commit(),
                 self._actor(),
             ),
         )
         # What earlier runs left is garbage now: they cannot publish any more.
-        delete_garbage(self._store, _there(opened))
+        delete_garbage(self._store, opened)
         delete_unfinished(self._store)
-        return _there(opened)
+        return opened
 
     def _predecessor(
         self, state: State, execution: Execution, offsets: Offsets
@@ -208,12 +207,12 @@ class Publisher:
             if predecessor is None or self._backpressure.admits(state, execution, predecessor):
                 return state, predecessor
             self._backpressure.pause()
-            state = _there(newest(self._store))
+            state = existing(self._store)
 
     def _refuse_superseded(self, execution: Execution, offsets: Offsets) -> None:
         """Raise `Fenced` if another run has opened: it has deleted the segments of this one as garbage."""
         protocol.predecessor_for(
-            _there(newest(self._store)),
+            existing(self._store),
             execution.run_id,
             execution.epoch,
             offsets.digest,
@@ -245,10 +244,10 @@ class Publisher:
 
     def _refuse_other_checkpoint(self, query_id: str) -> None:
         """Refuse a checkpoint that is not the one from which Spark runs (rule `identity`)."""
-        there = self._checkpoint.query_id()
-        if there != query_id:
+        actual = self._checkpoint.query_id()
+        if actual != query_id:
             raise CheckpointNotVisible(
-                f"{self._checkpoint.url}/metadata is of query {there}, the running one is {query_id}.",
+                f"{self._checkpoint.url}/metadata is of query {actual}, the running one is {query_id}.",
                 "Give checkpointLocation as an absolute location that driver and executors share.",
             )
 
@@ -297,13 +296,6 @@ def discard_call(store: LogStore, execution: Execution, call: str) -> None:
         )
     except OSError as error:
         logger.info("segments of a failed batch stay for now: %r", error)
-
-
-def _there(state: State | None) -> State:
-    """Return a state that was there before."""
-    if state is None:
-        raise WalSinkError("The state of the log vanished while an epoch was published.", REPORT_IT)
-    return state
 
 
 def _opened_before(state: State, planned: int | None) -> str:

@@ -26,10 +26,10 @@ def delete_garbage(store: LogStore, state: State) -> int:
     The state says so before: whoever pauses here deletes nothing that is needed again. A crash
     leaves the rest to the next call. Refused rows, plans, and the files of given-up epochs stay.
     """
-    found = garbage(store, state)
-    if found:
-        store.delete(found)
-    return len(found)
+    objects = garbage(store, state)
+    if objects:
+        store.delete(objects)
+    return len(objects)
 
 
 def delete_unfinished(store: LogStore) -> int:

@@ -187,7 +187,7 @@ def refuse_unused(location: Location, options: Mapping[str, object] | None, argu
 
 
 def is_folder(url: str) -> bool:
-    """Whether a URL names a folder, which takes no storage options."""
+    """Return True if a URL names a folder, which takes no storage options."""
     return url_scheme(url) in {"", "file"}
 
 
@@ -210,7 +210,7 @@ def _folder_of(log: str, query_id: str, checkpoint: str, argument: str) -> str:
     logs, _, name = log.rpartition("/")
     if name != query_id:
         raise WrongOwner(
-            f"{checkpoint}/{Checkpoint.LOG_URL} names {log}, which cannot be the log of query {query_id}",
+            f"{checkpoint}/{Checkpoint.LOG_URL} names {log}, which cannot be the log of query {query_id}.",
             f"The file was edited. Pass the location of the log as {argument}.",
         )
     return logs
@@ -248,7 +248,7 @@ def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
     """
     if store.read(_FORMER) is not None:
         raise CorruptLog(
-            f"{store.url_of(_FORMER)} is there, and no state: the log is of a former format",
+            f"{store.url_of(_FORMER)} is there, and no state: the log is of a former format.",
             "Flush it with the version that wrote it, then start the query with a new checkpoint.",
         )
     if checkpoint.log_url() is None or newest(store) is not None:
@@ -272,7 +272,7 @@ def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        remedy = "See to the store that holds it, and to its options; then try again."
+        remedy = "Repair the store that holds it, or its options; then try again."
         raise _unavailable(what, error, remedy) from error
 
 
@@ -289,14 +289,14 @@ def log_errors(url: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
             remedy = (
-                "Nothing is lost. See to the store that holds it, and to its options, then start the query"
-                " again: Spark computes the epoch anew."
+                "Nothing is lost. Repair the store that holds it, or its options, then start the query"
+                " again: Spark computes the epoch again."
             )
             raise _unavailable(f"The log {url}", error, remedy) from error
         raise LogFull(
             f"The disk of {url} is full: {error}",
             "Nothing is lost, and what was half written is deleted. Free space there, then start the query"
-            " again: Spark computes the epoch anew. A wal.maxBytes below the size of the disk stops the"
+            " again: Spark computes the epoch again. A wal.maxBytes below the size of the disk stops the"
             " query before it is full.",
         ) from error
 
@@ -322,7 +322,7 @@ def abandoned_logs(location: Location, query_id: str) -> list[AbandonedLog]:
     One listing, and two requests for each log that lies there: for the first start of a query.
     """
     logs = open_place(location.logs, location.stores)
-    found = []
+    abandoned = []
     for name in logs.folders():
         if name == query_id:
             continue
@@ -334,8 +334,8 @@ def abandoned_logs(location: Location, query_id: str) -> list[AbandonedLog]:
         if state is None or state.checkpoint != location.checkpoint:
             continue
         if epochs := unflushed(state):
-            found.append(AbandonedLog(name, store.url, epochs))
-    return found
+            abandoned.append(AbandonedLog(name, store.url, epochs))
+    return abandoned
 
 
 def unflushed(state: State) -> tuple[int, ...]:

@@ -80,14 +80,14 @@ def refused_us(store: LogStore, target: str, after: int) -> dict[int, tuple[int,
 
 def listed(store: LogStore) -> list[RefusedRows]:
     """List what is kept, ascending by epoch."""
-    found = []
+    files = []
     for path in store.list(paths.REFUSED.folder):
         row, rows = paths.REFUSED_ROW.parse(path), paths.REFUSED.parse(path)
         if rows is not None:
-            found.append(
+            files.append(
                 RefusedRows(rows.epoch, rows.rows, path, row.target if row is not None else "")
             )
-    return found
+    return files
 
 
 def read_refused(backend: StateBackend, path: str) -> Iterator[pa.RecordBatch]:

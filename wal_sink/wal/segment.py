@@ -1,6 +1,6 @@
 """Writes, reads and checks segments: the rows of one task for one epoch, as a compressed Arrow IPC file.
 
-A small segment is no file of its own: its manifest holds its bytes, under the same size and digest (rule
+A small segment has no file of its own: its manifest holds its bytes, under the same size and digest (rule
 4).
 
 A segment of refused rows is an Arrow file like any other, with the reason of each row. The row is one of
@@ -124,11 +124,11 @@ def read_segment(
     segment of 4 MiB.
 
     :param start: the first row wanted, from 0. The batches before it are decoded and dropped.
-    :param stop: the row behind the last one wanted; None: all that there are.
+    :param stop: the row after the last one wanted; None: up to the end.
     :param read: called with how many bytes were verified, chunk by chunk.
     :param checked: its bytes, if the caller has checked them; None: read them.
     :raises FileNotFoundError: the segment is gone; before the first batch.
-    :raises CorruptLog: it is not what its task wrote, is no Arrow file, or has another number of rows.
+    :raises CorruptLog: it is not what its task wrote, not an Arrow file, or has another number of rows.
     """
     stop = ref.rows if stop is None else stop
     with _verified(backend, ref, read, checked) as source:
@@ -237,8 +237,8 @@ def measure(source: BinaryIO, read: Callable[[int], None] = lambda _size: None) 
     return size, sha256.hexdigest()
 
 
-def _refuse_other(found: tuple[int, str], ref: SegmentRef, log: str) -> None:
-    size, digest = found
+def _refuse_other(actual: tuple[int, str], ref: SegmentRef, log: str) -> None:
+    size, digest = actual
     if (size, digest) != (ref.bytes, ref.digest):
         raise CorruptLog(
             f"Segment {log}/{ref.path} {'' if ref.is_file else 'in its manifest '}has {size} bytes with"
@@ -286,8 +286,8 @@ def with_reasons(rows: pa.RecordBatch, texts: tuple[str, ...]) -> pa.RecordBatch
     :param texts: one for each of `TEXTS`, the same for all rows.
     """
     structs = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
-    why = [_repeated(text, rows.num_rows) for text in texts]
-    return pa.RecordBatch.from_arrays([structs, *why], names=[ROW, *TEXTS])
+    reasons = [_repeated(text, rows.num_rows) for text in texts]
+    return pa.RecordBatch.from_arrays([structs, *reasons], names=[ROW, *TEXTS])
 
 
 def rows_of(refused: pa.RecordBatch) -> pa.RecordBatch:

@@ -21,9 +21,9 @@ KEPT = 100
 """How many states stay."""
 
 _DELETED_AT_A_TIME = 20
-"""States are deleted by so many: one request instead of twenty."""
+"""How many states are deleted at a time: one request instead of twenty."""
 
-Change = Callable[[State | None], State | None]
+Change = Callable[[State], State | None]
 """A transition of `protocol.state` with its arguments: returns the next state, or None for no change."""
 
 
@@ -44,6 +44,17 @@ def newest(store: LogStore) -> State | None:
         if state is not None:
             return state
         # 100 changes since the listing have deleted it.
+
+
+def existing(store: LogStore) -> State:
+    """Read the newest state of a log that has had one.
+
+    :raises CorruptLog: it cannot be read, or is gone.
+    """
+    state = newest(store)
+    if state is None:
+        raise _lost(store)
+    return state
 
 
 def newest_number(store: LogStore) -> int:
@@ -82,28 +93,29 @@ def advance(store: LogStore, state: State | None, new: State) -> bool:
     return True
 
 
-def update(store: LogStore, change: Change, known: State | None = None) -> State | None:
+def update(store: LogStore, change: Change, known: State | None = None) -> State:
     """Change the log, however often another process is quicker; return the state that holds now.
 
     :param known: a state that was read a moment ago, from which the change is tried first.
+    :raises CorruptLog: the log has no state.
     :raises WalSinkError: `change` refuses.
     """
-    state = known or newest(store)
+    state = known or existing(store)
     while True:
         new = change(state)
         if new is None or advance(store, state, new):
             return new or state
-        state = newest(store)
+        state = existing(store)
 
 
 def _numbers(store: LogStore) -> list[int]:
-    found = (paths.STATE.parse(path) for path in store.list(paths.STATE.folder))
-    return sorted(number for number in found if number is not None)
+    numbers = (paths.STATE.parse(path) for path in store.list(paths.STATE.folder))
+    return sorted(number for number in numbers if number is not None)
 
 
 def _lost(store: LogStore) -> CorruptLog:
     return CorruptLog(
-        f"{store.url}/{paths.STATE.folder} is empty, and the log has manifests.",
+        f"{store.url}/{paths.STATE.folder} is empty: the log has lost its state.",
         f"Restore {store.url} from a copy: the folder as a whole, with the checkpoint of the same moment."
         " If there is no copy, start the query with a new checkpoint.",
     )
