@@ -93,15 +93,15 @@ def test_a_command_refuses_a_removed_option(tmp_path: Path, rows: dict[str, str]
 
 
 @pytest.mark.parametrize("row", removed.COMMANDS)
-def test_a_removed_command_exits_with_one_line(row: str) -> None:
+def test_removed_command_names_the_way_out(row: str) -> None:
     """Whatever else is given."""
     command, _, flag = row.partition(" ")
     shown = run(command, "/data/checkpoint", *([flag] if flag else []))
     assert shown.exit_code == 2
     assert shown.stdout == ""
-    (line,) = shown.stderr.splitlines()
-    assert f"`wal-sink {row}` no longer exists." in line
-    assert line.endswith(removed.COMMANDS[row])
+    what, remedy = shown.stderr.splitlines()
+    assert f"`wal-sink {row}` no longer exists." in what
+    assert remedy == f"  What to do: {removed.COMMANDS[row]}"
 
 
 def test_a_removed_flag_with_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

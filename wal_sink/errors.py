@@ -208,7 +208,7 @@ class LogFull(WalSinkError):
 
     The query has failed. Nothing is lost: Spark computes the epoch again.
 
-    What to do: Find out why the flush is behind: `wal-sink status CHECKPOINT`. Free space or raise
+    What to do: Find out why the flush lags: `wal-sink status CHECKPOINT`. Free space or raise
     `wal.maxBytes`, and start the query again.
     """
 
@@ -255,7 +255,7 @@ class AlreadyPublished(WalSinkError):
 class WrongOwner(WalSinkError):
     """The checkpoint, the log and the ledger row do not belong together (rule `identity`).
 
-    `wal.location` was changed, or a checkpoint was copied, moved, or deleted and made anew. Nothing was
+    `wal.location` was changed, or a checkpoint was copied, moved, or deleted and made again. Nothing was
     written.
 
     What to do: Set the option back. Start a copy with a new checkpoint. After a move: `wal-sink adopt
@@ -397,8 +397,8 @@ class LedgerBehindLog(WalSinkError):
 
 def by_name(kind: str) -> type[WalSinkError]:
     """Return the class of an error by its name; `WalSinkError` where there is none of this name."""
-    found = globals().get(kind)
-    return found if isinstance(found, type) and issubclass(found, WalSinkError) else WalSinkError
+    named = globals().get(kind)
+    return named if isinstance(named, type) and issubclass(named, WalSinkError) else WalSinkError
 
 
 REPORT_IT = "This is a bug in wal_sink or a change in Spark; please report it."
@@ -406,7 +406,7 @@ ADOPT = "`wal-sink adopt CHECKPOINT`"
 
 
 def restore_or_give_up(epoch: int | None) -> str:
-    """Say what to do about a manifest or a segment that cannot be used."""
+    """Return what to do about a manifest or a segment that cannot be used."""
     number = "EPOCH" if epoch is None else str(epoch)
     return (
         f"Restore the file from a copy of the log. If there is none, give the epoch up: `wal-sink give-up"
@@ -417,7 +417,7 @@ def restore_or_give_up(epoch: int | None) -> str:
 
 
 def while_refused(epoch: int) -> str:
-    """Say what else to do while a target refuses rows; the target names the repair."""
+    """Return what else to do while a target refuses rows; the target names the repair."""
     return (
         "The flush then goes on by itself. To keep such rows in files, and go on without them, set"
         " onInvalidRow=quarantine. To go on without the epoch: `wal-sink give-up CHECKPOINT"
@@ -426,7 +426,7 @@ def while_refused(epoch: int) -> str:
 
 
 def abandoned_log(log: str, epochs: Sequence[int]) -> str:
-    """Say what to do about the log of a checkpoint that was deleted.
+    """Return what to do about the log of a checkpoint that was deleted.
 
     :param epochs: those that are published in it and not flushed.
     """
@@ -442,7 +442,7 @@ def abandoned_log(log: str, epochs: Sequence[int]) -> str:
 
 
 def flush_published(log: str, last: int) -> str:
-    """Say how to flush a log whose checkpoint was deleted, up to the last epoch that it has."""
+    """Return how to flush a log whose checkpoint was deleted, up to the last epoch that it has."""
     return (
         f"{stand_in(log, str(last))} Only the deleted checkpoint knew whether Spark had kept epoch {last}:"
         " if not, name the epoch before it."
@@ -450,7 +450,7 @@ def flush_published(log: str, last: int) -> str:
 
 
 def stand_in(log: str, last: str) -> str:
-    """Say how to flush a log whose checkpoint was deleted: by a checkpoint that stands in for it.
+    """Return how to flush a log whose checkpoint was deleted: by a checkpoint that stands in for it.
 
     :param last: the last epoch that Spark had kept.
     """
@@ -464,7 +464,7 @@ def stand_in(log: str, last: str) -> str:
 
 
 def open_to_others(log: str) -> str:
-    """Say that a log in a local folder can be read by every user of the host, and how to close it."""
+    """Return that every user of the host can read a log in a local folder, and how to close it."""
     folder = log.removeprefix("file://")
     return (
         f"every user of this host can get into {log}, which holds rows. What is written from now on belongs"

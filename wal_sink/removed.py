@@ -55,17 +55,17 @@ COMMANDS: dict[str, str] = {
 """Way out by command, or by command and flag: `quarantine --retry`."""
 
 
-def refuse_removed(given: Mapping[str, str], known: Collection[str] = ()) -> None:
+def refuse_removed(options: Mapping[str, str], known: Collection[str] = ()) -> None:
     """Refuse an option that no longer exists, or a value that an option no longer takes.
 
-    :param given: options as a user writes them, by name.
+    :param options: options as a user writes them, by name.
     :param known: those of them that exist, of which only the values are compared.
     :raises OptionError: names the way out.
     """
     for row, instead in OPTIONS.items():
         name, is_value, value = row.partition("=")
         pattern = re.compile(re.escape(name).replace("<name>", "[^.]+") + r"(\..*)?", re.IGNORECASE)
-        for option, written in given.items():
+        for option, written in options.items():
             if not pattern.fullmatch(option):
                 continue
             if is_value and written.strip().lower() == value.lower():
@@ -75,7 +75,7 @@ def refuse_removed(given: Mapping[str, str], known: Collection[str] = ()) -> Non
 
 
 def removed_command(command: str, arguments: Sequence[str] = ()) -> OptionError | None:
-    """Return the error, in one line, of a command or a flag that no longer exists; None: neither is removed.
+    """Return the error of a command or a flag that no longer exists; None: neither is removed.
 
     :param arguments: what follows the command.
     """
@@ -83,5 +83,5 @@ def removed_command(command: str, arguments: Sequence[str] = ()) -> OptionError 
     for row, instead in COMMANDS.items():
         name, _, flag = row.partition(" ")
         if name == command and (not flag or flag in flags):
-            return OptionError(f"`wal-sink {row}` no longer exists. {instead}")
+            return OptionError(f"`wal-sink {row}` no longer exists.", instead)
     return None

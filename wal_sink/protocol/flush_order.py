@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import LedgerRow
-from wal_sink.model.state import EpochManifest, Predecessor, State, Target
+from wal_sink.model.state import EpochManifest, Predecessor, State, TargetState
 from wal_sink.protocol.refusals import (
-    behind,
     broken_chain,
     diverged,
+    lacks_epochs,
     missing_manifest,
     refuse_other_log,
     went_back_apart,
@@ -82,7 +82,7 @@ def decide(
     a restored checkpoint may have taken an epoch back, and Spark then completes it again first.
 
     A target that `open` has added may have a row of long ago: for it alone the row is lifted to the epoch
-    before its first one. A row behind the first epoch of a whole log is an error: in the log that was lost
+    before its first one. A row that lags the first epoch of a whole log is an error: in the log that was lost
     there may be epochs that the target lacks.
 
     :param row: as it was read after the state, or see `may_keep`; None if the target has none.
@@ -96,22 +96,22 @@ def decide(
     target = state.target(name)
     if target is None or target.given_up:
         return Decision(Step.WAIT)
-    mark, before = target.mark, target.first - 1
-    start = LedgerRow(state.query_id, state.log_id, before, mark.digest)
+    mark, start_epoch = target.mark, target.first - 1
+    start = LedgerRow(state.query_id, state.log_id, start_epoch, mark.digest)
     if row is None:
-        if mark.epoch == before:
+        if mark.epoch == start_epoch:
             return Decision(Step.SET_ROW, start)
-        raise behind(state, target, "has no ledger row any more")
+        raise lacks_epochs(state, target, "has no ledger row any more")
     refuse_other_log(state, target, row)
     if row.epoch > mark.epoch:
         return Decision(Step.MARK, row)
-    if row.epoch < before:
-        if mark.epoch == before and target.first > state.first:
-            lacks = (
-                f"Target {name} lacks epochs {row.epoch + 1} to {before}: it was no target then."
-            )
+    if row.epoch < start_epoch:
+        if mark.epoch == start_epoch and target.first > state.first:
+            lacks = f"Target {name} lacks epochs {row.epoch + 1} to {start_epoch}: it was no target then."
             return Decision(Step.SET_ROW, start, warning=lacks)
-        raise behind(state, target, f"has epoch {row.epoch}, and this log begins after {before}")
+        raise lacks_epochs(
+            state, target, f"has epoch {row.epoch}, and this log begins after {start_epoch}"
+        )
     if row.epoch < mark.epoch:
         if not heals:
             raise went_back_apart(state, target, row)
@@ -122,7 +122,7 @@ def decide(
 
 
 def _take(
-    state: State, target: Target, final: int, committed: int, chain: Chain, most: int
+    state: State, target: TargetState, final: int, committed: int, chain: Chain, most: int
 ) -> Decision:
     """Return the epochs after the mark that are written at once; one that was given up is skipped alone."""
     epoch = target.mark.epoch + 1
@@ -194,14 +194,14 @@ def claim_sending(row: LedgerRow) -> LedgerRow:
     if row.sending == SENDINGS:
         raise TargetRefused(
             f"Epoch {row.epoch + 1} was sent {SENDINGS} times, and no sending came to its end. It has no more"
-            " write timestamps, and rows of a list that is not frozen must not be sent twice with one",
+            " write timestamps, and rows of a list that is not frozen must not be sent twice with one.",
             f"Repair what stops the flush, and give the epoch up: `wal-sink give-up CHECKPOINT --epoch"
             f" {row.epoch + 1}`. Its rows stay in the log.",
         )
     return row._replace(sending=row.sending + 1)
 
 
-def compared(state: State, target: Target, row: LedgerRow, chain: Chain) -> Predecessor:
+def compared(state: State, target: TargetState, row: LedgerRow, chain: Chain) -> Predecessor:
     """Return the epoch of a ledger row as the chain names it.
 
     :raises WrongOwner: the row is of another log.

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from wal_sink.errors import Diverged, Fenced, LedgerBehindLog, MissingManifest, WrongOwner
 from wal_sink.model.ledger import LedgerRow
-from wal_sink.model.state import State, Target
+from wal_sink.model.state import State, TargetState
 
 
-def refuse_other_log(state: State, target: Target, row: LedgerRow) -> None:
+def refuse_other_log(state: State, target: TargetState, row: LedgerRow) -> None:
     """Raise `WrongOwner` if a ledger row is of another log."""
     if (row.query_id, row.log_id) == (state.query_id, state.log_id):
         return
     raise WrongOwner(
         f"The ledger row of target {target.name} is of log {row.log_id}, and this is log {state.log_id}:"
-        " another copy of the query writes there, or the log is a new one",
+        " another copy of the query writes there, or the log is a new one.",
         "Start a copy with a new checkpoint. If only this query owns the table: `wal-sink adopt CHECKPOINT`.",
     )
 
@@ -24,12 +24,12 @@ def refuse_completed(state: State, epoch: int, committed: int) -> None:
         raise fenced(state, epoch, f"Spark has completed epoch {committed}")
 
 
-def fenced(state: State, epoch: int, why: str = "") -> Fenced:
+def fenced(state: State, epoch: int, reason: str = "") -> Fenced:
     """Return the error of a run that may not publish."""
     run = (state.run.run_id if state.run is not None else "") or "none"
     return Fenced(
-        f"Epoch {epoch} is not published: {why or f'the run that may publish is {run}'}. Another run of the"
-        " query was quicker",
+        f"Epoch {epoch} is not published: {reason or f'the run that may publish is {run}'}. Another run of"
+        " the query was quicker.",
         "Find out why two drivers run on one checkpoint, and see that one goes on.",
     )
 
@@ -38,25 +38,25 @@ def missing_manifest(state: State, epoch: int) -> MissingManifest:
     """Return the error of a manifest that is not there."""
     return MissingManifest(
         f"Epoch {epoch} has no manifest in the log, whose newest epoch is {state.last.epoch}. Its rows would"
-        " be skipped",
+        " be skipped.",
         "Restore the folder manifests/ from a copy of the log. If there is none:"
         f" `wal-sink give-up CHECKPOINT --epoch {epoch}`.",
     )
 
 
-def behind(state: State, target: Target, why: str) -> LedgerBehindLog:
+def lacks_epochs(state: State, target: TargetState, problem: str) -> LedgerBehindLog:
     """Return the error of a target that lacks epochs which the log may not have."""
     lowest = max(state.trimmed, target.first - 1)
     return LedgerBehindLog(
-        f"Target {target.name} {why}; the log has flushed epoch {target.mark.epoch}, and still has the epochs"
-        f" after {state.trimmed}. Earlier rows may be missing in the target",
+        f"Target {target.name} {problem}; the log has flushed epoch {target.mark.epoch}, and still has the"
+        f" epochs after {state.trimmed}. Earlier rows may be missing in the target.",
         "Restore a newer copy of the target. Or name the last epoch that it has, if that is one from"
         f" {lowest} on: `wal-sink set-mark CHECKPOINT --to {lowest} --target {target.name}` accepts what is"
         " missing, and brings the later epochs again.",
     )
 
 
-def broken_chain(state: State, target: Target, first: int, missing: int) -> MissingManifest:
+def broken_chain(state: State, target: TargetState, first: int, missing: int) -> MissingManifest:
     """Return the error of pending epochs that no manifest names: that of a later epoch is gone or damaged.
 
     :param first: the first of them.
@@ -64,24 +64,24 @@ def broken_chain(state: State, target: Target, first: int, missing: int) -> Miss
     """
     return MissingManifest(
         f"The manifest of epoch {missing} is gone or damaged, and it names the epoch before. So epochs"
-        f" {first} to {missing} cannot be flushed; the newest epoch of the log is {state.last.epoch}",
+        f" {first} to {missing} cannot be flushed; the newest epoch of the log is {state.last.epoch}.",
         "Restore the folder manifests/ from a copy of the log. If there is none, go on after them: `wal-sink"
         f" set-mark CHECKPOINT --to {missing} --target {target.name}`. The target then lacks their rows.",
     )
 
 
-def diverged(state: State, target: Target, row: LedgerRow) -> Diverged:
+def diverged(state: State, target: TargetState, row: LedgerRow) -> Diverged:
     """Return the error of a ledger row that no epoch of this log has made."""
     return Diverged(
         f"Target {target.name} has epoch {row.epoch} from another history: its digest is {row.digest}, and"
-        f" the log, whose newest epoch is {state.last.epoch}, has another one",
+        f" the log, whose newest epoch is {state.last.epoch}, has another one.",
         "Log and checkpoint were restored without the target, or two copies of them ran. Decide which"
         " history is right: restore the target, or run"
         f" `wal-sink set-mark CHECKPOINT --to EPOCH --target {target.name}`.",
     )
 
 
-def went_back_apart(state: State, target: Target, row: LedgerRow) -> LedgerBehindLog:
+def went_back_apart(state: State, target: TargetState, row: LedgerRow) -> LedgerBehindLog:
     """Return the error of a target whose rows and ledger row need not go back together."""
     return LedgerBehindLog(
         f"Target {target.name} went back from epoch {target.mark.epoch} to epoch {row.epoch}. Its rows and"

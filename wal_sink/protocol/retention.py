@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wal_sink.model.state import Flushed, Mark, State
+from wal_sink.model.state import EarlierMark, Mark, State
 
 EARLIER = 16
 """How many earlier marks a target keeps."""
@@ -16,14 +16,14 @@ class Retention(NamedTuple):
     us: int
     bytes: int
 
-    def is_over(self, flushed: Flushed, now_us: int, flushed_bytes: int) -> bool:
+    def is_over(self, flushed: EarlierMark, now_us: int, flushed_bytes: int) -> bool:
         """Return True if an epoch, and all before it, may be deleted.
 
         :param flushed_bytes: running sum up to the target's mark.
         """
         return now_us - flushed.at_us >= self.us or flushed_bytes - flushed.bytes >= self.bytes
 
-    def is_apart(self, former: Flushed, later: Flushed) -> bool:
+    def is_apart(self, former: EarlierMark, later: EarlierMark) -> bool:
         """Return True if two marks are so far apart that both are worth to be kept.
 
         Of those that are not over, age / `us` and bytes / `bytes` are both below 1, so the sum is below 2.
@@ -35,7 +35,7 @@ class Retention(NamedTuple):
 
 def earlier_marks(
     former: Mark, size: int, retention: Retention, now_us: int
-) -> tuple[Flushed, ...]:
+) -> tuple[EarlierMark, ...]:
     """Return the earlier marks of a target whose mark moves.
 
     One with a time of the future goes: the clock of another host was ahead. Then a trim comes later.
@@ -70,6 +70,6 @@ def next_trim_us(state: State, retention: Retention) -> int | None:
     return max(due, default=None)
 
 
-def _marks(mark: Mark) -> tuple[Flushed, ...]:
+def _marks(mark: Mark) -> tuple[EarlierMark, ...]:
     """Return the earlier marks of a target, and the one that it has."""
-    return (*mark.earlier, Flushed(epoch=mark.epoch, at_us=mark.at_us, bytes=mark.sums.bytes))
+    return (*mark.earlier, EarlierMark(epoch=mark.epoch, at_us=mark.at_us, bytes=mark.sums.bytes))

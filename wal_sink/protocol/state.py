@@ -43,10 +43,10 @@ from wal_sink.model.state import (
     Run,
     State,
     Sums,
-    Target,
+    TargetState,
 )
 from wal_sink.protocol.flush_order import Chain, compared
-from wal_sink.protocol.refusals import behind, fenced, missing_manifest, refuse_completed
+from wal_sink.protocol.refusals import fenced, lacks_epochs, missing_manifest, refuse_completed
 from wal_sink.protocol.retention import Retention, earlier_marks, trimmable
 
 OPENED = 32
@@ -88,7 +88,7 @@ def create(opening: Opening, log_id: str, committed: int, actor: Actor) -> State
     last = _unpublished(committed)
     return State(
         number=1,
-        changed=Change(by=actor.by, at_us=actor.now_us, why="create"),
+        changed=Change(by=actor.by, at_us=actor.now_us, reason="create"),
         query_id=opening.query_id,
         log_id=log_id,
         checkpoint=opening.checkpoint,
@@ -169,7 +169,7 @@ def predecessor_for(
     if epoch < last.epoch or committed < epoch - 1:
         raise Diverged(
             f"Spark computes epoch {epoch} after epoch {committed}, and the log has epoch {last.epoch}:"
-            " the checkpoint was set back by more than its newest epoch, so two histories have that number",
+            " the checkpoint was set back by more than its newest epoch, so two histories have that number.",
             "Restore the newer checkpoint, or start the query with a new one.",
         )
     if epoch == last.epoch + 1:
@@ -180,7 +180,7 @@ def predecessor_for(
         return None
     raise Diverged(
         f"Epoch {epoch} is final in the log, and Spark computes it again from other source offsets: the"
-        " checkpoint was set back",
+        " checkpoint was set back.",
         "Restore the newer checkpoint, or start the query with a new one.",
     )
 
@@ -232,7 +232,7 @@ def publish(
         return None
     if manifest.manifest == last.manifest:
         raise AlreadyPublished(
-            f"Epoch {epoch} was published before, by the same run and with other rows. Its first rows stay",
+            f"Epoch {epoch} was published before, by the same run and with other rows. Its first rows stay.",
             "With batch_writer, combine the rows by `df.union(...)` and write once for each batch.",
         )
     sums = manifest.sums
@@ -249,7 +249,7 @@ def publish(
         )
     if not has_space(state, predecessor, max_bytes):
         raise LogFull(
-            f"Epoch {epoch} is not published: the log has {max_bytes:,} bytes or more that are not flushed",
+            f"Epoch {epoch} is not published: the log has {max_bytes:,} bytes or more that are not flushed.",
             "Find out why the flush lags: `wal-sink status CHECKPOINT`. Or raise wal.maxBytes.",
         )
     return _next(
@@ -320,7 +320,7 @@ def went_back(state: State, name: str, row: LedgerRow, chain: Chain, actor: Acto
     """
     target = live_target(state, name)
     if row.epoch < state.trimmed:
-        raise behind(
+        raise lacks_epochs(
             state,
             target,
             f"went back to epoch {row.epoch}, and the log begins after {state.trimmed}",
@@ -336,7 +336,7 @@ def went_back(state: State, name: str, row: LedgerRow, chain: Chain, actor: Acto
 
 
 def trim(state: State, retention: Retention, actor: Actor) -> State | None:
-    """Say in the state up to where may be deleted, before anything is. None: nothing new.
+    """Record in the state up to which epoch may be deleted, before anything is. None: nothing new.
 
     Only then are objects deleted, from the oldest epoch on. A flusher that pauses while it deletes deletes
     what no `went_back` can need: that one compares with `trimmed`.
@@ -393,7 +393,7 @@ def give_up_epoch(state: State, name: str, epoch: int, actor: Actor) -> State | 
     if epoch != target.mark.epoch + 1 or epoch > state.settled:
         raise OptionError(
             f"Epoch {epoch} cannot be given up for target {name}: the target has epoch {target.mark.epoch},"
-            f" and epoch {state.settled} is the last one that is final",
+            f" and epoch {state.settled} is the last one that is final.",
             f"Only the next epoch can be given up: {target.mark.epoch + 1}, once Spark has completed it.",
         )
     return _next(state, actor, f"give up {epoch} for {name}", given_up=(*state.given_up, item))
@@ -466,7 +466,7 @@ def adopted_row(state: State, row: LedgerRow) -> LedgerRow:
     """Return the ledger row of a target that the log adopts; it moves from what was read.
 
     The row keeps its epoch and digest: if they are not of this log, the flush says so. A row right before the
-    first epoch gets the digest that the log has there, which is none: a new log behind an old row.
+    first epoch gets the digest that the log has there, which is none: a new log after an old row.
     """
     digest = "" if row.epoch == state.first - 1 else row.digest
     return row._replace(query_id=state.query_id, log_id=state.log_id, digest=digest)
@@ -481,7 +481,7 @@ def refuse_other_place(state: State, query_id: str, checkpoint: str) -> None:
         return
     raise WrongOwner(
         f"The log belongs to query {state.query_id} at {state.checkpoint}, and this is query {query_id} at"
-        f" {checkpoint}. Two copies would write the same epochs with other rows",
+        f" {checkpoint}. Two copies would write the same epochs with other rows.",
         "A copy starts with a new checkpoint. If checkpoint and log were moved, and nothing runs at the"
         " former place: `wal-sink adopt CHECKPOINT`.",
     )
@@ -490,9 +490,9 @@ def refuse_other_place(state: State, query_id: str, checkpoint: str) -> None:
 # --- what several transitions need ---------------------------------------------------------------
 
 
-def _next(state: State, actor: Actor, why: str, **changes: Any) -> State:
+def _next(state: State, actor: Actor, reason: str, **changes: Any) -> State:
     """Return the next state, with some fields changed."""
-    changed = Change(by=actor.by, at_us=actor.now_us, why=why)
+    changed = Change(by=actor.by, at_us=actor.now_us, reason=reason)
     return msgspec.structs.replace(state, number=state.number + 1, changed=changed, **changes)
 
 
@@ -510,19 +510,19 @@ def _unpublished(epoch: int) -> EpochManifest:
     )
 
 
-def _added(name: str, last: EpochManifest, now_us: int) -> Target:
+def _added(name: str, last: EpochManifest, now_us: int) -> TargetState:
     """Return a target that starts after the newest epoch."""
     at_last = Mark(epoch=last.epoch, digest=last.digest, sums=last.sums, at_us=now_us)
-    return Target(name=name, first=last.epoch + 1, mark=at_last)
+    return TargetState(name=name, first=last.epoch + 1, mark=at_last)
 
 
-def _targets(state: State, names: tuple[str, ...], now_us: int) -> tuple[Target, ...]:
+def _targets(state: State, names: tuple[str, ...], now_us: int) -> tuple[TargetState, ...]:
     """Return the targets of a run that opens."""
     last = state.last
     if set(names) == {target.name for target in state.targets}:
         if not state.live:
             raise OptionError(
-                f"Every target of the query was given up: {', '.join(names)}. Its rows would go nowhere",
+                f"Every target of the query was given up: {', '.join(names)}. Its rows would go nowhere.",
                 "Start the query with a new checkpoint.",
             )
         return state.targets
@@ -531,7 +531,7 @@ def _targets(state: State, names: tuple[str, ...], now_us: int) -> tuple[Target,
         former = ", ".join(target.name for target in state.targets)
         raise OptionError(
             f"The query has other targets than the log, which has {former}. Epoch {last.epoch} is not in"
-            f" {', '.join(lacking) or 'every target'} yet, and would be lost",
+            f" {', '.join(lacking) or 'every target'} yet, and would be lost.",
             f"Start once with the former targets, {former}, until `wal-sink status CHECKPOINT` shows no lag;"
             " then start with the new ones. A target that is dead:"
             " `wal-sink give-up CHECKPOINT --target NAME`.",
@@ -539,13 +539,13 @@ def _targets(state: State, names: tuple[str, ...], now_us: int) -> tuple[Target,
     return tuple(state.target(name) or _added(name, last, now_us) for name in names)
 
 
-def _with(state: State, target: Target, **changes: Any) -> tuple[Target, ...]:
+def _with(state: State, target: TargetState, **changes: Any) -> tuple[TargetState, ...]:
     """Return all targets, one of them changed."""
     new = msgspec.structs.replace(target, **changes)
     return tuple(new if other.name == target.name else other for other in state.targets)
 
 
-def named_target(state: State, name: str) -> Target:
+def named_target(state: State, name: str) -> TargetState:
     """Return a target of the log by its name.
 
     :raises OptionError: the log has none of this name.
@@ -557,7 +557,7 @@ def named_target(state: State, name: str) -> Target:
     return target
 
 
-def live_target(state: State, name: str) -> Target:
+def live_target(state: State, name: str) -> TargetState:
     """Return a target of the log that gets epochs.
 
     :raises OptionError: the log has none of this name, or an operator has given it up.

@@ -1,0 +1,100 @@
+"""Every error of the product, as its text is written: whole sentences, and a remedy.
+
+The texts are read from the code, with a sample value in each place. A text that is made elsewhere counts as
+that sample.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from wal_sink import errors
+
+PACKAGE = Path(errors.__file__).parent
+OTHERS = ("targets", "testing", "demo")
+"""Folders whose errors are not checked here."""
+
+KINDS = {
+    name
+    for name, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, errors.WalSinkError)
+}
+SAMPLE = "Sample"
+"""Stands for each value, and for each text that is made elsewhere."""
+
+
+class Raised(NamedTuple):
+    """An error that is made in the code."""
+
+    place: str
+    what: tuple[str, ...]
+    remedy: tuple[str, ...]
+    """Each text that the call may have; none: no remedy."""
+
+
+def raised() -> Iterator[Raised]:
+    """Yield every error that the code makes with a text of its own."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        place = path.relative_to(PACKAGE)
+        if place.parts[0] in OTHERS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not node.args or _name(node.func) not in KINDS:
+                continue
+            if not isinstance(node.args[0], ast.Starred):
+                what, *others = (tuple(texts(argument)) for argument in node.args)
+                yield Raised(f"{place}:{node.lineno}", what, others[0] if others else ())
+
+
+def _name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def texts(node: ast.expr) -> list[str]:
+    """Return what an expression may be, with the sample for each value in it."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return [text]
+        case ast.FormattedValue(value=value):
+            return texts(value)
+        case ast.JoinedStr(values=values):
+            return ["".join(parts) for parts in product(*map(texts, values))]
+        case ast.BinOp(op=ast.Add(), left=left, right=right):
+            return ["".join(parts) for parts in product(texts(left), texts(right))]
+        case ast.IfExp(body=body, orelse=orelse):
+            return texts(body) + texts(orelse)
+    return [SAMPLE]
+
+
+def complaints(text: str) -> Iterator[str]:
+    """Yield what keeps a text from being whole sentences; lines of code may follow them."""
+    sentences = text.partition("\n")[0]
+    if not sentences[:1].isupper() and sentences[:1] not in {"`", "-"}:
+        yield f"no capital: {text}"
+    if not sentences.endswith((".", ":", SAMPLE)):
+        yield f"no full stop: {text}"
+    if "  " in sentences or not text.strip():
+        yield f"a double space, or nothing: {text}"
+
+
+@pytest.mark.parametrize("error", list(raised()), ids=lambda error: error.place)
+def test_error_is_whole_sentences_with_a_remedy(error: Raised) -> None:
+    assert error.remedy, "say what to do"
+    assert [line for text in (*error.what, *error.remedy) for line in complaints(text)] == []
+
+
+def test_many_errors_are_read() -> None:
+    """The search meets those of each package."""
+    assert len(list(raised())) > 150
+
+
+@pytest.mark.parametrize("text", ["gone", "It is gone", "It is  gone.", ""])
+def test_text_that_is_no_sentence_is_refused(text: str) -> None:
+    assert list(complaints(text))
