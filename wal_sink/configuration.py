@@ -70,7 +70,7 @@ class Configuration(NamedTuple):
 
     @property
     def several(self) -> bool:
-        """True if the query names its targets by option `targets`, be it one."""
+        """True if the query names its targets by option `targets`, even a single one."""
         return bool(self.destinations[0].prefix)
 
     @property
@@ -101,7 +101,7 @@ class Configuration(NamedTuple):
             raise OptionError(
                 f"{what} Of two drivers the older one can overwrite what the newer one has written, and rows"
                 " would come twice.",
-                f"{remedy} Or see to it that a driver has ended, and each request of it, before the next one"
+                f"{remedy} Or make sure that a driver has ended, and each request of it, before the next one"
                 ' starts: then add .option("checkpoint.oneDriver", "true").',
             )
 
@@ -120,20 +120,22 @@ class Configuration(NamedTuple):
         """The options without secrets, as the state of the log records them."""
         of_sink = public(self.sink)
         if self.several:
-            of_sink["targets"] = ",".join(each.name for each in self.destinations)
+            of_sink["targets"] = ",".join(destination.name for destination in self.destinations)
             del of_sink["target"]
-        return of_sink | {k: v for each in self.destinations for k, v in each.public.items()}
+        return of_sink | {
+            k: v for destination in self.destinations for k, v in destination.public.items()
+        }
 
     def _descriptions(self) -> dict[str, str]:
         """Return what each target says of itself, under its name where there are several."""
         return {
-            qualified(each.prefix, heading): text
-            for each in self.destinations
-            for heading, text in each.target.description.items()
+            qualified(destination.prefix, heading): text
+            for destination in self.destinations
+            for heading, text in destination.target.description.items()
         }
 
     def in_force(self, log: str) -> dict[str, str]:
-        """Say what they mean, by heading; without secrets.
+        """Return what the options mean, by heading; without secrets.
 
         :param log: URL of the query's log.
         """
@@ -166,20 +168,20 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
     :param folder: against which a relative `wal.location` counts; None for the current one.
     :raises OptionError: an option is missing, unknown, or does not fit.
     """
-    given = lowered(raw)
-    if given.get("targets", "").strip():
+    options = lowered(raw)
+    if options.get("targets", "").strip():
         destinations = several(raw)
     else:
-        kind = given.get("target", "cassandra")
+        kind = options.get("target", "cassandra")
         target = target_type(kind)
-        refuse_undeclared(given, target.name, target.options_type)
+        refuse_undeclared(options, target.name, target.options_type)
         refuse_others(raw, target.options_type)
         refuse_unknown(raw, names(SinkOptions, target.options_type), is_installed)
         parsed = parse(raw, target.options_type)
         destinations = (Destination(target.name, "", kind, parsed, target(parsed)),)
     sink = parse(raw, SinkOptions)
     location = locate(sink.checkpoint, sink.wal_location, folder, *storage_options(sink))
-    return Configuration(sink, destinations, location, given.get("path", ""))
+    return Configuration(sink, destinations, location, options.get("path", ""))
 
 
 def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
@@ -187,11 +189,11 @@ def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
 
     :raises OptionError: one cannot be a name, or comes twice.
     """
-    found = tuple(
+    listed = tuple(
         name.strip().lower() for name in lowered(raw).get("targets", "").split(",") if name.strip()
     )
     taken = {name.partition(".")[0].lower() for name in names(SinkOptions) if "." in name}
-    for name in found:
+    for name in listed:
         if not re.fullmatch(paths.TARGET_NAME, name):
             raise OptionError(
                 f"Option targets names {name!r}, which cannot be a name.",
@@ -202,11 +204,11 @@ def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
                 f"Option targets names {name}, with which other options begin.",
                 f"Choose another name, such as to_{name}, and begin its options with that.",
             )
-        if found.count(name) > 1:
+        if listed.count(name) > 1:
             raise OptionError(
                 f"Option targets names {name} twice.", "Give each target its own name."
             )
-    return found
+    return listed
 
 
 def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
@@ -220,14 +222,14 @@ def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     known = [name for name in names(SinkOptions) if name != "target"]
     _refuse_unnamed(shared, known, own)
     refuse_removed({key: value for key, value in raw.items() if key not in shared})
-    found = tuple(_destination(name, own[name]) for name in listed)
-    for one, other in itertools.combinations(found, 2):
+    destinations = tuple(_destination(name, own[name]) for name in listed)
+    for one, other in itertools.combinations(destinations, 2):
         if same := _tables(one) & _tables(other) if _place(one) == _place(other) else set():
             raise OptionError(
                 f"Targets {one.name} and {other.name} are the same table, {', '.join(sorted(same))}.",
                 "Each row would be written there twice. Leave one of them out.",
             )
-    return found
+    return destinations
 
 
 def _refuse_unnamed(
@@ -243,8 +245,8 @@ def _refuse_unnamed(
         if key.lower() not in {name.lower() for name in SPARK_OPTIONS}:
             meant = [
                 f"{name}.{option}"
-                for name, given in own.items()
-                for option in _options_of_kind(given)
+                for name, own_options in own.items()
+                for option in _options_of_kind(own_options)
                 if option.lower() == key.lower()
             ]
             raise OptionError(
@@ -256,9 +258,9 @@ def _refuse_unnamed(
     refuse_unknown(shared, [*known, *(f"{name}.target" for name in own)])
 
 
-def _options_of_kind(given: Mapping[str, str]) -> Collection[str]:
+def _options_of_kind(options: Mapping[str, str]) -> Collection[str]:
     """Return what one of several targets has for options, as far as its kind is known."""
-    kind = lowered(given).get("target", "").strip()
+    kind = lowered(options).get("target", "").strip()
     return (
         "target",
         *(names(target_type(kind).options_type) if is_installed(kind) else ()),
@@ -318,14 +320,14 @@ def _json_object(option: str, text: str) -> dict[str, object] | None:
     if not text.strip():
         return None
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         # Shows neither the text nor json's error, which holds it: there are keys in it.
         raise OptionError(
             f"Option {option} is not a JSON object.",
             f'Write it as {option}={{"endpoint_url": "…", "key": "…"}}, names and texts in double'
             " quotes.",
         )
-    return found
+    return parsed

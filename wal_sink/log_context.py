@@ -46,7 +46,7 @@ def log_epoch(epoch: int | None) -> None:
         _EPOCH.set(epoch)
 
 
-class Seldom:
+class OncePerMinute:
     """Lets one message of each kind through a minute, while what it says lasts.
 
     :param now_s: seconds, never backwards.
@@ -57,7 +57,7 @@ class Seldom:
         self._said_s: dict[str, float] = {}
 
     def is_due(self, kind: str = "") -> bool:
-        """Whether to say it now; then it counts as said."""
+        """Return True if the message is due; then it counts as logged."""
         now_s = self._now_s()
         if now_s - self._said_s.get(kind, float("-inf")) < _EVERY_S:
             return False
@@ -69,7 +69,7 @@ class _Placed(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Say what the record is about, where that is known."""
+        """Add what the record is about, where that is known."""
         query_id, target, epoch = _QUERY.get(), _TARGET.get(), _EPOCH.get()
         if not query_id:
             return msg, kwargs

@@ -46,7 +46,7 @@ class Declared(NamedTuple):
 
     @property
     def required(self) -> bool:
-        """Whether it has to be given."""
+        """True if it has to be given."""
         return self.default is msgspec.NODEFAULT
 
     @property
@@ -78,8 +78,10 @@ def _declared(field: msgspec.structs.FieldInfo) -> Declared:
         return type_.type if isinstance(type_, msgspec.inspect.Metadata) else type_
 
     info = msgspec.inspect.type_info(field.type)
-    found = bare(info)
-    several = found.types if isinstance(found, msgspec.inspect.UnionType) else (found,)
+    annotation = bare(info)
+    several = (
+        annotation.types if isinstance(annotation, msgspec.inspect.UnionType) else (annotation,)
+    )
     types = tuple(map(bare, several))
     literals = [kind.values for kind in types if isinstance(kind, msgspec.inspect.LiteralType)]
     extra = getattr(info, "extra", None) or {}
@@ -131,8 +133,8 @@ def secret_parameter(url: str) -> str:
 def connecting(struct: type[Options]) -> list[str]:
     """Return the options that say where a connection goes, and who connects, as a user writes them."""
     return [
-        f"{each.name} (or {each.environment})" if each.environment else each.name
-        for each in (
+        f"{mark.name} (or {mark.environment})" if mark.environment else mark.name
+        for mark in (
             _entry(option)
             for option in fields(struct)
             if option.extra.keys() & {"connects", "environment"}
@@ -285,8 +287,8 @@ def fields(struct: type[Options]) -> tuple[Declared, ...]:
 
     Cached: to find them takes milliseconds, and a worker asks for them every epoch.
     """
-    found = map(_declared, msgspec.structs.fields(struct))
-    return tuple(sorted(found, key=lambda option: not option.required))
+    declared = map(_declared, msgspec.structs.fields(struct))
+    return tuple(sorted(declared, key=lambda option: not option.required))
 
 
 def names(*declared: type[Options]) -> list[str]:
@@ -333,19 +335,19 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
     mine: dict[str, str | dict[str, str]] = {}
     declared = names(struct)
     for key, value in raw.items():
-        if (found := named(key, declared)) is None:
+        if (name := named(key, declared)) is None:
             continue
-        if found.column:
-            columns = mine.setdefault(found.option, {})
+        if name.column:
+            columns = mine.setdefault(name.option, {})
             assert isinstance(columns, dict)
-            columns[found.column] = value
+            columns[name.column] = value
         else:
-            mine[found.option] = value
+            mine[name.option] = value
     for option in fields(struct):
-        given = mine.get(option.name)
-        if isinstance(given, str):
-            word = option.words.get(given.strip().lower(), given)
-            mine[option.name] = plain_number(given, option.unit) if option.unit else word
+        text = mine.get(option.name)
+        if isinstance(text, str):
+            word = option.words.get(text.strip().lower(), text)
+            mine[option.name] = plain_number(text, option.unit) if option.unit else word
         if option.required and not str(mine.get(option.name, "")).strip():
             raise OptionError(
                 f"Option {option.name} is missing.",
@@ -406,7 +408,10 @@ def refuse_unknown(
     elif len(unknown) == 1:
         remedy = f"Did you mean {' or '.join(near[unknown[0]])}?"
     else:
-        meant = (f"{key}: {' or '.join(of) or 'leave it out'}" for key, of in near.items())
+        meant = (
+            f"{key}: {' or '.join(near_names) or 'leave it out'}"
+            for key, near_names in near.items()
+        )
         remedy = f"Write instead of {'; '.join(meant)}."
     raise OptionError(f"Unknown option{'s' * (len(unknown) > 1)} {', '.join(unknown)}.", remedy)
 
@@ -458,7 +463,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     environment: str
     """The variable that its value may come from; empty for none."""
     secret: bool
-    """Whether its value is never shown."""
+    """True if its value is never shown."""
 
 
 _DEFAULT = re.compile(r"[;.] [Dd]efault: (?P<default>.*)$")
@@ -476,8 +481,8 @@ def reference(struct: type[Options]) -> list[Entry]:
 
 def _entry(option: Declared) -> Entry:
     text, default = option.text, _written(option)
-    if said := _DEFAULT.search(text):
-        text, default = text[: said.start()], said["default"]
+    if match := _DEFAULT.search(text):
+        text, default = text[: match.start()], match["default"]
     return Entry(
         name=option.name,
         takes=_takes(option),
@@ -551,7 +556,9 @@ def as_texts(options: Mapping[str, object]) -> dict[str, str]:
 
 def public(options: Options) -> dict[str, str]:
     """Return options as strings by name, without the secret ones and without those not given."""
-    return _texts(options, (each for each in fields(type(options)) if "secret" not in each.extra))
+    return _texts(
+        options, (option for option in fields(type(options)) if "secret" not in option.extra)
+    )
 
 
 def shape(options: Options) -> dict[str, str]:
@@ -560,36 +567,36 @@ def shape(options: Options) -> dict[str, str]:
     Those that have their default are left out, so that the key of a plan does not change for an option that
     is new.
     """
-    given = (
+    texts = (
         option
         for option in fields(type(options))
         if "shapes" in option.extra and getattr(options, option.field) != option.default
     )
-    return _texts(options, given)
+    return _texts(options, texts)
 
 
 def _texts(options: Options, which: Iterable[Declared]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for option in which:
         value = getattr(options, option.field)
         if isinstance(value, dict):
-            found |= {of_column(option.name, column): each for column, each in value.items()}
+            texts |= {of_column(option.name, column): item for column, item in value.items()}
         elif value not in (None, ""):
-            found[option.name] = str(value)
-    return found
+            texts[option.name] = str(value)
+    return texts
 
 
 def marked(struct: type[Options], mark: str) -> dict[str, object]:
     """Return the values under a key of the options' `extra`, by field."""
-    return {each.field: each.extra[mark] for each in fields(struct) if mark in each.extra}
+    return {option.field: option.extra[mark] for option in fields(struct) if mark in option.extra}
 
 
-def _unfit(name: str, given: object, struct: type[Options]) -> OptionError:
+def _unfit(name: str, value: object, struct: type[Options]) -> OptionError:
     """Return the error that a value does not fit an option; it does not show the value of a secret."""
-    option = next((each for each in fields(struct) if each.name == name), None)
+    option = next((option for option in fields(struct) if option.name == name), None)
     if option is None:
         return OptionError(f"Option {name} has a value that does not fit.", "Correct the value.")
-    value = "have this value" if "secret" in option.extra else f"be {given!r:.200}"
+    problem = "have this value" if "secret" in option.extra else f"be {value!r:.200}"
     return OptionError(
-        f"Option {name} cannot {value}.", f"{name}{option.takes}: {option.description}."
+        f"Option {name} cannot {problem}.", f"{name}{option.takes}: {option.description}."
     )

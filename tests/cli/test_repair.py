@@ -60,7 +60,7 @@ def test_restored_target_before_retention_needs_mark(job: Job) -> None:
     assert (found.code, found.document["findings"][0]["kind"]) == (7, "LedgerBehindLog")
     assert job.refused("set-mark", "--to", 1, "--yes") == (2, "OptionError")
     done = job.command("set-mark", "--to", 5, "--yes")
-    assert (done.code, done.document["before"], done.document["epoch"]) == (0, 1, 5)
+    assert (done.code, done.document["former"], done.document["epoch"]) == (0, 1, 5)
     batches(job, 6)
     assert job.command("flush").code == 0
     assert job.rows() == rows_of(0, 1, 6)
@@ -71,7 +71,7 @@ def test_lost_ledger_row_is_set_again(job: Job) -> None:
     assert job.refused("flush") == (7, "LedgerBehindLog")
     assert job.refused("set-mark", "--to", 1) == (2, "OptionError")
     done = job.command("set-mark", "--to", 1, "--yes")
-    assert (done.code, done.document["before"]) == (0, None)
+    assert (done.code, done.document["former"]) == (0, None)
     assert job.command("flush").code == 0
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
@@ -195,7 +195,7 @@ def test_moved_checkpoint_is_adopted(job: Job) -> None:
     assert job.refused("adopt") == (2, "OptionError")
     done = job.command("adopt", "--yes")
     assert done.code == 0, done.err
-    assert done.document["after"]["checkpoint"] == job.checkpoint.url
+    assert done.document["names"]["checkpoint"] == job.checkpoint.url
     assert job.command("flush").code == 0
     batches(job, 5)
     assert job.command("flush").code == 0

@@ -21,15 +21,15 @@ from wal_sink.model.manifest import Manifest, SegmentRef, manifest_digest
 from wal_sink.model.plan import Agreed, Column, Plan
 from wal_sink.model.state import (
     Change,
+    EarlierMark,
     EpochManifest,
-    Flushed,
     GivenUp,
     Mark,
     Predecessor,
     Run,
     State,
     Sums,
-    Target,
+    TargetState,
 )
 from wal_sink.progress.report import ErrorReport, FlusherReport
 
@@ -75,7 +75,7 @@ MANIFEST = Manifest(
 
 STATE = State(
     number=12,
-    changed=Change(by="worker-1:4711", at_us=US + 9, why="mark orders at 41"),
+    changed=Change(by="worker-1:4711", at_us=US + 9, reason="mark orders at 41"),
     query_id=QUERY,
     log_id="fedcba9876543210fedcba9876543210",
     checkpoint="file:///data/checkpoints/köln",
@@ -95,7 +95,7 @@ STATE = State(
     settled=41,
     trimmed=39,
     targets=(
-        Target(
+        TargetState(
             name="orders",
             first=0,
             mark=Mark(
@@ -103,10 +103,10 @@ STATE = State(
                 digest="e" * 64,
                 sums=MANIFEST.sums,
                 at_us=US + 9,
-                earlier=(Flushed(epoch=40, at_us=US, bytes=200_000),),
+                earlier=(EarlierMark(epoch=40, at_us=US, bytes=200_000),),
             ),
         ),
-        Target(
+        TargetState(
             name="books",
             first=7,
             mark=Mark(epoch=6, digest="", sums=Sums(), at_us=US),

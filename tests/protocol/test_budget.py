@@ -11,7 +11,7 @@ import pytest
 from tests.protocol.engine import World
 from tests.protocol.publishing import Driver
 from wal_sink.errors import Fenced, LogFull, StoppedWaiting, TargetRefused
-from wal_sink.log_context import Seldom
+from wal_sink.log_context import OncePerMinute
 from wal_sink.model import paths
 from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport
 from wal_sink.publish import backpressure
@@ -27,7 +27,7 @@ HERE = f"{socket.gethostname()}:{os.getpid()}"
 @pytest.fixture(autouse=True)
 def _say_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test meet the warnings that come once a minute in a process."""
-    monkeypatch.setattr(backpressure, "_NO_FLUSHER", Seldom())
+    monkeypatch.setattr(backpressure, "_NO_FLUSHER", OncePerMinute())
 
 
 def report(

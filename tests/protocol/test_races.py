@@ -70,7 +70,7 @@ def test_flusher_with_an_old_ledger_row_reads_it_again(world: World) -> None:
     run.batch([("c", 3)])
     until_idle(first)
     assert world.table() == {"a": 1, "b": 2, "c": 3}
-    assert "went back" not in world.state.changed.why
+    assert "went back" not in world.state.changed.reason
 
 
 def test_run_whose_segments_are_garbage_is_fenced(world: World) -> None:

@@ -17,7 +17,7 @@ from wal_sink.model import paths
 from wal_sink.model.codec import digest
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest, manifest_digest
-from wal_sink.model.state import EpochManifest, State, Target
+from wal_sink.model.state import EpochManifest, State, TargetState
 
 if TYPE_CHECKING:
     from tests.simulator.target import Database
@@ -144,7 +144,7 @@ class Checker:
 
     def _created_state(self, old: State | None, new: State) -> None:
         """Check a transition."""
-        why = f"state {new.number} ({new.changed.why})"
+        why = f"state {new.number} ({new.changed.reason})"
         if old is None:
             self.demand(
                 new.number == 1 and new.last.epoch == new.first - 1, f"{why} is no first one"
@@ -231,7 +231,7 @@ class Checker:
             self.demand(attempt.run_id in runs, f"{why}: another run's attempt was kept")
         self.demand(self.truth.final.setdefault(epoch, final) == final, f"{why}: {epoch} was final")
 
-    def _marked(self, old: State, former: Target, later: Target, why: str) -> None:
+    def _marked(self, old: State, former: TargetState, later: TargetState, why: str) -> None:
         mark, times = later.mark, self.truth.marked_us.setdefault(later.name, {})
         row = (old.log_id, mark.epoch, mark.digest)
         self.demand(row in self.ledgers.get(later.name, ()), f"{why}: the ledger never said so")

@@ -26,9 +26,10 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
     """The document of `adopt`."""
 
     query_id: str
-    before: dict[str, str]
-    after: dict[str, str]
-    """The names that state, checkpoint and ledger rows have."""
+    former: dict[str, str]
+    """The names that state, checkpoint and ledger rows had."""
+    names: dict[str, str]
+    """Those that they have now."""
 
 
 class Adoption(NamedTuple):
@@ -44,7 +45,7 @@ class Adoption(NamedTuple):
 
     @property
     def consequences(self) -> str:
-        """Say what the operator agrees to."""
+        """What the operator agrees to, as sentences."""
         names = ", ".join(pipeline.target_name for pipeline in self.pipelines)
         return (
             f"The log {self.query.store.url} will belong to the checkpoint {self.query.checkpoint.url}, and"
@@ -72,8 +73,8 @@ class Adoption(NamedTuple):
                 move_row(pipeline, row, protocol.adopted_row(new, row))
         return Adopted(
             query_id=query.query_id,
-            before=_names(self.state, self.named),
-            after=_names(new, query.store.url),
+            former=_names(self.state, self.named),
+            names=_names(new, query.store.url),
         )
 
 

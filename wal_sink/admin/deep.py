@@ -17,7 +17,7 @@ from wal_sink.flush.flusher import Pipeline
 from wal_sink.flush.window import plan_of
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
-from wal_sink.model.state import EpochManifest, State, Target
+from wal_sink.model.state import EpochManifest, State, TargetState
 from wal_sink.progress.status import Status, read_status
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import Step, decide
@@ -170,7 +170,7 @@ class _Inspection:
                     self._decide(state, committed, pipeline)
                 self._compare(pipeline, lacking[pipeline.target_name])
 
-    def _lacks_after(self, state: State, target: Target) -> int:
+    def _lacks_after(self, state: State, target: TargetState) -> int:
         """Return the epoch after which a target needs the log, by its mark and by its ledger row."""
         row = self._rows.get(target.name)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)

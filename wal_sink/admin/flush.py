@@ -168,7 +168,7 @@ class FlushCommand:
             self._tally.refresh()
             progress(self._tally.epochs, total)
             if done.idle:
-                why = done.why
+                why = done.reason
             elif was_past and self._tally.is_past(goal):
                 # After one more pass, which trims; a target that went back is not past the goal.
                 why = "everything that was checkpointed at the start is flushed"

@@ -114,7 +114,7 @@ def export(query: Query, file: str) -> Exported:
     path = Path(file)
     if path.suffix.lower() not in (*_LINES, _PARQUET):
         raise OptionError(
-            f"--export {file} is no file of a known kind.",
+            f"--export {file} is not a file of a known kind.",
             f"End its name with {_PARQUET} for Parquet, or with {_LINES[0]} for JSON lines.",
         )
     lines = [_line(refused) for refused in refused_rows(query)]

@@ -25,7 +25,7 @@ from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.flusher import Pipeline
 from wal_sink.flush.report import Reporter
 from wal_sink.model.ledger import LedgerRow, ledger_key
-from wal_sink.model.state import State, Target
+from wal_sink.model.state import State, TargetState
 from wal_sink.options import Options, SinkOptions, fields, lowered, options_of, parse
 from wal_sink.progress.report import this_process
 from wal_sink.protocol import state as protocol
@@ -43,7 +43,7 @@ OPTIONS_VARIABLE = "WAL_SINK_OPTIONS"
 def refuse_unconfirmed(
     kind: type[Options],
     logged: Mapping[str, str],
-    given: Mapping[str, str],
+    confirmed: Mapping[str, str],
     environment: Mapping[str, str],
     first: str = "",
 ) -> None:
@@ -51,40 +51,40 @@ def refuse_unconfirmed(
 
     :param kind: what the target declares.
     :param logged: options by lower-case name, as the log has them.
-    :param given: those of the operator, which win.
+    :param confirmed: those of the operator, which win.
     :param environment: the variables of this process.
     :param first: with what the user begins the target's options, where there are several targets.
     :raises OptionError: an option of the log is to be confirmed; the remedy has the words to type.
     """
-    secrets = list(_secrets(kind, given, environment))
+    secrets = list(_secrets(kind, confirmed, environment))
     unconfirmed = [
         f"{first}{name}={printable(logged[name.lower()])}"
         for name in _decided_by(kind, logged)
-        if name.lower() not in given
+        if name.lower() not in confirmed
     ]
     if secrets and unconfirmed:
         words = " ".join(f"--option {shlex.quote(pair)}" for pair in unconfirmed)
         raise OptionError(
             f"{' and '.join(secrets)} would be sent there: only the log says where to connect"
-            f" ({', '.join(unconfirmed)}), and anyone who can write to the log can change that",
+            f" ({', '.join(unconfirmed)}), and anyone who can write to the log can change that.",
             f"If it is right, add: {words}. If not, add what is right; NAME= leaves an option out. The"
             f" variable {OPTIONS_VARIABLE} has such NAME=VALUE pairs for every command.",
         )
 
 
-def refuse_unregistered(logged: str, given: str | None, first: str = "") -> None:
+def refuse_unregistered(logged: str, confirmed: str | None, first: str = "") -> None:
     """Refuse to import what only the log names, and no installed package has registered as a target.
 
     :param logged: option `target`, as the log has it.
-    :param given: the operator's, None without one.
+    :param confirmed: the operator's, None without one.
     :param first: with what the user begins the target's options, where there are several targets.
     :raises OptionError: the operator has to say it.
     """
-    if given is None and not is_installed(logged):
+    if confirmed is None and not is_installed(logged):
         pair = shlex.quote(f"{first}target={printable(logged)}")
         raise OptionError(
             f"Only the log says that option {first}target is {printable(logged)}, which no package installed"
-            " here registers. Anyone who can write to the log can change that",
+            " here registers. Anyone who can write to the log can change that.",
             f"If it is right, add: --option {pair}. Else correct it, or install the package that has it.",
         )
 
@@ -92,21 +92,21 @@ def refuse_unregistered(logged: str, given: str | None, first: str = "") -> None
 def _decided_by(kind: type[Options], logged: Mapping[str, str]) -> Iterator[str]:
     """Yield the options that decide about connections and that the log has other than by default."""
     for option in fields(kind):
-        found = logged.get(option.name.lower(), "")
+        value = logged.get(option.name.lower(), "")
         default = "" if option.required else str(option.default)
-        if "connects" in option.extra and found.lower() not in {"", default.lower()}:
+        if "connects" in option.extra and value.lower() not in {"", default.lower()}:
             yield option.name
 
 
 def _secrets(
-    kind: type[Options], given: Mapping[str, str], environment: Mapping[str, str]
+    kind: type[Options], confirmed: Mapping[str, str], environment: Mapping[str, str]
 ) -> Iterator[str]:
     """Name the secrets that a connection would get: options of the operator, and variables."""
     for option in fields(kind):
         variable = str(option.extra.get("environment", ""))
         if "secret" not in option.extra:
             continue
-        if given.get(option.name.lower()):
+        if confirmed.get(option.name.lower()):
             yield option.name
         elif environment.get(variable):
             yield variable
@@ -173,9 +173,9 @@ class Query(NamedTuple):
         :raises OptionError: an option is missing, unknown, or does not fit; or the operator has to confirm
             what only the log says.
         """
-        logged, given = _logged(state), lowered(self.options)
-        for name in target_names(logged | given) or ("",):
-            _refuse_unsaid(name, options_of(name, logged), options_of(name, given))
+        logged, confirmed = _logged(state), lowered(self.options)
+        for name in target_names(logged | confirmed) or ("",):
+            _refuse_unsaid(name, options_of(name, logged), options_of(name, confirmed))
         return configure(_merged(self, state))
 
     def pipelines(self, state: State, name: str = "") -> list[Pipeline]:
@@ -218,14 +218,14 @@ def connected(pipeline: Pipeline) -> Iterator[TargetConnection]:
         yield connection
 
 
-def move_row(pipeline: Pipeline, seen: LedgerRow | None, new: LedgerRow) -> None:
+def move_row(pipeline: Pipeline, expected: LedgerRow | None, new: LedgerRow) -> None:
     """Replace the ledger row of a target by compare-and-set, over a connection of its own.
 
     :raises FlusherAtWork: the row is no longer the one that was seen.
     """
     with connected(pipeline) as connection:
         row = connection.row()
-        if row == seen and (row == new or connection.finish(seen, new)):
+        if row == expected and (row == new or connection.finish(expected, new)):
             return
         row = connection.row()
     now = "it is gone" if row is None else f"it has epoch {row.epoch}"
@@ -235,7 +235,7 @@ def move_row(pipeline: Pipeline, seen: LedgerRow | None, new: LedgerRow) -> None
     )
 
 
-def one_target(state: State, name: str) -> Target:
+def one_target(state: State, name: str) -> TargetState:
     """Return the target that a command is about.
 
     :param name: as the operator names it; empty: the only one that was not given up.
@@ -263,10 +263,12 @@ def find_query(
     """
     # A name without a dot may be an option of somebody's own target: `configure` knows which.
     refuse_removed(options, [name for name in options if "." not in name])
-    given = storage_options(parse({**options, "checkpointLocation": checkpoint}, SinkOptions))
-    query_id, location = find_by_checkpoint(checkpoint, wal, "--wal", *given)
+    store_options = storage_options(
+        parse({**options, "checkpointLocation": checkpoint}, SinkOptions)
+    )
+    query_id, location = find_by_checkpoint(checkpoint, wal, "--wal", *store_options)
     try:
-        refuse_unused(location, given[0], "Option wal.storageOptions")
+        refuse_unused(location, store_options[0], "Option wal.storageOptions")
     except OptionError as error:  # the environment may give it, to every command
         logger.warning("%s", error.summary)
     return Query(query_id, location.open_checkpoint(), location.open_log(query_id), options)
@@ -289,13 +291,13 @@ def actor() -> protocol.Actor:
     return protocol.Actor(by=f"{user}@{this_process()}", now_us=now_us())
 
 
-def _refuse_unsaid(target: str, logged: Mapping[str, str], given: Mapping[str, str]) -> None:
+def _refuse_unsaid(target: str, logged: Mapping[str, str], confirmed: Mapping[str, str]) -> None:
     """Refuse what only the log says of a target, where the operator has to say it."""
     name, prefix = logged.get("target"), f"{target}." if target else ""
     if name is not None:
-        refuse_unregistered(name, given.get("target"), prefix)
-    kind = target_type(given.get("target", name or "cassandra")).options_type
-    refuse_unconfirmed(kind, logged, given, os.environ, prefix)
+        refuse_unregistered(name, confirmed.get("target"), prefix)
+    kind = target_type(confirmed.get("target", name or "cassandra")).options_type
+    refuse_unconfirmed(kind, logged, confirmed, os.environ, prefix)
 
 
 def _logged(state: State) -> dict[str, str]:

@@ -13,7 +13,7 @@ import msgspec
 
 from wal_sink.admin.query import Query, actor, connected, move_row, one_target
 from wal_sink.clock import now_us
-from wal_sink.errors import FlusherAtWork, OptionError, WalSinkError
+from wal_sink.errors import FlusherAtWork, OptionError
 from wal_sink.flush.flusher import Pipeline
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
@@ -62,7 +62,7 @@ class GiveUp(NamedTuple):
             state = self._publish(self.manifest)
         else:
             for name in self.targets:
-                state = _changed(self.query.store, self._change(name))
+                state = update(self.query.store, self._change(name))
         return GaveUp(
             query_id=self.query.query_id,
             targets=self.targets,
@@ -95,7 +95,7 @@ class GiveUp(NamedTuple):
                 )
             return protocol.give_up_missing(state, made, committed, actor())
 
-        return _changed(store, publish)
+        return update(store, publish)
 
 
 @store_errors()
@@ -183,7 +183,7 @@ class MarkSet(msgspec.Struct, frozen=True, kw_only=True):
 
     query_id: str
     target: str
-    before: int | None
+    former: int | None
     """The epoch that the ledger row had; None: there was no row."""
     epoch: int
     """The epoch that it has now. The flush goes on after it."""
@@ -194,15 +194,15 @@ class SetMark(NamedTuple):
 
     query: Query
     pipeline: Pipeline
-    seen: LedgerRow | None
+    former: LedgerRow | None
     row: LedgerRow
     chain: Chain
 
     @property
     def consequences(self) -> str:
-        """Say what the operator agrees to."""
+        """What the operator agrees to, as sentences."""
         name, epoch = self.pipeline.target_name, self.row.epoch
-        has = "no ledger row" if self.seen is None else f"epoch {self.seen.epoch}"
+        has = "no ledger row" if self.former is None else f"epoch {self.former.epoch}"
         return (
             f"Target {name} has {has}. From now on it counts as having every epoch up to {epoch}, and the"
             f" flush goes on with epoch {epoch + 1}. Rows of earlier epochs that it lacks are not written."
@@ -217,18 +217,18 @@ class SetMark(NamedTuple):
         :raises FlusherAtWork: the row was moved since it was read.
         """
         name = self.pipeline.target_name
-        move_row(self.pipeline, self.seen, self.row)
+        move_row(self.pipeline, self.former, self.row)
 
         def follow(state: State) -> State | None:
             if protocol.named_target(state, name).mark.epoch <= self.row.epoch:
                 return None  # the flusher marks what the row says
             return protocol.went_back(state, name, self.row, self.chain, actor())
 
-        _changed(self.query.store, follow)
+        update(self.query.store, follow)
         return MarkSet(
             query_id=self.query.query_id,
             target=name,
-            before=None if self.seen is None else self.seen.epoch,
+            former=None if self.former is None else self.former.epoch,
             epoch=self.row.epoch,
         )
 
@@ -256,14 +256,14 @@ def plan_set_mark(query: Query, epoch: int, name: str) -> SetMark:
             f"Name one of {first} to {last}. Epochs after it are flushed again.",
         )
     with connected(pipeline) as connection:
-        seen = connection.row()
-    if seen is not None:
-        refuse_other_log(state, target, seen)
+        former = connection.row()
+    if former is not None:
+        refuse_other_log(state, target, former)
     chain = ManifestChain(query.store).chain(state, epoch)
     row = row_at(state, epoch, chain)
-    if seen is not None and seen.epoch == epoch:
-        row = row._replace(sending=seen.sending)  # rows of the next epoch were sent so often
-    return SetMark(query, pipeline, seen, row, chain)
+    if former is not None and former.epoch == epoch:
+        row = row._replace(sending=former.sending)  # rows of the next epoch were sent so often
+    return SetMark(query, pipeline, former, row, chain)
 
 
 def refuse_flusher(store: LogStore, target: str) -> None:
@@ -280,19 +280,3 @@ def refuse_flusher(store: LogStore, target: str) -> None:
         "Stop the query and every `wal-sink flush`, and run this again. A process that was killed on another"
         " host counts as gone 30 s after its last report.",
     )
-
-
-def _changed(store: LogStore, change: Callable[[State], State | None]) -> State:
-    """Change the state of the log, however often another process is quicker; return it.
-
-    :raises WalSinkError: the change is refused.
-    """
-
-    def change_it(state: State | None) -> State | None:
-        if state is None:
-            raise WalSinkError("The state of the log vanished.", "Restore the folder state/.")
-        return change(state)
-
-    state = update(store, change_it)
-    assert state is not None
-    return state

@@ -20,7 +20,7 @@ from wal_sink.flush.window import plan_of
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest, SegmentRef
 from wal_sink.model.plan import Column
-from wal_sink.model.state import State, Target
+from wal_sink.model.state import State, TargetState
 from wal_sink.text import printable
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.manifests import ManifestChain
@@ -116,7 +116,7 @@ def list_epochs(query: Query, name: str, most: int) -> Listed:
     """List the epochs that the log has.
 
     :param name: of the target; empty: the slowest one.
-    :param most: lists at most so many epochs.
+    :param most: lists at most this number of epochs.
     """
     log = _Log(query, name)
     first, last = log.state.trimmed + 1, max(log.state.last.epoch, log.committed)
@@ -191,7 +191,7 @@ class _Log:
         self.store = query.store
         self.state: State = query.state()
         self.committed = query.checkpoint.last_commit()
-        self.target: Target = one_target(self.state, name) if name else self.state.slowest
+        self.target: TargetState = one_target(self.state, name) if name else self.state.slowest
         self.given_up = self.state.epochs_given_up(self.target.name)
         self._reader = ManifestChain(query.store)
         self.problem = ""

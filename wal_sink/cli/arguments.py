@@ -79,8 +79,8 @@ def option_values(pairs: Sequence[str] | None) -> dict[str, str]:
     :raises OptionError: one has another form. Its text is not shown: it may be a secret.
     """
     values = {}
-    for where, given in ((OPTIONS_VARIABLE, _of_environment()), ("--option", pairs or ())):
-        for pair in given:
+    for where, texts in ((OPTIONS_VARIABLE, _of_environment()), ("--option", pairs or ())):
+        for pair in texts:
             name, equals, value = pair.partition("=")
             if not equals or not name.strip():
                 raise OptionError(
@@ -154,9 +154,9 @@ def command(*left_out: str) -> Callable[[Run], Run]:
         ]
 
         @functools.wraps(run)
-        def take(**given: Any) -> None:
-            mine = {parameter.name: given.pop(parameter.name) for parameter in shared}
-            run(Given(**mine), **given)
+        def take(**arguments: Any) -> None:
+            mine = {parameter.name: arguments.pop(parameter.name) for parameter in shared}
+            run(Given(**mine), **arguments)
 
         every = [shared[0], *own, *shared[1:]]
         take.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]

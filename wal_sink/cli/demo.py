@@ -84,14 +84,14 @@ def demo(
             from wal_sink.demo import failover as of_failover  # noqa: PLC0415 - what it imports is an extra
 
             with _place(folder) as place:
-                found: Report | FailoverReport = of_failover.run(place, flights=flights, say=say)
+                report: Report | FailoverReport = of_failover.run(place, flights=flights, say=say)
         else:
             names = _names(target, targets)
             _check(names, picture, folder)
             from wal_sink.demo.run import run  # noqa: PLC0415 - what it imports is an extra
 
             with _place(folder) as place, _Progress(console) as progress:
-                found = run(
+                report = run(
                     place,
                     picture.absolute(),
                     targets=names,
@@ -100,12 +100,12 @@ def demo(
                     sampled=progress.update,
                 )
         if as_json:
-            document(found)
+            document(report)
         else:
-            _print(console, found)
-        for problem in found.problems:
+            _print(console, report)
+        for problem in report.problems:
             console.print(reddened(problem))
-        if found.problems:
+        if report.problems:
             raise typer.Exit(1)
 
 
@@ -155,7 +155,7 @@ def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
     if missing:
         extras = ",".join(["demo", *of_stores])
         raise OptionError(
-            f"The demo needs {', '.join(missing)}.", f"Run: pip install 'wal_sink[{extras}]'"
+            f"The demo needs {', '.join(missing)}.", f"Run:\npip install 'wal_sink[{extras}]'"
         )
     if picture.suffix not in {".svg", ".png", ".pdf"} or not picture.absolute().parent.is_dir():
         raise OptionError(
@@ -208,14 +208,14 @@ class _Progress:
             self._bars.update(task, total=progress.total, completed=progress.visible)
 
 
-def _print(console: Console, found: Report | FailoverReport) -> None:
+def _print(console: Console, report: Report | FailoverReport) -> None:
     table = Table("", "expected", "found", "missing", "extra")
-    several = len({row.target for row in found.tables}) > 1
-    for row in found.tables:
+    several = len({row.target for row in report.tables}) > 1
+    for row in report.tables:
         counts = (row.expected, row.found, row.missing, row.extra)
         where = f" ({row.target})" if several else ""
         table.add_row(f"{row.sink}: {row.query}{where}", *(f"{count:,}" for count in counts))
     console.print(table)
-    console.print(f"{found.server}, {found.seconds:.0f} seconds. {found.place}".rstrip())
-    if not found.problems:
-        console.print(found.conclusion, soft_wrap=True)
+    console.print(f"{report.server}, {report.seconds:.0f} seconds. {report.place}".rstrip())
+    if not report.problems:
+        console.print(report.conclusion, soft_wrap=True)

@@ -32,7 +32,7 @@ _EVERY_S = 1.0
 
 @command("yes")
 def status(
-    given: Given,
+    arguments: Given,
     *,
     watch: Annotated[
         bool, typer.Option("--watch", help="Read again every second, until Ctrl-C.")
@@ -54,64 +54,66 @@ def status(
     With --deep it reads every pending manifest and segment, the ledger row and the table, and lists
     what would stop the flush. The exit code is that of the first finding, or 0.
     """
-    with output(as_json=given.as_json) as console:
+    with output(as_json=arguments.as_json) as console:
         if (watch and deep) or (offline and not deep):
             raise OptionError(
                 "--deep does not go with --watch, and --offline goes with --deep.",
                 "Leave one of them out.",
             )
-        query = given.find()
+        query = arguments.find()
         if deep:
-            with LateBar("reading segments", as_json=given.as_json) as bar:
+            with LateBar("reading segments", as_json=arguments.as_json) as bar:
                 size = max(1, read_status(query.checkpoint, query.store).pending_bytes)
-                found = deep_status(
+                inspected = deep_status(
                     query,
-                    given.target,
+                    arguments.target,
                     offline=offline,
                     progress=lambda done: bar.update(done, max(done, size)),
                 )
-            console.show(found, status_screen(found), _findings(found))
-            if found.findings:
-                raise typer.Exit(found.findings[0].exit_code)
+            console.show(inspected, status_screen(inspected), _findings(inspected))
+            if inspected.findings:
+                raise typer.Exit(inspected.findings[0].exit_code)
             return
         if not watch:
-            shown = read_status(query.checkpoint, query.store, given.target)
+            shown = read_status(query.checkpoint, query.store, arguments.target)
             console.show(shown, status_screen(shown))
             return
         try:
-            if given.as_json:
-                _stream(query, given.target)
+            if arguments.as_json:
+                _stream(query, arguments.target)
             elif console.is_terminal:
-                _watch(query, given.target, console)
+                _watch(query, arguments.target, console)
             else:
-                _print_changes(query, given.target, console)
+                _print_changes(query, arguments.target, console)
         except KeyboardInterrupt:
             return  # how it ends
 
 
-def _findings(found: DeepStatus) -> Lines:
+def _findings(status: DeepStatus) -> Lines:
     """Lay out what would stop the flush."""
-    lines = [Line("read", f"{counted(found.read_epochs, 'epoch')}, {byte_count(found.read_bytes)}")]
+    lines = [
+        Line("read", f"{counted(status.read_epochs, 'epoch')}, {byte_count(status.read_bytes)}")
+    ]
     lines += [
         Line(f"ledger of {name}", "no row" if epoch is None else f"epoch {epoch}")
-        for name, epoch in found.ledger.items()
+        for name, epoch in status.ledger.items()
     ]
-    lines += [Line("note", printable(note)) for note in found.notes]
-    for finding in found.findings:
+    lines += [Line("note", printable(note)) for note in status.notes]
+    for finding in status.findings:
         where = "" if finding.epoch is None else f" at epoch {finding.epoch}"
-        of = f" of target {finding.target}" if finding.target else ""
+        scope = f" of target {finding.target}" if finding.target else ""
         lines += [
-            Line("finding", printable(f"{finding.kind}{where}{of}: {finding.what}"), "bad"),
+            Line("finding", printable(f"{finding.kind}{where}{scope}: {finding.what}"), "bad"),
             Line("what to do", printable(finding.remedy)),
         ]
-    if not found.findings:
+    if not status.findings:
         lines.append(Line("finding", "none: nothing would stop the flush", "good"))
     return Lines(lines)
 
 
-def status_screen(found: Status) -> Lines:
+def status_screen(status: Status) -> Lines:
     """Lay a status out for people."""
-    return Lines(status_lines(found))
+    return Lines(status_lines(status))
 
 
 class BacklogBar:
@@ -120,16 +122,16 @@ class BacklogBar:
     def __init__(self) -> None:
         self._most = 0
 
-    def of(self, found: Status) -> RenderableType:
+    def of(self, status: Status) -> RenderableType:
         """Return the bar, full when no row waits; an empty text as long as none has waited."""
-        self._most = max(self._most, found.pending_rows)
+        self._most = max(self._most, status.pending_rows)
         if not self._most:
             return ""
-        done = self._most - found.pending_rows
+        done = self._most - status.pending_rows
         table = Table.grid(padding=(0, 2))
         bar = ProgressBar(self._most, done, width=40)
         table.add_row(
-            Text("backlog", "bold"), bar, f"{found.pending_rows:,} of {self._most:,} rows"
+            Text("backlog", "bold"), bar, f"{status.pending_rows:,} of {self._most:,} rows"
         )
         return table
 
@@ -138,36 +140,36 @@ def _each_second(query: Query, target: str) -> Iterator[Status | WalSinkError]:
     """Read each second; an error that may pass is yielded, and the next status follows all the same."""
     while True:
         try:
-            found: Status | WalSinkError = read_status(query.checkpoint, query.store, target)
+            reading: Status | WalSinkError = read_status(query.checkpoint, query.store, target)
         except WalSinkError as error:
             if not error.transient:
                 raise
-            found = error
-        yield found
+            reading = error
+        yield reading
         time.sleep(_EVERY_S)
 
 
 def _first(statuses: Iterator[Status | WalSinkError]) -> Status:
-    found = next(statuses)
-    if isinstance(found, WalSinkError):
-        raise found
-    return found
+    first = next(statuses)
+    if isinstance(first, WalSinkError):
+        raise first
+    return first
 
 
 def _watch(query: Query, target: str, console: Console) -> None:
     """Show the screen until Ctrl-C; a store that does not answer is shown, and asked again."""
     backlog = BacklogBar()
 
-    def shown(found: Status) -> Group:
-        return Group(status_screen(found), backlog.of(found))
+    def shown(status: Status) -> Group:
+        return Group(status_screen(status), backlog.of(status))
 
     statuses = _each_second(query, target)
     with Live(shown(_first(statuses)), console=console, auto_refresh=False) as live:
-        for found in statuses:
-            if isinstance(found, WalSinkError):
-                live.update(Text(_said(found), "red"), refresh=True)
+        for reading in statuses:
+            if isinstance(reading, WalSinkError):
+                live.update(Text(_said(reading), "red"), refresh=True)
             else:
-                live.update(shown(found), refresh=True)
+                live.update(shown(reading), refresh=True)
 
 
 def _print_changes(query: Query, target: str, console: Console) -> None:
@@ -175,30 +177,36 @@ def _print_changes(query: Query, target: str, console: Console) -> None:
     statuses = _each_second(query, target)
     first = _first(statuses)
     console.print(status_screen(first))
-    said = _said(first)
-    for found in statuses:
-        if (line := _said(found)) != said:
+    last_line = _said(first)
+    for reading in statuses:
+        if (line := _said(reading)) != last_line:
             console.print(Text(printable(" ".join(line.split()))))
-            said = line
+            last_line = line
 
 
-def _said(found: Status | WalSinkError) -> str:
-    return f"{type(found).__name__}: {found}" if isinstance(found, WalSinkError) else found.headline
+def _said(reading: Status | WalSinkError) -> str:
+    return (
+        f"{type(reading).__name__}: {reading}"
+        if isinstance(reading, WalSinkError)
+        else reading.headline
+    )
 
 
 def _stream(query: Query, target: str) -> None:
     """Print a document each second until Ctrl-C; an error that may pass is a document, too."""
-    for found in _each_second(query, target):
-        if isinstance(found, WalSinkError):
-            failure = Failure(error=type(found).__name__, what=found.what, remedy=found.remedy)
+    for reading in _each_second(query, target):
+        if isinstance(reading, WalSinkError):
+            failure = Failure(
+                error=type(reading).__name__, what=reading.what, remedy=reading.remedy
+            )
             document_line(failure)
         else:
-            document_line(found)
+            document_line(reading)
 
 
 @command("yes")
 def show(
-    given: Given,
+    arguments: Given,
     epoch: Annotated[
         int | None,
         typer.Argument(metavar="EPOCH", parser=whole_number(0), help="Show this micro-batch."),
@@ -223,18 +231,18 @@ def show(
     The command changes nothing, and asks no target; the query may run. The rows come from the log:
     once an epoch is flushed, they are in the table, and later the log deletes them.
     """
-    with output(as_json=given.as_json) as console:
-        query = given.find()
+    with output(as_json=arguments.as_json) as console:
+        query = arguments.find()
         if epoch is None:
-            listed = list_epochs(query, given.target, most)
+            listed = list_epochs(query, arguments.target, most)
             console.show(listed, log_screen(listed, now_us()))
             return
-        shown = show_epoch(query, epoch, given.target, rows)
+        shown = show_epoch(query, epoch, arguments.target, rows)
         console.show(shown, epoch_screen(shown))
 
 
 @command("target", "wal", "option", "yes")
-def check(given: Given, *, option: SinkOptionPairs = None) -> None:
+def check(arguments: Given, *, option: SinkOptionPairs = None) -> None:
     """Check the options of a query before it starts, and say what they mean.
 
     Give each option of `writeStream` by --option. The command connects nowhere and creates nothing.
@@ -242,17 +250,17 @@ def check(given: Given, *, option: SinkOptionPairs = None) -> None:
 
     wal-sink check CHECKPOINT --option target=delta --option delta.path=/data/orders
     """
-    with output(as_json=given.as_json) as console:
-        raw = {"checkpointLocation": given.checkpoint, **option_values(option)}
-        found = preflight_options(raw)
+    with output(as_json=arguments.as_json) as console:
+        raw = {"checkpointLocation": arguments.checkpoint, **option_values(option)}
+        checked = preflight_options(raw)
         console.show(
-            found, Lines([Line(heading, text) for heading, text in found.in_force.items()])
+            checked, Lines([Line(heading, text) for heading, text in checked.in_force.items()])
         )
 
 
 @command("target", "yes")
 def quarantine(
-    given: Given,
+    arguments: Given,
     *,
     file: Annotated[
         str,
@@ -268,28 +276,28 @@ def quarantine(
     The command reads the log alone. --export writes the rows to a file, with epoch and reason.
     Nothing sends them again: repair them, and write them by a query of your own.
     """
-    with output(as_json=given.as_json) as console:
-        query = given.find()
+    with output(as_json=arguments.as_json) as console:
+        query = arguments.find()
         if file:
             written = export(query, file)
-            said = f"{counted(written.rows, 'row is', 'rows are')} in {written.file}."
-            console.show(written, said)
+            summary = f"{counted(written.rows, 'row is', 'rows are')} in {written.file}."
+            console.show(written, summary)
             return
-        found = list_quarantine(query)
-        console.show(found, *_quarantined(found))
+        quarantined = list_quarantine(query)
+        console.show(quarantined, *_quarantined(quarantined))
 
 
-def _quarantined(found: Quarantined) -> Iterator[RenderableType]:
-    rows = counted(found.rows, "row is", "rows are") if found.rows else "No rows are"
+def _quarantined(quarantined: Quarantined) -> Iterator[RenderableType]:
+    rows = counted(quarantined.rows, "row is", "rows are") if quarantined.rows else "No rows are"
     yield f"{rows} in quarantine."
-    if not found.rows:
+    if not quarantined.rows:
         return
     table = Table()
     for name in ("epoch", "rows"):
         table.add_column(name, justify="right")
     for name in ("column", "reason", "what to do"):
         table.add_column(name, overflow="fold")
-    for group in found.groups:
+    for group in quarantined.groups:
         texts = (group.column, group.reason, group.remedy)
         table.add_row(str(group.epoch), f"{group.rows:,}", *(Text(printable(t)) for t in texts))
     yield table

@@ -23,11 +23,11 @@ class _Flags:
 
     def get_params(self, context: Any) -> list[Any]:
         """Return the parameters of a command."""
-        found: list[Any] = super().get_params(context)  # type: ignore[misc]
-        for parameter in found:
+        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for parameter in parameters:
             if getattr(parameter, "is_flag", False):
                 parameter.metavar = ""
-        return found
+        return parameters
 
 
 class Command(_Flags, TyperCommand):

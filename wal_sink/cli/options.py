@@ -58,11 +58,11 @@ def options(
     installed target.
     """
     with output(as_json=as_json) as console:
-        found = option_groups(target)
+        groups = option_groups(target)
         if as_json:
-            document(OptionGroups(groups=tuple(found)))
+            document(OptionGroups(groups=tuple(groups)))
             return
-        for group in found:
+        for group in groups:
             _print(console, group)
 
 

@@ -34,7 +34,7 @@ class Change(Protocol[Done_co]):
 
 
 def _make_change(
-    given: Given,
+    arguments: Given,
     plan: Callable[[Query], Change[Done_co]],
     summary: Callable[[Done_co], str],
 ) -> None:
@@ -44,18 +44,18 @@ def _make_change(
     :param summary: returns the text for people about the outcome.
     :raises typer.Exit: the change was refused, or the answer was no.
     """
-    with output(as_json=given.as_json) as console:
-        change = plan(given.find())
-        _confirm(change.consequences, yes=given.yes)
+    with output(as_json=arguments.as_json) as console:
+        change = plan(arguments.find())
+        _confirm(change.consequences, yes=arguments.yes)
         done = change.carry_out()
         console.show(done, summary(done))
 
 
 def _confirm(consequences: str, *, yes: bool) -> None:
-    """Say what is about to happen, and ask, on standard error.
+    """Print what is about to happen, and ask, on standard error.
 
     :param yes: the answer is given already.
-    :raises OptionError: the answer is no, or there is none. Nothing was changed.
+    :raises OptionError: the answer was not yes. Nothing was changed.
     """
     console = SafeConsole(stderr=True, soft_wrap=True)
     console.print(consequences)
@@ -76,7 +76,7 @@ def _confirm(consequences: str, *, yes: bool) -> None:
 
 @command()
 def give_up(
-    given: Given,
+    arguments: Given,
     *,
     epoch: Annotated[
         int | None,
@@ -91,7 +91,7 @@ def give_up(
     or for --target. Its files stay in the log. With --target alone, nothing waits for that target
     any longer: no budget, no trim, no other set of targets.
     """
-    _make_change(given, lambda query: plan_give_up(query, epoch, given.target), _gave_up)
+    _make_change(arguments, lambda query: plan_give_up(query, epoch, arguments.target), _gave_up)
 
 
 def _gave_up(done: GaveUp) -> str:
@@ -103,7 +103,7 @@ def _gave_up(done: GaveUp) -> str:
 
 @command()
 def set_mark(
-    given: Given,
+    arguments: Given,
     *,
     to: Annotated[
         int,
@@ -115,14 +115,14 @@ def set_mark(
         ),
     ],
 ) -> None:
-    """Say which epoch a target has, where its ledger row is lost or wrong.
+    """Set which epoch a target has, where its ledger row is lost or wrong.
 
     The flush goes on with the next epoch, which the log must still have. Stop the query and every
     `wal-sink flush` before.
     """
     _make_change(
-        given,
-        lambda query: plan_set_mark(query, to, given.target),
+        arguments,
+        lambda query: plan_set_mark(query, to, arguments.target),
         lambda done: (
             f"Target {done.target} has epoch {done.epoch}. Start the query again, or run `wal-sink flush`."
         ),
@@ -130,10 +130,10 @@ def set_mark(
 
 
 @command("target")
-def adopt(given: Given) -> None:
+def adopt(arguments: Given) -> None:
     """Let checkpoint, log and ledger rows belong together, after one was moved or made again.
 
     If the log was moved, give by --wal its new wal.location, the folder above that of the query's
     id. Another copy of the query can no longer flush or publish.
     """
-    _make_change(given, plan_adopt, lambda done: f"Adopted {done.after['log']}.")
+    _make_change(arguments, plan_adopt, lambda done: f"Adopted {done.names['log']}.")

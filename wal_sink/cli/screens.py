@@ -34,13 +34,13 @@ _STYLES = {
 }
 
 
-def log_screen(found: Listed, now_us: int) -> RenderableType:
+def log_screen(listed: Listed, now_us: int) -> RenderableType:
     """Lay out the epochs of a log.
 
     :param now_us: microseconds since 1970: times are shown as seen from then.
     """
     table = _table("epoch", "state", "segments", "rows", "bytes", "published")
-    for line in found.epochs:
+    for line in listed.epochs:
         table.add_row(
             str(line.epoch),
             Text(line.state, _STYLES.get(line.state, "")),
@@ -50,53 +50,53 @@ def log_screen(found: Listed, now_us: int) -> RenderableType:
             "" if line.published is None else ago(now_us / 1_000_000 - _seconds(line.published)),
         )
     notes = [
-        f"Query {found.query_id}, target {found.target}.",
-        f"Checkpointed: {epoch_id(found.checkpointed)}. Flushed: {epoch_id(found.flushed)}.",
+        f"Query {listed.query_id}, target {listed.target}.",
+        f"Checkpointed: {epoch_id(listed.checkpointed)}. Flushed: {epoch_id(listed.flushed)}.",
     ]
-    if found.trimmed >= 0:
-        notes.append(f"What was flushed up to epoch {found.trimmed} is deleted from the log.")
-    if found.left_out:
-        notes.append(f"Left out: {counted(found.left_out, 'newer epoch')}; see --most.")
-    notes += _problems(found.epochs)
-    parts: list[RenderableType] = [table, Text("")] if found.epochs else []
+    if listed.trimmed >= 0:
+        notes.append(f"What was flushed up to epoch {listed.trimmed} is deleted from the log.")
+    if listed.left_out:
+        notes.append(f"Left out: {counted(listed.left_out, 'newer epoch')}; see --most.")
+    notes += _problems(listed.epochs)
+    parts: list[RenderableType] = [table, Text("")] if listed.epochs else []
     return Group(*parts, *map(Text, notes))
 
 
-def epoch_screen(found: Shown) -> RenderableType:
+def epoch_screen(shown: Shown) -> RenderableType:
     """Lay out one epoch."""
     parts: list[RenderableType] = [
         _pairs(
-            ("epoch", f"{found.epoch} of query {found.query_id}"),
-            ("checkpointed", "yes" if found.checkpointed else "no"),
+            ("epoch", f"{shown.epoch} of query {shown.query_id}"),
+            ("checkpointed", "yes" if shown.checkpointed else "no"),
         )
     ]
-    parts += [Text(printable(problem), "red") for problem in found.problems]
-    for attempt in found.attempts:
+    parts += [Text(printable(problem), "red") for problem in shown.problems]
+    for attempt in shown.attempts:
         parts += _attempt(attempt)
     return Group(*parts)
 
 
-def _attempt(found: AttemptView) -> list[RenderableType]:
-    refused = f", {counted(found.refused_rows, 'refused row')}" if found.refused_rows else ""
+def _attempt(attempt: AttemptView) -> list[RenderableType]:
+    refused = f", {counted(attempt.refused_rows, 'refused row')}" if attempt.refused_rows else ""
     parts: list[RenderableType] = [
         Text(""),
         _pairs(
-            ("state", found.state),
-            ("run", found.run_id),
-            ("published", f"{found.published}, timestamps from {found.first_us} us"),
-            ("holds", f"{counted(found.rows, 'row')}{refused}, {byte_count(found.bytes)}"),
-            *(("source offsets", offsets) for offsets in found.offsets),
+            ("state", attempt.state),
+            ("run", attempt.run_id),
+            ("published", f"{attempt.published}, timestamps from {attempt.first_us} us"),
+            ("holds", f"{counted(attempt.rows, 'row')}{refused}, {byte_count(attempt.bytes)}"),
+            *(("source offsets", offsets) for offsets in attempt.offsets),
         ),
     ]
-    parts += [Text(printable(problem), "red") for problem in found.problems]
+    parts += [Text(printable(problem), "red") for problem in attempt.problems]
     columns = _table("column", "in the stream", "in the table", "role")
-    for column in found.columns:
+    for column in attempt.columns:
         texts = (column.name, column.source, column.type, column.role)
         columns.add_row(*(Text(printable(text)) for text in texts))
     parts += [Text("\nSchema"), columns, Text("\nSegments")]
-    parts.append(Fitting(_segments(found, short=False), _segments(found, short=True)))
-    if found.sample:
-        parts += [Text("\nSome rows"), sample_screen(found.sample)]
+    parts.append(Fitting(_segments(attempt, short=False), _segments(attempt, short=True)))
+    if attempt.sample:
+        parts += [Text("\nSome rows"), sample_screen(attempt.sample)]
     return parts
 
 
@@ -131,15 +131,15 @@ def sample_screen(rows: Sequence[Mapping[str, str | None]]) -> Fitting:
     return Fitting(table, Group(*blocks))
 
 
-def _segments(found: AttemptView, *, short: bool) -> Table:
+def _segments(attempt: AttemptView, *, short: bool) -> Table:
     """Return the table of segments.
 
     :param short: without the run in their names, which all of them have.
     """
     table = _table("partition", "attempt" if short else "task attempt", "rows", "bytes", "segment")
-    for segment in found.segments:
+    for segment in attempt.segments:
         name = segment.path.rpartition("/")[2]
-        before, run, after = name.partition(found.run_id)
+        prefix, run, after = name.partition(attempt.run_id)
         table.add_row(
             _number(segment.partition),
             "" if segment.task_attempt is None else str(segment.task_attempt),
@@ -148,7 +148,7 @@ def _segments(found: AttemptView, *, short: bool) -> Table:
             "in the manifest"
             if segment.inline
             else f"…{after}"
-            if short and run and before
+            if short and run and prefix
             else name,
         )
     return table

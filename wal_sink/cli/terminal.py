@@ -28,7 +28,7 @@ from wal_sink.text import printable
 from wal_sink.wal.location import store_errors
 
 _UNBOUNDED = 100_000
-"""Columns of what is no terminal."""
+"""Columns of a file or a pipe."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,20 +61,20 @@ class SafeConsole(Console):
         super().__init__(highlight=False, markup=False, **how)
         self._as_json = as_json
 
-    def show(self, found: msgspec.Struct, *lines: RenderableType) -> None:
+    def show(self, value: msgspec.Struct, *lines: RenderableType) -> None:
         """Print what a command has found: as its document, or by these lines for people."""
         if self._as_json:
-            document(found)
+            document(value)
             return
         for line in lines:
             self.print(line, soft_wrap=isinstance(line, str))
 
-    def show_each(self, found: Sequence[Found], show: Callable[[Console, Found], None]) -> None:
+    def show_each(self, values: Sequence[Found], show: Callable[[Console, Found], None]) -> None:
         """Print what a command has found of each target: as one document, or each for people."""
         if self._as_json:
-            document(found[0] if len(found) == 1 else OfTargets(targets=tuple(found)))
+            document(values[0] if len(values) == 1 else OfTargets(targets=tuple(values)))
             return
-        for of_target in found:
+        for of_target in values:
             show(self, of_target)
 
     def render_str(self, text: str, **how: Any) -> Text:
@@ -153,7 +153,7 @@ _STYLES: dict[Level, str] = {"plain": "", "good": "green", "waiting": "yellow", 
 class Lines:
     """One block of names and values, the values below each other.
 
-    A line breaks at a space, and a path that is longer than a line behind a slash.
+    A line breaks at a space, and a path that is longer than a line after a slash.
     """
 
     def __init__(self, lines: Sequence[Line]) -> None:
@@ -172,7 +172,7 @@ class Lines:
 
 
 def fold(text: str, width: int) -> Iterator[str]:
-    """Break a line at spaces, and what is longer than a line behind slashes."""
+    """Break a line at spaces, and what is longer than a line after slashes."""
     if len(text) <= width:
         yield text
         return
@@ -194,7 +194,7 @@ class LateBar(Progress):
     """Shows one bar, once the work has taken two seconds.
 
     :param doing: names the work, in front of the bar.
-    :param columns: stand behind the bar.
+    :param columns: stand after the bar.
     :param as_json: whether nothing is shown.
     """
 

@@ -64,7 +64,7 @@ class _Versioned(msgspec.Struct):
 
 
 def learn() -> None:
-    """Let msgspec learn every record that is declared by now; a module of records ends with it.
+    """Let msgspec learn every record that is declared so far; a module of records ends with it.
 
     It learns a type as it is first decoded. Of two threads that do so at once, such as the flushers of two
     queries that start together, one can meet a type that is half learned, and the process ends by SIGSEGV

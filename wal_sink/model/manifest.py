@@ -30,12 +30,12 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     digest: str
     """SHA-256 of the file, hexadecimal."""
     data: builtins.bytes | None = None
-    """The bytes themselves of a small segment, which then is no file: nothing lies at its path. In JSON they
+    """The bytes themselves of a small segment, which then has no file: nothing lies at its path. In JSON they
     are empty, and follow after it."""
 
     @property
     def is_file(self) -> bool:
-        """Whether it lies at its path, and not in its manifest."""
+        """True if it lies at its path, and not in its manifest."""
         return self.data is None
 
     def without_data(self) -> SegmentRef:
@@ -114,7 +114,7 @@ class Manifest(Record, frozen=True, kw_only=True):
 
         The bytes of segments are not compared with their digests: the flush does that before it sends rows.
 
-        :raises CorruptLog: it is no manifest, of a newer format, or not as long as it says.
+        :raises CorruptLog: it is not a manifest, of a newer format, or not as long as it says.
         """
         json = _json_of(data)
         manifest = _with_data(cls.from_json(json, where), data, len(json), where)
@@ -159,20 +159,20 @@ def _with_data(manifest: Manifest, data: bytes, start: int, where: str) -> Manif
 
     :raises CorruptLog: there are more bytes, or less.
     """
-    found = []
+    segments = []
     for segment in manifest.segments:
         if segment.is_file:
-            found.append(segment)
+            segments.append(segment)
             continue
         end = start + segment.bytes
-        found.append(msgspec.structs.replace(segment, data=data[start:end]))
+        segments.append(msgspec.structs.replace(segment, data=data[start:end]))
         start = end
     if start != len(data):
         raise CorruptLog(
             f"{where} has {len(data)} bytes; with the segments that it holds it had {start}",
             f"The file was edited. {errors.restore_or_give_up(manifest.epoch)}",
         )
-    return msgspec.structs.replace(manifest, segments=tuple(found))
+    return msgspec.structs.replace(manifest, segments=tuple(segments))
 
 
 class Published(NamedTuple):
@@ -227,4 +227,4 @@ class Appended(_OfExecution, frozen=True, kw_only=True):
     @property
     def files(self) -> tuple[SegmentRef, ...]:
         """The segments that the task has written as files: this message has the others."""
-        return tuple(each for each in self.segments + self.refused if each.is_file)
+        return tuple(segment for segment in self.segments + self.refused if segment.is_file)

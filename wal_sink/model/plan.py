@@ -32,7 +32,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: Role
     """What the target says of the column: "required" takes no null, "regular" does. The table has no column
     of the last two: "operation" says whether the row is an upsert or a delete, "control" says something else
-    of it, such as to which table it goes, or how long it lives."""
+    of it, such as to which table it goes, or its TTL."""
     column: str = ""
     """Name in the target, where it is another one than in the DataFrame."""
 
@@ -70,7 +70,7 @@ class Plan(Record, frozen=True, kw_only=True):
     @property
     def operation(self) -> str | None:
         """The name of the column that says what a row does; None: every row is an upsert."""
-        return next((each.name for each in self.columns if each.role == "operation"), None)
+        return next((column.name for column in self.columns if column.role == "operation"), None)
 
     @property
     def creates(self) -> str:
@@ -86,7 +86,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def of_table(self) -> Self:
         """Return the plan without the columns that are not written: what the table has of it."""
-        columns = tuple(each for each in self.columns if each.role not in _UNWRITTEN)
+        columns = tuple(column for column in self.columns if column.role not in _UNWRITTEN)
         if len(columns) == len(self.columns):
             return self
         return msgspec.structs.replace(self, columns=columns)
@@ -100,7 +100,7 @@ class Agreed(Record, frozen=True, kw_only=True):
     plans: dict[str, Plan]
     """By the target's name; the only one has none. All have one key."""
     compared: bool = True
-    """Whether the run that started last has compared them with the tables."""
+    """True if the run that started last has compared them with the tables."""
 
 
 def content_key(plans: Mapping[str, Plan]) -> str:
@@ -172,18 +172,18 @@ def canonical(source: pa.DataType) -> pa.DataType:  # noqa: PLR0911 -- a case ea
 
 
 def is_array(source: pa.DataType) -> bool:
-    """Whether Spark calls the type an array."""
+    """Return True if Spark calls the type an array."""
     return bool(pa.types.is_list(source) or pa.types.is_large_list(source))
 
 
 def is_text(source: pa.DataType) -> bool:
-    """Whether this is a string, in any of Arrow's layouts."""
+    """Return True if this is a string, in any of Arrow's layouts."""
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     return any(kind(source) for kind in kinds)
 
 
 def is_blob(source: pa.DataType) -> bool:
-    """Whether this is binary, in any of Arrow's layouts."""
+    """Return True if this is binary, in any of Arrow's layouts."""
     kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
     return any(kind(source) for kind in (*kinds, pa.types.is_fixed_size_binary))
 
@@ -217,7 +217,7 @@ def spark_ddl(source: pa.DataType) -> str:
     if pa.types.is_map(source):
         return f"map<{spark_ddl(source.key_type)},{spark_ddl(source.item_type)}>"
     if pa.types.is_struct(source):
-        return struct_ddl([(each.name, spark_ddl(each.type)) for each in fields(source)])
+        return struct_ddl([(field.name, spark_ddl(field.type)) for field in fields(source)])
     return spark_type(source)
 
 

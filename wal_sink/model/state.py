@@ -69,7 +69,7 @@ class Run(Value, frozen=True):
     """Options of the query, without secrets."""
 
 
-class Flushed(Value, frozen=True):
+class EarlierMark(Value, frozen=True):
     """An epoch and a time at which it, and all before it, were in the target."""
 
     epoch: int
@@ -90,11 +90,11 @@ class Mark(Value, frozen=True):
     sums: Sums
     at_us: int
     """When the mark moved."""
-    earlier: tuple[Flushed, ...] = ()
+    earlier: tuple[EarlierMark, ...] = ()
     """Up to 16 earlier ones, ascending: which epochs have been in the target for how long."""
 
 
-class Target(Value, frozen=True):
+class TargetState(Value, frozen=True):
     """A target of the log, as far as it has got."""
 
     name: str
@@ -118,11 +118,11 @@ class GivenUp(Value, frozen=True):
 
 
 class Change(Value, frozen=True):
-    """Who made a state, when, and why. It tells the state from one that another process made."""
+    """Who made a state, when, and for what reason. It tells the state from one that another process made."""
 
     by: str = ""
     at_us: int = 0
-    why: str = ""
+    reason: str = ""
 
 
 class State(Record, frozen=True, kw_only=True):
@@ -144,23 +144,23 @@ class State(Record, frozen=True, kw_only=True):
     last: EpochManifest
     """The newest epoch that is published; before the first one, `first` - 1 without a manifest."""
     settled: int
-    """Every epoch up to this one has its attempt for good: at least `last` - 1."""
+    """Every epoch up to this one has its final attempt: at least `last` - 1."""
     trimmed: int
     """Every object of an epoch up to this one may be deleted, if no target gave the epoch up."""
-    targets: tuple[Target, ...]
+    targets: tuple[TargetState, ...]
     given_up: tuple[GivenUp, ...] = ()
 
-    def target(self, name: str) -> Target | None:
+    def target(self, name: str) -> TargetState | None:
         """Return a target by its name; None if the log has none of this name."""
         return next((target for target in self.targets if target.name == name), None)
 
     @property
-    def live(self) -> tuple[Target, ...]:
+    def live(self) -> tuple[TargetState, ...]:
         """The targets that were not given up. Budget, trim and a change of targets wait for these."""
         return tuple(target for target in self.targets if not target.given_up)
 
     @property
-    def slowest(self) -> Target:
+    def slowest(self) -> TargetState:
         """The target that lacks most; of a log whose targets were all given up, the first such one."""
         return min(self.live or self.targets, key=lambda target: target.mark.epoch)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
-from wal_sink.model.state import State, Target
+from wal_sink.model.state import State, TargetState
 from wal_sink.wal.refused import listed
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
@@ -31,15 +31,15 @@ class Backlog(NamedTuple):
     rows: int
     bytes: int
     oldest_us: int | None
-    """When the flush fell behind, microseconds since 1970: the mark moved last, or the only pending epoch was
-    published. None if nothing is pending."""
+    """When the flush began to lag, microseconds since 1970: the last move of the mark, or the publish of the
+    only pending epoch. None if nothing is pending."""
 
     def oldest_seconds(self, now_us: int) -> float:
-        """Return seconds since the flush fell behind; 0 if nothing is pending."""
+        """Return seconds since the flush began to lag; 0 if nothing is pending."""
         return 0.0 if self.oldest_us is None else max(0.0, (now_us - self.oldest_us) / 1_000_000)
 
 
-def backlog_of(state: State, target: Target, committed: int) -> Backlog:
+def backlog_of(state: State, target: TargetState, committed: int) -> Backlog:
     """Count what a target lacks.
 
     An epoch that Spark has completed and that the log lacks counts as an epoch without rows. A target that
@@ -70,7 +70,7 @@ def pending_epochs(checkpoint: Checkpoint, store: LogStore) -> int:
     state, committed = newest(store), checkpoint.last_commit()
     if state is None:
         return 0
-    return max((backlog_of(state, each, committed).epochs for each in state.live), default=0)
+    return max((backlog_of(state, target, committed).epochs for target in state.live), default=0)
 
 
 class Snapshot(NamedTuple):

@@ -13,7 +13,7 @@ import msgspec
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import iso, now_us
 from wal_sink.errors import CheckpointNotVisible, WalSinkError
-from wal_sink.model.state import State, Target
+from wal_sink.model.state import State, TargetState
 from wal_sink.options import lowered, options_of
 from wal_sink.progress.backlog import backlog_of
 from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport, age_s, is_alive, read_report
@@ -91,9 +91,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     pending_rows: int
     pending_bytes: int
     budget_bytes: int | None = None
-    """At so many pending bytes the next epoch waits, or the query fails: `wal.maxBytes` of the newest run."""
+    """Pending bytes at which the next epoch waits, or the query fails: `wal.maxBytes` of the newest run."""
     oldest_pending_seconds: float
-    """Since the flush fell behind: the mark moved last, or the oldest pending epoch was published;
+    """Since the flush began to lag: the mark moved last, or the oldest pending epoch was published;
     0 for none."""
     rows_per_second: float | None = None
     """How fast the flusher wrote its last windows; None: not known."""
@@ -170,7 +170,7 @@ def status_lines(status: Status) -> list[Line]:
     if status.rows_per_second is not None:
         lines.append(Line("rate", _rate(status)))
     lines += [
-        Line(f"target {each.target}", _in_short(each), _level(each)) for each in status.targets
+        Line(f"target {part.target}", _in_short(part), _level(part)) for part in status.targets
     ]
     lines += [
         Line(f"target {name}", "given up: it gets nothing any more", "bad")
@@ -242,10 +242,10 @@ def _lag(status: Status) -> str:
         )
     if not status.pending_epochs:
         return "none: everything checkpointed is flushed"
-    of = f" of {byte_count(status.budget_bytes)} (wal.maxBytes)" if status.budget_bytes else ""
+    budget = f" of {byte_count(status.budget_bytes)} (wal.maxBytes)" if status.budget_bytes else ""
     return (
         f"{counted(status.pending_epochs, 'epoch')}, {counted(status.pending_rows, 'row')},"
-        f" {byte_count(status.pending_bytes)}{of}, oldest {duration(status.oldest_pending_seconds)}"
+        f" {byte_count(status.pending_bytes)}{budget}, oldest {duration(status.oldest_pending_seconds)}"
     )
 
 
@@ -290,8 +290,8 @@ def read_status(checkpoint: Checkpoint, store: LogStore, target: str = "") -> St
         return reader.unpublished()
     if target:
         return reader.of(named_target(state, target))
-    live = [reader.of(each) for each in state.live or state.targets]
-    slowest = min(live, key=lambda each: each.flushed)
+    live = [reader.of(target) for target in state.live or state.targets]
+    slowest = min(live, key=lambda status: status.flushed)
     if len(live) == 1:
         return msgspec.structs.replace(slowest, given_up=reader.given_up)
     return _together(live, slowest, reader.given_up)
@@ -313,14 +313,14 @@ class _Reader:
         self._committed = checkpoint.last_commit()
         self._now_us = now_us()
         self._options = lowered(state.run.options) if state is not None and state.run else {}
-        self._refused_rows = sum(each.rows for each in listed(store))
+        self._refused_rows = sum(refused.rows for refused in listed(store))
 
     @property
     def given_up(self) -> tuple[str, ...]:
         """Names of the targets that were given up."""
         if self._state is None:
             return ()
-        return tuple(each.name for each in self._state.targets if each.given_up)
+        return tuple(target.name for target in self._state.targets if target.given_up)
 
     def unpublished(self) -> Status:
         """Return the status of a query of which no run has published, or whose state cannot be read."""
@@ -348,7 +348,7 @@ class _Reader:
             remedy=error.remedy if error else None,
         )
 
-    def of(self, target: Target) -> Status:
+    def of(self, target: TargetState) -> Status:
         """Return the status of one target."""
         state = self._state
         assert state is not None
@@ -404,7 +404,7 @@ class _Reader:
             return _NOBODY_FLUSHES.format(shlex.quote(self._checkpoint.url))
         return None
 
-    def _unsafe(self, epochs: int, target: Target | None) -> str | None:
+    def _unsafe(self, epochs: int, target: TargetState | None) -> str | None:
         """Return what would be lost with checkpoint and log; None for nothing."""
         if self._problem is not None:
             return f"the log cannot be used: {self._problem.summary}"
@@ -432,18 +432,18 @@ def _open_error(report: FlusherReport | None, mark: int) -> ErrorReport | None:
 
 def _together(targets: Sequence[Status], slowest: Status, given_up: tuple[str, ...]) -> Status:
     """Return the status of a query with several targets: the slowest one's, with that of each."""
-    unsafe = next((each.unsafe_because for each in targets if each.unsafe_because), None)
-    error = next((each for each in targets if each.last_error), None)
+    unsafe = next((target.unsafe_because for target in targets if target.unsafe_because), None)
+    error = next((target for target in targets if target.last_error), None)
     return msgspec.structs.replace(
         slowest,
         target="",
         targets=tuple(targets),
         given_up=given_up,
-        flusher_alive=all(each.flusher_alive for each in targets),
+        flusher_alive=all(target.flusher_alive for target in targets),
         safe_to_delete=unsafe is None,
         unsafe_because=unsafe,
         last_error=error.last_error if error else None,
-        remedy=next((each.remedy for each in targets if each.remedy), None),
+        remedy=next((target.remedy for target in targets if target.remedy), None),
     )
 
 

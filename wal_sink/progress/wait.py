@@ -11,7 +11,7 @@ import msgspec
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import FlushTimeout, NoFlusher
-from wal_sink.model.state import State, Target
+from wal_sink.model.state import State, TargetState
 from wal_sink.progress.report import is_alive, read_report, stopping_error
 from wal_sink.protocol.state import live_target, refuse_other_place
 from wal_sink.text import counted
@@ -89,8 +89,8 @@ class _Waiting:
         self._started_s = self._alive_s = time.monotonic()
         self._goal = checkpoint.last_commit()
         self._state = self._read()
-        self._rows = {each.name: each.mark.sums.rows for each in self._targets()}
-        self._reports = {each.name: read_report(store, each.name) for each in self._targets()}
+        self._rows = {target.name: target.mark.sums.rows for target in self._targets()}
+        self._reports = {target.name: read_report(store, target.name) for target in self._targets()}
         self._rows_at_goal = _rows_at(self._state, self._goal)
 
     def is_over(self, has_tried: Callable[[str], bool]) -> bool:
@@ -99,25 +99,25 @@ class _Waiting:
         :raises WalSinkError: see `wait_until_flushed`.
         """
         tried = {
-            each.name: has_tried(each.name) for each in self._targets()
+            target.name: has_tried(target.name) for target in self._targets()
         }  # before their reports
         self._state = self._read()
-        lacking = [each for each in self._targets() if each.mark.epoch < self._goal]
+        lacking = [target for target in self._targets() if target.mark.epoch < self._goal]
         waited_s = time.monotonic() - self._started_s
         timed_out = self._timeout is not None and waited_s >= self._timeout
-        for each in self._targets():
-            report = read_report(self._store, each.name)
+        for target in self._targets():
+            report = read_report(self._store, target.name)
             stopped = stopping_error(report, now_us())
             if (
                 stopped
-                and tried.get(each.name, True)
-                and (each in lacking or _is_open(report, each))
+                and tried.get(target.name, True)
+                and (target in lacking or _is_open(report, target))
             ):
                 raise stopped
             # A report that changes is of a living flusher, whatever its host's clock says.
-            changed = report != self._reports.get(each.name)
-            self._reports[each.name] = report
-            if (is_alive(report, now_us()) or changed) and (each in lacking or not lacking):
+            changed = report != self._reports.get(target.name)
+            self._reports[target.name] = report
+            if (is_alive(report, now_us()) or changed) and (target in lacking or not lacking):
                 self._alive_s = time.monotonic()
         silent = time.monotonic() - self._alive_s > _PATIENCE_S
         if not lacking:
@@ -139,11 +139,11 @@ class _Waiting:
         """Return what was waited for."""
         targets = self._targets()
         flushed = [
-            min(each.mark.sums.rows, self._rows_at_goal) - self._rows.get(each.name, 0)
-            for each in targets
+            min(target.mark.sums.rows, self._rows_at_goal) - self._rows.get(target.name, 0)
+            for target in targets
         ]
         return Flushed(
-            epoch=min([self._goal, *(each.mark.epoch for each in targets)]),
+            epoch=min([self._goal, *(target.mark.epoch for target in targets)]),
             rows=max([0, *flushed]),
             seconds=time.monotonic() - self._started_s,
         )
@@ -156,23 +156,23 @@ class _Waiting:
         refuse_other_place(state, self._checkpoint.query_id(), self._checkpoint.url)
         return state
 
-    def _targets(self) -> tuple[Target, ...]:
+    def _targets(self) -> tuple[TargetState, ...]:
         if self._state is None:
             return ()
         if self._target:
             return (live_target(self._state, self._target),)
         return self._state.live
 
-    def _pending(self, lacking: list[Target]) -> str:
-        mark = min((each.mark.epoch for each in lacking), default=-1)
-        names = ", ".join(each.name for each in lacking)
+    def _pending(self, lacking: list[TargetState]) -> str:
+        mark = min((target.mark.epoch for target in lacking), default=-1)
+        names = ", ".join(target.name for target in lacking)
         epochs = self._goal - mark
         where = f"of {self._checkpoint.url} to {names}" if names else f"of {self._checkpoint.url}"
         return f"{counted(epochs, 'epoch')} {where} {'is' if epochs == 1 else 'are'}"
 
-    def _last_error(self, lacking: list[Target]) -> str:
-        for each in lacking:
-            report = read_report(self._store, each.name)
+    def _last_error(self, lacking: list[TargetState]) -> str:
+        for target in lacking:
+            report = read_report(self._store, target.name)
             if report is not None and report.error is not None:
                 return f"; last error: {report.error.summary}"
         return ""
@@ -186,7 +186,7 @@ def _rows_at(state: State | None, epoch: int) -> int:
     return last.sums.rows if epoch >= last.epoch else last.predecessor.sums.rows
 
 
-def _is_open(report: object, target: Target) -> bool:
+def _is_open(report: object, target: TargetState) -> bool:
     """Return True if an error was reported after the target's mark moved: it stops what comes next."""
     error = getattr(report, "error", None)
     return error is not None and error.at_us > target.mark.at_us

@@ -23,7 +23,7 @@ from wal_sink.model.state import (
     Run,
     State,
     Sums,
-    Target,
+    TargetState,
 )
 from wal_sink.protocol import flush_order
 from wal_sink.protocol import state as transitions
@@ -269,7 +269,7 @@ class Protocol:
         return Decision(Step.WAIT, warning=error)
 
     def _skipped(
-        self, state: State, target: Target | None, row: LedgerRow | None, error: str
+        self, state: State, target: TargetState | None, row: LedgerRow | None, error: str
     ) -> Decision:
         """Return what an error leads to where it does not stop the flush."""
         assert target is not None
