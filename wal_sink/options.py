@@ -78,10 +78,8 @@ def _declared(field: msgspec.structs.FieldInfo) -> Declared:
         return type_.type if isinstance(type_, msgspec.inspect.Metadata) else type_
 
     info = msgspec.inspect.type_info(field.type)
-    annotation = bare(info)
-    several = (
-        annotation.types if isinstance(annotation, msgspec.inspect.UnionType) else (annotation,)
-    )
+    kind = bare(info)
+    several = kind.types if isinstance(kind, msgspec.inspect.UnionType) else (kind,)
     types = tuple(map(bare, several))
     literals = [kind.values for kind in types if isinstance(kind, msgspec.inspect.LiteralType)]
     extra = getattr(info, "extra", None) or {}
@@ -368,12 +366,13 @@ def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
     :raises OptionError: names them all, with what to do about each.
     """
     others = {name.lower(): instead for name, instead in struct.others.items()}
-    given = {key: others[key.lower()] for key in raw if key.lower() in others}
-    if given:
-        remedies = given.values() if len(given) == 1 else (f"{k}: {v}" for k, v in given.items())
+    instead = {key: others[key.lower()] for key in raw if key.lower() in others}
+    if instead:
+        one = len(instead) == 1
+        remedies = instead.values() if one else (f"{k}: {v}" for k, v in instead.items())
         raise OptionError(
-            f"Option{'s' * (len(given) > 1)} {', '.join(given)}: other clients have"
-            f" {'them' if len(given) > 1 else 'it'}, and wal_sink does not.",
+            f"Option{'' if one else 's'} {', '.join(instead)}: other clients have"
+            f" {'it' if one else 'them'}, and wal_sink does not.",
             " ".join(remedies),
         )
 
@@ -408,10 +407,7 @@ def refuse_unknown(
     elif len(unknown) == 1:
         remedy = f"Did you mean {' or '.join(near[unknown[0]])}?"
     else:
-        meant = (
-            f"{key}: {' or '.join(near_names) or 'leave it out'}"
-            for key, near_names in near.items()
-        )
+        meant = (f"{key}: {' or '.join(hints) or 'leave it out'}" for key, hints in near.items())
         remedy = f"Write instead of {'; '.join(meant)}."
     raise OptionError(f"Unknown option{'s' * (len(unknown) > 1)} {', '.join(unknown)}.", remedy)
 
@@ -436,7 +432,7 @@ def _nearest(typed: str, known: Collection[str]) -> list[str]:
     prefix = typed.partition(".")[0] + "."
     if same := {name.removeprefix(prefix): name for name in known if name.startswith(prefix)}:
         near = difflib.get_close_matches(typed.removeprefix(prefix), same, n=1, cutoff=0.6)
-        return [same[each] for each in near]
+        return [same[option] for option in near]
     last: dict[str, list[str]] = {}
     for name in known:
         last.setdefault(name.rpartition(".")[2], []).append(name)
@@ -556,9 +552,8 @@ def as_texts(options: Mapping[str, object]) -> dict[str, str]:
 
 def public(options: Options) -> dict[str, str]:
     """Return options as strings by name, without the secret ones and without those not given."""
-    return _texts(
-        options, (option for option in fields(type(options)) if "secret" not in option.extra)
-    )
+    public = (option for option in fields(type(options)) if "secret" not in option.extra)
+    return _texts(options, public)
 
 
 def shape(options: Options) -> dict[str, str]:
