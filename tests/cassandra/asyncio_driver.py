@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from cassandra.io.asyncioreactor import AsyncioConnection
 
-from wal_sink.targets.cassandra.driver.internals import ReadingConnection, WideConnection
+from wal_sink.targets.cassandra.driver.internals import ConnectionMend
 
 
-class Asyncio(ReadingConnection, AsyncioConnection):  # type: ignore[misc]  # the driver has no types
+class Asyncio(ConnectionMend, AsyncioConnection):  # type: ignore[misc]  # the driver has no types
     """What `WideConnection` is where the driver chooses asyncio: from Python 3.12 on, without libev."""
-
-    out_buffer_size = WideConnection.out_buffer_size

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import itertools
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager
@@ -23,18 +22,15 @@ from cassandra.policies import SimpleConvictionPolicy
 from cassandra.pool import Host
 from cassandra.protocol import ColumnMetadata
 from cassandra.query import PreparedStatement
-from cassandra.segment import SegmentCodec
 
 from tests.support.cql_driver import OwnStatements, plan_of
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.driver.connection import _profiles
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.driver.internals import ReadingConnection
 from wal_sink.targets.cassandra.write.statements import Statement
 
 _HEADER = struct.Struct(">BBhBi")
-_COMPRESSED = 1
 ERROR, OPTIONS, SUPPORTED, RESULT, BATCH = 0x00, 0x05, 0x06, 0x08, 0x0D
 _SUPPORTED = b"\0\x02\0\x0bCQL_VERSION\0\x01\0\x053.4.7\0\x0bCOMPRESSION\0\0"
 VOID = struct.pack(">i", 1)
@@ -70,21 +66,10 @@ def error(request: Frame, code: int, more: bytes = b"") -> Frame:
     return Frame(request.stream, ERROR, struct.pack(">iH", code, 1) + b"x" + more)
 
 
-def compress(data: bytes) -> bytes:
-    """Compress as lz4 does for the driver: the length first."""
-    return struct.pack(">i", len(data)) + zlib.compress(data)
-
-
-def decompress(data: bytes) -> bytes:
-    """Undo it."""
-    return zlib.decompress(data[4:])
-
-
-class Wire(ReadingConnection, Connection):  # type: ignore[misc]  # the driver has no types
+class Wire(Connection):  # type: ignore[misc]  # the driver has no types
     """A connection to a node in memory."""
 
     made: ClassVar[list[Wire]] = []
-    compresses: ClassVar[bool] = False
     answers: ClassVar[Answer] = staticmethod(well)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -94,10 +79,6 @@ class Wire(ReadingConnection, Connection):  # type: ignore[misc]  # the driver h
         self.answer = type(self).answers
         if self.protocol_version >= 5:
             self._enable_checksumming()
-        if self.compresses and self.protocol_version >= 5:
-            self._segment_codec = SegmentCodec(compress, decompress)
-        elif self.compresses:
-            self.compressor, self.decompressor = compress, decompress
         Wire.made.append(self)
 
     @classmethod
@@ -123,7 +104,7 @@ class Wire(ReadingConnection, Connection):  # type: ignore[misc]  # the driver h
         self.receive(self.packed(*answered))
 
     def packed(self, *answered: Frame) -> bytes:
-        """Return answers as a node sends them: one segment, or frames that are compressed each."""
+        """Return answers as a node sends them: one segment, or frames."""
         return self._packed(b"".join(map(self._framed, answered)))
 
     def receive(self, data: bytes) -> None:
@@ -145,11 +126,8 @@ class Wire(ReadingConnection, Connection):  # type: ignore[misc]  # the driver h
         return [each for push in self.pushes for each in push if each.opcode == BATCH]
 
     def _framed(self, each: Frame) -> bytes:
-        flags, body = 0, each.body
-        if self.compresses and not self._is_checksumming_enabled:
-            flags, body = _COMPRESSED, compress(body)
         version = 0x80 | self.protocol_version
-        return _HEADER.pack(version, flags, each.stream, each.opcode, len(body)) + body
+        return _HEADER.pack(version, 0, each.stream, each.opcode, len(each.body)) + each.body
 
     def _packed(self, frames: bytes) -> bytes:
         if not self._is_checksumming_enabled:
@@ -159,7 +137,7 @@ class Wire(ReadingConnection, Connection):  # type: ignore[misc]  # the driver h
 
     def _unpacked(self, data: bytes) -> bytes:
         if not self._is_checksumming_enabled:
-            return _decompressed(data)
+            return data
         read, payload = io.BytesIO(data), b""
         while read.tell() < len(data):
             header = self._segment_codec.decode_header(read)
@@ -172,17 +150,6 @@ class Timer:
 
     def cancel(self) -> None:
         pass
-
-
-def _decompressed(data: bytes) -> bytes:
-    """Undo the compression of each frame."""
-    plain = b""
-    while data:
-        version, flags, stream, opcode, length = _HEADER.unpack_from(data)
-        body, data = data[_HEADER.size :][:length], data[_HEADER.size + length :]
-        body = decompress(body) if flags & _COMPRESSED else body
-        plain += _HEADER.pack(version, flags & ~_COMPRESSED, stream, opcode, len(body)) + body
-    return plain
 
 
 def _frames(data: bytes) -> Iterator[Frame]:
@@ -211,11 +178,9 @@ class Nodes(NamedTuple):
 
 
 @contextmanager
-def nodes(
-    count: int = 1, version: int = 5, *, compresses: bool = False, answers: Answer = well
-) -> Iterator[Nodes]:
+def nodes(count: int = 1, version: int = 5, *, answers: Answer = well) -> Iterator[Nodes]:
     """Connect to nodes of one datacenter, `dc`, that answer as it says, also new connections."""
-    kind = type("Wire", (Wire,), {"compresses": compresses, "answers": staticmethod(answers)})
+    kind = type("Wire", (Wire,), {"answers": staticmethod(answers)})
     raw = {
         "keyspace": "ks",
         "table": "t",

@@ -71,11 +71,10 @@ def values(of: Iterable[Any]) -> list[bytes]:
 # --- one group ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("compresses", [False, True])
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_group_is_one_push_and_ends_once(version: int, *, compresses: bool) -> None:
+def test_a_group_is_one_push_and_ends_once(version: int) -> None:
     """Its rows are those of the requests, in their order."""
-    with nodes(1, version, compresses=compresses) as to:
+    with nodes(1, version) as to:
         by = pipelined(to)
         requests = [request() for _ in range(20)]
         (ended,) = sent(by, requests)
@@ -261,11 +260,10 @@ def test_what_is_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
         to.wire().defunct(OSError("cut"))
 
 
-@pytest.mark.parametrize("compresses", [False, True])
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_has_failed_is_the_same_request(version: int, *, compresses: bool) -> None:
+def test_what_has_failed_is_the_same_request(version: int) -> None:
     """It is read from the frames: rows, how many, routing key and node."""
-    with nodes(1, version, compresses=compresses) as to:
+    with nodes(1, version) as to:
         by = pipelined(to)
         to.wire().answer = lambda frame: error(frame, OVERLOADED)
         (host,) = to.hosts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import uuid
 from collections.abc import Iterator
@@ -33,7 +32,6 @@ pytestmark = pytest.mark.cassandra
 
 US = 1_700_000_000_000_000
 COUNT = 3_000
-COMPRESSION = [False, *(["lz4"] if importlib.util.find_spec("lz4") else [])]
 VERSIONS = [4, 5]
 
 
@@ -53,14 +51,12 @@ class Table:
         return plan, Slice(0, target.check(batch, plan), us)
 
     @contextmanager
-    def writer(
-        self, version: int = 5, compression: Any = False, reactor: type = WideConnection
-    ) -> Iterator[Writer]:
+    def writer(self, version: int = 5, reactor: type = WideConnection) -> Iterator[Writer]:
         cluster = Cluster(
             [self.node.host],
             port=self.node.port,
             protocol_version=version,
-            compression=compression,
+            compression=False,
             connection_class=reactor,
             execution_profiles=_profiles(self.options),
         )
@@ -131,14 +127,13 @@ class Pushes:
         monkeypatch.setattr(by, "send", counted)
 
 
-@pytest.mark.parametrize("compression", COMPRESSION)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_same_rows_as_by_the_drivers_own_classes(
-    table: Table, version: int, compression: Any, monkeypatch: pytest.MonkeyPatch
+    table: Table, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Values and write times, of grouped and scattered rows; in both protocol versions."""
     plan, rows = table.slice(some_rows(MIXED))
-    with table.writer(version, compression) as writer:
+    with table.writer(version) as writer:
         by_push = Pushes(writer, monkeypatch)
         writer.write(plan, rows)
         writer.drain()
@@ -148,7 +143,7 @@ def test_same_rows_as_by_the_drivers_own_classes(
     assert len(by_encoding) == COUNT
     table.node.execute(f"TRUNCATE {table.keyspace}.{table.table}")
     monkeypatch.setattr(pipeline, "is_tested", lambda: False)
-    with table.writer(version, compression) as writer:
+    with table.writer(version) as writer:
         writer.write(plan, rows)
         writer.drain()
     assert table.rows(WRITTEN) == by_encoding

@@ -265,6 +265,7 @@ def _cluster(options: CassandraOptions) -> Any:
             connect_timeout=options.request_timeout,
             control_connection_timeout=options.request_timeout,
             connection_class=WideConnection if is_tested() else Cluster.connection_class,
+            compression=False,
             idle_heartbeat_interval=_SILENT_S,
             idle_heartbeat_timeout=_SILENT_S,
             monitor_reporting_enabled=False,

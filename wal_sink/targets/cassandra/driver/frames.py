@@ -11,15 +11,14 @@ part of a slice, of which one late answer would keep megabytes in memory.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from cassandra import ProtocolVersion
 from cassandra.protocol import ProtocolHandler
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType
 
-from wal_sink.targets.cassandra.driver.internals import COMPRESSED, HEADER
+from wal_sink.targets.cassandra.driver.internals import HEADER
 
 _SHORT = struct.Struct(">H")
 _LENGTH = struct.Struct(">i")
@@ -109,23 +108,19 @@ _BEGIN = struct.Struct(">BBhBicH")
 """The header of a frame, and how the body of a BATCH begins: its type, and the number of its statements."""
 _BATCH = 0x0D
 
-Compress = Callable[[bytes], bytes]
-
 
 class Envelope(NamedTuple):
     """What the driver writes around the rows of a batch: the same for all batches of a keyspace."""
 
     version: int
     flags: int
-    compresses: bool
-    """Whether each frame is compressed by itself: later versions of the protocol compress segments."""
     kind: bytes
     after: bytes
     """The consistency levels, the keyspace, and a timestamp that no row takes: each has its own."""
 
     def frames(self, requests: Sequence[EncodedBatch], streams: Sequence[int]) -> Frames:
         """Return the frames of requests, of which there is at least one, in their order."""
-        version, flags, _, kind, after = self
+        version, flags, kind, after = self
         begin, beside = _BEGIN.pack, _BEFORE_ROWS + len(after)
         pieces: list[bytes | memoryview] = []
         for request, stream in zip(requests, streams, strict=True):
@@ -150,15 +145,6 @@ class Frames(NamedTuple):
     statements: Any
     node: Any
 
-    def on_wire(self, compress: Compress | None) -> bytes:
-        """Return what is pushed.
-
-        :param compress: of the connection; None: it compresses nothing.
-        """
-        if compress is None or not self.around.compresses:
-            return self.data
-        return b"".join(_compressed(frame, compress) for frame in self._each())
-
     def request(self, place: int) -> EncodedBatch:
         """Return a request, with bytes of its own."""
         for number, frame in enumerate(self._each()):
@@ -177,12 +163,6 @@ class Frames(NamedTuple):
             at = end
 
 
-def _compressed(frame: bytes, compress: Compress) -> bytes:
-    version, flags, stream, opcode, _ = HEADER.unpack_from(frame)
-    body = compress(frame[HEADER.size :])
-    return HEADER.pack(version, flags | COMPRESSED, stream, opcode, len(body)) + body
-
-
 def envelope(session: Any, profile: Any, keyspace: str) -> Envelope:
     """Return what the driver writes around the rows of a batch.
 
@@ -199,5 +179,4 @@ def envelope(session: Any, profile: Any, keyspace: str) -> Envelope:
     frame: bytes = ProtocolHandler.encode_message(message, 0, version, None, beta)
     _, flags, *_ = HEADER.unpack_from(frame)
     body = frame[HEADER.size :]
-    compresses = not ProtocolVersion.has_checksumming_support(version)
-    return Envelope(version, flags, compresses, body[:1], body[_BEFORE_ROWS:])
+    return Envelope(version, flags, body[:1], body[_BEFORE_ROWS:])

@@ -102,8 +102,7 @@ class Sent:
         """Send the requests; those that cannot be sent have ended."""
         try:
             assert self._frames is not None, "not pushed yet"
-            frames = self._frames.on_wire(self._streams.connection.compressor)
-            self._streams.push(frames, self._answered)
+            self._streams.push(self._frames.data, self._answered)
         except Exception as error:  # noqa: BLE001 -- the caller judges it
             if self._end_all(error):
                 self._streams.unsent()
@@ -117,31 +116,29 @@ class Sent:
             self._report()
 
     def _answered(self, response: Any) -> None:
-        """Take answers; called by the driver's threads.
+        """Take an answer; called by the driver's threads.
 
-        :param response: streams whose rows are written; or a message; or what ends the connection.
+        :param response: the stream whose rows are written; or a message; or what ends the connection.
         """
-        error: Exception | None = None
-        if isinstance(response, list):
-            streams = response
+        if isinstance(response, int):
+            stream, error = response, None
         elif hasattr(response, "stream_id"):
-            streams, error = [response.stream_id], _error(response)
+            stream, error = response.stream_id, _error(response)
         else:
             if self._end_all(response):
                 self._streams.returned(0)
                 self._report()
             return
         with self._lock:
-            waiting = self._waiting
-            ended = [waiting.pop(each) for each in streams if each in waiting]
-            if not ended:
-                return  # they have ended before
+            place = self._waiting.pop(stream, None)
+            if place is None:
+                return  # it has ended before
             if error is None:
-                self._acknowledged += len(ended)
-                self._written = ended[-1]
+                self._acknowledged += 1
+                self._written = place
             else:
-                self._fail(ended, error)
-            if waiting:
+                self._fail([place], error)
+            if self._waiting:
                 return
         self._streams.returned(0)
         self._report()
