@@ -211,7 +211,7 @@ def test_a_bundle_that_cannot_be_used(tmp_path: Path) -> None:
     for content in (None, b"no zip"):
         if content:
             path.write_bytes(content)
-        with pytest.raises(OptionError, match=r"bundle\.zip is no zip file"):
+        with pytest.raises(OptionError, match=r"bundle\.zip is not a zip file"):
             connect(given)
     certificates = Certificates(tmp_path, "127.0.0.1")
     with zipfile.ZipFile(path, "w") as opened:

@@ -232,7 +232,7 @@ def test_a_table_that_is_made_again_under_a_job(
         table = Table(cassandra, keyspace)
         gate.open()
         sink.await_flushed(query, timeout=120)
-    assert "was dropped and made again" in caplog.text
+    assert "was dropped and created again" in caplog.text
     assert table.ids() == list(range(ROWS))
 
 

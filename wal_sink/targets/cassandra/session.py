@@ -80,11 +80,11 @@ class CassandraSession(IdempotentSession):
         with _permitted(self._options):
             self._writer.drain()
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
         """Wait for all rows, then send one conditional update or insert."""
         with _permitted(self._options):
             self._writer.drain()
-            return self._ledger.compare_and_set(seen, new)
+            return self._ledger.compare_and_set(expected, new)
 
     def compare(self, plan: Plan) -> None:
         """Compare it with its table."""
@@ -170,9 +170,9 @@ class Ledger:
             return None
         return LedgerRow.from_cells((self._query_id, *row), f"the ledger {self._table}")
 
-    def compare_and_set(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Write the whole row if it is exactly the one that was seen (rule `ledger`)."""
-        if seen is None:
+    def compare_and_set(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
+        """Write the whole row if it is exactly the expected one (rule `ledger`)."""
+        if expected is None:
             insert = (
                 f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
                 "VALUES (?, ?, ?, ?) IF NOT EXISTS USING TTL 0"
@@ -183,7 +183,7 @@ class Ledger:
             f"SET {', '.join(f'{name} = ?' for name in _COLUMNS)} "
             f"WHERE query_id = ? IF {' AND '.join(f'{name} = ?' for name in _COLUMNS)}"
         )
-        return self._conditional(update, (*new.cells[1:], self._query_id, *seen.cells[1:]))
+        return self._conditional(update, (*new.cells[1:], self._query_id, *expected.cells[1:]))
 
     def _row(self, columns: str) -> Any:
         query = f"SELECT {columns} FROM {self._table} WHERE query_id = ?"  # noqa: S608 -- quoted name
@@ -193,7 +193,7 @@ class Ledger:
             if classify(error) == "fatal":
                 raise
             raise TargetUnavailable(
-                f"The ledger {self._table} cannot be read: {error}", "See to the cluster."
+                f"The ledger {self._table} cannot be read: {error}", "Repair the cluster."
             ) from error
 
     def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:

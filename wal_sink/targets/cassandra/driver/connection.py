@@ -182,7 +182,7 @@ def explained(options: CassandraOptions) -> Iterator[None]:
                 "See that the tables are there and that the role "
                 f"{options.username or '(no login)'} has the permissions it needs.",
             ) from error
-        raise TargetUnavailable(what, "See to the cluster, and try again.") from error
+        raise TargetUnavailable(what, "Repair the cluster, and try again.") from error
 
 
 def choose_datacenter(wanted: str, known: Iterable[str]) -> str:
@@ -277,7 +277,7 @@ def _cluster(options: CassandraOptions) -> Any:
             raise
         if not zipfile.is_zipfile(options.secure_connect_bundle):
             raise OptionError(
-                f"Option cassandra.secureConnectBundle: {options.secure_connect_bundle} is no zip file:"
+                f"Option cassandra.secureConnectBundle: {options.secure_connect_bundle} is not a zip file:"
                 f" {error}",
                 "Put the bundle there as it was downloaded, on driver and executors.",
             ) from error
@@ -309,19 +309,20 @@ def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
             return _no_login(cause, options)
         if any(word in str(cause) for word in _CERTIFICATE):
             return _no_trust(cause, options)
-    said = dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes)
+    texts = dict.fromkeys(f"{type(cause).__name__}: {cause}" for cause in causes)
+    reasons = "; ".join(texts)
     return TargetUnavailable(
-        f"No connection to Cassandra at {options.where}, port {options.port}: {'; '.join(said) or error}",
+        f"No connection to Cassandra at {options.where}, port {options.port}: {reasons or error}",
         "See that the nodes are up and that this host reaches them, and check "
-        f"cassandra.contactPoints and cassandra.port. {_about_tls(options, '; '.join(said))}",
+        f"cassandra.contactPoints and cassandra.port. {_about_tls(options, reasons)}",
     )
 
 
-def _about_tls(options: CassandraOptions, said: str) -> str:
+def _about_tls(options: CassandraOptions, reasons: str) -> str:
     if not options.ssl_enabled:
         return "A cluster that wants TLS needs cassandra.ssl.enabled."
-    if "WRONG_VERSION_NUMBER" in said:
-        return "The answer is no TLS: leave out cassandra.ssl.enabled, or name the port that takes TLS."
+    if "WRONG_VERSION_NUMBER" in reasons:
+        return "The answer is not TLS: leave out cassandra.ssl.enabled, or name the port that takes TLS."
     if is_asyncio():
         return NO_TLS
     want = "do not trust" if options.ssl_client_certificate else "want a"
@@ -329,7 +330,7 @@ def _about_tls(options: CassandraOptions, said: str) -> str:
 
 
 def _may_pass(refused: AuthenticationFailed) -> bool:
-    """Whether the server could not look up the role, because of an outage."""
+    """Return True if the server could not read the role, because of an outage."""
     return "Unable to perform authentication" in str(refused)
 
 

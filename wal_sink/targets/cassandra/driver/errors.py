@@ -94,12 +94,12 @@ def asks_to_slow_down(error: Exception) -> bool:
 
 
 def was_not_sent(error: Exception) -> bool:
-    """Whether the driver refused a request because the socket has no room for it at this moment.
+    """Return True if the driver refused a request because the socket has no room for it at this moment.
 
     The driver takes no request while the socket's send buffer is full, which it is whenever requests are
     made faster than the network takes them. That says nothing about the cluster.
     """
-    return _is_each(error, lambda each: isinstance(each, ConnectionBusy))
+    return _is_each(error, lambda cause: isinstance(cause, ConnectionBusy))
 
 
 def is_refused(error: Exception) -> bool:
@@ -125,7 +125,7 @@ _LACKS_SCHEMA = re.compile(
 
 
 def lacks_schema(error: Exception) -> bool:
-    """Whether a coordinator does not have the keyspace, the table or a column of a request.
+    """Return True if a coordinator lacks the keyspace, the table or a column of a request.
 
     That says nothing of its rows: the node may have joined just now, or lag behind a change of the schema.
     """
@@ -144,11 +144,11 @@ def lagging_node(what: str) -> TargetUnavailable:
 
 
 def _is_invalid(error: Exception) -> bool:
-    return _is_each(error, lambda each: isinstance(each, InvalidRequest))
+    return _is_each(error, lambda cause: isinstance(cause, InvalidRequest))
 
 
 def effect_unknown(error: Exception) -> bool:
-    """Whether a conditional update that raised `error` may have taken effect, or may take effect later.
+    """Return True if a conditional update that raised `error` may have taken effect, or may do so later.
 
     `Unavailable` is such an error: a coordinator raises it for the commit, too, after the proposal was
     accepted. So is every error that the server reports once it has started to work. `NoHostAvailable` is
@@ -172,13 +172,13 @@ def _is_cas_unknown(error: Exception) -> bool:
 
 def _of_hosts(error: NoHostAvailable) -> ErrorClass:
     """Judge by the error of each host: an error is fatal for the cluster only if it is for every host."""
-    if _is_each(error, lambda each: isinstance(each, _FATAL)):
+    if _is_each(error, lambda cause: isinstance(cause, _FATAL)):
         return "fatal"
-    return "throttle" if _is_each(error, lambda each: isinstance(each, _THROTTLE)) else "retry"
+    return "throttle" if _is_each(error, lambda cause: isinstance(cause, _THROTTLE)) else "retry"
 
 
 def _is_each(error: Exception, is_such: Callable[[Exception], bool]) -> bool:
-    """Whether an error is such a one; where there is one of each host, whether all of them are."""
+    """Return True if `is_such` holds for an error; for an error of each host, if it holds for all of them."""
     if not isinstance(error, NoHostAvailable):
         return is_such(error)
     errors = of_each_host(error)
@@ -213,15 +213,6 @@ def execute(
     :raises OperationTimedOut: the driver has not ended it; it may have had its effect, or have it later.
     """
     future = session.execute_async(statement, values, execution_profile=profile)
-    return result(future, timeout_s)
-
-
-def result(future: Any, timeout_s: float) -> Any:
-    """Wait for the result of a request that was sent.
-
-    :param timeout_s: after which it counts as lost, see `longest_s`.
-    :raises OperationTimedOut: the driver has not ended it.
-    """
     ended = threading.Event()
     future.add_callbacks(lambda _rows: ended.set(), lambda _error: ended.set())
     if not ended.wait(timeout_s):

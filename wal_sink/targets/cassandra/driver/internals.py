@@ -40,7 +40,7 @@ TESTED = "3.30"
 
 
 def is_tested() -> bool:
-    """Whether the driver is of such a version."""
+    """Return True if the driver is of such a version."""
     return bool(cassandra.__version__.startswith(f"{TESTED}."))
 
 
@@ -111,16 +111,16 @@ class WideConnection(ConnectionMend, Cluster.connection_class):  # type: ignore[
 
 
 def is_asyncio() -> bool:
-    """Whether the driver has chosen the event loop of asyncio: from Python 3.12 on, where it has no libev.
+    """Return True if the driver has chosen asyncio's event loop: from Python 3.12 on, where it lacks libev.
 
     asyncio refuses sockets with TLS ("Socket cannot be of type SSLSocket"), in a task whose exception the
     driver does not see (3.30.1): each connection is silent until its time-out.
     """
-    return any(each.__name__ == "AsyncioConnection" for each in WideConnection.__mro__)
+    return any(base.__name__ == "AsyncioConnection" for base in WideConnection.__mro__)
 
 
 def can_send(session: Any) -> bool:
-    """Whether no connection's send buffer is full; True for a driver in which that cannot be seen.
+    """Return True if no connection's send buffer is full, or the driver does not show that.
 
     While one is full the driver refuses every request with `ConnectionBusy`, and loses one of the
     connection's 32,768 stream ids for each (3.30.1: `borrow_connection` takes it, and it is never returned).
@@ -128,15 +128,20 @@ def can_send(session: Any) -> bool:
     try:
         # A copy of the list: the driver's threads add and remove pools as nodes come and go.
         connections = [pool._connection for pool in list(session.get_pools())]
-        return all(each._socket_writable for each in connections if each is not None)
+        return all(
+            connection._socket_writable for connection in connections if connection is not None
+        )
     except (AttributeError, TypeError, RuntimeError):
         return True
 
 
 def pools(session: Any, datacenter: str) -> dict[Any, Any]:
     """Return the pool of each node of a datacenter to which the driver is connected, by the driver's host."""
-    found = {pool.host: pool for pool in list(session.get_pools()) if pool._connection is not None}
-    return {host: pool for host, pool in found.items() if host.datacenter == datacenter}
+    return {
+        pool.host: pool
+        for pool in list(session.get_pools())
+        if pool._connection is not None and pool.host.datacenter == datacenter
+    }
 
 
 class Streams(NamedTuple):
@@ -177,7 +182,9 @@ class Streams(NamedTuple):
         """
         connection = self.connection
         with connection.lock:
-            orphans = [each for each in late if connection._requests.pop(each, None) is not None]
+            orphans = [
+                stream for stream in late if connection._requests.pop(stream, None) is not None
+            ]
             connection.orphaned_request_ids.update(orphans)
             if len(connection.orphaned_request_ids) >= connection.orphaned_threshold:
                 connection.orphaned_threshold_reached = True
@@ -198,7 +205,7 @@ class Streams(NamedTuple):
 
 
 def borrow(pool: Any, number: int) -> Streams | None:
-    """Borrow streams of a pool's connection; None when it has not so many, or is about to be replaced."""
+    """Borrow streams of a pool's connection; None if it has too few, or is about to be replaced."""
     connection = pool._connection
     if connection is None or pool.is_shutdown:
         return None
@@ -220,7 +227,7 @@ def borrow(pool: Any, number: int) -> Streams | None:
 
 
 def is_result(response: Any) -> bool:
-    """Whether the driver's message says that a request was done."""
+    """Return True if the driver's message says that a request was done."""
     return getattr(response, "opcode", None) == RESULT
 
 

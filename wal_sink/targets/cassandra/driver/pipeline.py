@@ -221,9 +221,9 @@ class PipelinedRequests:
         while self._in_flight:
             these = self._in_flight[0]
             if not these.has_ended:
-                left = these.sent + self._timeout_s - time.monotonic()
-                if left > 0:
-                    return left
+                remaining_s = these.sent + self._timeout_s - time.monotonic()
+                if remaining_s > 0:
+                    return remaining_s
                 these.expire(self._timeout_s)
             self._in_flight.popleft()
         return float("inf")
@@ -241,11 +241,11 @@ class PipelinedRequests:
 
     def _candidates(self, node: Any) -> Iterator[Any]:
         """Yield the pools to try: of the node, or of all, another one first each time."""
-        found = pools(self._session, self._datacenter)
+        by_host = pools(self._session, self._datacenter)
         if node is not None:
-            yield from [found[node]] if node in found else []
+            yield from [by_host[node]] if node in by_host else []
             return
         self._next += 1
-        every = list(found.values())
+        every = list(by_host.values())
         for number in range(len(every)):
             yield every[(self._next + number) % len(every)]

@@ -39,7 +39,7 @@ from wal_sink.targets.cassandra.types import column_types, has_lists
 from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
 
 BUFFER_ROWS = 8_192
-"""A call itself costs as much as encoding 600 rows: with so many rows, less than a tenth."""
+"""A call itself costs as much as encoding 600 rows: with this number of rows, less than a tenth."""
 BUFFER_BYTES = 4 * 1024 * 1024
 _SMALL = 256 * 1024
 """Most bytes of buffers that count whole, whatever part of them a slice is: adding up columns takes 9 us."""
@@ -69,7 +69,7 @@ class SliceBuffer:
         self._bytes += size if size <= _SMALL else rows.batch.nbytes
 
     def is_due(self) -> bool:
-        """Whether the slices should be written now: they are enough, or have waited long enough."""
+        """Return True if the slices should be written now: they are enough, or have waited long enough."""
         return (
             self._rows >= BUFFER_ROWS
             or self._bytes >= BUFFER_BYTES
@@ -82,15 +82,14 @@ class SliceBuffer:
         self._rows = self._bytes = 0
         if not slices:
             return []
-        batches = concatenated([each.batch for each in slices])
-        stamps = np.concatenate([_stamps(each) for each in slices])
+        batches = concatenated([rows.batch for rows in slices])
+        timestamps_us = np.concatenate([_timestamps_us(rows) for rows in slices])
         bounds = np.cumsum([batch.num_rows for batch in batches])[:-1]
-        return [
-            TimestampedRows(*each) for each in zip(batches, np.split(stamps, bounds), strict=True)
-        ]
+        pairs = zip(batches, np.split(timestamps_us, bounds), strict=True)
+        return list(itertools.starmap(TimestampedRows, pairs))
 
 
-def _stamps(rows: Slice) -> npt.NDArray[np.int64]:
+def _timestamps_us(rows: Slice) -> npt.NDArray[np.int64]:
     return np.arange(rows.first_us, rows.first_us + rows.batch.num_rows, dtype=np.int64)
 
 
@@ -103,7 +102,7 @@ BYTES = 96 * 1024
 _ALONE = -1
 """The kind of a partition that shares no request with others."""
 _MOVED_FOR_A_REQUEST = 500
-"""So many rows can be moved at the cost of one request."""
+"""Rows that can be moved at the cost of one request."""
 
 
 class Limits(NamedTuple):
@@ -293,7 +292,7 @@ class Replicas:
             return None
         hashed = map(ring.token_class.hash_fn, keys.to_pylist())
         tokens = np.fromiter(hashed, np.int64, len(keys))
-        # A token's range ends with it; behind the last one the ring begins again.
+        # A token's range ends with it; after the last one the ring begins again.
         return ranges.first[np.searchsorted(ranges.ends, tokens) % len(ranges.ends)]
 
     def _current_ranges(self, ring: Any) -> Ranges | None:
@@ -306,8 +305,8 @@ class Replicas:
         # a keyspace when its replication changes.
         replicas = ring.tokens_to_hosts_by_ks.get(self._keyspace)
         up = frozenset(host for host in self._metadata.all_hosts() if host.is_up)
-        before = self._made_of
-        if before is None or ring is not before[0] or replicas is not before[1] or up != before[2]:
+        source = self._made_of
+        if source is None or ring is not source[0] or replicas is not source[1] or up != source[2]:
             self._ranges = self._ranges_of(ring, replicas or {}, up)
             self._made_of = (ring, replicas, up)
         return self._ranges
@@ -360,40 +359,49 @@ def requests(
     :param ttls: seconds that each row still has, 0 or less where it has expired; None: none ever expires.
     """
     parts = prepared.statements.divide(rows, ttls)
-    found = one_after_the_other([_encoded(part) for part in parts])
-    sizes, where = np.diff(found.offsets), places(parts)
-    sizes = sizes if where is None else sizes[where]
-    of = prepared.statements.upsert
-    before = of.columns.start or 0
-    indexes = [index - before for index in of.prepared.routing_key_indexes]
-    keys = routing_keys(table_rows(rows.batch, of.plan), of.plan, indexes)
-    batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
+    encoded = one_after_the_other([_encoded(part) for part in parts])
+    sizes, positions = np.diff(encoded.offsets), places(parts)
+    sizes = sizes if positions is None else sizes[positions]
+    batches, keys = _in_batches(prepared, rows, sizes)
     order = batches.order
-    if where is not None:
-        order = where if order is None else where[order]
-    found = found if order is None else taken(found, order)
-    nodes = prepared.replicas.nodes
-    data = memoryview(found.data)
-    bounds = itertools.pairwise(found.offsets[batches.starts].tolist())
+    if positions is not None:
+        order = positions if order is None else positions[order]
+    encoded = encoded if order is None else taken(encoded, order)
+    data = memoryview(encoded.data)
+    bounds = itertools.pairwise(encoded.offsets[batches.starts].tolist())
     counts = np.diff(batches.starts).tolist()
-    firsts = keys.take(pa.array(batches.first_rows())).to_pylist()
-    near = (
+    nodes = (
         [None] * len(counts)
         if batches.coordinators is None
-        else [nodes[number] for number in batches.coordinators.tolist()]
+        else [prepared.replicas.nodes[number] for number in batches.coordinators.tolist()]
     )
-    for count, (begin, end), key, node in zip(counts, bounds, firsts, near, strict=True):
+    for count, (begin, end), key, node in zip(counts, bounds, keys, nodes, strict=True):
         yield EncodedBatch(count, data[begin:end], prepared.statements, key, node)
 
 
+def _in_batches(
+    prepared: PreparedPlan, rows: TimestampedRows, sizes: Ints
+) -> tuple[Batches, list[bytes]]:
+    """Divide rows into requests; return also the routing key of each request's first row.
+
+    :param sizes: bytes of each row on the wire.
+    """
+    upsert = prepared.statements.upsert
+    first = upsert.columns.start or 0
+    indexes = [index - first for index in upsert.prepared.routing_key_indexes]
+    keys = routing_keys(table_rows(rows.batch, upsert.plan), upsert.plan, indexes)
+    batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
+    return batches, keys.take(pa.array(batches.first_rows())).to_pylist()
+
+
 def _encoded(part: Part) -> Encoded:
-    of = part.statement
+    statement = part.statement
     return encode(
         part.rows.batch,
-        of.plan,
+        statement.plan,
         part.rows.timestamps_us,
-        of.head,
-        stamp_first=of.stamp_first,
+        statement.head,
+        stamp_first=statement.stamp_first,
         ttls=part.ttls,
         cleared=part.cleared,
     )

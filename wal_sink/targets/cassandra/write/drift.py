@@ -84,7 +84,7 @@ class DriftWatch:
             refuse_hidden(plan, watched.live, first_us)
 
     def default_ttl_s(self, plan: CassandraPlan) -> int:
-        """Return for how many seconds the table says that rows live; 0: for ever.
+        """Return the table's default TTL in seconds; 0: rows never expire.
 
         :param plan: one that was added.
         """
@@ -112,12 +112,12 @@ class DriftWatch:
         self._checked = self._clock()
 
     def _compare_again(self, watched: _Watched, node: Any) -> None:
-        before, watched.live = watched.live, self._compare(watched.plan, node)
-        if watched.live.id != before.id:
+        former, watched.live = watched.live, self._compare(watched.plan, node)
+        if watched.live.id != former.id:
             raise TargetUnavailable(
-                f"{watched.plan.table} was dropped and made again since rows were written to it",
-                "Nothing: the flush writes its window again by itself. Earlier epochs are not in"
-                " the new table.",
+                f"{watched.plan.table} was dropped and created again after rows were written to it.",
+                "No action is needed for this window: the flush writes it again. The new table lacks the"
+                " epochs before it.",
             )
         if watched.first_us is not None:
             refuse_hidden(watched.plan, watched.live, watched.first_us)
@@ -127,8 +127,8 @@ class DriftWatch:
         name = plan.details.name
         # Or who may write to the log could write to each table of the role.
         if name != self._table:
-            given = [f"keyspace={name.keyspace}", f"table={name.table}"]
-            raise published_elsewhere(f"the table {name}", str(self._table), given)
+            options = [f"keyspace={name.keyspace}", f"table={name.table}"]
+            raise published_elsewhere(f"the table {name}", str(self._table), options)
         live = retrying()(read_table, self._session, name, node)
         refuse_changed(plan, live)
         return live

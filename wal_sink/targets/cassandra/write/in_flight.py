@@ -17,8 +17,8 @@ not good                        one less
 more than twice what is good    half as many
 ==============================  =======================================================
 
-A request takes a **place**, of which there are so many. A small one, of some scattered rows, takes a part of
-a place: where all were the same, so few small ones would be in flight that the server rests.
+The limit counts **places**, and a large request takes one. A small one, of some scattered rows, takes a part
+of a place: if each took a whole one, too few of them would be in flight to keep the server busy.
 
 An answer that the server is overloaded halves them at once; more such answers to requests that were sent
 before it do not halve them again. A bound that is a multiple of the best latency alone was tried: it takes
@@ -47,7 +47,7 @@ from wal_sink.targets.cassandra.write.statements import bound
 FIRST = 4
 LEAST = 2
 MOST = 64
-"""Where the option does not say: so many batches of 96 KiB are 6 MiB, in the client and in the server."""
+"""Where the option does not say: 64 batches of 96 KiB are 6 MiB, in the client and in the server."""
 
 PARTS = 8
 """Of a place, of which a request takes one at least and all at most."""
@@ -96,7 +96,7 @@ class Concurrency:
         :param answers: places that these take; all requests of a group end with the last answer.
         """
         if sent < self._begun:
-            return  # it waited behind requests of an earlier window
+            return  # it waited for requests of an earlier window
         self._answers += answers
         self._latency += answers * (now - sent)
         self._full |= in_flight + answers > self.limit
@@ -134,18 +134,6 @@ class Concurrency:
         self.limit = max(self._least, self.limit // 2)
 
 
-def end_of(request: EncodedBatch, sent: float, error: Exception | None = None) -> Ended:
-    """Return the end of one request, now.
-
-    :param sent: seconds of the monotonic clock.
-    :param error: None: it is acknowledged.
-    """
-    now = time.monotonic()
-    if error is not None:
-        return Ended(sent, now, 0, None, [Failed(request, error)])
-    return Ended(sent, now, 1, lambda: request, ())
-
-
 MOST_REQUESTS = 32
 """Of a group: twice as many cost no less CPU a row."""
 _AT_ONCE = 2
@@ -173,7 +161,7 @@ class Group:
         self._bytes += size
 
     def takes(self, parts: int, size: int, most_parts: int) -> bool:
-        """Whether a request may be added; to an empty group any may be."""
+        """Return True if a request may be added; to an empty group any may be."""
         return not self.requests or (
             len(self.requests) < MOST_REQUESTS
             and self.parts + parts <= most_parts
@@ -187,19 +175,19 @@ def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Itera
     A request waits until the next one does not fit into its group,
     so the memory holds one group for each node.
     """
-    waiting: dict[Any, Group] = {}
+    groups: dict[Any, Group] = {}
     most_parts = concurrency.limit_parts // _AT_ONCE
     for request in requests:
         size = len(request.data)
         parts, size = concurrency.parts(size), size + _AROUND
-        group = waiting.get(request.node)
+        group = groups.get(request.node)
         if group is None or not group.takes(parts, size, most_parts):
             if group is not None:
                 yield group
                 most_parts = concurrency.limit_parts // _AT_ONCE  # answers have come meanwhile
-            group = waiting[request.node] = Group()
+            group = groups[request.node] = Group()
         group.add(request, parts, size)
-    yield from waiting.values()
+    yield from groups.values()
 
 
 class InFlight:
@@ -237,7 +225,7 @@ class InFlight:
 
     @property
     def have_ended(self) -> bool:
-        """Whether `take` would return at once."""
+        """True if `take` would return at once."""
         return not self._ended.empty()
 
     def start_group(self, group: Group) -> None:
@@ -273,8 +261,13 @@ class InFlight:
             sets an error while another thread reports the same one). If both counted, a request that is
             still in flight would be taken for ended, and its rows for acknowledged.
             """
-            if unreported.acquire(blocking=False):
-                self._end(parts, end_of(request, sent, error))
+            if not unreported.acquire(blocking=False):
+                return
+            now = time.monotonic()
+            if error is None:
+                self._end(parts, Ended(sent, now, 1, lambda: request, ()))
+            else:
+                self._end(parts, Ended(sent, now, 0, None, [Failed(request, error)]))
 
         future.add_callbacks(lambda _: end(None), end)
 
@@ -282,7 +275,7 @@ class InFlight:
         self._ended.put((parts, ended))
 
     def is_full(self, parts: int) -> bool:
-        """Whether another request has to end first; with none in flight the next one shows what is wrong."""
+        """Return True if another request has to end first; the first one may always go."""
         if not self._number:
             return False
         too_many = self._parts + parts > self.concurrency.limit_parts
@@ -299,12 +292,12 @@ class InFlight:
                 parts, ended = self._ended.get(timeout=min(self._timeout_s, late_s))
             except Empty:
                 if late_s < self._timeout_s:
-                    continue  # `expire` ends those that are late by now
+                    continue  # `expire` ends those that are late
                 raise TargetUnavailable(
                     f"Of {self._number} requests to Cassandra none has ended for {self._timeout_s:.0f} s,"
-                    " not even by its timeout: the driver's thread is stalled",
-                    "Nothing: the flush connects again and writes these rows again. If it goes on, restart"
-                    " this process and report it.",
+                    " not even by its timeout: the driver's thread is stalled.",
+                    "No action is needed at first: the flush connects again and writes these rows again. If"
+                    " that repeats, restart this process and report it.",
                 ) from None
             break
         if ended.acknowledged:

@@ -92,7 +92,8 @@ class Statements:
     @property
     def by_id(self) -> dict[bytes, Statement]:
         """The statements that are prepared so far, by their ids."""
-        return {each.prepared.query_id: each for each in self._by_kind.values()}
+        statements = self._by_kind.values()
+        return {statement.prepared.query_id: statement for statement in statements}
 
     def divide(self, rows: TimestampedRows, ttls: Ints | None = None) -> list[Part]:
         """Divide the rows of a slice by the statement that writes them; at least one part.
@@ -156,7 +157,7 @@ def bound(request: EncodedBatch) -> Any:
 def upsert(plan: CassandraPlan, *, with_ttl: bool = False) -> str:
     """Return the statement for one row: a value for each column of the plan, then the timestamp.
 
-    :param plan: for an UPDATE with the columns of the key behind the others; its timestamp comes first.
+    :param plan: for an UPDATE with the columns of the key after the others; its timestamp comes first.
     :param with_ttl: whether the TTL follows the timestamp.
     """
     using = " USING TIMESTAMP ? AND TTL ?" if with_ttl else " USING TIMESTAMP ?"
@@ -210,6 +211,6 @@ def places(parts: list[Part]) -> Ints | None:
     if not positions:
         return None
     order = np.concatenate(positions)
-    found = np.empty_like(order)
-    found[order] = np.arange(len(order))
-    return found
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order))
+    return ranks

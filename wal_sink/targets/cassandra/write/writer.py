@@ -44,7 +44,7 @@ from wal_sink.targets.cassandra.write.statements import Statements
 log = line_logger(__name__)
 
 MOST_REFUSED = 1_000
-"""Rows that the server refuses are raised at the latest when there are so many."""
+"""The number of refused rows at which they are raised before the window is written."""
 
 ASK_EVERY_S = 30.0
 """Seconds after which a node is asked for its time again."""
@@ -179,7 +179,7 @@ def _lowest_us(prepared: PreparedPlan, rows: Slice) -> int:
     """Return the lowest write timestamp of a slice."""
     if not rows.batch.num_rows:
         return rows.first_us
-    # One number for all rows: those behind the first have higher ones, and most slices keep these.
+    # One number for all rows: those after the first have higher ones, and most slices keep these.
     same = TimestampedRows(
         rows.batch, np.broadcast_to(np.int64(rows.first_us), rows.batch.num_rows)
     )
