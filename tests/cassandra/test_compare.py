@@ -11,8 +11,8 @@ import pytest
 from tests.support.cql_driver import plan_of
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.compare import match_columns, refuse_changed, refuse_hidden
+from wal_sink.targets.cassandra.ledger import LEDGER_COLUMNS, create_ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, RowTtl, TableName
-from wal_sink.targets.cassandra.session import LEDGER_COLUMNS, create_ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 
 COLUMNS = (

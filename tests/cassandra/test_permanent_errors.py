@@ -39,14 +39,15 @@ from wal_sink.flush.report import Reporter
 from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.base import Slice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, session
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
 from wal_sink.targets.cassandra import table as table_module
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import Ended, PipelinedRequests
+from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import TableName
-from wal_sink.targets.cassandra.session import CassandraSession, create_ledger
+from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.testing.contracts.cells import write
 
@@ -327,7 +328,7 @@ def test_ledger_table_may_take_longer_than_a_row(
         threading.Timer(2.5, node.resume).start()
         return create_ledger(name)
 
-    monkeypatch.setattr(session, "create_ledger", while_it_stands)
+    monkeypatch.setattr(ledger, "create_ledger", while_it_stands)
     target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
 
 

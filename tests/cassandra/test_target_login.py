@@ -23,8 +23,8 @@ from wal_sink.targets.base import RowsRefused, Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.fitness import is_too_old
+from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import TableName
-from wal_sink.targets.cassandra.session import create_ledger
 from wal_sink.testing.contracts.ledger import create
 
 pytestmark = pytest.mark.cassandra

@@ -32,7 +32,8 @@ from wal_sink.targets.cassandra.driver import connection as driver_connection
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.pipeline import Ended
-from wal_sink.targets.cassandra.session import CassandraSession, Ledger
+from wal_sink.targets.cassandra.ledger import Ledger
+from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency, InFlight
 from wal_sink.targets.cassandra.write.sender import Sender

@@ -13,11 +13,11 @@ from tests.support.cassandra import options_of
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, session
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.fitness import SETTING, read_server
+from wal_sink.targets.cassandra.ledger import ledger_id
 from wal_sink.targets.cassandra.row_plan import TableName
-from wal_sink.targets.cassandra.session import ledger_id
 from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.testing.contracts.ledger import create, first_row
 
@@ -120,7 +120,7 @@ def test_server_that_takes_no_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Managed services make their own: the table is made all the same, and the risk is said."""
-    monkeypatch.setattr(session, "_PROPERTY", "no_such_property")
+    monkeypatch.setattr(ledger, "_PROPERTY", "no_such_property")
     CassandraTarget(options(cassandra, shared, ledgerTable="led2")).plan(SCHEMA, "k")
     assert "is created without an id of its own" in caplog.text
     assert "no_such_property" in caplog.text
@@ -144,7 +144,7 @@ def test_node_that_lacks_the_keyspace_has_no_say_about_ids(
             cassandra.execute("DROP KEYSPACE gone")
         return live
 
-    monkeypatch.setattr(session, "read_table", as_it_was)
+    monkeypatch.setattr(ledger, "read_table", as_it_was)
     with pytest.raises(TargetUnavailable, match="lacks keyspace gone"):
         CassandraTarget(given).plan(SCHEMA, "k")
     assert "without an id" not in caplog.text

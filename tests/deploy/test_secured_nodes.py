@@ -11,8 +11,8 @@ from tests.cassandra.login import SETTINGS
 from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster, until
 from tests.deploy.test_cassandra_nodes import Stream, count_rows
 from tests.support.neighbours import Counted
+from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import TableName
-from wal_sink.targets.cassandra.session import create_ledger
 
 pytestmark = [pytest.mark.test_all, pytest.mark.cassandra, pytest.mark.timeout(1_200)]
 

@@ -21,6 +21,7 @@ from wal_sink.targets.cassandra.ddl import create_statement, new_table
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.fitness import Server, inspect_server, refuse_too_few_nodes
+from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.options import CassandraOptions, primary_key
 from wal_sink.targets.cassandra.permissions import refuse_missing_permissions
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
@@ -29,7 +30,6 @@ from wal_sink.targets.cassandra.rows import (
     clustering_order,
     written_columns,
 )
-from wal_sink.targets.cassandra.session import ensure_ledger_table
 from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.targets.cassandra.types import has_lists
 from wal_sink.targets.create_table import refuse_other_key

@@ -1,0 +1,210 @@
+"""The ledger of the Cassandra target: its table, and the row of one query.
+
+The row moves by one conditional update of all its cells (rule `ledger`). Nobody but the sink writes the
+table: a plain write to it would hide later updates.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+from uuid import UUID, uuid5
+
+from cassandra import InvalidRequest
+
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.model.ledger import LedgerRow, Outcome
+from wal_sink.targets.cassandra import ddl
+from wal_sink.targets.cassandra.compare import refuse_not_durable
+from wal_sink.targets.cassandra.driver.connection import LEDGER, LEDGER_READ
+from wal_sink.targets.cassandra.driver.errors import (
+    classify,
+    create_table,
+    effect_unknown,
+    execute,
+    lacks_schema,
+    lagging_node,
+    retrying,
+)
+from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
+from wal_sink.targets.cassandra.row_plan import TableName
+from wal_sink.targets.cassandra.table import TableMetadata, read_table
+
+log = logging.getLogger(__name__)
+
+LEDGER_COLUMNS = {"query_id": "text", "log_id": "text", "epoch": "bigint", "digest": "text"}
+"""The first is the primary key; the others are in the order of `LedgerRow`: see docs/cassandra.md."""
+_COLUMNS = ("log_id", "epoch", "digest")
+"""All but the key."""
+
+_IDS = UUID("6d1c0f0a-5b3e-4c55-9d0e-0c8f4c3a7f21")
+"""The namespace of the ids of ledger tables (RFC 9562, version 5)."""
+_PROPERTY = "id"
+_KIND = "The ledger table"
+
+
+class Ledger:
+    """The ledger row of one query.
+
+    :param session: the driver's session.
+    :param timeout_s: after which an answer counts as lost.
+    """
+
+    def __init__(self, session: Any, table: TableName, query_id: str, timeout_s: float) -> None:
+        self._session = session
+        self._timeout_s = timeout_s
+        self._table = str(table)
+        self._query_id = query_id
+        self._prepared: dict[str, Any] = {}
+
+    def read(self) -> LedgerRow | None:
+        """Read the row at the serial consistency level; a read has no effect, so it is retried.
+
+        :raises TargetUnavailable: no answer for a while.
+        :raises CorruptLog: the row is not one that this version wrote.
+        """
+        row = self._row(", ".join(_COLUMNS))
+        if row is None:
+            return None
+        return LedgerRow.from_cells((self._query_id, *row), f"the ledger {self._table}")
+
+    def compare_and_set(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
+        """Write the whole row if it is exactly the expected one (rule `ledger`)."""
+        if expected is None:
+            insert = (
+                f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
+                "VALUES (?, ?, ?, ?) IF NOT EXISTS USING TTL 0"
+            )
+            return self._conditional(insert, (self._query_id, *new.cells[1:]))
+        update = (
+            f"UPDATE {self._table} USING TTL 0 "  # noqa: S608 -- quoted name
+            f"SET {', '.join(f'{name} = ?' for name in _COLUMNS)} "
+            f"WHERE query_id = ? IF {' AND '.join(f'{name} = ?' for name in _COLUMNS)}"
+        )
+        return self._conditional(update, (*new.cells[1:], self._query_id, *expected.cells[1:]))
+
+    def _row(self, columns: str) -> Any:
+        query = f"SELECT {columns} FROM {self._table} WHERE query_id = ?"  # noqa: S608 -- quoted name
+        try:
+            return retrying()(self._execute, query, (self._query_id,), LEDGER_READ).one()
+        except Exception as error:
+            if classify(error) == "fatal":
+                raise
+            raise TargetUnavailable(
+                f"The ledger {self._table} cannot be read: {error}", "Repair the cluster."
+            ) from error
+
+    def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
+        """Send one conditional statement, once.
+
+        :raises Exception: of the driver, if it certainly had no effect.
+        """
+        self._prepare(statement)  # here, as an error of this has no effect
+        try:
+            result = self._execute(statement, values, LEDGER)
+        except Exception as error:
+            if effect_unknown(error):
+                return Outcome.UNKNOWN
+            raise
+        return Outcome.APPLIED if result.was_applied else Outcome.CONFLICT
+
+    def _execute(self, statement: str, values: tuple[object, ...], profile: str) -> Any:
+        return execute(
+            self._session,
+            self._prepare(statement),
+            values,
+            profile=profile,
+            timeout_s=self._timeout_s,
+        )
+
+    def _prepare(self, statement: str) -> Any:
+        if statement not in self._prepared:
+            self._prepared[statement] = self._session.prepare(statement)
+        return self._prepared[statement]
+
+
+def create_ledger(name: TableName, *, with_id: bool = True) -> str:
+    """Return the CREATE TABLE of the ledger.
+
+    The table's id follows from its name. Before Cassandra 6 each node that is asked makes an id of its own:
+    of two queries that start for the first time at once, one could write to a table that the other's
+    replaces, and its row would be lost.
+
+    :param with_id: False for a server that lets nobody choose the id.
+    """
+    columns = ", ".join(
+        f"{column} {cql}" + (" PRIMARY KEY" if column == "query_id" else "")
+        for column, cql in LEDGER_COLUMNS.items()
+    )
+    create = f"CREATE TABLE IF NOT EXISTS {name} ({columns})"
+    return f"{create} WITH {_PROPERTY} = {ledger_id(name)}" if with_id else create
+
+
+def ledger_id(name: TableName) -> UUID:
+    """Return the id of the ledger's table: always the same for the same keyspace and table."""
+    return uuid5(_IDS, str(name))
+
+
+def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -> None:
+    """Create the ledger's table unless it exists.
+
+    :param session: the driver's session.
+    :param create: False looks only, and ignores a table that is missing.
+    :raises SchemaMismatch: the role may not create it, or a table of that name has other columns.
+    :raises TargetUnavailable: it was created, but the nodes do not agree on it yet.
+    """
+    live = read_table(session, name)
+    if name.keyspace not in live.keyspaces:
+        raise SchemaMismatch(
+            f"Keyspace {name.keyspace} of cassandra.ledgerTable does not exist.",
+            f"Correct the option, or create it:\n{ddl.create_keyspace(name.keyspace)}",
+        )
+    if not live.exists and not create:
+        return
+    if not live.exists:
+        _create(session, name)
+        live = read_table(session, name)
+    refuse_other_ledger(live)
+
+
+def refuse_other_ledger(live: TableMetadata) -> None:
+    """Refuse a table that is missing, loses what it acknowledged, or has other columns than the ledger.
+
+    :raises SchemaMismatch: one of these.
+    """
+    refuse_not_durable(live)
+    if not live.exists:
+        raise SchemaMismatch(
+            f"The ledger table {live.name} does not exist. It holds how far each query is flushed.",
+            "If it was dropped, restore it from a backup. For the first query, create it:\n"
+            f"{create_ledger(live.name)};",
+        )
+    columns = {column.name: column.type for column in live.columns}
+    key = [column.name for column in live.key]
+    if key != ["query_id"] or not LEDGER_COLUMNS.items() <= columns.items():
+        raise SchemaMismatch(
+            f"{live.name} is not a ledger of wal_sink: it has the columns "
+            f"{', '.join(f'{name} {cql}' for name, cql in columns.items())}.",
+            "Name another table in cassandra.ledgerTable. A ledger is created by\n"
+            f"{create_ledger(live.name)};",
+        )
+
+
+def _create(session: Any, name: TableName) -> None:
+    """Create the table; without the id of our own where the server lets nobody choose it."""
+    try:
+        create_table(session, create_ledger(name), name, _KIND)
+    except (InvalidRequest, SyntaxException, ConfigurationException) as error:
+        if lacks_schema(error):
+            raise lagging_node(f"keyspace {name.keyspace}, which others have: {error}") from error
+        if not re.search(rf"\b{_PROPERTY}\b", str(error)):
+            raise
+        log.warning(
+            "the ledger table %s is created without an id of its own, since the server takes none"
+            " (%s). Start one query first. When two queries start for the first time at once, two"
+            " tables could be created under this name, and the row of one query be lost",
+            name,
+            error,
+        )
+        create_table(session, create_ledger(name, with_id=False), name, _KIND)
