@@ -21,10 +21,10 @@ from wal_sink.targets.cassandra.rows import TimestampedRows
 from wal_sink.targets.cassandra.write.batches import (
     Limits,
     PreparedPlan,
-    Replicas,
     SliceBuffer,
     requests,
 )
+from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.statements import Statements, places
 from wal_sink.targets.operations import read_words
 

@@ -38,13 +38,8 @@ from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import GROUP_BYTES, Ended, PipelinedRequests
-from wal_sink.targets.cassandra.write.in_flight import (
-    MOST_REQUESTS,
-    PARTS,
-    Concurrency,
-    InFlight,
-    grouped,
-)
+from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
+from wal_sink.targets.cassandra.write.in_flight import MOST_REQUESTS, InFlight, grouped
 from wal_sink.targets.cassandra.write.sender import Sender
 
 

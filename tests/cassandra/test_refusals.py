@@ -30,7 +30,8 @@ from wal_sink.targets.cassandra.driver.errors import is_out_of_space, is_refused
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.driver.internals import ServerError
 from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
-from wal_sink.targets.cassandra.write.in_flight import Concurrency, InFlight
+from wal_sink.targets.cassandra.write.concurrency import Concurrency
+from wal_sink.targets.cassandra.write.in_flight import InFlight
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.targets.refusals import MOST_REFUSED
 

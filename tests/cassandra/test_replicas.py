@@ -12,7 +12,7 @@ from cassandra.metadata import KeyspaceMetadata, Metadata
 from cassandra.policies import SimpleConvictionPolicy
 from cassandra.pool import Host
 
-from wal_sink.targets.cassandra.write.batches import Replicas
+from wal_sink.targets.cassandra.write.replicas import Replicas
 
 KEYS = pa.array([f"key {i}".encode() for i in range(2_000)], pa.binary())
 

@@ -34,8 +34,9 @@ from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.pipeline import Ended
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.session import CassandraSession
+from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.write.drift import DriftWatch
-from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency, InFlight
+from wal_sink.targets.cassandra.write.in_flight import InFlight
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.testing.contracts.ledger import create, finish, first_row, following, row_of
 from wal_sink.testing.contracts.restart import RestartContract
@@ -271,7 +272,7 @@ def test_by_asyncio_what_a_silent_node_does_not_read_is_bounded(
     What is in flight bounds it, once for each time that what has timed out is sent again.
     """
     monkeypatch.setattr(driver_connection, "WideConnection", Asyncio)
-    monkeypatch.setattr("wal_sink.targets.cassandra.write.in_flight.FIRST", MOST)
+    monkeypatch.setattr("wal_sink.targets.cassandra.write.concurrency.FIRST", MOST)
     count, first = 3_000, 100_000
     ids = pa.array(range(first, first + count), pa.int32())
     batch = target.check(pa.record_batch({"id": ids, "v": ["x" * 20_000] * count}), plan)

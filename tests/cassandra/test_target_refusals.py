@@ -22,7 +22,8 @@ from wal_sink.observer import Observer
 from wal_sink.targets.base import RowsRefused, Slice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.write.in_flight import Concurrency, InFlight
+from wal_sink.targets.cassandra.write.concurrency import Concurrency
+from wal_sink.targets.cassandra.write.in_flight import InFlight
 from wal_sink.targets.cassandra.write.sender import Sender
 
 pytestmark = pytest.mark.cassandra

@@ -32,10 +32,8 @@ from wal_sink.targets.cassandra.rows import (
     remaining_ttls,
     written_columns,
 )
-from wal_sink.targets.cassandra.write.batches import (
-    Replicas,
-)
 from wal_sink.targets.cassandra.write.refusals import ledger_us
+from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.statements import Statements, upsert
 from wal_sink.targets.cassandra.write.writer import ASK_EVERY_S, WriteClock
 

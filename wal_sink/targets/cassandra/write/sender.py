@@ -25,7 +25,8 @@ from wal_sink.targets.cassandra.driver.errors import (
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import PreparedQueryNotFound
 from wal_sink.targets.cassandra.driver.pipeline import Failed
-from wal_sink.targets.cassandra.write.in_flight import PARTS, InFlight, grouped
+from wal_sink.targets.cassandra.write.concurrency import PARTS
+from wal_sink.targets.cassandra.write.in_flight import InFlight, grouped
 from wal_sink.targets.cassandra.write.refusals import find_refused
 from wal_sink.targets.cassandra.write.statements import bound
 from wal_sink.text import counted

@@ -30,14 +30,15 @@ from wal_sink.targets.cassandra.write.batches import (
     BYTES,
     ROWS,
     PreparedPlan,
-    Replicas,
     SliceBuffer,
     limits,
     requests,
 )
+from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.write.drift import DriftWatch
-from wal_sink.targets.cassandra.write.in_flight import MOST, Concurrency, InFlight
+from wal_sink.targets.cassandra.write.in_flight import InFlight
 from wal_sink.targets.cassandra.write.refusals import ledger_us, refusal
+from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.targets.cassandra.write.statements import Statements
 
