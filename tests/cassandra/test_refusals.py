@@ -69,9 +69,7 @@ def test_invalid_request_is_a_refusal() -> None:
 
 def encoded(*ids: int) -> EncodedBatch:
     """Make a batch of rows with a key, a null, an unset value, and a timestamp."""
-    fields: list[tuple[bytes | int, ...]] = [
-        (i.to_bytes(4, "big"), -1, -2, bytes(8)) for i in ids
-    ]
+    fields: list[tuple[bytes | int, ...]] = [(i.to_bytes(4, "big"), -1, -2, bytes(8)) for i in ids]
     data = b"".join(statement_head(b"q" * 16, 4) + b"".join(map(_encode, row)) for row in fields)
     return EncodedBatch(len(ids), data, OwnStatements({}), b"routing")
 
