@@ -31,8 +31,8 @@ FILE = pa.schema([("k", pa.string()), ("v", pa.int64())])
 class Deleting(Upserting):
     """An upsert by `k` whose rows may be deletes."""
 
-    def made(self, **given: str) -> DeltaTarget:
-        return super().made(operationColumn="op", **given)
+    def made(self, **options: str) -> DeltaTarget:
+        return super().made(operationColumn="op", **options)
 
 
 def add_file(table: Path, column: str, value: str, path: str, at: str) -> None:
@@ -164,8 +164,8 @@ def test_new_table_keeps_values_out_of_names_of_files(tmp_path: Path) -> None:
 
 
 SPELLINGS = [
-    *(each for each in string.printable[:95] if each not in "/.%#?\\"),
-    *(f"%{ord(each):02X}" for each in string.printable[:95] if each not in "/.\\"),
+    *(character for character in string.printable[:95] if character not in "/.%#?\\"),
+    *(f"%{ord(character):02X}" for character in string.printable[:95] if character not in "/.\\"),
     *("ö", "%C3%B6", "%c3%b6", "%3d"),
 ]
 

@@ -30,17 +30,17 @@ SCHEMA = pa.schema(
 
 
 def rows(*keys: str, a: int) -> pa.RecordBatch:
-    found = [
+    files = [
         {"k": key, "city": "Köln", "s": {"a": a}, "l": [{"a": a}], "m": [("x", {"a": a})]}
         for key in keys
     ]
-    return pa.RecordBatch.from_pylist(found, SCHEMA)
+    return pa.RecordBatch.from_pylist(files, SCHEMA)
 
 
 def table_of(path: str) -> list[dict[str, Any]]:
     query = QueryBuilder().register("t", DeltaTable(path))
-    found = pa.table(query.execute("SELECT * FROM t ORDER BY k").read_all())
-    mapped: list[dict[str, Any]] = found.to_pylist()
+    table = pa.table(query.execute("SELECT * FROM t ORDER BY k").read_all())
+    mapped: list[dict[str, Any]] = table.to_pylist()
     return mapped
 
 
@@ -64,7 +64,7 @@ def test_rows_of_renamed_columns_are_added_and_replaced(path: str) -> None:
 
 
 def test_plan_of_mapped_table_is_the_same_each_time(path: str) -> None:
-    """delta-rs orders what it says of a field anew in each process and for each table that it opens."""
+    """delta-rs orders what it says of a field again in each process and for each table that it opens."""
     plans = {Query(path).plan(SCHEMA).to_json() for _ in range(8)}
     assert len(plans) == 1
 

@@ -64,8 +64,8 @@ def test_remedy_for_a_column_is_pasted_and_helps(
     """The expression as it stands in the error, by Spark, then by a broker."""
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic)
-    given = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
-    target = KafkaTarget(parse(given, KafkaOptions))
+    options = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
+    target = KafkaTarget(parse(options, KafkaOptions))
     frame = spark.sql(f"SELECT {columns}")
     with pytest.raises(SchemaMismatch) as caught:
         target.plan(frame.toArrow().schema, "key")
@@ -82,7 +82,10 @@ def pasted(frame: DataFrame, error: str) -> DataFrame:
     """Return the DataFrame that the first expression of an error makes."""
     expressions = re.findall(r"(\.(?:withColumn|select)\w*\(.*\))", error)
     assert expressions, error
-    chosen = next((each for each in expressions if each.startswith(".select")), expressions[0])
+    chosen = next(
+        (expression for expression in expressions if expression.startswith(".select")),
+        expressions[0],
+    )
     fixed = eval(f"frame{chosen}", {"frame": frame, "F": functions})
     assert isinstance(fixed, DataFrame)
     return fixed

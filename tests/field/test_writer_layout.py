@@ -32,12 +32,12 @@ def options(place: Path, **more: str) -> dict[str, str]:
     return {"checkpointLocation": str(place / "checkpoint"), **table, **more}
 
 
-def writer(rows: DataFrame, given: dict[str, str], *, by_format: bool) -> DataStreamWriter:
+def writer(rows: DataFrame, options: dict[str, str], *, by_format: bool) -> DataStreamWriter:
     """Return the writer of a job, by the format or by foreachBatch."""
-    made = rows.writeStream.trigger(availableNow=True).options(**given)
+    made = rows.writeStream.trigger(availableNow=True).options(**options)
     if by_format:
         return made.format("wal_sink")
-    return made.foreachBatch(wal_sink.batch_writer(rows.sparkSession, **given))
+    return made.foreachBatch(wal_sink.batch_writer(rows.sparkSession, **options))
 
 
 @pytest.mark.parametrize("by_format", [True, False])
@@ -58,9 +58,9 @@ def test_the_option_that_the_refusal_names_partitions_the_table(
     spark: SparkSession, rows: DataFrame, tmp_path: Path
 ) -> None:
     """The remedy, as it stands in the error."""
-    given = options(tmp_path, partitionColumns="day")
+    settings = options(tmp_path, partitionColumns="day")
     with wal_sink.register(spark):
-        writer(rows, given, by_format=True).start().awaitTermination()
+        writer(rows, settings, by_format=True).start().awaitTermination()
     table = DeltaTable(str(tmp_path / "table"))
     assert table.metadata().partition_columns == ["day"]
     assert table.count() == 2

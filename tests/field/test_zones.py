@@ -47,10 +47,10 @@ def test_instants_of_any_zone_become_utc(zone: str) -> None:
 @pytest.fixture
 def in_zone(spark: SparkSession, zone: str) -> Iterator[SparkSession]:
     """Set the zone of the session for one test."""
-    before = spark.conf.get("spark.sql.session.timeZone")
+    session_zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
     yield spark
-    spark.conf.set("spark.sql.session.timeZone", str(before))
+    spark.conf.set("spark.sql.session.timeZone", str(session_zone))
 
 
 @pytest.mark.spark

@@ -21,7 +21,7 @@ def exposed() -> set[str]:
     it.flush()
     text = generate_latest(it.metrics.registry).decode()
     world.forget()
-    samples = [s.name for each in text_string_to_metric_families(text) for s in each.samples]
+    samples = [s.name for family in text_string_to_metric_families(text) for s in family.samples]
     return {name for name in samples if not name.endswith(TIMES)}
 
 

@@ -28,10 +28,10 @@ FASTER = 20
 @pytest.fixture(scope="session")
 def promtool() -> str:
     """Return the program that checks rules, or skip the test; `.ci/run` refuses skipped ones."""
-    found = shutil.which("promtool")
-    if found is None or shutil.which("prometheus") is None:
+    program = shutil.which("promtool")
+    if program is None or shutil.which("prometheus") is None:
         pytest.skip("no Prometheus here: apt-get install prometheus")
-    return found
+    return program
 
 
 def faster(rules: str) -> str:
@@ -40,12 +40,12 @@ def faster(rules: str) -> str:
     Thresholds below 10 are no seconds: they are left.
     """
 
-    def milliseconds(found: re.Match[str]) -> str:
-        number, unit = int(found[1]), {"s": 1, "m": 60, "h": 3_600}[found[2]]
+    def milliseconds(match: re.Match[str]) -> str:
+        number, unit = int(match[1]), {"s": 1, "m": 60, "h": 3_600}[match[2]]
         return f"{number * unit * 1_000 // FASTER}ms"
 
-    def seconds(found: re.Match[str]) -> str:
-        return f"> {int(found[1]) / FASTER:g}"
+    def seconds(match: re.Match[str]) -> str:
+        return f"> {int(match[1]) / FASTER:g}"
 
     made = yaml.safe_load(rules)
     for group in made["groups"]:
@@ -108,13 +108,13 @@ class Prometheus:
 
     def targets(self) -> list[str]:
         """Whom it has asked, and got an answer from."""
-        found = self.get("/api/v1/targets?state=active")["activeTargets"]
-        return [each["scrapeUrl"] for each in found if each["health"] == "up"]
+        targets = self.get("/api/v1/targets?state=active")["activeTargets"]
+        return [target["scrapeUrl"] for target in targets if target["health"] == "up"]
 
     def firing(self) -> set[str]:
         """Names of the alerts that fire."""
         alerts = self.get("/api/v1/alerts")["alerts"]
-        return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
+        return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
     def until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Wait for a condition."""

@@ -256,7 +256,7 @@ def test_a_query_that_starts_again_goes_on_counting(world: World) -> None:
     assert again.value("wal_sink_pending_epochs") == 0
     again.observer.started()
     now_s[0] += 2 * prometheus.KEEP_S
-    assert again.value("wal_sink_pending_epochs") == 0, "it lives"
+    assert again.value("wal_sink_pending_epochs") == 0, "it is alive"
     world.run().batches([("c", 1)])
     again.flush()
     assert again.value("wal_sink_flushed_rows_total") == 3
@@ -291,12 +291,12 @@ def test_every_line_of_a_flush_says_query_and_epoch(
     loop.start()
     loop.join(30)
     assert it.value("wal_sink_flushers") == 0
-    said = [r for r in caplog.records if r.threadName == loop.name]
-    texts = [r.getMessage() for r in said]
+    records = [r for r in caplog.records if r.threadName == loop.name]
+    texts = [r.getMessage() for r in records]
     assert [t for t in texts if not t.startswith(f"query {world.query_id}")] == []
-    assert {getattr(r, "query_id", None) for r in said} == {world.query_id}
+    assert {getattr(r, "query_id", None) for r in records} == {world.query_id}
     place = f"query {world.query_id}, epoch"
     assert any(t.startswith(f"{place} 0: the flush failed, 1 try in ") for t in texts), texts
-    (flushed,) = [r for r in said if ": flushed " in r.getMessage()]
+    (flushed,) = [r for r in records if ": flushed " in r.getMessage()]
     assert flushed.getMessage().endswith(": flushed 4 rows of epochs 0 to 1")
     assert getattr(flushed, "epoch", None) == 1

@@ -51,7 +51,9 @@ def test_a_free_port_answers_until_it_is_closed(world: World) -> None:
     threads = set(threading.enumerate())
     exposition = expose(0)
     watch(exposition, world)
-    families = {each.name: each for each in text_string_to_metric_families(page(exposition.port))}
+    families = {
+        family.name: family for family in text_string_to_metric_families(page(exposition.port))
+    }
     (info,) = families["wal_sink_query_info"].samples
     assert info.labels == {
         "query_id": world.query_id,
@@ -78,12 +80,12 @@ def test_a_port_that_is_taken_is_refused() -> None:
 
 def test_only_this_host_is_answered_unless_told_otherwise() -> None:
     """On every address of the host when 0.0.0.0 is given, and on one when that is."""
-    for given, listens in (
+    for host, listens in (
         ((), "127.0.0.1"),
         (("0.0.0.0",), "0.0.0.0"),
         (("127.0.0.2",), "127.0.0.2"),
     ):
-        with contextlib.closing(expose(0, *given)) as exposition:
+        with contextlib.closing(expose(0, *host)) as exposition:
             assert exposition.host == listens
             assert listening(exposition.port) == {listens}
             answering = "127.0.0.1" if listens == "0.0.0.0" else listens
@@ -123,7 +125,7 @@ def test_clients_that_say_nothing_hold_neither_threads_nor_sockets() -> None:
 
 
 def test_a_client_that_speaks_slowly_is_dropped_in_time() -> None:
-    """However it divides its request: each byte is no new beginning."""
+    """However it divides its request: a byte does not begin the time again."""
     with (
         contextlib.closing(expose(0)) as exposition,
         socket.create_connection(("127.0.0.1", exposition.port)) as client,
@@ -192,13 +194,13 @@ def is_closed(client: socket.socket) -> bool:
 
 def listening(port: int) -> set[str]:
     """The addresses on which this host listens on a port, as the kernel says."""
-    found = set()
+    names = set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         local, state = line.split()[1], line.split()[3]
         address, _, number = local.partition(":")
         if state == "0A" and int(number, 16) == port:
-            found.add(socket.inet_ntoa(bytes.fromhex(address)[::-1]))
-    return found
+            names.add(socket.inet_ntoa(bytes.fromhex(address)[::-1]))
+    return names
 
 
 def threads_beside(others: set[threading.Thread]) -> int:

@@ -45,11 +45,13 @@ def rules() -> list[dict[str, Any]]:
 def expressions(panel_or_board: Any) -> list[str]:
     """Every query of the dashboard, wherever it stands."""
     if isinstance(panel_or_board, list):
-        return [found for each in panel_or_board for found in expressions(each)]
+        return [expression for part in panel_or_board for expression in expressions(part)]
     if not isinstance(panel_or_board, dict):
         return []
     here = [panel_or_board[key] for key in ("expr", "definition") if key in panel_or_board]
-    return here + [found for each in panel_or_board.values() for found in expressions(each)]
+    return here + [
+        expression for part in panel_or_board.values() for expression in expressions(part)
+    ]
 
 
 def test_rules_name_what_is_exposed(names: set[str]) -> None:
@@ -128,9 +130,9 @@ def test_the_configuration_is_one(promtool: str) -> None:
 def test_the_dashboards_queries_can_be_parsed(promtool: str, tmp_path: Path) -> None:
     """As rules, since promtool checks those; Grafana's own words are filled in."""
     queries = [
-        found.replace("$__rate_interval", "1m").replace("$query_id", ".*")
-        for found in expressions(json.loads(DASHBOARD.read_text()))
-        if not found.startswith("label_values(")
+        expression.replace("$__rate_interval", "1m").replace("$query_id", ".*")
+        for expression in expressions(json.loads(DASHBOARD.read_text()))
+        if not expression.startswith("label_values(")
     ]
     assert len(queries) > 15
     recorded = [{"record": f"q{i}", "expr": query} for i, query in enumerate(queries)]

@@ -1,4 +1,4 @@
-"""A query of the engine that is no Spark, with a flusher that reports, and what a scrape finds."""
+"""A query of the played engine, with a flusher that reports, and what a scrape finds."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Actions:
             world.site.open_log(process),
         )
         query.pipelines = lambda state, name="": [  # type: ignore[method-assign]
-            self._pipeline(process, each) for each in _names(state, name)
+            self._pipeline(process, target_name) for target_name in _names(state, name)
         ]
 
         def give() -> None:
@@ -107,8 +107,8 @@ class Actions:
             self.operator("adopt", lambda query: plan_adopt(query).carry_out(), faults=False)
         if error == "MissingManifest":
             epoch = state.last.epoch + 1
-            for each in state.targets:
-                world.checker.truth.lacks.setdefault(each.name, set()).add(epoch)
+            for candidate in state.targets:
+                world.checker.truth.lacks.setdefault(candidate.name, set()).add(epoch)
             self.operator(
                 "give up what is missing",
                 lambda query: plan_give_up(query, epoch, "").carry_out(),
@@ -258,7 +258,7 @@ class Actions:
             (site.log, world.site.log),
         ):
             copy.restore(volume.snapshot())
-        before = site.log.snapshot()
+        objects = site.log.snapshot()
         driver = Driver(world, site)
         driver.batch(1)
         errors = [driver.error]
@@ -267,7 +267,7 @@ class Actions:
             errors.append(flusher.error)
         driver.process.kill()
         after = site.log.snapshot()
-        changed = {path for path in after if path.startswith("state/")} - {*before}
+        changed = {path for path in after if path.startswith("state/")} - {*objects}
         if changed or {*errors} - {"WrongOwner"}:
             world.checker.violate(f"a clone acts: {errors}, {changed}")
         world.happened("clone")

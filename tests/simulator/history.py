@@ -17,7 +17,7 @@ from wal_sink.progress.status import Status, read_status
 from wal_sink.protocol.retention import Retention
 
 _ROUNDS = 60
-"""After so many rounds without faults everything is in the targets, or never will be."""
+"""After that number of rounds without faults everything is in the targets, or never will be."""
 
 
 class Outcome(NamedTuple):
@@ -119,19 +119,19 @@ class History:
         flusher.error = ""
 
     def driver(self) -> Driver:
-        """Return a driver that lives; start one if there is none."""
+        """Return a driver that runs; start one if there is none."""
         world = self.world
         for driver in world.drivers:
             if not driver.process.alive and "two drivers" not in world.swarm:
                 driver.process.kill()
-        world.drivers = [driver for driver in world.drivers if _lives(driver)]
+        world.drivers = [driver for driver in world.drivers if _is_alive(driver)]
         if not world.drivers:
             world.drivers.append(Driver(world))
             world.happened("driver")
         return self.chance.choice(world.drivers)
 
     def second_driver(self) -> None:
-        """Start a driver beside another one that lives."""
+        """Start a driver beside another one that runs."""
         if len(self.world.drivers) < 2:
             self.world.drivers.append(Driver(self.world))
             self.world.happened("second driver")
@@ -256,17 +256,17 @@ class History:
             flusher.act(100)
         assert state is not None
         kept = {item.epoch for item in state.given_up}
-        left = [
+        actions = [
             path
             for path in world.site.log.paths()
             if not path.startswith(("state/", "plans/", "refused/", "report-"))
             and not any(f"/{epoch:020}" in path for epoch in kept)
         ]
-        if left:
-            world.checker.violate(f"the log still has {left[:3]}")
+        if actions:
+            world.checker.violate(f"the log still has {actions[:3]}")
 
 
-def _lives(driver: Driver) -> bool:
+def _is_alive(driver: Driver) -> bool:
     threads = [driver.main, *(flusher.thread for flusher in driver.flushers.values())]
     return driver.process.alive or any(thread.stalled for thread in threads)
 

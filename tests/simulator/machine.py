@@ -115,8 +115,8 @@ class _Os:
     def kill(self, pid: int, signal: int) -> None:
         assert signal == 0, "the product only asks whether a process is there"
         assert MACHINE.current is not None
-        found = MACHINE.processes.get(f"{MACHINE.current.host.name}:{pid}")
-        if found is None or not found.alive:
+        process = MACHINE.processes.get(f"{MACHINE.current.host.name}:{pid}")
+        if process is None or not process.alive:
             raise ProcessLookupError(pid)
 
     def open(self, path: object, _flags: int) -> tuple[Volume, str]:
@@ -152,7 +152,7 @@ _STANDS_FOR: dict[int, Any] = {
 
 
 def install() -> None:
-    """Let every module of the product that is loaded by now ask the simulated machine."""
+    """Let every module of the product that is loaded ask the simulated machine."""
     for name, module in list(sys.modules.items()):
         if name.split(".", maxsplit=1)[0] not in {"wal_sink", "state_backends"}:
             continue

@@ -167,12 +167,12 @@ class Thread:
 
     def go_on(self) -> None:
         """Run until the task is done or stalls."""
-        before, MACHINE.thread = MACHINE.thread, self
+        thread, MACHINE.thread = MACHINE.thread, self
         self._greenlet.parent = getcurrent()  # where it comes back to
         try:
             self._greenlet.switch()
         finally:
-            MACHINE.thread = before
+            MACHINE.thread = thread
             if self._greenlet.dead:
                 self._greenlet = None
 

@@ -103,7 +103,7 @@ class Driver:
         """The kind of error with which its last run ended."""
 
     def batch(self, count: int, *, poison: bool = False) -> None:
-        """Run a micro-batch with so many rows; start the query first, if it does not run."""
+        """Run a micro-batch with `count` rows; start the query first, if it does not run."""
 
         def act() -> None:
             if self.run is None:

@@ -87,20 +87,20 @@ class Database:
     def put(self, row: Row) -> None:
         """Write a row."""
         self.checker.row_written(self, row.key, row.value, row.us)
-        there = self.rows.get((row.value, row.key), ())
-        if row.us not in there or self.lists or self.kind != "idempotent":
-            self.rows[row.value, row.key] = (*there, row.us)
+        versions = self.rows.get((row.value, row.key), ())
+        if row.us not in versions or self.lists or self.kind != "idempotent":
+            self.rows[row.value, row.key] = (*versions, row.us)
 
     def finish(
-        self, key: str, rows: Sequence[Row], seen: LedgerRow | None, new: LedgerRow
+        self, key: str, rows: Sequence[Row], current: LedgerRow | None, new: LedgerRow
     ) -> Outcome:
         """Write rows and move the ledger row, at one moment, if the row is `seen`."""
-        if self.ledger.get(key) != seen:
+        if self.ledger.get(key) != current:
             return Outcome.CONFLICT
         for row in rows:
             self.put(row)
         self.ledger[key] = new
-        self.checker.ledger_moved(self, seen, new)
+        self.checker.ledger_moved(self, current, new)
         self.backups = [*self.backups[1 - _BACKUPS :], self.backup()]
         return Outcome.APPLIED
 
@@ -186,11 +186,11 @@ class Way:
         assert row is None or isinstance(row, LedgerRow)
         return row
 
-    def finish(self, rows: Sequence[Row], seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, rows: Sequence[Row], current: LedgerRow | None, new: LedgerRow) -> Outcome:
         """Move the ledger row; the answer may be lost."""
 
         def effect() -> Outcome:
-            return self.database.finish(self.key, rows, seen, new)
+            return self.database.finish(self.key, rows, current, new)
 
         try:
             outcome = self.io("finish", f"{self.database.name} {new.epoch}", effect)
@@ -237,10 +237,10 @@ class Idempotent(IdempotentSession):
         if refused:
             raise RowsRefused(refused)
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         """Drain, and move the row."""
         self.drain()
-        return self._way.finish((), seen, new)
+        return self._way.finish((), current, new)
 
     def close(self) -> None:
         """Forget what is in flight."""
@@ -274,11 +274,11 @@ class _Gathered:
         self._rows += taken
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, _receipts: Sequence[bytes] = ()
+        self, current: LedgerRow | None, new: LedgerRow, _receipts: Sequence[bytes] = ()
     ) -> Outcome:
         """Add the rows, and move the ledger row."""
         rows, self._rows = self._rows, []
-        return self._way.finish(rows, seen, new)
+        return self._way.finish(rows, current, new)
 
     def close(self) -> None:
         """Forget the rows."""

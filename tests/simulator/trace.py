@@ -27,22 +27,22 @@ class Trace:
         if self._write is None:
             return effect()
         try:
-            found = effect()
+            result = effect()
         except BaseException as error:
             self.say(f"    {who}: {verb} {what} -> {type(error).__name__}")
             raise
-        self.say(f"    {who}: {verb} {what}{_short(found)}")
-        return found
+        self.say(f"    {who}: {verb} {what}{_short(result)}")
+        return result
 
 
-def _short(found: object) -> str:
+def _short(result: object) -> str:
     """Return what a call gave, if that is short to say."""
-    if isinstance(found, list):
+    if isinstance(result, list):
         names = ", ".join(
-            str(name).rpartition("/")[2].removesuffix(".json").lstrip("0") or "0" for name in found
+            str(name).rpartition("/")[2].removesuffix(".json").lstrip("0") or "0" for name in result
         )
         return f" -> [{names}]"
-    if isinstance(found, bytes) or found is None:
+    if isinstance(result, bytes) or result is None:
         return ""
-    text = str(found)
+    text = str(result)
     return f" -> {text}" if len(text) < 160 else f" -> {text[:160]}…"

@@ -92,7 +92,7 @@ def report_bugs(bugs: list[Bug], *, seed: int, histories: int, processes: int) -
     """Print after how many histories each bug was found, then the share; return 1 if one was not."""
     console = Console(highlight=False, soft_wrap=True)
     context = multiprocessing.get_context("fork")
-    pending, running, found = [*reversed(bugs)], dict[Connection, Bug](), 0
+    pending, running, count = [*reversed(bugs)], dict[Connection, Bug](), 0
     while pending or running:
         while pending and len(running) < processes:
             bug, (mine, its) = pending.pop(), context.Pipe(duplex=False)
@@ -105,12 +105,12 @@ def report_bugs(bugs: list[Bug], *, seed: int, histories: int, processes: int) -
             bug = running.pop(ready)
             played, violation = ready.recv()
             ready.close()
-            found += bool(violation)
+            count += bool(violation)
             text = (
                 f"{played:>6,}  {bug.name}: {violation.strip().splitlines()[-1]}"
                 if violation
                 else f"NOTHING finds: {bug.name}"
             )
             console.print(text, markup=False)
-    console.print(f"within {histories:,} histories from seed {seed} on: {found} of {len(bugs)}")
-    return 0 if found == len(bugs) else 1
+    console.print(f"within {histories:,} histories from seed {seed} on: {count} of {len(bugs)}")
+    return 0 if count == len(bugs) else 1

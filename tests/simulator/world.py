@@ -240,12 +240,12 @@ class World:
         state, kept = self.checker.truth.state, self.checker.truth.kept
         if state is None or kind in self.documented:
             return kind in self.documented
-        rows = {each: self.row(each) for each in ([name] if name else self.databases)}
+        rows = {database: self.row(database) for database in ([name] if name else self.databases)}
         begins = {target.name: target.first - 1 for target in state.targets if target.name in rows}
         right = {
             "LedgerBehindLog": any(
-                (row := rows[each]) is None or row.epoch < max(state.trimmed, before)
-                for each, before in begins.items()
+                (row := rows[database]) is None or row.epoch < max(state.trimmed, first_row)
+                for database, first_row in begins.items()
             ),
             "MissingManifest": max(kept, default=-1) > state.last.epoch,
             "WrongOwner": state.checkpoint != self.site.checkpoint.url

@@ -1,6 +1,6 @@
 """A streaming application to be killed: `python -m tests.spark.app CONFIG.json`.
 
-Each of its queries streams Parquet files, one a micro-batch, into a table; where they stand still is the
+Each of its queries streams Parquet files, one a micro-batch, into a table; where they pause is the
 business of `wal_sink.demo.crash`.
 """
 
@@ -61,10 +61,10 @@ def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
     """Start one query."""
     if config["sink"] == "foreachBatch":
         return control(spark, config)
-    given = {"target": PAUSING_TARGET, **config.get("options", {})}
+    settings = {"target": PAUSING_TARGET, **config.get("options", {})}
     if config["sink"] == "batch_writer":
-        return by_batch_writer(spark, config, given).trigger(availableNow=True).start()
-    return writer(spark, config, **given).trigger(availableNow=True).start()
+        return by_batch_writer(spark, config, settings).trigger(availableNow=True).start()
+    return writer(spark, config, **settings).trigger(availableNow=True).start()
 
 
 def writer(spark: SparkSession, config: dict[str, Any], **options: Any) -> DataStreamWriter:

@@ -20,7 +20,7 @@ class Driver(crash.Driver):
 
     :param folder: for its configuration, marker and output.
     :param module: what is run, with the path of its configuration.
-    :param pause: the point at which it stands still, in `epoch`.
+    :param pause: the point at which it pauses, in `epoch`.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Mortal:
         self._starts = itertools.count()
 
     def pause(self, table: str, point: Point, epoch: int) -> Pause:
-        """Return where a query is to stand still at the next start."""
+        """Return where a query is to pause at the next start."""
         marker = self._folder / f"{table} at {point}".replace("/", " ")
         marker.unlink(missing_ok=True)
         return Pause(point=point, table=table, epoch=epoch, marker=str(marker))
@@ -84,13 +84,13 @@ class Mortal:
         also: Callable[[], bool] = lambda: True,
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start it, and SIGKILL all of it where its queries are to stand still.
+        """Start it, and SIGKILL all of it where its queries pause.
 
         :param also: has to be so, too.
         :param look: what is done right before the kill.
         """
         with self.start(*where) as driver:
-            driver.reach(lambda: all(Path(each.marker).exists() for each in where) and also())
+            driver.reach(lambda: all(Path(pause.marker).exists() for pause in where) and also())
             look()
             driver.kill()
 

@@ -37,8 +37,8 @@ def main(config: dict[str, Any]) -> None:
     try:
         APPLICATIONS[config["ending"]](config)
     finally:
-        left = sorted(remains(config["port"]))
-        Path(config["report"]).write_text(json.dumps(left))
+        remaining = sorted(remains(config["port"]))
+        Path(config["report"]).write_text(json.dumps(remaining))
 
 
 def block(config: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ class Gate:
 
 
 class GatedTarget(CassandraTarget):
-    """The target, behind a gate."""
+    """The target, whose writes wait at a gate."""
 
     def connect(self, query_id: str) -> IdempotentSession:
         """See `Target`."""

@@ -21,11 +21,11 @@ def main() -> None:
     """Interrupt calls at different moments, as long as the session answers."""
     spark = local_session()
     sent = came = 0
-    for each in range(_TIMES):
+    for attempt in range(_TIMES):
         sent += 1
         try:
             end = time.monotonic() + 5
-            threading.Timer(0.005 + each * 0.0003, os.kill, [os.getpid(), signal.SIGINT]).start()
+            threading.Timer(0.005 + attempt * 0.0003, os.kill, [os.getpid(), signal.SIGINT]).start()
             while time.monotonic() < end:
                 streaming_query.running_queries(spark)
         except KeyboardInterrupt:

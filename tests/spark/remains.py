@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _OF_A_CLUSTER = ("Task Scheduler", "Connection heartbeat")
-"""Threads that the driver has for each `Cluster`; its event loop is one for the process, for good."""
+"""Threads that the driver has for each `Cluster`; its event loop is one for the process, until it ends."""
 
 _ESTABLISHED = "01"
 
@@ -26,7 +26,7 @@ def remains(port: int) -> set[str]:
 
 def processes(session: int) -> list[tuple[int, str]]:
     """Return id and command of all processes that were started in a session (see `setsid`)."""
-    found = []
+    connections = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ends as we look
             state, _parent, _group, its, *_ = (
@@ -34,8 +34,8 @@ def processes(session: int) -> list[tuple[int, str]]:
             )
             if int(its) == session and state != "Z":
                 command = (folder / "cmdline").read_text().replace("\0", " ")
-                found.append((int(folder.name), command))
-    return found
+                connections.append((int(folder.name), command))
+    return connections
 
 
 def none_left(session: int, seconds: float = 20.0) -> bool:

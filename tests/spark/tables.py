@@ -22,8 +22,8 @@ class Table:
 
     def ids(self) -> list[int]:
         """All ids, sorted; a row that came twice is there twice."""
-        found = self.cassandra.execute(f"SELECT id FROM {self.keyspace}.{self.name}")
-        return sorted(row.id for row in found)
+        rows = self.cassandra.execute(f"SELECT id FROM {self.keyspace}.{self.name}")
+        return sorted(row.id for row in rows)
 
     @property
     def config(self) -> dict[str, Any]:

@@ -84,22 +84,22 @@ def test_counts_that_change_arrive_and_mistakes_are_refused(
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")  # and not that of the plan
     with wal_sink.register(spark) as sink:
         write = wal_sink.batch_writer(spark, checkpointLocation=place, **targets)
-        seen: list[int] = []
+        epochs: list[int] = []
 
         def count_and_write(batch: DataFrame, epoch: int) -> None:
-            seen.append(batch.count())
+            epochs.append(batch.count())
             write(batch, epoch)
 
         run(counts, count_and_write, place)
         flushed = wal_sink.await_flushed(place)
     spark.conf.set("spark.sql.session.timeZone", zone)
-    assert seen == [GROUPS] * FILES
+    assert epochs == [GROUPS] * FILES
     assert (flushed.epoch, sink.is_finished()) == (FILES - 1, True)
     n = FILES * ROWS_PER_FILE // GROUPS
     at = datetime(1970, 1, 1) + timedelta(seconds=n)  # noqa: DTZ001 - as the driver reads it
     for name in ("live", "copy"):
-        found = cassandra.execute(f"SELECT k, n, at, epoch FROM {keyspace}.{name}")
-        assert sorted(map(tuple, found)) == [(k, n, at, FILES - 1) for k in range(1, GROUPS)]
+        result = cassandra.execute(f"SELECT k, n, at, epoch FROM {keyspace}.{name}")
+        assert sorted(map(tuple, result)) == [(k, n, at, FILES - 1) for k in range(1, GROUPS)]
 
     plain = every.selectExpr("uuid() AS key", "id", "text")
     mistakes(spark, plain, Table(cassandra, keyspace), tmp_path)
@@ -123,7 +123,7 @@ def test_tasks_get_equal_rows_with_and_without_bounded_bytes(
     schema = dataframe.arrow_schema(rows.schema)
 
     def answer(batches: Iterable[pa.RecordBatch]) -> bytes:
-        table = pa.Table.from_batches((conformed(each, schema) for each in batches), schema)
+        table = pa.Table.from_batches((conformed(batch, schema) for batch in batches), schema)
         return repr(table.to_pylist()).encode()
 
     settings = {
@@ -131,23 +131,23 @@ def test_tasks_get_equal_rows_with_and_without_bounded_bytes(
         "spark.sql.execution.arrow.useLargeVarTypes": "true",
     }
     try:
-        found = [dataframe.answers_of(rows, answer, schema, None)]
+        answers = [dataframe.answers_of(rows, answer, schema, None)]
         for key, value in settings.items():
             spark.conf.set(key, value)
-            found += [dataframe.answers_of(rows, answer, schema, most) for most in (None, 1)]
+            answers += [dataframe.answers_of(rows, answer, schema, most) for most in (None, 1)]
     finally:
         for key in settings:
             spark.conf.unset(key)
-    assert len(found[0]) == rows.rdd.getNumPartitions()
-    assert b"'inner'" in found[0][0]
-    assert found == [found[0]] * len(found)
+    assert len(answers[0]) == rows.rdd.getNumPartitions()
+    assert b"'inner'" in answers[0][0]
+    assert answers == [answers[0]] * len(answers)
 
 
 def test_a_bound_of_rows_holds(spark: SparkSession) -> None:
     """Where nothing else bounds a batch; a Spark that cannot be given it bounds the bytes."""
 
     def answer(batches: Iterable[pa.RecordBatch]) -> bytes:
-        return repr([each.num_rows for each in batches]).encode()
+        return repr([batch.num_rows for batch in batches]).encode()
 
     rows = spark.range(0, 7, 1, 1)
     schema = dataframe.arrow_schema(rows.schema)
@@ -157,7 +157,7 @@ def test_a_bound_of_rows_holds(spark: SparkSession) -> None:
 
 
 def test_spark_estimates_bytes_of_small_files_alone(spark: SparkSession, tmp_path: Path) -> None:
-    """In `foreachBatch`, where the micro-batch is planned anew."""
+    """In `foreachBatch`, where the micro-batch is planned again."""
     source = write_source(tmp_path / "source", 1)
     files = spark.readStream.schema("id bigint, text string").parquet(source)
     others = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
@@ -168,7 +168,7 @@ def test_spark_estimates_bytes_of_small_files_alone(spark: SparkSession, tmp_pat
         writer.foreachBatch(
             lambda batch, _: expected.append(dataframe.expected_bytes(batch))
         ).start().awaitTermination()
-    sizes = sum(each.stat().st_size for each in Path(source).glob("*.parquet"))
+    sizes = sum(file.stat().st_size for file in Path(source).glob("*.parquet"))
     assert 0 < expected[0] <= sizes
     assert expected[-1] == 2**63 - 1
 
@@ -177,8 +177,8 @@ def mistakes(spark: SparkSession, rows: DataFrame, table: Table, folder: Path) -
     """Make each mistake, with a checkpoint of its own."""
 
     def writer(name: str, **more: Any) -> BatchWriter:
-        given = options(table) | more
-        return wal_sink.batch_writer(spark, checkpointLocation=str(folder / name), **given)
+        settings = options(table) | more
+        return wal_sink.batch_writer(spark, checkpointLocation=str(folder / name), **settings)
 
     def refused(
         kind: type[errors.WalSinkError],

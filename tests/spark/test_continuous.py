@@ -50,8 +50,8 @@ def continuous(
 
 def written(checkpoint: str) -> list[str]:
     """Return what is in a checkpoint beside its metadata, log included; without checksums."""
-    found = (path for path in Path(checkpoint).rglob("*") if path.is_file())
-    names = [str(path.relative_to(checkpoint)) for path in found if path.suffix != ".crc"]
+    files = (path for path in Path(checkpoint).rglob("*") if path.is_file())
+    names = [str(path.relative_to(checkpoint)) for path in files if path.suffix != ".crc"]
     return sorted(name for name in names if name != "metadata")
 
 
@@ -72,9 +72,9 @@ def test_the_continuous_trigger_is_refused(
         assert query.id not in {other.id for other in spark.streams.active}
     sink.close()  # a second time: nothing
     assert written(checkpoint) == []
-    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert str(query.id) in said.getMessage()
-    assert "What to do: Start it with trigger(processingTime=…)" in said.getMessage()
+    (error,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert str(query.id) in error.getMessage()
+    assert "What to do: Start it with trigger(processingTime=…)" in error.getMessage()
 
 
 def test_an_exception_of_the_block_goes_through(
@@ -83,10 +83,10 @@ def test_an_exception_of_the_block_goes_through(
     """And one line says what the block would have raised."""
     with pytest.raises(KeyError, match="mine"):
         fail_in_the_block(spark, checkpoint)
-    (said,) = [
+    (message,) = [
         r for r in caplog.records if "the block failed, and then its end failed" in r.getMessage()
     ]
-    assert "trigger(continuous=…)" in said.getMessage()
+    assert "trigger(continuous=…)" in message.getMessage()
 
 
 @pytest.mark.cassandra

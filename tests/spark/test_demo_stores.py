@@ -36,7 +36,7 @@ def in_two_epochs(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
 
 
 def _go_on() -> None:
-    """Stand still nowhere."""
+    """Pause nowhere."""
 
 
 def fill_and_judge(spark: SparkSession, stores: Stores, folder: Path) -> None:
@@ -49,11 +49,11 @@ def fill_and_judge(spark: SparkSession, stores: Stores, folder: Path) -> None:
     tenth = spark.read.parquet(str(folder / TENTH.source))
     for store, written in zip(stores.all, in_application.all, strict=True):
         for query in (FLIGHTS, TENTH):
-            wanted, found = in_source(sources[query.source], query), in_table(store.rows(query))
-            assert judge(wanted, found).exact, (store.target, query.name)
+            wanted, actual = in_source(sources[query.source], query), in_table(store.rows(query))
+            assert judge(wanted, actual).exact, (store.target, query.name)
             assert store.count(query.table) == sources[query.source].num_rows
         for _ in range(2):
-            batch = tenth.selectExpr(*CONTROL.select)  # anew, or uuid() would be the same
+            batch = tenth.selectExpr(*CONTROL.select)  # again, or uuid() would be the same
             written.write(written.written(batch), CONTROL.table, _go_on)
         assert store.count(CONTROL.table) == 2 * ROWS // 10, store.target
 

@@ -34,18 +34,18 @@ def test_on_sigterm_the_job_flushes_what_is_checkpointed(
     """It is killed, started again and stopped: every order is in the table once."""
     with started(cassandra, keyspace, tmp_path):
         until(lambda: count(cassandra, keyspace) > 0, 120)
-    before = count(cassandra, keyspace)
+    count_before = count(cassandra, keyspace)
     with started(cassandra, keyspace, tmp_path) as stopped:
-        until(lambda: count(cassandra, keyspace) > before, 120)
+        until(lambda: count(cassandra, keyspace) > count_before, 120)
         stopped.terminate()
         stopped.wait(120)
-    said = (tmp_path / "output").read_text()
-    assert stopped.returncode == 0, said
+    printed = (tmp_path / "output").read_text()
+    assert stopped.returncode == 0, printed
     status = wal_sink.status(str(tmp_path / "checkpoint"))
     assert status.checkpointed == status.flushed > 0
     # Not always the last line: Spark's JVM prints of the batch that was cut off.
     last = f"in Cassandra: epoch {status.flushed}."
-    assert any(line.endswith(last) for line in said.splitlines()), said
+    assert any(line.endswith(last) for line in printed.splitlines()), printed
     numbers = sorted(
         row.number for row in cassandra.execute(f"SELECT number FROM {keyspace}.orders")
     )
@@ -152,9 +152,9 @@ def test_the_compose_file_with_kafka_runs_the_example() -> None:
     assert "examples/kafka_orders.py" in (docker / "Dockerfile").read_text()
     for name in ("producer", "job"):
         assert "/opt/job/kafka_orders.py" in services[name]["command"]
-        given = services[name]["environment"].keys() - {"PYSPARK_SUBMIT_ARGS"}
-        assert given
-        assert [variable for variable in given if f'"{variable}"' not in example] == []
+        variables = services[name]["environment"].keys() - {"PYSPARK_SUBMIT_ARGS"}
+        assert variables
+        assert [variable for variable in variables if f'"{variable}"' not in example] == []
     submit = services["job"]["environment"]["PYSPARK_SUBMIT_ARGS"]
     assert ":".join(PACKAGE) in submit
     assert ":".join(PACKAGE) in example

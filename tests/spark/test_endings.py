@@ -96,18 +96,20 @@ def test_stop_in_the_block_flushes_what_is_checkpointed(
     table = Table(cassandra, keyspace)
     source = write_source(tmp_path / "source", 30, rows=10)
     checkpoint = str(tmp_path / "checkpoint")
-    before = remains(cassandra.port)
+    open_before = remains(cassandra.port)
     for last in (2, 5):
         with wal_sink.register(spark):
             endless(spark, source, table, checkpoint)
             until(lambda last=last: last_commit(checkpoint) >= last, 240)  # type: ignore[misc]
             endless(spark, source, table, checkpoint).stop()  # starting it, Spark stops the first
-        found = status(checkpoint)
-        assert found.flushed == found.checkpointed >= last
+        progress = status(checkpoint)
+        assert progress.flushed == progress.checkpointed >= last
         ids = table.ids()
         assert ids == list(range(len(ids)))
         assert len(ids) == flushed_rows(checkpoint)
-        until(lambda: remains(cassandra.port) <= before)  # leaving the block waits 5 s for threads
+        until(
+            lambda: remains(cassandra.port) <= open_before
+        )  # leaving the block waits 5 s for threads
 
 
 def last_commit(checkpoint: str) -> int:

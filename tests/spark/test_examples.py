@@ -62,7 +62,7 @@ def test_each_example_writes_what_its_topic_says(
     for name, value in (("HOST", arguments[0]), ("PORT", arguments[1])):
         monkeypatch.setenv(f"CASSANDRA_{name}", value)
     monkeypatch.setenv("KEYSPACE", keyspace)
-    checked, flushed, found, headline = run_notebook(EXAMPLES / "notebook.ipynb")
+    checked, flushed, rows, headline = run_notebook(EXAMPLES / "notebook.ipynb")
     assert "order_id" in repr(checked)
     assert (
         "order_id: string does not fit the table's bigint without loss" in capsys.readouterr().out
@@ -70,7 +70,7 @@ def test_each_example_writes_what_its_topic_says(
     assert re.fullmatch(
         r"<p>every epoch up to \d+ is flushed(; waited .* rows)?</p>", html(flushed)
     )
-    assert f"{keyspace}.orders_by_status</td>" in html(found)
+    assert f"{keyspace}.orders_by_status</td>" in html(rows)
     assert re.fullmatch(r"flushed through epoch (\d+) of \1", str(headline))
     topic = [
         json.loads(json.loads(record)["value"])

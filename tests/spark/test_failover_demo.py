@@ -29,12 +29,12 @@ def test_promoted_standby_gets_every_row_from_the_log(tmp_path: Path) -> None:
         "demo", "--failover", "--json", "--flights", FLIGHTS, folder=tmp_path
     )
     assert code == 0, printed + errors
-    found = json.loads(printed)
-    assert (found["expected"], found["found"]) == (FLIGHTS, FLIGHTS)
-    assert (found["missing"], found["extra"]) == (0, 0)
-    assert found["not_replicated"] == FLIGHTS // 3
-    assert found["control_missing"] >= FLIGHTS // 3
-    assert [table["sink"] for table in found["tables"]] == ["wal_sink", "foreachBatch"]
+    report = json.loads(printed)
+    assert (report["expected"], report["found"]) == (FLIGHTS, FLIGHTS)
+    assert (report["missing"], report["extra"]) == (0, 0)
+    assert report["not_replicated"] == FLIGHTS // 3
+    assert report["control_missing"] >= FLIGHTS // 3
+    assert [table["sink"] for table in report["tables"]] == ["wal_sink", "foreachBatch"]
 
 
 def test_failover_with_another_target_is_refused(tmp_path: Path) -> None:

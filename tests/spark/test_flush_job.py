@@ -167,10 +167,10 @@ def test_a_job_whose_window_another_flusher_finished_doubles_nothing(
 
 def write_times(table: Table) -> dict[Any, int]:
     """Return the write timestamp of each row, by its key."""
-    found = table.cassandra.execute(
+    rows = table.cassandra.execute(
         f"SELECT key, WRITETIME(text) AS us FROM {table.keyspace}.{table.name}"
     )
-    return {row.key: row.us for row in found}
+    return {row.key: row.us for row in rows}
 
 
 def flusher(query: StreamingQuery, table: Table, checkpoint: str) -> Flusher:
@@ -199,7 +199,7 @@ def test_task_error_is_raised_again_at_the_driver(
     gated: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Kind and text come back, and a second look meets the same; when the cause is gone the flush goes on."""
+    """Kind and text come back, and a second pass meets the same; when the cause is gone the flush goes on."""
     caplog.set_level(logging.INFO, "wal_sink.flush.flusher")
     table = Table(cassandra, keyspace)
     with wal_sink.register(spark) as sink:

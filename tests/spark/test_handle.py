@@ -205,12 +205,12 @@ def test_block_raises_the_error_of_a_failed_flush(
         wal_sink.await_flushed(checkpoint, timeout=0)
     with pytest.raises(KeyError, match="mine"):
         fail_in_the_block(spark, source, table, checkpoint)
-    (said,) = [
+    (message,) = [
         r for r in caplog.records if "the block failed, and then its end failed" in r.getMessage()
     ]
-    assert "1 epoch of " in said.getMessage()
-    assert "\n" not in said.getMessage()
-    assert said.exc_info is None
+    assert "1 epoch of " in message.getMessage()
+    assert "\n" not in message.getMessage()
+    assert message.exc_info is None
     status = wal_sink.status(checkpoint)
     assert (status.pending_epochs, status.safe_to_delete) == (1, False)
     assert status.oldest_pending_seconds > 0
@@ -231,8 +231,8 @@ def test_block_raises_the_error_of_an_idle_flush(
 
     with wal_sink.register(spark):
         run()
-    with closing(sqlite3.connect(database)) as there:
-        there.execute("DROP TABLE wal_sink_ledger")
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("DROP TABLE wal_sink_ledger")
     sink = wal_sink.register(spark)
     query = run()
     with pytest.raises(TargetRefused, match="no such table"):
@@ -249,9 +249,9 @@ def test_a_check_looks_at_the_settings_of_spark(spark: SparkSession, checkpoint:
     rows = spark.range(1)
     spark.conf.set(name, theirs)
     try:
-        for given in (rows, rows.schema):
+        for rows_or_schema in (rows, rows.schema):
             with pytest.raises(OptionError, match=f"{name} is {theirs}"):
-                wal_sink.check(given, **options)
+                wal_sink.check(rows_or_schema, **options)
     finally:
         spark.conf.unset(name)
 
@@ -413,7 +413,7 @@ def test_interrupt_at_any_line_of_close_leaves_nothing(
 ) -> None:
     """No thread and no connection: either it is closed, or not yet and can be closed again."""
     table = Table(cassandra, keyspace)
-    before = remains(cassandra.port)
+    open_before = remains(cassandra.port)
     with wal_sink.register(spark):
         query = endless(spark, table, checkpoint)
     try:
@@ -428,7 +428,7 @@ def test_interrupt_at_any_line_of_close_leaves_nothing(
             if not sink.is_finished():
                 sink.close()
             # A thread that was in a request ends after it, which may take longer than the interrupted wait.
-            until(lambda: remains(cassandra.port) <= before, seconds=30)
+            until(lambda: remains(cassandra.port) <= open_before, seconds=30)
     finally:
         query.stop()
     assert len(interrupted) > 8, "it was interrupted at each line, and ran through at last"
@@ -476,5 +476,5 @@ def test_batch_writer_replays_the_newest_epoch_without_doubles(
     with wal_sink.register(spark):
         query.start().awaitTermination()
     assert "from now on they go to" not in caplog.text, "the place is the same"
-    with closing(sqlite3.connect(database)) as there:
-        assert there.execute("SELECT count(*) FROM t").fetchone() == (3 * ROWS_PER_FILE,)
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (3 * ROWS_PER_FILE,)

@@ -81,7 +81,7 @@ def test_kill_doubles_records_of_sparks_own_sink_alone(kafka: Broker, tmp_path: 
     app.finish()
     read = json.loads((tmp_path / READ).read_text())
     for name in ("tasks", *OURS):
-        by_spark, uncommitted = (Counter(found) for found in read[topics[name]])
+        by_spark, uncommitted = (Counter(records) for records in read[topics[name]])
         assert there(name) == by_spark == Counter(keys), name
         assert (uncommitted > by_spark) == (name in {"flushing", "sent"}), "of a dead transaction"
     assert there("spark") == Counter([*keys, *first_of_epoch])

@@ -25,7 +25,7 @@ from wal_sink.demo.servers.cassandra import Node
 from wal_sink.testing.pauses import PAUSES, pauses
 
 Deaths = Mapping[str, tuple[type[Victim], dict[int, At]]]
-"""Each query by its table's name; where it stands still at each kill that hits it, by the kill's number."""
+"""Each query by its table's name; where it pauses at each kill that hits it, by the kill's number."""
 
 AFTER_THE_MANIFEST = {1: At("commit returned", 1), 2: At("commit called", 2), 3: At("flushing", 2)}
 BEFORE_IT = {1: At("write", 1), 2: At("commit returned", 2), 3: At("committed", 2)}
@@ -34,7 +34,7 @@ ONCE: Deaths = {
     "read": (Read, {1: At("flushing", 1)}),
     "control": (Control, {1: At("commit returned", 1)}),
 }
-# The flush job comes with the last kill: its tasks hold all slots but one, so no other task may stand still.
+# The flush job comes with the last kill: its tasks hold all slots but one, so no other task may pause.
 TWICE: Deaths = {
     "one": (Forgetful, {1: At("write", 1), 2: At("committed", 1)}),
     "two": (ByBothApis, {1: At("commit called", 1), 2: At("flushing", 2)}),
@@ -78,12 +78,12 @@ def test_every_window(
     }
     for number in range(1, kills + 1):
         # The job's query begins late: it would be done by then.
-        die([each for each in queries.values() if may_run(each, number)], number, tmp_path)
+        die([victim for victim in queries.values() if may_run(victim, number)], number, tmp_path)
     victims = list(queries.values())
     with application(victims, kills + 1, tmp_path) as last:
         last.finish()
-    for each in victims:
-        each.judge()
+    for victim in victims:
+        victim.judge()
 
 
 def may_run(victim: Victim, number: int) -> bool:

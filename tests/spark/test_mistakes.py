@@ -38,9 +38,9 @@ class Shop(NamedTuple):
 
     def run(self, rows: DataFrame | None = None, /, mode: str = "append", **more: str) -> None:
         """Run a query to its end."""
-        given = self.options | {"checkpointLocation": str(self.folder / "checkpoint")} | more
+        options = self.options | {"checkpointLocation": str(self.folder / "checkpoint")} | more
         writer = (self.rows if rows is None else rows).writeStream.format("wal_sink")
-        writer = writer.outputMode(mode).options(**given).trigger(availableNow=True)
+        writer = writer.outputMode(mode).options(**options).trigger(availableNow=True)
         writer.start().awaitTermination()
 
 
@@ -49,9 +49,9 @@ def shop(spark: SparkSession, cassandra: Node, keyspace: str, tmp_path: Path) ->
     cassandra.execute(
         f"CREATE TABLE {keyspace}.orders (key uuid PRIMARY KEY, id bigint, text text)"
     )
-    given = raw_options(cassandra, keyspace, "orders")
+    options = raw_options(cassandra, keyspace, "orders")
     rows = stream(spark, write_source(tmp_path / "source", 1, rows=10))
-    return Shop(spark, rows, given, tmp_path)
+    return Shop(spark, rows, options, tmp_path)
 
 
 def wrong_keyspace(shop: Shop) -> None:
@@ -152,9 +152,9 @@ def test_the_terminal_ends_with_the_remedy(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stdout.strip() in transcript("no register")
-    said = done.stderr.replace(str(bare / "bin" / "python"), "/usr/bin/python3")
-    said = said.replace(sys.executable, "/data/.venv/bin/python")
-    assert said.endswith(transcript("package missing on workers"))
+    printed = done.stderr.replace(str(bare / "bin" / "python"), "/usr/bin/python3")
+    printed = printed.replace(sys.executable, "/data/.venv/bin/python")
+    assert printed.endswith(transcript("package missing on workers"))
 
 
 def test_foreign_error_is_left_alone() -> None:

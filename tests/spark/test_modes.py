@@ -127,8 +127,8 @@ def test_purged_batches_of_spark_are_not_needed(
             assert sink.status(query).flushed <= 0
             for folder in ("offsets", "commits"):
                 names = [path.name for path in (Path(checkpoint) / folder).iterdir()]
-                left = [int(name) for name in names if name.isdecimal()]
-                assert min(left) >= 4, "the files of what waits are gone"
+                epochs = [int(name) for name in names if name.isdecimal()]
+                assert min(epochs) >= 4, "the files of what waits are gone"
             gate.open()
             assert sink.await_flushed(query, timeout=60).epoch == 5
     finally:

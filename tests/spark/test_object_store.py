@@ -45,11 +45,11 @@ def test_the_log_in_s3(
             query.awaitTermination()
     assert table.ids() == sorted([*range(2 * ROWS_PER_FILE), *range(ROWS_PER_FILE)])
 
-    seen = wal_sink.status(checkpoint, storage_options=s3.options)
-    assert (seen.checkpointed, seen.flushed, seen.safe_to_delete) == (2, 2, True)
-    assert seen.log == f"{bucket}/logs/{seen.query_id}"
+    progress = wal_sink.status(checkpoint, storage_options=s3.options)
+    assert (progress.checkpointed, progress.flushed, progress.safe_to_delete) == (2, 2, True)
+    assert progress.log == f"{bucket}/logs/{progress.query_id}"
     assert wal_sink.await_flushed(checkpoint, 0, storage_options=s3.options).epoch == 2
-    log = S3Backend(seen.log, s3.options)
+    log = S3Backend(progress.log, s3.options)
     assert log.list("segments/") == log.list("manifests/") == []
     assert len(raw.state(log)["opened"]) == 2
     for path in log.list():

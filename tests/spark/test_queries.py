@@ -44,7 +44,7 @@ def run(
 
 
 def files(count: int) -> list[int]:
-    """The ids in so many source files."""
+    """The ids in the first `count` source files."""
     return list(range(count * ROWS_PER_FILE))
 
 
@@ -106,8 +106,8 @@ def test_garbage_collection_of_a_worker_skips_imported_modules(
     """Garbage is collected after each: what was imported in a task's worker is not in it any more."""
     run(spark, write_source(tmp_path / "source", 1), table, checkpoint)
     frozen = udf(lambda _: gc.get_freeze_count(), "long", useArrow=False)
-    seen = spark.range(6, numPartitions=6).select(frozen("id")).collect()
-    assert max(count for (count,) in seen) > 10_000
+    rows = spark.range(6, numPartitions=6).select(frozen("id")).collect()
+    assert max(count for (count,) in rows) > 10_000
 
 
 def test_a_query_moves_from_foreach_batch_with_its_checkpoint(
@@ -115,13 +115,13 @@ def test_a_query_moves_from_foreach_batch_with_its_checkpoint(
 ) -> None:
     """It goes on at the source's next offset; what `foreachBatch` had written is not written again."""
     source = write_source(tmp_path / "source", 2)
-    before: list[int] = []
+    frozen_counts: list[int] = []
     written = stream(spark, source).writeStream.option("checkpointLocation", checkpoint)
-    written = written.foreachBatch(lambda _rows, epoch: before.append(epoch))
+    written = written.foreachBatch(lambda _rows, epoch: frozen_counts.append(epoch))
     written.trigger(availableNow=True).start().awaitTermination()
     add_file(source, 2)
     status = run(spark, source, table, checkpoint)
-    assert (before, status.flushed) == ([0, 1], 2)
+    assert (frozen_counts, status.flushed) == ([0, 1], 2)
     assert table.ids() == files(3)[2 * ROWS_PER_FILE :]
 
 
@@ -151,8 +151,8 @@ def test_log_of_a_deleted_checkpoint_is_warned_of(
     shutil.rmtree(checkpoint)
     run(spark, source, table, checkpoint, **place)
     log = f"file://{tmp_path}/log/{old.id}"
-    (said,) = [each for each in caplog.messages if f"former query, {old.id}" in each]
-    assert f"Epoch 0 is in {log}, not flushed, and nothing flushes them now" in said
+    (message,) = [text for text in caplog.messages if f"former query, {old.id}" in text]
+    assert f"Epoch 0 is in {log}, not flushed, and nothing flushes them now" in message
     assert table.ids() == files(1)
 
 

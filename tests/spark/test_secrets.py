@@ -52,20 +52,20 @@ def test_no_secret_is_left_anywhere(cassandra: Node, keyspace: str, s3: S3, tmp_
     ) as driver:
         driver.finish()
     assert len(table.ids()) > 0
-    said = driver.log()
-    assert "both queries have ended" in said
-    assert "a Spark job of 2 tasks" in said, "their rows were written by Spark jobs"
-    assert "no_such_table" in said, "the error of the failing query is among what is searched"
-    assert said.count("exactly-once: only checkpointed rows") == 2, (
+    printed = driver.log()
+    assert "both queries have ended" in printed
+    assert "a Spark job of 2 tasks" in printed, "their rows were written by Spark jobs"
+    assert "no_such_table" in printed, "the error of the failing query is among what is searched"
+    assert printed.count("exactly-once: only checkpointed rows") == 2, (
         "so is what is in force at a start"
     )
     shown = "".join(text for _, text in texts(events))
     assert "wal_sink flushes epoch" in shown, "and Spark's UI shows that"
     log = S3Backend(config["bucket"], s3.options)
-    found = [("output", said), *texts(events), *texts(kept)]
-    found += [(path, log.read(path).decode(errors="replace")) for path in log.list()]
-    assert any(name.endswith(".json") and "state/" in name for name, _ in found)
-    leaks = [name for name, text in found if PASSWORD in text or KEY in text]
+    places = [("output", printed), *texts(events), *texts(kept)]
+    places += [(path, log.read(path).decode(errors="replace")) for path in log.list()]
+    assert any(name.endswith(".json") and "state/" in name for name, _ in places)
+    leaks = [name for name, text in places if PASSWORD in text or KEY in text]
     assert leaks == []
 
 

@@ -62,8 +62,8 @@ class Bank:
 
     def books(self) -> Bookings:
         """Read what PostgreSQL has; no epoch is seen in part."""
-        found = self._server.execute(f"SELECT account, amount FROM {self._books}")
-        return whole([(str(account), int(amount)) for account, amount in found])
+        result = self._server.execute(f"SELECT account, amount FROM {self._books}")
+        return whole([(str(account), int(amount)) for account, amount in result])
 
     def copies(self) -> Bookings:
         """Read what SQLite has."""
@@ -74,15 +74,17 @@ class Bank:
         rows = DeltaTable(self._lake).to_pyarrow_table().to_pylist()
         return whole([(row["account"], row["amount"]) for row in rows])
 
-    def behind(self) -> int:
-        """Count the rows of the one that is behind, without the books."""
+    def fewest_rows(self) -> int:
+        """Count the rows of the target that lags, without the books."""
         return min(len(self.copies()), len(self.lake()))
 
     def staged(self) -> tuple[int, int]:
         """Return how many files the lake has, and how many commits have added rows."""
         table = DeltaTable(self._lake)
-        said = [commit.get("userMetadata", "") for commit in table.history()]
-        return len(table.file_uris()), sum(words.startswith("wal_sink: epochs ") for words in said)
+        metadata = [commit.get("userMetadata", "") for commit in table.history()]
+        return len(table.file_uris()), sum(
+            words.startswith("wal_sink: epochs ") for words in metadata
+        )
 
 
 def whole(rows: Bookings) -> Bookings:
@@ -126,7 +128,7 @@ def test_each_booking_is_in_each_table_once(bank: Bank, tmp_path: Path) -> None:
         assert bank.books()
         assert (books.target, books.flushed) == ("books", -1)
 
-    app.die([app.pause("bookings", "finished", 0)], lambda: bank.behind() >= 2 * ROWS, unheard)
+    app.die([app.pause("bookings", "finished", 0)], lambda: bank.fewest_rows() >= 2 * ROWS, unheard)
     with app.start() as driver:
         driver.finish()
     (drivers,) = (json.loads(line) for line in driver.log().splitlines() if line.startswith('["'))
@@ -136,11 +138,15 @@ def test_each_booking_is_in_each_table_once(bank: Bank, tmp_path: Path) -> None:
     assert sorted(bank.copies()) == sorted(bank.lake()) == sorted(BOOKINGS * FILES)
     files, commits = bank.staged()
     assert files > commits > 0, "no job has staged anything"
-    found = wal_sink.status(str(tmp_path / "checkpoint"))
-    assert [each.target for each in found.targets] == ["books", "copy", "lake"]
-    assert (found.flushed, found.pending_epochs, found.safe_to_delete) == (last(tmp_path), 0, True)
-    log = open_backend(found.log)  # passes over what a killed process has half written, for a day
-    marks = [each["mark"] for each in raw.state(log)["targets"]]
+    progress = wal_sink.status(str(tmp_path / "checkpoint"))
+    assert [target.target for target in progress.targets] == ["books", "copy", "lake"]
+    assert (progress.flushed, progress.pending_epochs, progress.safe_to_delete) == (
+        last(tmp_path),
+        0,
+        True,
+    )
+    log = open_backend(progress.log)  # skips what a killed process has half written, for a day
+    marks = [target["mark"] for target in raw.state(log)["targets"]]
     assert len(marks) == 3
     assert len({mark["digest"] for mark in marks}) == 1, "two histories"
     assert {mark["sums"]["rows"] for mark in marks} == {FILES * ROWS}

@@ -101,9 +101,9 @@ def thawed() -> Iterator[None]:
 
 def test_live_objects_are_frozen_after_the_first_collection() -> None:
     """And only that: garbage of before is gone, and later garbage is collected."""
-    before = weakref.ref(Cycle())
+    reference = weakref.ref(Cycle())
     data_source.freeze_objects()
-    assert before() is None
+    assert reference() is None
     assert gc.get_freeze_count() > 10_000
     after = weakref.ref(Cycle())
     gc.collect()

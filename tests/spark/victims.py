@@ -66,7 +66,7 @@ class Victim:
         }
 
     def pause(self, number: int) -> Pause | None:
-        """Return where it is to stand still."""
+        """Return where it is to pause."""
         at = self.deaths.get(number)
         if at is None:
             return None
@@ -122,8 +122,8 @@ class Forgetful(Repeatedly):
     def judge(self) -> None:
         """See also that Spark has purged what lies before that batch."""
         super().judge()
-        there = [path.name for path in Path(self.checkpoint, "offsets").iterdir()]
-        assert min(int(name) for name in there if name.isdecimal()) >= self.files - 2
+        names = [path.name for path in Path(self.checkpoint, "offsets").iterdir()]
+        assert min(int(name) for name in names if name.isdecimal()) >= self.files - 2
 
 
 class Updating(Repeatedly):
@@ -195,7 +195,7 @@ class InJob(Victim):
     options: ClassVar[dict[str, Any]] = {"flush.distributedAboveBytes": 0}
 
     def look(self, number: int) -> None:
-        """See also that a task stood still, and not the driver, which sends no row of the window."""
+        """See also that a task paused, and not the driver, which sends no row of the window."""
         super().look(number)
         assert len(self.table.ids()) > 0
 
