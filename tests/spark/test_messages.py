@@ -173,7 +173,7 @@ LAKE = {
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "said"),
+    ("options", "now", "message"),
     [
         (GIVEN, GIVEN | {"table": "order"}, "cassandra shop.orders, * cassandra shop.order."),
         (GIVEN, GIVEN | {"keyspace": "test"}, "cassandra shop.orders, * cassandra test.orders."),
