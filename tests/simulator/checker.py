@@ -139,122 +139,138 @@ class Checker:
         given_up = any(item.epoch == name.epoch for item in state.given_up)
         may_go = name.epoch <= state.trimmed and not given_up
         needed = [state.last.manifest, *(final.manifest for final in self.truth.final.values())]
-        names = {each for manifest in needed for each in self.named.get(manifest, (manifest,))}
+        names = {part for manifest in needed for part in self.named.get(manifest, (manifest,))}
         self.demand(may_go or path not in names, f"{path} is deleted, and is not trimmed")
 
     def _created_state(self, old: State | None, new: State) -> None:
         """Check a transition."""
-        why = f"state {new.number} ({new.changed.reason})"
+        reason = f"state {new.number} ({new.changed.reason})"
         if old is None:
             self.demand(
-                new.number == 1 and new.last.epoch == new.first - 1, f"{why} is no first one"
+                new.number == 1 and new.last.epoch == new.first - 1,
+                f"{reason} is not a first state",
             )
             return
-        self.demand(new.number == old.number + 1, f"{why} is made from state {old.number}")
+        self.demand(new.number == old.number + 1, f"{reason} is made from state {old.number}")
         changed = {
             name
             for name in State.__struct_fields__
             if name not in {"number", "changed"} and getattr(old, name) != getattr(new, name)
         }
         allowed = next(
-            (each for each in _TRANSITIONS if each[0] in changed and changed <= {*each}), None
+            (
+                transition
+                for transition in _TRANSITIONS
+                if transition[0] in changed and changed <= {*transition}
+            ),
+            None,
         )
-        self.demand(allowed, f"{why} changes {sorted(changed)}")
-        self.demand(new.first == old.first and new.settled >= old.settled, f"{why} goes back")
+        self.demand(allowed, f"{reason} changes {sorted(changed)}")
+        self.demand(new.first == old.first and new.settled >= old.settled, f"{reason} goes back")
         if changed & {"log_id", "checkpoint", "given_up"}:
-            self.demand(self.operator, f"{why} without an operator")
+            self.demand(self.operator, f"{reason} without an operator")
         if "opened" in changed and new.run is not None:
-            self.demand(new.run.run_id not in old.opened, f"{why}: a superseded run opens again")
+            self.demand(new.run.run_id not in old.opened, f"{reason}: a superseded run opens again")
             if "targets" in changed:
-                done = all(each.mark.epoch == old.last.epoch == old.settled for each in old.live)
-                self.demand(done, f"{why}: the targets change, and one lacks epochs")
+                done = all(
+                    target.mark.epoch == old.last.epoch == old.settled for target in old.live
+                )
+                self.demand(done, f"{reason}: the targets change, and one lacks epochs")
         if "last" in changed:
-            self._published(old, new, why)
+            self._published(old, new, reason)
         for epoch in range(old.settled + 1, new.settled + 1):
             final = new.last if epoch == new.last.epoch else old.last
-            self.demand(final.epoch == epoch, f"{why}: nobody knows what is settled as {epoch}")
-            self._settled(final, why)
+            self.demand(final.epoch == epoch, f"{reason}: nobody knows what is settled as {epoch}")
+            self._settled(final, reason)
         if "targets" in changed and "opened" not in changed:
             for former in old.targets:
                 later = new.target(former.name)
                 if later is not None and later.mark != former.mark:
-                    self._marked(old, former, later, why)
-        self._trimmed(old, new, why)
+                    self._marked(old, former, later, reason)
+        self._trimmed(old, new, reason)
 
-    def _published(self, old: State, new: State, why: str) -> None:
+    def _published(self, old: State, new: State, reason: str) -> None:
         last, former = new.last, old.last
         name = paths.MANIFEST.parse(last.manifest)
         assert name is not None
-        before = former if last.epoch == former.epoch + 1 else former.predecessor
+        predecessor = former if last.epoch == former.epoch + 1 else former.predecessor
         link = last.predecessor
-        self.demand(link.digest == before.digest, f"{why} follows on another manifest")
+        self.demand(link.digest == predecessor.digest, f"{reason} follows on another manifest")
         follows = last.epoch == former.epoch + 1
-        self.demand(follows or last.epoch == former.epoch > old.settled, f"{why} is out of order")
-        self.demand(last.first_us > link.last_us <= before.last_us, f"{why}: timestamps overlap")
-        self.demand(last.last_us >= last.first_us, f"{why}: timestamps go back")
+        self.demand(
+            follows or last.epoch == former.epoch > old.settled, f"{reason} is out of order"
+        )
+        self.demand(
+            last.first_us > link.last_us <= predecessor.last_us, f"{reason}: timestamps overlap"
+        )
+        self.demand(last.last_us >= last.first_us, f"{reason}: timestamps go back")
         rows = 0
         if self.log.exists(last.manifest):
             data = self.log.get(last.manifest)
             manifest = Manifest.from_file(data, last.manifest).manifest
-            self.demand(manifest_digest(data) == last.digest, f"{why} names another manifest")
+            self.demand(manifest_digest(data) == last.digest, f"{reason} names another manifest")
             rows = sum(segment.rows for segment in manifest.segments)
             segments = (*manifest.segments, *manifest.refused)
             self.named[last.manifest] = (last.manifest, *(segment.path for segment in segments))
             for segment in segments:
-                there = segment.data is not None or (
+                is_durable = segment.data is not None or (
                     self.log.exists(segment.path)
                     and digest(self.log.get(segment.path)) == segment.digest
                 )
-                self.demand(there, f"{why}: {segment.path} is not there")
+                self.demand(is_durable, f"{reason}: {segment.path} is not there")
         else:
-            self.violate(f"{why}: its manifest is not there")
-        self.demand(last.sums.rows == link.sums.rows + rows, f"{why}: wrong sums")
-        self.demand(last.last_us - last.first_us + 1 >= rows, f"{why}: too few timestamps")
+            self.violate(f"{reason}: its manifest is not there")
+        self.demand(last.sums.rows == link.sums.rows + rows, f"{reason}: wrong sums")
+        self.demand(last.last_us - last.first_us + 1 >= rows, f"{reason}: too few timestamps")
         if self.operator:
             return
-        self.demand(new.run is not None and name.run_id == new.run.run_id, f"{why} by another run")
+        self.demand(
+            new.run is not None and name.run_id == new.run.run_id, f"{reason} by another run"
+        )
         unsynced = {"metadata", f"offsets/{last.epoch}", f"commits/{last.epoch - 1}"} & {
             *self.checkpoint.unsynced
         }
-        self.demand(not unsynced, f"{why}, and {unsynced} are not durable")
+        self.demand(not unsynced, f"{reason}, and {unsynced} are not durable")
         done = last.epoch in self.truth.kept
         again = done and not self.checkpoint.exists(f"commits/{last.epoch}")
-        self.demand(not done or again or self.two_drivers, f"{why} after Spark has completed it")
+        self.demand(not done or again or self.two_drivers, f"{reason} after Spark has completed it")
 
-    def _settled(self, final: EpochManifest, why: str) -> None:
+    def _settled(self, final: EpochManifest, reason: str) -> None:
         epoch = final.epoch
         if not self.operator:
-            self.demand(epoch in self.truth.kept, f"{why}: Spark has not completed it")
+            self.demand(epoch in self.truth.kept, f"{reason}: Spark has not completed it")
         attempt = self.attempt_of(final)
         if attempt is not None and not self.two_drivers:
             runs = self.truth.kept.get(epoch, set())
-            self.demand(attempt.run_id in runs, f"{why}: another run's attempt was kept")
-        self.demand(self.truth.final.setdefault(epoch, final) == final, f"{why}: {epoch} was final")
+            self.demand(attempt.run_id in runs, f"{reason}: another run's attempt was kept")
+        self.demand(
+            self.truth.final.setdefault(epoch, final) == final, f"{reason}: {epoch} was final"
+        )
 
-    def _marked(self, old: State, former: TargetState, later: TargetState, why: str) -> None:
+    def _marked(self, old: State, former: TargetState, later: TargetState, reason: str) -> None:
         mark, times = later.mark, self.truth.marked_us.setdefault(later.name, {})
         row = (old.log_id, mark.epoch, mark.digest)
-        self.demand(row in self.ledgers.get(later.name, ()), f"{why}: the ledger never said so")
-        self.demand(mark.epoch >= old.trimmed, f"{why}: below what is trimmed, {old.trimmed}")
+        self.demand(row in self.ledgers.get(later.name, ()), f"{reason}: the ledger never said so")
+        self.demand(mark.epoch >= old.trimmed, f"{reason}: below what is trimmed, {old.trimmed}")
         final = self.truth.final.get(mark.epoch)
-        self.demand(final is None or final.digest == mark.digest, f"{why}: another digest")
+        self.demand(final is None or final.digest == mark.digest, f"{reason}: another digest")
         for epoch in range(former.mark.epoch + 1, mark.epoch + 1):
             times[epoch] = MACHINE.true_us
         for epoch in [epoch for epoch in times if epoch > mark.epoch]:
             del times[epoch]
 
-    def _trimmed(self, old: State, new: State, why: str) -> None:
-        self.demand(new.trimmed >= old.trimmed, f"{why}: trimmed goes back")
+    def _trimmed(self, old: State, new: State, reason: str) -> None:
+        self.demand(new.trimmed >= old.trimmed, f"{reason}: trimmed goes back")
         if new.trimmed == old.trimmed:
             return
         for target in new.live:
             self.demand(
-                new.trimmed <= target.mark.epoch, f"{why}: {target.name} lacks what is trimmed"
+                new.trimmed <= target.mark.epoch, f"{reason}: {target.name} lacks what is trimmed"
             )
             since = self.truth.marked_us.get(target.name, {}).get(new.trimmed)
             if self.retention_us and since is not None:
                 kept_us = MACHINE.true_us - since
-                self.demand(kept_us >= self.retention_us, f"{why}: trimmed after {kept_us} us")
+                self.demand(kept_us >= self.retention_us, f"{reason}: trimmed after {kept_us} us")
 
     # --- targets ---
 
@@ -276,13 +292,13 @@ class Checker:
         shift = us - final.first_us - index
         fits = shift % rows == 0 and final.first_us <= us <= final.last_us
         self.demand(fits if database.lists else shift == 0, f"{what} with timestamp {us}")
-        there = database.rows.get((value, key), ())
+        versions = database.rows.get((value, key), ())
         if database.kind != "idempotent":
-            self.demand(not there, f"{what} twice")
+            self.demand(not versions, f"{what} twice")
         elif database.lists:
-            self.demand(us not in there, f"{what} twice with one timestamp")
+            self.demand(us not in versions, f"{what} twice with one timestamp")
 
-    def ledger_moved(self, database: Database, seen: LedgerRow | None, new: LedgerRow) -> None:
+    def ledger_moved(self, database: Database, current: LedgerRow | None, new: LedgerRow) -> None:
         """Check that the epochs that a ledger row names are in the target, whole."""
         what = f"the ledger of {database.name} moves to {new.epoch}"
         state = self.truth.state
@@ -299,9 +315,9 @@ class Checker:
         if target is None:
             self.violate(f"{what}, and the log has no such target")
             return
-        if seen is not None:
-            self.demand(new.epoch >= seen.epoch, f"{what} from {seen.epoch}")
-        first = max(target.first, seen.epoch + 1 if seen is not None else target.first)
+        if current is not None:
+            self.demand(new.epoch >= current.epoch, f"{what} from {current.epoch}")
+        first = max(target.first, current.epoch + 1 if current is not None else target.first)
         for epoch in range(first, new.epoch + 1):
             self.demand(epoch in self.truth.kept or epoch <= state.settled, f"{what} before Spark")
             self._whole(database, epoch, what)
@@ -330,8 +346,8 @@ class Checker:
         kept = {name.us for name in names if name is not None and name.target == database.name}
         for index, key in enumerate(attempt.taken):
             if key in attempt.server_refuses:
-                there = final.first_us + index in kept
-                self.demand(there, f"{what}, and {key} of epoch {epoch} is not in refused/")
+                is_kept = final.first_us + index in kept
+                self.demand(is_kept, f"{what}, and {key} of epoch {epoch} is not in refused/")
         folder = self.log.paths(paths.refused_folder(epoch))
         by_tasks = [path for path in folder if paths.REFUSED_ROW.parse(path) is None]
         of_tasks = sum(name.rows for path in by_tasks if (name := paths.REFUSED.parse(path)))

@@ -70,20 +70,20 @@ def test_the_same_rows_in_the_same_order(sizes: list[int], most_rows: int, most_
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arrow_batches, "BATCH_ROWS", most_rows)
         patch.setattr(arrow_batches, "BATCH_BYTES", most_bytes)
-        found = list(coalesced(given_batches))
-    assert [v for batch in found for v in batch.column("v").to_pylist()] == list(range(first))
-    texts = [t for batch in found for t in batch.column("t").to_pylist()]
+        merged = list(coalesced(given_batches))
+    assert [v for batch in merged for v in batch.column("v").to_pylist()] == list(range(first))
+    texts = [t for batch in merged for t in batch.column("t").to_pylist()]
     assert texts == [t for batch in given_batches for t in batch.column("t").to_pylist()]
-    for batch in found:
-        came = any(batch.equals(each) for each in given_batches)
+    for batch in merged:
+        came = any(batch.equals(given_batch) for given_batch in given_batches)
         assert batch.num_rows
         assert came or (batch.num_rows <= most_rows and batch.nbytes <= most_bytes)
 
 
 def test_small_batches_are_few_afterwards() -> None:
     """As Spark hands them over, 10,000 rows each at most."""
-    found = list(coalesced(numbers(10_000 * i, 10_000) for i in range(13)))
-    assert [batch.num_rows for batch in found] == [60_000, 60_000, 10_000]
+    batches = list(coalesced(numbers(10_000 * i, 10_000) for i in range(13)))
+    assert [batch.num_rows for batch in batches] == [60_000, 60_000, 10_000]
 
 
 def test_nothing_comes_of_nothing() -> None:

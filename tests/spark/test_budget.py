@@ -87,9 +87,9 @@ def test_an_epoch_without_space_waits_or_fails_the_query(
         until(lambda: gate.writers() != {} and waits(checkpoint, 1), 200)
         time.sleep(2)
         assert waits(checkpoint, 1), "epoch 0 passed, though it is larger than the budget"
-        before = time.monotonic()
+        start_s = time.monotonic()
         query.stop()
-        assert time.monotonic() - before < 60, "it took as long as the wait, once"
+        assert time.monotonic() - start_s < 60, "it took as long as the wait, once"
         assert state_of(checkpoint).last.epoch == 0, "the waiting epoch was published"
 
         failing = start(
@@ -157,9 +157,9 @@ def test_a_table_of_sparks_catalog_is_warned_of(
             start(stream(spark, source), table, f"{checkpoint}-2").awaitTermination()
     finally:
         spark.sql("DROP DATABASE shop_of_spark CASCADE")
-    (said,) = [text for text in caplog.messages if "nothing is written to the path" in text]
-    assert "shop_of_spark.orders: its rows go to" in said
-    assert table.name in said
+    (warning,) = [text for text in caplog.messages if "nothing is written to the path" in text]
+    assert "shop_of_spark.orders: its rows go to" in warning
+    assert table.name in warning
     assert table.ids() == sorted(2 * list(range(ROWS_PER_FILE)))
 
 
@@ -187,9 +187,9 @@ def test_a_start_says_what_is_in_force(
         without = [record.getMessage() for record in caplog.records]
         again = start(files, table, f"{checkpoint}-2")
         again.awaitTermination()
-    (said,) = [text for text in with_socket if "cannot give out a row again" in text]
-    assert f"query {query.id}: it reads from TextSocketV2[host: 127.0.0.1" in said
-    assert "Rate" not in said
+    (warning,) = [text for text in with_socket if "cannot give out a row again" in text]
+    assert f"query {query.id}: it reads from TextSocketV2[host: 127.0.0.1" in warning
+    assert "Rate" not in warning
     (block,) = [text for text in with_socket if "guarantee" in text]
     assert "at-most-once from TextSocketV2" in block
     assert f"file://{checkpoint}/wal_sink/{query.id}" in block

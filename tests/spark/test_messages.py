@@ -41,11 +41,11 @@ SOCKET = Source("TextSocketMicroBatchStream", "TextSocketV2[host: here, port: 9]
 FILES = Source("FileStreamSource", "FileStreamSource[file:/TextSocketMicroBatchStream]")
 
 
-def said(given: dict[str, str], *, flushes_here: bool = True) -> str:
+def said(options: dict[str, str], *, flushes_here: bool = True) -> str:
     return block(
         "q-1",
         in_force(
-            configure(GIVEN | given),
+            configure(GIVEN | options),
             "file:///log/q-1",
             [],
             flushes_here=flushes_here,
@@ -57,20 +57,20 @@ def test_the_block_says_what_is_in_force() -> None:
     """Guarantee, target, table, nulls policy, log, checkpoint, budget, who flushes: a line each."""
     lines = said({}).splitlines()
     assert lines[0] == "wal_sink: query q-1 starts"
-    found = dict(line.strip().split("  ", 1) for line in lines[1:])
-    found = {heading: text.strip() for heading, text in found.items()}
-    assert list(found) == [
+    texts = dict(line.strip().split("  ", 1) for line in lines[1:])
+    texts = {heading: text.strip() for heading, text in texts.items()}
+    assert list(texts) == [
         *("guarantee", "target", "table", "nulls", "newest", "log", "checkpoint", "budget"),
         "flushed by",
     ]
-    assert found["guarantee"].startswith("exactly-once")
-    assert found["target"] == "cassandra at 127.0.0.1, port 9042, LOCAL_QUORUM"
-    assert found["table"] == "shop.orders, ledger in shop.wal_sink_ledger"
-    assert found["nulls"] == "unset: a null keeps the older value (cassandra.nulls)"
-    assert (found["log"], found["checkpoint"]) == ("file:///log/q-1", "file:///data/checkpoint")
-    assert "10,737,418,240 bytes" in found["budget"]
-    assert "wal.onFull=block" in found["budget"]
-    assert found["flushed by"].startswith("this process")
+    assert texts["guarantee"].startswith("exactly-once")
+    assert texts["target"] == "cassandra at 127.0.0.1, port 9042, LOCAL_QUORUM"
+    assert texts["table"] == "shop.orders, ledger in shop.wal_sink_ledger"
+    assert texts["nulls"] == "unset: a null keeps the older value (cassandra.nulls)"
+    assert (texts["log"], texts["checkpoint"]) == ("file:///log/q-1", "file:///data/checkpoint")
+    assert "10,737,418,240 bytes" in texts["budget"]
+    assert "wal.onFull=block" in texts["budget"]
+    assert texts["flushed by"].startswith("this process")
 
 
 def test_the_block_follows_the_options() -> None:
@@ -196,14 +196,14 @@ LAKE = {
     ],
 )
 def test_rows_that_go_elsewhere_than_before(
-    before: dict[str, str], now: dict[str, str], said: str | None
+    options: dict[str, str], now: dict[str, str], message: str | None
 ) -> None:
     """Both places are named; what only the log names is not imported."""
-    kept = before and (configure(before).public if "not." not in str(before) else before)
+    kept = options and (configure(options).public if "not." not in str(options) else options)
     text = other_place(kept, configure(now))
-    assert (text is None) is (said is None), text
-    if text and said:
-        was, _, goes = said.partition(" * ")
+    assert (text is None) is (message is None), text
+    if text and message:
+        was, _, goes = message.partition(" * ")
         assert f"its rows went to {was}" in text
         assert f"now on they go to {goes}" in text
 
@@ -216,8 +216,8 @@ def test_changed_table_is_warned_of_until_a_run_publishes(
 
     def said_to(table: str) -> list[str]:
         caplog.clear()
-        given = GIVEN | {"table": table, "wal.maxBytes": "1"}
-        log_start("q-1", configure(given), store, [], flushes_here=True)
+        options = GIVEN | {"table": table, "wal.maxBytes": "1"}
+        log_start("q-1", configure(options), store, [], flushes_here=True)
         return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
 
     def opened(run_id: str, table: str, after: str = "") -> None:
@@ -257,22 +257,22 @@ def test_a_path_that_is_ignored_is_warned_of(caplog: pytest.LogCaptureFixture) -
     for name in ("path", "PATH"):
         caplog.clear()
         log_start("q-1", configure({**GIVEN, name: "/x"}), log, [], flushes_here=True)
-        (warning,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
+        (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
         assert warning.startswith("query q-1: nothing is written to the path /x: its rows go to")
 
 
 def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) -> None:
-    """A target that cannot describe itself is no reason to fail."""
+    """A target that cannot describe itself does not fail the start."""
 
     class Silent(MemoryTarget):
         @property
         def description(self) -> dict[str, str]:
             raise KeyError("nothing")
 
-    given = configure(GIVEN)
+    configuration = configure(GIVEN)
     target = Silent(MemoryOptions(keys="k"))
-    silent = given.destinations[0]._replace(target=target)
-    odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), given.location)
+    silent = configuration.destinations[0]._replace(target=target)
+    odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), configuration.location)
     log_start("q-1", odd, LogStore(open_backend("memory://odd")), [], flushes_here=True)
     assert "its settings could not be shown" in caplog.text
 
