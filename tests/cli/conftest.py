@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -30,3 +31,10 @@ def job(tmp_path: Path) -> Job:
     made.flush()
     batches(made, 2, 3, 4)
     return made
+
+
+@pytest.fixture
+def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let other processes find the target."""
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.setenv("PYTHONPATH", str(examples), prepend=os.pathsep)

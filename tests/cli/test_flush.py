@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -100,13 +99,6 @@ def test_rows_beyond_the_rate_come_slower(job: Job) -> None:
 def following(job: Job, *more: object) -> subprocess.Popen[str]:
     """Start `flush --follow` as a process of its own."""
     return start(job.folder, "flush", "checkpoint", "--follow", "--option", f"target={KIND}", *more)
-
-
-@pytest.fixture
-def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let other processes find the target."""
-    examples = Path(__file__).parents[2] / "examples"
-    monkeypatch.setenv("PYTHONPATH", str(examples), prepend=os.pathsep)
 
 
 @pytest.mark.usefixtures("_on_path")

@@ -142,6 +142,7 @@ class FlushCommand:
         reporter = Reporter(pipeline.store, name, gives_way=True, observer=observer)
         self._flusher = Flusher(pipeline, reporter, write_rows=WriteInThread(rows_per_second))
         self._tally = _Tally(pipeline)
+        self._endless_loop: FlushLoop | None = None
         self._started_s = time.monotonic()
         # No Event: a signal handler calls `stop` while this thread may hold the lock of it.
         self._stopping = False
@@ -185,6 +186,36 @@ class FlushCommand:
 
     def follow(self, progress: Progress = no_progress) -> FlushDone:
         """Flush until `stop`. An error is reported, and the pass is tried again (rule `stop`)."""
+        self._run(self._endless(progress))
+        self._tally.refresh()
+        return self._done("stopped")
+
+    def begin(self) -> None:
+        """Do as `follow` in another thread, until `end`."""
+        self._endless_loop = self._endless(no_progress)
+        self._endless_loop.start()
+
+    def is_alive(self) -> bool:
+        """Return True if the flush that `begin` has begun goes on."""
+        return self._endless_loop is not None and self._endless_loop.is_alive()
+
+    def end(self) -> FlushDone:
+        """End it, after the slice under way.
+
+        :raises WalSinkError: at which it has ended before.
+        """
+        loop = self._endless_loop
+        if loop is not None:
+            self.stop()
+            loop.stop()
+            loop.join()
+            if loop.error is not None:
+                raise loop.error
+        self._tally.refresh()
+        return self._done("stopped")
+
+    def _endless(self, progress: Progress) -> FlushLoop:
+        """Return a loop that goes on until it is stopped."""
 
         def count(_: Pass) -> bool:
             # What cannot be read stops the flusher as well, which says so.
@@ -193,9 +224,7 @@ class FlushCommand:
             progress(self._tally.epochs, self._tally.epochs)
             return False
 
-        self._run(FlushLoop(self._flusher, count))
-        self._tally.refresh()
-        return self._done("stopped")
+        return FlushLoop(self._flusher, count)
 
     def _run(self, loop: FlushLoop) -> None:
         """Let a loop run to its end, or until `stop`; raise the error at which it has ended.

@@ -130,16 +130,20 @@ class Given(NamedTuple):
 Run = Callable[..., None]
 
 
-def command(*left_out: str) -> Callable[[Run], Run]:
+def command(*left_out: str, needs_checkpoint: bool = True) -> Callable[[Run], Run]:
     """Give a command the parameters of `Given`, in the place of its first one.
 
     :param left_out: those that it does not have, or declares itself.
+    :param needs_checkpoint: False lets the checkpoint be left out; it is empty then.
     """
+    defaults = dict(Given._field_defaults)
+    if not needs_checkpoint:
+        defaults["checkpoint"] = ""
     shared = [
         inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
-            default=Given._field_defaults.get(name, inspect.Parameter.empty),
+            default=defaults.get(name, inspect.Parameter.empty),
             annotation=annotation,
         )
         for name, annotation in get_type_hints(Given, include_extras=True).items()

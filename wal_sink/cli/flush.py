@@ -1,4 +1,7 @@
-"""`wal-sink flush`: bring what is checkpointed into the target, and trim the log, from this process."""
+"""`wal-sink flush`: bring what is checkpointed into the target, and trim the log, from this process.
+
+With `--under` the process flushes every log below a place (`admin.follow`).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.table import Table
 
 from wal_sink.admin.flush import FlushCommand, FlushDone, preview
+from wal_sink.admin.follow import Follower, LogsUnder
 from wal_sink.admin.query import sink_options
 from wal_sink.cli.arguments import Given, command, whole_number
 from wal_sink.cli.terminal import LateBar, output
@@ -24,7 +28,7 @@ from wal_sink.progress.status import byte_count, epoch_id
 from wal_sink.text import counted
 
 
-@command("yes")
+@command("yes", needs_checkpoint=False)
 def flush(
     given: Given,
     *,
@@ -32,6 +36,15 @@ def flush(
         bool,
         typer.Option("--follow", help="Go on until Ctrl-C or SIGTERM, as a process of its own."),
     ] = False,
+    under: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--under",
+            metavar="URL",
+            help="With --follow, and in place of CHECKPOINT: flush every log below this folder or prefix of a"
+            " bucket, those that begin later, too. Repeatable.",
+        ),
+    ] = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -58,6 +71,9 @@ def flush(
 ) -> None:
     """Flush what is checkpointed now, without Spark, and trim the log.
 
+    Without CHECKPOINT, --follow --under URL flushes all queries below a place. Each log is found again
+    and again, so that a query that starts later is flushed, too. Two such processes may run.
+
     The options come from the newest run of the query, in the log. Secrets are not there: add them
     by --option. The command may run beside the query's own flusher. An error ends it with the
     error's exit code; with --follow the error is logged, and the flush is tried again.
@@ -67,6 +83,12 @@ def flush(
     """
     with output(as_json=given.as_json) as console:
         _refuse_together(metrics_port, metrics_host, follow=follow, dry_run=dry_run)
+        _refuse_places(given, under, follow=follow)
+        if under:
+            with _exposed(metrics_port, metrics_host, console) as exposition:
+                done = _flush_under(given, under, console, exposition)
+            console.show_each(done, _print_with_query)
+            return
         query = given.find()
         if dry_run:
             console.show_each(preview(query, given.target), _print_preview)
@@ -97,6 +119,46 @@ def _refuse_together(port: int | None, host: str, *, follow: bool, dry_run: bool
         )
     if port is None and host != LOOPBACK:
         raise OptionError("--metrics-host goes with --metrics-port.", "Give both, or neither.")
+
+
+def _refuse_places(given: Given, under: Sequence[str] | None, *, follow: bool) -> None:
+    """Refuse a call that does not say what to flush, or says it twice.
+
+    :raises OptionError: naming what to leave out or to add.
+    """
+    if bool(given.checkpoint) == bool(under):
+        raise OptionError(
+            "CHECKPOINT and --under are both given."
+            if under
+            else "Neither CHECKPOINT nor --under is given.",
+            "Give the checkpointLocation of one query, or --follow --under URL for all below a place.",
+        )
+    if under and not follow:
+        raise OptionError(
+            "--under goes with --follow.", "Add --follow; it goes on until Ctrl-C or SIGTERM."
+        )
+    if under and given.wal is not None:
+        raise OptionError(
+            "--wal does not go with --under, which finds the logs.",
+            "Leave --wal out, and name its place by a further --under.",
+        )
+
+
+def _flush_under(
+    given: Given, under: Sequence[str], console: Console, exposition: Exposition | None
+) -> list[FlushDone]:
+    """Flush every log below some places, until Ctrl-C or SIGTERM."""
+    find = LogsUnder(under, given.options)
+    follower = Follower(
+        find,
+        lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False),
+        exposition.watch if exposition else None,
+        target=given.target,
+        billed=find.billed,
+    )
+    with _signals([follower]):
+        console.print("Flushing every log below", *under, "until Ctrl-C or SIGTERM", soft_wrap=True)
+        return follower.run()
 
 
 def _flush_all(
@@ -150,7 +212,7 @@ def _exposed(port: int | None, host: str, console: Console) -> Iterator[Expositi
 
 
 @contextlib.contextmanager
-def _signals(flushers: Sequence[FlushCommand]) -> Iterator[None]:
+def _signals(flushers: Sequence[FlushCommand | Follower]) -> Iterator[None]:
     """End in order at the first Ctrl-C or SIGTERM, and at once at the second."""
     asked = False
 
@@ -177,6 +239,11 @@ def _print(console: Console, done: FlushDone) -> None:
         f" The last one that is flushed: {epoch_id(done.flushed)};"
         f" {counted(done.pending_epochs, 'epoch is', 'epochs are')} pending. It ended: {done.why}.",
     )
+
+
+def _print_with_query(console: Console, done: FlushDone) -> None:
+    console.print(f"Query {done.query_id}:")
+    _print(console, done)
 
 
 def _print_preview(console: Console, done: FlushDone) -> None:

@@ -1,0 +1,237 @@
+"""`flush --follow --under`: one process for many queries, those that begin later, too."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from state_backends import open_backend
+from tests.cli.job import KIND, Job, batches, rows_of
+from tests.cli.shell import run, start
+from tests.support.programs import ran
+from tests.support.waiting import until
+from wal_sink.admin.follow import Follower, LogsUnder, at_checkpoint
+from wal_sink.demo.servers import process
+from wal_sink.errors import OptionError
+from wal_sink.wal.discovery import logs_below
+
+ROOT = Path(__file__).parents[2]
+CONFIRMED = {"target": KIND}
+
+
+def a_job(folder: Path, *epochs: int) -> Job:
+    """Return a query that has published some epochs."""
+    folder.mkdir(parents=True)
+    job = Job(folder)
+    batches(job, *epochs)
+    return job
+
+
+class Following:
+    """`flush --follow --under .` as a process; leaving the block ends it by SIGTERM."""
+
+    out = err = ""
+
+    def __init__(self, folder: Path, *more: object) -> None:
+        options = (
+            "--option",
+            f"target={KIND}",
+            "--json",
+        )  # what it says goes to standard error then
+        self.process = start(folder, "flush", "--follow", "--under", ".", *options, *more)
+
+    def __enter__(self) -> Self:
+        assert self.process.stderr is not None
+        while "Flushing every log below" not in self.err:  # before, SIGTERM ends it at once
+            self.err += self.process.stderr.readline()
+            assert self.process.poll() is None, self.err
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.out, err = self.process.communicate(timeout=60)
+        self.err += err
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    """Return what a follower has reported."""
+    return []
+
+
+@pytest.mark.usefixtures("_on_path")
+def test_under_flushes_present_and_later_logs(tmp_path: Path) -> None:
+    """Prometheus sees all of them, and the document has each."""
+    early = a_job(tmp_path / "team" / "early", 0, 1)
+    port = process.choose("127.0.0.1")
+    with Following(tmp_path, "--metrics-port", port) as follower:
+        until(lambda: early.rows() == rows_of(0, 1))
+        late = a_job(tmp_path / "late", 0)
+        until(lambda: late.rows() == rows_of(0))
+        batches(early, 2)
+        until(lambda: early.mark() == 2)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            text = page.read().decode()
+    assert follower.process.returncode == 0, follower.err
+    flushed = {one["query_id"]: one["epochs"] for one in json.loads(follower.out)["targets"]}
+    assert flushed == {early.query_id: 3, late.query_id: 1}
+    assert all(f'query_id="{query_id}"' in text for query_id in flushed)
+    assert f"Query {late.query_id}: flushing file://{tmp_path}/late/checkpoint to" in follower.err
+
+
+@pytest.mark.usefixtures("_on_path")
+def test_health_check_of_the_container_tells_life(tmp_path: Path) -> None:
+    """Its command, with the port of this process in place of the container's."""
+    text = (ROOT / "docker" / "flusher.Dockerfile").read_text().replace("\\\n", "")
+    checks = re.search(r"HEALTHCHECK .*CMD (\[.*\])", text)
+    assert checks is not None
+    port = process.choose("127.0.0.1")
+    command = [sys.executable, *json.loads(checks[1].replace("9123", str(port)))[1:]]
+    assert ran(command).returncode == 1
+    with Following(tmp_path, "--metrics-port", port):
+        assert ran(command).returncode == 0
+
+
+@pytest.mark.usefixtures("_on_path")
+def test_two_under_processes_flush_each_row_once(tmp_path: Path) -> None:
+    jobs = [a_job(tmp_path / name, *range(20)) for name in "ab"]
+    with Following(tmp_path) as one, Following(tmp_path) as other:
+        for job in jobs:
+            batches(job, 20)
+            until(lambda job=job: job.mark() == 20)  # type: ignore[misc]
+    assert [one.process.returncode, other.process.returncode] == [0, 0], one.err + other.err
+    assert [job.rows() for job in jobs] == [rows_of(*range(21))] * 2
+
+
+def test_follower_takes_options_of_a_new_run(tmp_path: Path, lines: list[str]) -> None:
+    """A run with another retention starts the flushers again, and an unchanged one does not."""
+    job = a_job(tmp_path / "job", 0)
+    follower = Follower(LogsUnder([str(tmp_path)], CONFIRMED), lines.append)
+    follower.refresh()
+    follower.refresh()
+    assert len(lines) == 1
+    batches(job, 1)
+    follower.refresh()
+    until(lambda: job.rows() == rows_of(0, 1))
+    follower.stop()
+    follower.run()
+    assert [line.partition(":")[0] for line in lines] == [f"Query {job.query_id}"] * 2
+
+
+def test_follower_ends_with_its_log(tmp_path: Path, lines: list[str]) -> None:
+    job = a_job(tmp_path / "job", 0)
+    follower = Follower(LogsUnder([str(tmp_path)], CONFIRMED), lines.append)
+    follower.refresh()
+    until(lambda: job.rows() == rows_of(0))
+    shutil.rmtree(tmp_path / "job" / "checkpoint")
+    follower.refresh()
+    assert "is gone. Nothing more is flushed from it" in lines[-1]
+
+
+def test_checkpoint_outside_the_places_is_refused(tmp_path: Path, lines: list[str]) -> None:
+    """A log names its checkpoint, and anyone who can write to the log can change that."""
+    a_job(tmp_path / "job", 0)
+    logs, checkpoint = tmp_path / "logs", tmp_path / "job" / "checkpoint"
+    shutil.copytree(checkpoint / "wal_sink", logs)
+    follower = Follower(LogsUnder([str(logs)], CONFIRMED), lines.append)
+    follower.refresh()
+    follower.refresh()
+    (line,) = lines
+    assert f"names the checkpoint file://{checkpoint}, which is not below file://{logs}" in line
+    assert "further --under" in line
+
+
+def test_log_of_a_deleted_checkpoint_is_refused(tmp_path: Path, lines: list[str]) -> None:
+    job = a_job(tmp_path / "job", 0)
+    (tmp_path / "job" / "checkpoint" / "metadata").write_text(
+        '{"id":"11111111-2222-3333-4444-555555555555"}'
+    )
+    Follower(LogsUnder([str(tmp_path)], CONFIRMED), lines.append).refresh()
+    (line,) = lines
+    assert f"{job.query_id}: not flushed for now. " in line
+    assert "11111111-2222-3333-4444-555555555555" in line
+
+
+def test_option_for_another_database_is_refused(tmp_path: Path, lines: list[str]) -> None:
+    """One option counts for all queries, so it may confirm where one connects, and not change that."""
+    job = a_job(tmp_path / "job", 0)
+    other = {**CONFIRMED, "sqlite.path": str(tmp_path / "other.db")}
+    Follower(LogsUnder([str(tmp_path)], other), lines.append).refresh()
+    (line,) = lines
+    assert f"given sqlite.path={tmp_path}/other.db, and the log says {job.database}" in line
+    assert f"wal-sink flush file://{tmp_path}/job/checkpoint --follow" in line
+    assert job.rows() == []
+
+
+def test_option_of_another_target_is_left_out(tmp_path: Path, lines: list[str]) -> None:
+    job = a_job(tmp_path / "job", 0)
+    both = {**CONFIRMED, "cassandra.contactPoints": "10.0.0.1", "wal.retention": "0"}
+    follower = Follower(LogsUnder([str(tmp_path)], both), lines.append)
+    follower.refresh()
+    until(lambda: job.rows() == rows_of(0))
+    follower.stop()
+    follower.run()
+
+
+def test_follower_waits_for_a_query_to_begin(tmp_path: Path, lines: list[str]) -> None:
+    """Of a Connect client: it follows a checkpoint that the server is about to write."""
+    place = tmp_path / "job" / "checkpoint"
+    follower = Follower(at_checkpoint(str(place), None, CONFIRMED), lines.append)
+    follower.refresh()
+    follower.refresh()
+    job = a_job(tmp_path / "job", 0)
+    follower.refresh()
+    until(lambda: job.rows() == rows_of(0))
+    follower.stop()
+    (done,) = follower.run()
+    assert (done.epochs, done.why) == (1, "stopped")
+    assert ["not flushed for now" in line for line in lines] == [True, False]
+
+
+def test_search_skips_what_is_in_spark_folders() -> None:
+    """They may have millions of files; a log in a checkpoint, and one called as its query, are found."""
+    query = "8498ea58-1266-4e34-a42c-66f173bde06f"
+    root = open_backend("memory://search")
+    for path in (
+        f"a/offsets/{query}/state/1.json",
+        "a/commits/0",
+        f"a/wal_sink/{query}/state/0000000001.json",
+        f"logs/{query}/state/0000000001.json",
+        f"logs/{query}/manifests/{query}/state/0000000001.json",
+        f"spark/{query}/state/0/0/1.delta",
+        f"spark/{query}/offsets/0",
+        "spark/no-query/state/0000000001.json",
+    ):
+        root.create(path, b"x")
+    assert [place.url for place in logs_below(root)] == [
+        f"memory://search/a/wal_sink/{query}",
+        f"memory://search/logs/{query}",
+    ]
+
+
+def test_place_that_cannot_be_opened_is_refused() -> None:
+    with pytest.raises(OptionError, match="cannot be searched for logs"):
+        LogsUnder(["hdfs://host/checkpoints"], {})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--follow",),
+        ("--under", "."),
+        ("checkpoint", "--follow", "--under", "."),
+        ("--follow", "--under", ".", "--wal", "x"),
+        ("--dry-run", "--under", "."),
+    ],
+)
+def test_call_without_one_meaning_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    done = run(tmp_path, "flush", *arguments, "--json")
+    assert (done.code, done.document["error"]) == (2, "OptionError")
