@@ -78,5 +78,5 @@ $(READY): pyproject.toml
 	@command -v java >/dev/null || { echo "Spark and Cassandra need Java 17: install a JRE" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet --editable '.[testing,demo,all]' --group dev
+	$(BIN)/pip install --quiet --editable '.[testing,demo,all,connect]' --group dev
 	touch $@

@@ -61,7 +61,8 @@ PACKAGES = {
     "metrics": "progress wal checkpoint",
     # What a start would say, before it; then what drives: an operator at the command line, or Spark.
     "admin": "flush progress configuration wal checkpoint protocol model targets",
-    "spark": "publish flush metrics progress configuration wal checkpoint protocol model targets",
+    # In a Connect session the handle follows a checkpoint as an operator's command does.
+    "spark": "admin publish flush metrics progress configuration wal checkpoint protocol model targets",
     "wal_sink": "spark publish progress",
     # What production does not install: each needs an extra. The command `demo` imports the demo when it runs.
     "testing": "publish flush wal checkpoint targets targets.sql protocol model state_backends",

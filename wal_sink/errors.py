@@ -82,11 +82,11 @@ class OptionError(WalSinkError):
 class UnsupportedSpark(WalSinkError):
     """This Spark session lacks something that the sink needs.
 
-    It is Spark Connect, a `newSession()` of a registered session, or a version of Spark in which an
-    internal name has changed. Nothing was started.
+    It is a `newSession()` of a registered session, a version of Spark in which an internal name has changed,
+    or Spark Connect with `batch_writer`. Nothing was started.
 
-    What to do: Use a classic session on the driver, register the first session, or install a tested
-    version of Spark.
+    What to do: Register the first session, install a tested version of Spark, or use a classic session on
+    the driver.
     """
 
     exit_code = 2

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -90,17 +91,17 @@ def test_an_exception_of_the_block_goes_through(
 
 
 @pytest.mark.cassandra
-def test_query_started_before_register_is_stopped(
+def test_query_without_a_handle_is_refused_by_the_planner(
     spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
 ) -> None:
-    """It had no handle to stop it as it started."""
+    """It had no handle to stop it as it started; the handle that comes then has nothing to stop."""
     table = Table(cassandra, keyspace)
     wal_sink.register(spark).close()  # the session has the format from now on
     with continuous(spark, checkpoint, table) as query:
-        sink = wal_sink.register(spark)
-        until(lambda: not query.isActive, seconds=10)
-        with pytest.raises(OptionError, match=REMEDY):
-            sink.close()
+        with pytest.raises(StreamingQueryException, match=REMEDY):
+            query.awaitTermination(60)
+        wal_sink.register(spark).close()
+    assert written(checkpoint) == []
 
 
 def fail_in_the_block(spark: SparkSession, checkpoint: str) -> None:

@@ -145,14 +145,14 @@ def test_event_of_an_epoch_copies_no_progress(
     assert bool(copied) == spark_differs
 
 
-def test_a_connect_session_is_refused() -> None:
-    """Its listener does not run on the driver."""
+def test_session_without_a_jvm_is_refused() -> None:
+    """`batch_writer` refuses a Connect session by the same words; tests/connect has `register` there."""
 
-    class Connect:
-        """As much of a Connect session as is looked at: it has no JVM session."""
+    class WithoutJvm:
+        """As much of a session as is looked at."""
 
     with pytest.raises(UnsupportedSpark, match="Spark Connect"):
-        wal_sink.register(Connect())  # type: ignore[arg-type]
+        wal_sink.register(WithoutJvm())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [None, SparkSession])

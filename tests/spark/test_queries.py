@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.functions import expr, udf
 from pyspark.sql.types import StructType
 
@@ -159,9 +158,8 @@ def test_log_of_a_deleted_checkpoint_is_warned_of(
 class ForgetfulDataSource(WalSinkDataSource):
     """The sink over a log in which each segment is a file, and is lost before the driver looks."""
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> WalSinkStreamWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
-        assert isinstance(writer, WalSinkStreamWriter)
         return ForgetfulWriter(writer.micro_batch)
 
 

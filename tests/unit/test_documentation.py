@@ -218,7 +218,7 @@ def test_the_map_says_where_code_runs() -> None:
 
 def test_the_readme_is_short() -> None:
     """A product page; each target has a line of it."""
-    assert len(text(Path("README.md")).splitlines()) <= 119 + len(OWN)
+    assert len(text(Path("README.md")).splitlines()) <= 122 + len(OWN)
 
 
 DOCS = [page for page in PAGES if page.parts[0] == "docs" and "upstream" not in page.parts]

@@ -26,7 +26,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
 from wal_sink import arrow_batches
@@ -34,7 +33,12 @@ from wal_sink.errors import WalSinkError
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.batch_writer import BatchWriter
-from wal_sink.spark.data_source import WalSinkDataSource, WalSinkStreamWriter
+from wal_sink.spark.data_source import (
+    ConnectDataSource,
+    ConnectStreamWriter,
+    WalSinkDataSource,
+    WalSinkStreamWriter,
+)
 from wal_sink.targets.base import Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.kafka import KafkaTarget
@@ -153,10 +157,17 @@ def _table(options: object) -> str:
 class PausingDataSource(WalSinkDataSource):
     """The sink, pausing at a point of Spark's side."""
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> WalSinkStreamWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
-        assert isinstance(writer, WalSinkStreamWriter)
         return WalSinkStreamWriter(PausingMicroBatch(*writer.micro_batch))
+
+
+class PausingConnectDataSource(ConnectDataSource):
+    """The sink of a Connect session, pausing there."""
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ConnectStreamWriter:  # noqa: N802
+        writer = super().streamWriter(schema, overwrite)
+        return ConnectStreamWriter(PausingMicroBatch(*writer.micro_batch))
 
 
 class PausingBatchWriter(BatchWriter):

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,8 +27,9 @@ from wal_sink.options import as_texts
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.publish.preflight import Checked, preflight
-from wal_sink.spark.data_source import add_format
-from wal_sink.spark.internals import dataframe, spark_session
+from wal_sink.spark.connect import ConnectSink, unknown_place
+from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, add_format
+from wal_sink.spark.internals import connect_session, dataframe, spark_session
 from wal_sink.spark.query import locate
 from wal_sink.spark.sink import Sink
 from wal_sink.wal.location import (
@@ -61,6 +63,9 @@ def register(
 ) -> Sink:
     """Add format `wal_sink` to a session and flush its queries, from this process by default.
 
+    In a Spark Connect session, and in a pipeline, it adds the format and flushes nothing: one line says with
+    which command another process does; or see `Sink.follow`.
+
     Call it before the first query starts. A session has one handle: a second call returns the same one.
     Use it as a context manager; leaving the block waits until everything checkpointed is in the target.
 
@@ -90,26 +95,25 @@ def register(
         "with_format": with_format,
         "metrics_host": None if metrics_port is None else metrics_host,
     }
-    spark_session.check_session(spark)
+    remote = connect_session.is_connect(spark)
+    if not remote:
+        spark_session.check_session(spark)
     with _lock:
         for key in [key for key, (sink, _) in _registered.items() if sink.is_finished()]:
             _registered.pop(key)[0].retire()
-        key = spark_session.session_id(spark)
+        key = (connect_session if remote else spark_session).session_id(spark)
         sink, made_with = _registered.get(key, (None, {}))
         if sink is None:
-            _check_worker_python(spark)
-            spark_session.include_wheels(spark)
-            if tune_worker_start:
-                spark_session.put_on_workers_path(spark, WORKER_PATH)
+            if not remote:
+                _prepare_workers(spark, tune_worker_start=tune_worker_start)
             exposition = None if metrics_port is None else expose(metrics_port, metrics_host)
             try:
                 if with_format:
-                    add_format(spark)
-                sink = Sink(
-                    spark,
-                    drain_timeout,
-                    exposition,
-                    flushes_here=flush,
+                    add_format(spark, ConnectDataSource if remote else WalSinkDataSource)
+                sink = (
+                    ConnectSink(spark, drain_timeout, exposition)
+                    if remote
+                    else Sink(spark, drain_timeout, exposition, flushes_here=flush)
                 )
             except BaseException:
                 if exposition is not None:
@@ -158,6 +162,17 @@ def _check(
             f"Argument metrics_host is {metrics_host}, and there is no metrics_port.",
             "Give both, or none of them.",
         )
+
+
+def _prepare_workers(spark: SparkSession, *, tune_worker_start: bool) -> None:
+    """Let Spark's Python workers of a classic session find what they need.
+
+    :raises OptionError: see `_check_worker_python`.
+    """
+    _check_worker_python(spark)
+    spark_session.include_wheels(spark)
+    if tune_worker_start:
+        spark_session.put_on_workers_path(spark, WORKER_PATH)
 
 
 def _check_worker_python(spark: SparkSession) -> None:
@@ -296,8 +311,8 @@ def _query(query: object) -> StreamingQuery | None:
     """
     if isinstance(query, str):
         return None
-    if isinstance(query, StreamingQuery):
-        return query
+    if isinstance(query, StreamingQuery) or connect_session.is_query(query):
+        return cast("StreamingQuery", query)
     raise OptionError(
         f"{type(query).__name__} is neither a query nor the location of a checkpoint.",
         "Pass what start() has returned, or the query's checkpointLocation as a string.",
@@ -311,6 +326,8 @@ def _find(
     storage_options: Mapping[str, object] | None,
 ) -> tuple[Checkpoint, LogStore]:
     """Find checkpoint and log of a query. A folder takes no options, unless neither place can take any."""
+    if connect_session.is_query(query_or_checkpoint):
+        raise unknown_place(str(cast("StreamingQuery", query_or_checkpoint).id))
     if not isinstance(query_or_checkpoint, str):
         return locate(query_or_checkpoint)
     url, options = query_or_checkpoint, storage_options or {}

@@ -23,10 +23,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import configure
-from wal_sink.errors import REPORT_IT, Fenced, OptionError, UnsupportedSpark, WalSinkError
+from wal_sink.errors import (
+    REPORT_IT,
+    Fenced,
+    OptionError,
+    UnknownOffsetsFormat,
+    UnsupportedSpark,
+    WalSinkError,
+)
 from wal_sink.model.manifest import Appended
-from wal_sink.spark.internals import dataframe, streaming_query
+from wal_sink.spark.internals import connect_session, dataframe, streaming_query
+from wal_sink.spark.modes import append_only, unplanned
 
 if TYPE_CHECKING:
     from wal_sink.publish.micro_batch import MicroBatch
@@ -99,7 +108,7 @@ class WalSinkDataSource(DataSource):
             "Use df.writeStream; for a batch use trigger(availableNow=True).",
         )
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> WalSinkStreamWriter:  # noqa: N802
         """Return the writer of one micro-batch; the run's first one compares the plan with the target.
 
         :raises SchemaMismatch, TargetUnavailable, OptionError: from the plan.
@@ -107,25 +116,41 @@ class WalSinkDataSource(DataSource):
         if self._refused is not None:
             raise self._refused
         if overwrite:
-            raise OptionError(
-                f"Format {FORMAT} writes in output mode append only.",
-                'Use outputMode("append"); an aggregation needs a watermark for it. Without one: output mode'
-                " update, through foreachBatch with wal_sink.batch_writer.",
-            )
+            raise append_only()
         from wal_sink.publish.agreement import agree  # noqa: PLC0415 -- not where Spark only makes sources
 
+        _refuse_unplanned(self.configuration.location.open_checkpoint())
         micro_batch = agree(self.configuration, dataframe.arrow_schema(schema))
         freeze_objects()
         return WalSinkStreamWriter(micro_batch)
 
 
-def add_format(spark: SparkSession) -> None:
+def _refuse_unplanned(checkpoint: Checkpoint) -> None:
+    """Refuse a run for whose next epoch Spark has written no offsets: it does not run in micro-batches.
+
+    A classic session's handle refuses such a run as it starts (`modes`). The server of a Connect session has
+    no handle, and the client may be of another language.
+
+    :raises OptionError: the trigger is continuous, or the mode is unknown.
+    """
+    epoch = checkpoint.last_commit() + 1
+    try:
+        planned = checkpoint.offsets(epoch) is not None
+    except UnknownOffsetsFormat:
+        planned = True  # the commit refuses it
+    if not planned:
+        raise unplanned(f"{checkpoint.url}/offsets/{epoch}")
+
+
+def add_format(
+    spark: SparkSession, data_source: type[WalSinkDataSource] = WalSinkDataSource
+) -> None:
     """Add the format to a session.
 
     :raises UnsupportedSpark: Spark refuses it.
     """
     try:
-        spark.dataSource.register(WalSinkDataSource)
+        spark.dataSource.register(data_source)
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
@@ -186,3 +211,47 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         appended = [message.appended for message in messages if isinstance(message, Message)]
         if len(appended) < len(messages):
             self.micro_batch.discard(appended)
+
+
+class ConnectDataSource(WalSinkDataSource):
+    """Format `wal_sink` in a Connect session; its workers send no empty accumulators.
+
+    See `drop_empty_accumulators`.
+    """
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        connect_session.drop_empty_accumulators()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> ConnectStreamWriter:  # noqa: N802
+        """See `WalSinkDataSource.streamWriter`."""
+        writer = super().streamWriter(schema, overwrite)
+        connect_session.drop_empty_accumulators()
+        return ConnectStreamWriter(writer.micro_batch)
+
+
+class ConnectStreamWriter(WalSinkStreamWriter):
+    """Writes one micro-batch of a Connect session's query to the log."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        """See `WalSinkStreamWriter.write`."""
+        message = super().write(iterator)
+        connect_session.drop_empty_accumulators()
+        return message
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish the epoch, and let the second epoch of a run compare the plans with the tables.
+
+        Spark tells the planner no run id, and the server has no handle that sees a run start.
+        """
+        from wal_sink.publish.agreement import compare_again  # noqa: PLC0415 -- as in `streamWriter`
+        from wal_sink.wal.states import newest  # noqa: PLC0415 -- the same
+
+        message = next(message for message in messages if isinstance(message, Message))
+        execution = message.appended.execution
+        store = self.micro_batch.configuration.location.open_log(execution.query_id)
+        state = newest(store)
+        super().commit(messages, batchId)
+        if state is None or state.run is None or state.run.run_id != execution.run_id:
+            compare_again(store)
+        connect_session.drop_empty_accumulators()

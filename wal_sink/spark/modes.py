@@ -20,8 +20,29 @@ from collections.abc import Mapping
 
 from wal_sink.errors import OptionError
 
+ASYNCHRONOUS = "AsyncProgressTrackingMicroBatchExecution"
+"""How Spark runs a query with option asyncProgressTrackingEnabled."""
+
 _PLAIN = "MicroBatchExecution"
 """Name of the class, without its package, which moved between versions."""
+
+
+_START = (
+    "Start it with trigger(processingTime=…) or trigger(availableNow=True), without"
+    " asyncProgressTrackingEnabled."
+)
+
+
+def unplanned(offsets: str) -> OptionError:
+    """Return the error for a run whose epoch Spark has not planned.
+
+    :param offsets: URL of the file that Spark writes before it runs a micro-batch.
+    """
+    return OptionError(
+        f"Spark starts an epoch without {offsets}: the query has trigger(continuous=…), in which Spark gives"
+        " a Python sink no rows and tells no error, or a mode of Spark that the sink does not know.",
+        _START,
+    )
 
 
 def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
@@ -38,7 +59,7 @@ def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
         )
     elif trigger == "RealTimeTrigger":
         what = "trigger(realTime=…), in which Spark plans an epoch only after it has run"
-    elif runs_as == f"AsyncProgressTracking{_PLAIN}":
+    elif runs_as == ASYNCHRONOUS:
         what = (
             "option asyncProgressTrackingEnabled, with which Spark's checkpoint leaves out epochs"
         )
@@ -46,10 +67,15 @@ def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
         what = f"a mode of Spark that the sink does not know ({runs_as})"
     else:
         return
-    raise OptionError(
-        f"Query {query_id} was started with {what}.",
-        "Start it with trigger(processingTime=…) or trigger(availableNow=True), without"
-        " asyncProgressTrackingEnabled.",
+    raise OptionError(f"Query {query_id} was started with {what}.", _START)
+
+
+def append_only() -> OptionError:
+    """Return the error for another output mode than append."""
+    return OptionError(
+        "Format wal_sink writes in output mode append only.",
+        'Use outputMode("append"); an aggregation needs a watermark for it. Without one: output mode'
+        " update, through foreachBatch with wal_sink.batch_writer.",
     )
 
 

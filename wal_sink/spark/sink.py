@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -88,6 +89,30 @@ class Sink:
         flush.for_each_loop(FlushLoop.hurry)  # an error that was repaired since is found to be over
         return wait_until_flushed(
             checkpoint, store, timeout, target=target, has_tried=flush.has_tried
+        )
+
+    def follow(
+        self,
+        checkpoint: str,
+        wal: str | None = None,  # noqa: ARG002 - of a Connect session's
+        *,
+        options: Mapping[str, object] | None = None,  # noqa: ARG002 - the same
+    ) -> None:
+        """Flush a query in this process, from now until `close`; for a Connect session.
+
+        This process has to reach checkpoint, log and target. The query may begin later, and may be another
+        client's. Leaving the block then waits until what is checkpointed is flushed.
+
+        :param checkpoint: the query's checkpointLocation.
+        :param wal: its `wal.location`, if the checkpoint does not name it.
+        :param options: those that the log does not hold, such as a password, or that an error tells you to
+            confirm.
+        :raises OptionError: the session is not a Connect session: it flushes its own queries.
+        """
+        raise OptionError(
+            f"A classic session flushes its own queries, and not {checkpoint}.",
+            "Leave out follow(); for the query of another process run:\n"
+            f"wal-sink flush {checkpoint} --follow",
         )
 
     def status(self, query: StreamingQuery, *, target: str = "") -> Status:

@@ -1,0 +1,105 @@
+"""SIGKILL of the server, of the client and of both: each row of a query with `uuid()` is there once."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+
+from state_backends import open_backend
+from tests.cli.shell import WAL_SINK
+from tests.connect.app import KIND, ROOT, Shop, environment
+from tests.support.programs import ran
+from tests.support.waiting import until
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.demo.connect_server import ConnectServer
+from wal_sink.demo.crash import Driver, DriverDidNot
+from wal_sink.testing.pauses import Pause, Point
+
+pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(600)]
+
+FILES = 4
+
+
+class Killed:
+    """A shop, and the servers and clients that are started for it one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.shop = Shop(folder, FILES)
+        self._starts = itertools.count()
+
+    def server(self, point: Point | None = None, epoch: int = -1) -> ConnectServer:
+        """Start a server, which pauses at a point."""
+        marker = str(self.shop.folder / f"marker-{next(self._starts)}")
+        where = (
+            ()
+            if point is None
+            else (Pause(point=point, table="orders", epoch=epoch, marker=marker),)
+        )
+        self.marker = Path(marker)
+        return ConnectServer(self.shop.folder, *where, environment=environment())
+
+    def client(self, server: ConnectServer, **more: object) -> Driver:
+        """Start a client of a server."""
+        config = self.shop.config(server.url, **more)
+        output = self.shop.folder / f"client-{next(self._starts)}.log"
+        return Driver(["-m", "tests.connect.app", str(config)], output, environment(), folder=ROOT)
+
+    def last_commit(self) -> int:
+        """Return the last epoch that Spark has completed."""
+        return Checkpoint(open_backend(self.shop.checkpoint)).last_commit()
+
+    def flush(self) -> None:
+        """Flush what is checkpointed, by the command."""
+        done = ran(
+            [WAL_SINK, "flush", self.shop.checkpoint, "--option", f"target={KIND}"],
+            env={**os.environ, **environment()},
+        )
+        assert done.returncode == 0, done.stderr
+
+    def committed_ids(self) -> list[int]:
+        """Return the ids that may be visible now."""
+        return list(range((self.last_commit() + 1) * 400))
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Killed:
+    """Return a shop whose server and client are killed."""
+    return Killed(tmp_path)
+
+
+def test_server_and_client_killed_then_client_gone(killed: Killed) -> None:
+    """Both die between manifest and `commits/N`; later the client dies, and the query runs on to its end."""
+    with killed.server("commit returned", 1) as server, killed.client(server):
+        server.reach(killed.marker.exists)
+        server.kill()
+    killed.flush()
+    assert killed.shop.ids() == killed.committed_ids() == list(range(400))
+    with killed.server() as server:
+        with killed.client(server) as client:
+            client.reach(lambda: killed.last_commit() >= 1)
+            client.kill()
+        until(lambda: killed.last_commit() == FILES - 1, 120)
+    killed.flush()
+    assert killed.shop.ids() == list(range(killed.shop.rows))
+
+
+@pytest.mark.test_all
+@pytest.mark.parametrize("client_too", [False, True])
+@pytest.mark.parametrize("point", ["write", "commit called", "commit returned"])
+def test_server_killed_at_a_point(killed: Killed, point: Point, client_too: bool) -> None:
+    with killed.server(point, 2) as server, killed.client(server) as client:
+        server.reach(killed.marker.exists)
+        if client_too:
+            client.kill()
+        server.kill()
+        if not client_too:
+            with pytest.raises(DriverDidNot):
+                client.finish()
+    killed.flush()
+    assert killed.shop.ids() == killed.committed_ids() == list(range(800))
+    with killed.server() as server, killed.client(server, follow=True) as client:
+        client.finish()
+    assert killed.shop.ids() == list(range(killed.shop.rows))

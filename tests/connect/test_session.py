@@ -1,0 +1,148 @@
+"""A Connect session: what its handle does, refuses and reports; the server is a process of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.connect.streaming.query import StreamingQuery
+
+import wal_sink
+from tests.connect.app import KIND, SCHEMA, Shop, writer
+from tests.support.waiting import until
+from wal_sink.errors import CheckpointNotVisible, NotDrained, OptionError, UnsupportedSpark
+from wal_sink.spark.data_source import ConnectDataSource
+
+pytestmark = [pytest.mark.spark, pytest.mark.connect]
+
+
+def test_followed_query_lands_exactly_once(remote: Any, shop: Shop) -> None:
+    """`follow` begins before the query; leaving the block waits; the client asks about its own query."""
+    with wal_sink.register(remote) as sink:
+        assert wal_sink.register(remote) is sink
+        sink.follow(shop.checkpoint, options={"target": KIND})
+        query = writer(remote, shop.source, shop.options).trigger(availableNow=True).start()
+        query.awaitTermination()
+    assert shop.ids() == list(range(shop.rows))
+    status = wal_sink.status(shop.checkpoint)
+    assert (status.query_id, status.checkpointed, status.flushed) == (str(query.id), 1, 1)
+
+
+def test_unflushed_query_is_reported(
+    remote: Any, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is flushed without `follow`; the handle reads how far the query is, and names the command."""
+    with wal_sink.register(remote) as sink:
+        (line,) = [record.getMessage() for record in caplog.records]
+        assert "wal-sink flush --follow CHECKPOINT" in line
+        query = writer(remote, shop.source, shop.options).trigger(availableNow=True).start()
+        query.awaitTermination()
+        assert sink.status(query).pending_rows == shop.rows
+        assert wal_sink.status(query).pending_rows == shop.rows
+    assert shop.ids() == []
+    assert f"wal-sink flush file://{shop.checkpoint}" in caplog.records[-1].getMessage()
+    assert caplog.records[-1].levelno == logging.WARNING
+    unknown = StreamingQuery(remote, "00000000-0000-0000-0000-000000000000", str(query.runId))
+    with pytest.raises(OptionError, match="was not started by this Connect client"):
+        wal_sink.status(unknown)  # type: ignore[arg-type]
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "outputMode.*append": lambda w: w.outputMode("complete").start(),
+    "append only": lambda w: w.outputMode("update").start(),
+    r"trigger\(continuous": lambda w: w.trigger(continuous="1 second").start(),
+    r"trigger\(realTime": lambda w: w.trigger(realTime="5 minutes").start(),
+    "asyncProgressTrackingEnabled": lambda w: w.option(
+        "asyncProgressTrackingEnabled", "true"
+    ).start(),
+    r"partitionBy\(id\)": lambda w: w.partitionBy("id").start(),
+    r"clusterBy\(id, text\)": lambda w: w.clusterBy("id", "text").start(),
+    r"toTable\('shop_orders'\)": lambda w: w.toTable("shop_orders"),
+}
+"""What is refused, by what the error says."""
+
+
+@pytest.mark.parametrize("named", CALLS)
+def test_call_the_sink_cannot_serve_is_not_sent(remote: Any, shop: Shop, named: str) -> None:
+    with wal_sink.register(remote), pytest.raises(OptionError, match=named):
+        CALLS[named](writer(remote, shop.source, shop.options))
+    assert not Path(shop.checkpoint).exists()
+    assert not remote.catalog.tableExists("shop_orders")
+
+
+def test_other_formats_start_as_ever(remote: Any, shop: Shop) -> None:
+    """Also those that write in another mode."""
+    with wal_sink.register(remote):
+        rows = remote.readStream.schema(SCHEMA).parquet(shop.source).groupBy("text").count()
+        query = rows.writeStream.format("noop").outputMode("complete").trigger(availableNow=True)
+        query = query.option("checkpointLocation", shop.checkpoint).start()
+        query.awaitTermination()
+
+
+def test_planner_refuses_modes_for_any_client(remote: Any, shop: Shop) -> None:
+    """A client without a handle, or of another language, reads our text; no row is lost unnoticed."""
+    remote.dataSource.register(ConnectDataSource)
+    rows = remote.readStream.format("rate").load()
+    rows = rows.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
+    query = rows.writeStream.format("wal_sink").options(**shop.options)
+    started = query.trigger(continuous="1 second").start()
+    with pytest.raises(PySparkException, match=r"Start it with trigger\(processingTime=…\)"):
+        started.awaitTermination(60)
+    assert shop.ids() == []
+
+
+def test_error_of_the_sink_replaces_that_of_spark(remote: Any, shop: Shop) -> None:
+    options = {**shop.options, "table": "no_such_table"}
+    with pytest.raises(wal_sink.WalSinkError, match="no_such_table"), wal_sink.register(remote):
+        writer(remote, shop.source, options).trigger(availableNow=True).start().awaitTermination()
+
+
+def test_foreach_batch_is_refused(remote: Any, shop: Shop) -> None:
+    with pytest.raises(UnsupportedSpark, match="only format wal_sink works"):
+        wal_sink.batch_writer(remote, **shop.options)
+
+
+def test_check_works_from_the_client(remote: Any, shop: Shop) -> None:
+    rows = remote.read.parquet(shop.source).selectExpr("uuid() AS key", "id", "text")
+    checked = wal_sink.check(rows, **shop.options)
+    assert [column.name for column in checked.columns] == ["key", "id", "text"]
+
+
+def test_checkpoint_out_of_reach_is_named(
+    remote: Any, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client reads its own file systems: here the folder is gone for it, as on another host."""
+    with wal_sink.register(remote) as sink:
+        query = writer(remote, shop.source, shop.options).trigger(availableNow=True).start()
+        query.awaitTermination()
+        Path(shop.checkpoint).rename(shop.folder / "elsewhere")
+        with pytest.raises(CheckpointNotVisible, match=r"wal-sink status /") as refused:
+            sink.status(query)
+        assert "reads its own file systems" in refused.value.what
+
+
+def test_follow_that_cannot_flush_is_raised(remote: Any, shop: Shop) -> None:
+    """A target class that only the log names is not imported without a word from this process."""
+    sink = wal_sink.register(remote, drain_timeout=1)
+    sink.follow(shop.checkpoint)
+    writer(remote, shop.source, shop.options).trigger(availableNow=True).start().awaitTermination()
+    with pytest.raises(NotDrained, match=f"{shop.checkpoint}: FlushTimeout"):
+        sink.close()
+
+
+def test_two_clients_of_one_checkpoint_lose_nothing(remote: Any, other: Any, shop: Shop) -> None:
+    """The second run ends the first, as Spark does it in one server; each row is there once."""
+    with wal_sink.register(remote) as sink, wal_sink.register(other) as handle:
+        sink.follow(shop.checkpoint, options={"target": KIND})
+        queries = [
+            writer(spark, shop.source, shop.options).trigger(processingTime="0 seconds").start()
+            for spark in (remote, other)
+        ]
+        assert sink.await_flushed(queries[0], 60).epoch >= -1
+        until(lambda: handle.status(queries[1]).checkpointed == 1)
+        queries[1].stop()
+    assert shop.ids() == list(range(shop.rows))
