@@ -98,6 +98,28 @@ def test_each_row_once_and_the_control_has_doubles(
     assert "SIGKILL in epoch" in done.stderr
 
 
+@pytest.mark.connect
+@pytest.mark.spark
+@pytest.mark.test_all
+@pytest.mark.timeout(900)
+def test_connect_demo_has_each_row_once(tmp_path: Path) -> None:
+    """Three kills of server and client; the control runs in the server, too."""
+    arguments = ("--json", "--connect", "--target", "sql", "--flights", FLIGHTS)
+    done = wal_sink("demo", *arguments, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(done.stdout)
+    ours = FLIGHTS + FLIGHTS // 10
+    counts = [document[name] for name in ("expected", "found", "missing", "extra")]
+    assert counts == [ours, ours, 0, 0]
+    assert [kill["window"] for kill in document["kills"]] == [kill.window for kill in KILLS]
+
+
+def test_connect_and_failover_are_refused_together(tmp_path: Path) -> None:
+    done = wal_sink("demo", "--json", "--connect", "--failover", folder=tmp_path)
+    assert done.returncode == 2
+    assert "--connect does not go with --failover" in done.stdout
+
+
 @pytest.mark.parametrize("inline_from", [None, 0], ids=["files", "inline"])
 def test_rows_left_by_a_kill_are_counted(
     world: World, tmp_path: Path, inline_from: int | None

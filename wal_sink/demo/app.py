@@ -1,7 +1,8 @@
-"""Runs the application that the demo kills: `python -m wal_sink.demo.app FOLDER ADDRESSES`.
+"""Runs the application that the demo kills: `python -m wal_sink.demo.app FOLDER ADDRESSES [REMOTE]`.
 
 It has three queries in one session, so that each SIGKILL hits all of them. `wal_sink.demo.crash`
-says where they stand still to be killed; without its variable in the environment they run to their end.
+says where they pause to be killed; without its variable in the environment they run to their end.
+With REMOTE, the URL of a Spark Connect server, it is a client, which flushes what the server computes.
 """
 
 from __future__ import annotations
@@ -16,23 +17,35 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import wal_sink
 from wal_sink.demo import flights
-from wal_sink.demo.crash import PausingDataSource
+from wal_sink.demo.crash import PausingConnectDataSource, PausingDataSource
 from wal_sink.demo.local_spark import local_session
 from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.demo.stores import Store, Stores
 from wal_sink.testing.pauses import pause_at
 
 
-def main(folder: Path, stores: Stores) -> None:
-    """Run the queries until their sources are read and everything is flushed."""
-    slots = len(QUERIES) + 1  # a task that stands still keeps its slot
-    spark = local_session(
-        **{"spark.master": f"local[{slots}]", "spark.sql.session.timeZone": "UTC"}
+def main(folder: Path, stores: Stores, remote: str = "") -> None:
+    """Run the queries until their sources are read and everything is flushed.
+
+    :param remote: URL of the Connect server; empty for a classic session.
+    """
+    slots = len(QUERIES) + 1  # a task that pauses keeps its slot
+    spark = (
+        SparkSession.builder.remote(remote).getOrCreate()
+        if remote
+        else local_session(
+            **{"spark.master": f"local[{slots}]", "spark.sql.session.timeZone": "UTC"}
+        )
     )
-    with wal_sink.register(spark, drain_timeout=300):
-        spark.dataSource.register(PausingDataSource)
-        for query in [start(spark, query, folder, stores) for query in QUERIES]:
-            query.awaitTermination()
+    with wal_sink.register(spark, drain_timeout=300) as sink:
+        spark.dataSource.register(PausingConnectDataSource if remote else PausingDataSource)
+        for query in QUERIES:
+            if remote and query.sink == "wal_sink":
+                options = stores.options(query.table)
+                sink.follow(str(folder / query.checkpoint), options=options)
+        # The control first: a Connect server gives its Python process ten seconds to come up.
+        for started in [start(spark, query, folder, stores) for query in reversed(QUERIES)]:
+            started.awaitTermination()
 
 
 def start(spark: SparkSession, query: Query, folder: Path, stores: Stores) -> StreamingQuery:
@@ -60,4 +73,4 @@ def write_batch(batch: DataFrame, epoch: int, *, table: str, store: Store) -> No
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Stores.at(sys.argv[2]))
+    main(Path(sys.argv[1]), Stores.at(sys.argv[2]), *sys.argv[3:])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
+from wal_sink.demo.connect_server import ConnectServer
 from wal_sink.demo.crash import Driver
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
 from wal_sink.demo.oracle import judge
@@ -23,7 +25,7 @@ from wal_sink.demo.queries import (
 from wal_sink.demo.report import Comparison, Death, Report, comparison, draw, report
 from wal_sink.demo.stores import Stores
 from wal_sink.demo.watch import Sample, Watch
-from wal_sink.testing.pauses import PAUSES, pauses
+from wal_sink.testing.pauses import PAUSES, Pause, pauses
 
 
 def run(
@@ -32,6 +34,7 @@ def run(
     *,
     targets: Sequence[str],
     flights: int,
+    connect: bool,
     say: Callable[[str], None],
     sampled: Callable[[Sample], None],
 ) -> Report:
@@ -39,6 +42,7 @@ def run(
 
     :param targets: one or several of `stores.STORES`.
     :param flights: how many to stream.
+    :param connect: run the queries in a Spark Connect server; each kill hits the server and its client.
     :param picture: the file to draw, its suffix says the format.
     :param say: called with what happens, a line each.
     :param sampled: called with how far the queries are, every second, on another thread.
@@ -51,8 +55,9 @@ def run(
         say(f"Streaming {sizes[FLIGHTS.source]:,} flights, and every tenth of them twice more …")
         number = epochs(sizes[FLIGHTS.source])
         with Watch(folder, stores, sizes, number, sampled) as watch:
-            deaths = [_die(folder, stores, watch, kill, kill.epoch(number), say) for kill in KILLS]
-            with _driver(folder, stores, "last") as driver:
+            application = _Application(folder, stores, connect=connect)
+            deaths = [_die(application, watch, kill, kill.epoch(number), say) for kill in KILLS]
+            with application.started("last") as driver:
                 driver.finish()
         say("Comparing the tables with the source …")
         comparisons = [*_compare(stores, sources)]
@@ -62,19 +67,59 @@ def run(
     return report(comparisons, deaths, seconds, str(picture), target=target, server=title)
 
 
+class _Application:
+    """The application that is killed: a driver, or a Connect server and its client.
+
+    :param connect: whether it is the second.
+    """
+
+    def __init__(self, folder: Path, stores: Stores, *, connect: bool) -> None:
+        self.folder, self.stores, self._connect = folder, stores, connect
+        self._processes: list[Driver] = []
+
+    @contextmanager
+    def started(self, name: str, where: Sequence[Pause] = ()) -> Iterator[Driver]:
+        """Start it, and provide the process of the application; leaving the block kills what still runs.
+
+        :param name: of this start, for the names of its outputs.
+        :param where: points at which it pauses to be killed.
+        """
+        environment = {"TZ": "UTC", PAUSES: pauses(*where)}
+        arguments = ["-m", "wal_sink.demo.app", str(self.folder), self.stores.addresses]
+        with ExitStack() as stack:
+            self._processes = []
+            if self._connect:
+                zone = {"spark.sql.session.timeZone": "UTC"}
+                server = ConnectServer(
+                    self.folder, *where, settings=zone, environment={"TZ": "UTC"}
+                )
+                self._processes.append(stack.enter_context(server))
+                arguments.append(server.url)
+            driver = Driver(
+                arguments,
+                self.folder / f"driver-{name}.log",
+                environment,
+                self.folder,
+                patience_s=900,  # on a busy machine, too
+            )
+            self._processes.append(stack.enter_context(driver))
+            yield driver
+
+    def kill(self) -> None:
+        """SIGKILL all of it."""
+        for process in self._processes:
+            process.kill()
+
+
 def _die(
-    folder: Path,
-    stores: Stores,
-    watch: Watch,
-    kill: Kill,
-    epoch: int,
-    say: Callable[[str], None],
+    application: _Application, watch: Watch, kill: Kill, epoch: int, say: Callable[[str], None]
 ) -> Death:
-    """Start the application, kill it when all queries have reached their points; say what that left."""
+    """Start the application, kill it when all queries have reached their points; say what that leaves."""
+    folder, stores = application.folder, application.stores
     points = kill.pauses(folder, epoch)
-    with _driver(folder, stores, str(epoch), {PAUSES: pauses(*points)}) as driver:
+    with application.started(str(epoch), points) as driver:
         driver.reach(lambda: all(Path(point.marker).exists() for point in points))
-        driver.kill()
+        application.kill()
     death = Death(
         window=window_hit(folder, FLIGHTS, epoch, stores),
         epoch=epoch,
@@ -86,18 +131,6 @@ def _die(
         f" {death.rows_discarded:,} logged rows are thrown away"
     )
     return death
-
-
-def _driver(
-    folder: Path, stores: Stores, name: str, environment: dict[str, str] | None = None
-) -> Driver:
-    return Driver(
-        ["-m", "wal_sink.demo.app", str(folder), stores.addresses],
-        folder / f"driver-{name}.log",
-        {"TZ": "UTC", **(environment or {})},
-        folder,
-        patience_s=900,  # on a busy machine, too
-    )
 
 
 def _compare(stores: Stores, sources: dict[str, pa.Table]) -> Iterator[Comparison]:
