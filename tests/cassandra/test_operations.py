@@ -187,8 +187,12 @@ def test_rows_of_a_slice_of_arrow() -> None:
 @pytest.mark.parametrize(
     ("row", "words", "remedy"),
     [
-        (("x", 1_000, "p", "u", 1.0, None), r"Column op \('u'\) is no operation", "operations"),
-        (("x", 1_000, "p", None, 1.0, None), r"Column op \(None\) is no operation", "operations"),
+        (("x", 1_000, "p", "u", 1.0, None), r"Column op \('u'\) is not an operation", "operations"),
+        (
+            ("x", 1_000, "p", None, 1.0, None),
+            r"Column op \(None\) is not an operation",
+            "operations",
+        ),
         (("x", None, "p", "D", 1.0, None), "a of .* is null and b after it is not", "Fill a in"),
         (("x", None, None, "U", 1.0, None), "Column .* part of the primary key", "Drop such rows"),
         (

@@ -424,7 +424,7 @@ def test_what_became_of_a_commit_that_met_another() -> None:
     seen = Seen(1, Row(ledger=ROW))
 
     def there(snapshot: int, *before: int) -> Seen:
-        return Seen(snapshot, Row(ledger=ROW, before=before))
+        return Seen(snapshot, Row(ledger=ROW, former=before))
 
     assert conflict_outcome(seen, 2, there(2, 1)) is Outcome.APPLIED
     assert conflict_outcome(seen, 2, there(3, 2, 1)) is Outcome.APPLIED
@@ -441,7 +441,7 @@ def test_a_row_names_those_before_it() -> None:
     for snapshot in range(100):
         seen = Seen(snapshot, seen.next(ROW))
     assert seen.row is not None
-    assert seen.row.before == tuple(range(98, 66, -1))
+    assert seen.row.former == tuple(range(98, 66, -1))
 
 
 @pytest.mark.parametrize(

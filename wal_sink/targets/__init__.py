@@ -54,8 +54,8 @@ _WHERE = ("wal_sink.targets.base", "wal_sink.targets.columns", "wal_sink.targets
 
 def __getattr__(name: str) -> Any:
     for module in _WHERE if name in __all__ else ():
-        if hasattr(found := import_module(module), name):
-            return getattr(found, name)
+        if hasattr(source := import_module(module), name):
+            return getattr(source, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -45,9 +45,9 @@ def text(value: str) -> pa.Scalar:
     return pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(data)])[0]
 
 
-def null(of: pa.DataType) -> pa.Scalar:
+def null(type_: pa.DataType) -> pa.Scalar:
     """Return a null of a type."""
-    return pa.nulls(1, of)[0]
+    return pa.nulls(1, type_)[0]
 
 
 def blob(value: bytes) -> pa.Scalar:
@@ -75,12 +75,12 @@ def _between(source: pa.DataType, to: pa.DataType) -> pa.DataType | None:
         element = _between(source.value_type, to.value_type)
         return None if element is None else pa.list_(element)
     if pt.is_struct(source) and pt.is_struct(to):
-        found = [_between(each.type, to.field(each.name).type) for each in source]
-        if all(type_ is None for type_ in found):
+        between = [_between(field.type, to.field(field.name).type) for field in source]
+        if all(type_ is None for type_ in between):
             return None
-        parts = zip(source, found, strict=True)
+        parts = zip(source, between, strict=True)
         return pa.struct(
-            [each if type_ is None else each.with_type(type_) for each, type_ in parts]
+            [field if type_ is None else field.with_type(type_) for field, type_ in parts]
         )
     if pt.is_integer(source) and pt.is_decimal(to):
         return pa.decimal256(76, to.scale)
@@ -125,16 +125,16 @@ def as_uuid(column: pa.Array) -> pa.Array:
 
 def _unlike(column: pa.Array, text: str, in_bytes: str) -> pa.Array:
     if _in_bytes(column):
-        found = pc.match_substring_regex(column.cast(pa.binary()), in_bytes)  # byte by byte
+        matches = pc.match_substring_regex(column.cast(pa.binary()), in_bytes)  # byte by byte
     else:
-        found = pc.match_substring_regex(column.cast(pa.string()), text)
-    return pc.invert(found)
+        matches = pc.match_substring_regex(column.cast(pa.string()), text)
+    return pc.invert(matches)
 
 
 def _in_bytes(column: pa.Array) -> bool:
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     is_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    return any(each(kind) for each in is_bytes)
+    return any(is_kind(kind) for is_kind in is_bytes)
 
 
 MOST_CHARACTERS = 4_000
@@ -193,11 +193,11 @@ def refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
 
     :raises SchemaMismatch: a column has another name or type, or another place.
     """
-    found = [(field.name, str(canonical(field.type))) for field in schema]
+    columns = [(field.name, str(canonical(field.type))) for field in schema]
     planned = [(column.name, column.source) for column in plan.columns]
-    if found != planned:
+    if columns != planned:
         raise SchemaMismatch(
-            f"A batch for {plan.table} has the columns {_listed(found)}; the plan {plan.key} was made for"
+            f"A batch for {plan.table} has the columns {_listed(columns)}; the plan {plan.key} was made for"
             f" {_listed(planned)}.",
             "Start the query again, so that a plan is made for this DataFrame.",
         )
@@ -236,7 +236,7 @@ def read_operations(words: pa.Array, known: Mapping[str, Operation]) -> ReadOper
     """
     encoded = words.cast(pa.string()).dictionary_encode()
     meant = {word.encode(): meaning for word, meaning in known.items()}
-    distinct = [meant.get(each) for each in encoded.dictionary.cast(pa.binary()).to_pylist()]
+    distinct = [meant.get(word) for word in encoded.dictionary.cast(pa.binary()).to_pylist()]
     texts = [null(pa.string()) if m is None else text(m) for m in distinct]
     operations = _array(texts).take(encoded.indices)
     if not operations.null_count:
@@ -247,7 +247,7 @@ def read_operations(words: pa.Array, known: Mapping[str, Operation]) -> ReadOper
         operations,
         BadWord(
             row,
-            f"is no operation: {OPERATION_COLUMN} knows {listed}",
+            f"is not an operation: {OPERATION_COLUMN} knows {listed}",
             f"Correct or drop such rows, or add the word to {OPERATIONS}.",
             operations.is_null(),
         ),
@@ -317,7 +317,7 @@ def _array(scalars: list[pa.Scalar]) -> pa.Array:
     """Return strings in one array."""
     if not scalars:
         return pa.nulls(0, pa.string())
-    return pa.concat_arrays([pa.repeat(each, 1) for each in scalars])
+    return pa.concat_arrays([pa.repeat(scalar, 1) for scalar in scalars])
 
 
 def not_deleted(flags: pa.Array, deletes: pa.Array | None) -> pa.Array:
@@ -367,12 +367,12 @@ def beyond_python(column: pa.Array) -> pa.Array | None:
     """
     if not _has(column.type, _is_date):
         return None
-    found = [
+    bad_rows = [
         part.rows.filter(out)
         for part in _parts("", column, _is_date)
         if pc.any(out := outside(part.values, *_DAYS)).as_py()
     ]
-    return _flags(len(column), pa.concat_arrays(found)) if found else None
+    return _flags(len(column), pa.concat_arrays(bad_rows)) if bad_rows else None
 
 
 def _refuse_part(batch: pa.RecordBatch, part: _Part) -> None:
@@ -415,8 +415,8 @@ def outside(values: pa.Array, first: int, last: int) -> pa.Array:
     else:
         numbers = values.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
     first, last = max(first, -(2**63)), min(last, 2**63 - 1)
-    found = pc.or_(pc.less(numbers, int64(first)), pc.greater(numbers, int64(last)))
-    return found.fill_null(fill_value=False)
+    flags = pc.or_(pc.less(numbers, int64(first)), pc.greater(numbers, int64(last)))
+    return flags.fill_null(fill_value=False)
 
 
 def _flags(number: int, rows: pa.Array) -> pa.Array:
@@ -438,8 +438,8 @@ def _parts(
         for i, part in enumerate(values.flatten()):
             yield from _parts(f"{path}.{type_.field(i).name}", part, wanted, rows)
     elif pt.is_map(type_) or hasattr(type_, "value_type"):
-        there = values.is_valid()
-        values, rows = values.filter(there), rows.filter(there)
+        valid = values.is_valid()
+        values, rows = values.filter(valid), rows.filter(valid)
         if pt.is_map(type_):
             values = values.cast(pa.list_(pa.struct([*type_.field(0).type])))
         rows = rows.take(pc.list_parent_indices(values))
@@ -452,11 +452,11 @@ def _parts(
 
 
 def _has(type_: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
-    """Whether a type, or one inside of it, is wanted."""
+    """Return True if a type, or one inside of it, is wanted."""
     if pt.is_dictionary(type_):
         return _has(type_.value_type, wanted)
     inner = (type_.field(i).type for i in range(type_.num_fields))
-    return wanted(type_) or any(_has(each, wanted) for each in inner)
+    return wanted(type_) or any(_has(part, wanted) for part in inner)
 
 
 def _is_date(type_: pa.DataType) -> bool:

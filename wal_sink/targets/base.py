@@ -35,7 +35,7 @@ call                              meaning
 `read()`                          where the flush continues
 `finish(None, first)`             creates the ledger row of a new query; no rows are written
 `write(plan, rows)`, repeatedly   the rows of a window, in order
-`finish(seen, new)`               makes the rows count and moves the ledger row from `seen` to `new`
+`finish(expected, new)`           makes the rows count and moves the ledger row from `expected` to `new`
 `read()`                          after `Outcome.UNKNOWN`: what became of `finish`
 `close()`                         releases the connection; rows that were not finished never count
 ================================  ===========================================================================
@@ -48,7 +48,7 @@ error means, and starts the window again over a new session. A task of a flush j
 guarantees, and rule `repeatable` by the others:
 
 1. `read` is linearizable: it returns the effect of every `finish` that was acknowledged before.
-2. `finish` takes effect at most once, and only if the ledger row is exactly `seen`. After
+2. `finish` takes effect at most once, and only if the ledger row is exactly `expected`. After
    `Outcome.APPLIED` it is durable. `Outcome.CONFLICT` promises that this call had, and will have,
    no effect. Anything else is `Outcome.UNKNOWN`, such as an answer that was lost.
 
@@ -188,10 +188,10 @@ class IdempotentSession(Session):
         """
 
     @abstractmethod
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Drain, then set the ledger row to `new` if it is exactly `seen`.
+    def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
+        """Drain, then set the ledger row to `new` if it is exactly `expected`.
 
-        :param seen: None: if there is no row.
+        :param expected: None: if there is no row.
         :raises Exception: what `write` raises; or for `Target.classify`.
         """
 
@@ -200,10 +200,10 @@ class TransactionalSession(Session):
     """A session with one transaction for each window; the first `write` opens it (guarantee 7)."""
 
     @abstractmethod
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Set the ledger row to `new` if it is exactly `seen`, and commit it with the rows (guarantee 7).
+    def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
+        """Set the ledger row to `new` if it is exactly `expected`, and commit it with the rows (guarantee 7).
 
-        :param seen: None: if there is no row.
+        :param expected: None: if there is no row.
         :raises Exception: what `write` raises; or for `Target.classify`.
         """
 
@@ -224,11 +224,11 @@ class StagedSession(Session):
 
     @abstractmethod
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, expected: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        """Set the ledger row to `new` if it is exactly `seen`, and add what is staged, in one step.
+        """Set the ledger row to `new` if it is exactly `expected`, and add what is staged, in one step.
 
-        :param seen: None: if there is no row.
+        :param expected: None: if there is no row.
         :param receipts: what `drain` of other sessions has returned for this window.
         :raises Exception: what `write` raises; or for `Target.classify`.
         """

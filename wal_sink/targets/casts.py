@@ -53,16 +53,16 @@ class CastRules(TableRules):
         """Compare the DataFrame's type with the Arrow type that holds the column's exactly."""
         type_ = self._arrow_type(column.type)
         if type_ is None:
-            why = f"{field.name}: the table's type is {column.type}, which cannot be written."
+            problem = f"{field.name}: the table's type is {column.type}, which cannot be written."
             remedy = f"Give the column another type, or drop {field.name} from the DataFrame."
-            return [f"{why} {remedy}"]
+            return [f"{problem} {remedy}"]
         if self.is_castable(field.type, column.type, type_):
             return []
         cast = to_cast(field.name, spark_ddl(type_))
         return [self.types_differ(field, column.type, f"{cast}, or alter the table.")]
 
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:  # noqa: ARG002
-        """Whether the DataFrame's type may go into a column; to be overridden where the words count, too."""
+        """Return True if the DataFrame's type may go into a column. Override it if the words count, too."""
         return is_castable(source, holds)
 
     def to_add(self, field: pa.Field) -> str:
@@ -75,15 +75,15 @@ class CastRules(TableRules):
 
 
 def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
-    """Whether a type may hold another's values: a cast keeps a value or refuses it, and never changes it."""
+    """Return True if a type may hold another's values: a cast keeps a value, or refuses it."""
     if pt.is_list(type_) and is_array(source):
         return is_castable(source.value_type, type_.value_type)
     if pt.is_struct(type_) and pt.is_struct(source):
-        given = {each.name: each.type for each in source}
-        taken = [each.name for each in type_ if each.name in given]
+        types = {field.name: field.type for field in source}
+        taken = [field.name for field in type_ if field.name in types]
         # As of columns: what the DataFrame lacks becomes null. Arrow fills it in where the order is the same.
-        return taken == [*given] == [each.name for each in source] and all(
-            is_castable(given[into.name], into.type) if into.name in given else into.nullable
+        return taken == [*types] == [field.name for field in source] and all(
+            is_castable(types[into.name], into.type) if into.name in types else into.nullable
             for into in type_
         )
     if pt.is_floating(source) and pt.is_floating(type_):
@@ -112,7 +112,7 @@ class InvalidValueError(Exception):
     """A value of a column that the database would refuse.
 
     :param problem: continues "Column c of t (value) …".
-    :param remedy: `{name}` stands for the column, `{anew}` for what to do beside altering the table.
+    :param remedy: `{name}` stands for the column, `{restart}` for what to do beside altering the table.
     :param row: the first such value.
     :param rows: all of them, as flags; None: only the first one is known.
     """
@@ -137,7 +137,7 @@ def refuse_as_folder(values: pa.Array, partition: str) -> None:
     if (pc.max(pc.binary_length(values)).as_py() or 0) * 4 > longest:
         named = (base64.b64encode(v) if isinstance(v, bytes) else v for v in values.to_pylist())
         refuse(
-            pa.array([len(quote(each or "", safe="")) > longest for each in named]),
+            pa.array([len(quote(name or "", safe="")) > longest for name in named]),
             "is too long for the name of a partition's folder",
             "Partition the table by another column, or shorten the values: F.left('{name}', …).",
         )
@@ -201,7 +201,7 @@ def _cast(
             raise InvalidRow(
                 f"Column {column.name} of {plan.table} ({shown}) {bad.problem}, in"
                 f" {row_text(batch, plan, bad.row)}.",
-                bad.remedy.replace("{name}", column.name).replace("{anew}", _ANEW),
+                bad.remedy.replace("{name}", column.name).replace("{restart}", _RESTART),
                 column=column.name,
                 problem=f"Column {column.name} of {plan.table} {bad.problem}.",
                 rows=bad.rows,
@@ -209,7 +209,7 @@ def _cast(
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
-_ANEW = ", and start the query again: its tasks then hear of that"
+_RESTART = ", and start the query again: its tasks then hear of that"
 """What has to be done beside altering a column."""
 
 
@@ -246,14 +246,16 @@ def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
     def stored(column: Column, values: pa.Array) -> pa.Array:
         type_ = arrow_type(column.type)
         assert type_ is not None, "the plan has only types that can be written"
-        found = cast_or_refuse(values, type_, column.type)
+        array = cast_or_refuse(values, type_, column.type)
         problem = f"does not fit into {column.type}"
-        remedy = "Cast or filter it in the DataFrame, or alter the table's column to hold it{anew}."
-        if (beyond := beyond_python(found)) is not None:
+        remedy = (
+            "Cast or filter it in the DataFrame, or alter the table's column to hold it{restart}."
+        )
+        if (beyond := beyond_python(array)) is not None:
             refuse(beyond, problem, remedy)
-        if (fitting := fits(column.type, found)) is not None:
+        if (fitting := fits(column.type, array)) is not None:
             refuse(pc.invert(fitting), problem, remedy)
-        return found
+        return array
 
     return stored
 
@@ -270,7 +272,7 @@ def cast_or_refuse(values: pa.Array, to: pa.DataType, words: str) -> pa.Array:
         row = _first(values, to)
         raise InvalidValueError(
             f"does not fit into {words}",
-            f"Filter or round it, or widen the column{{anew}}. Arrow says: {error}",
+            f"Filter or round it, or widen the column{{restart}}. Arrow says: {error}",
             row,
         ) from error
 
@@ -300,6 +302,6 @@ def key_of(plan: Plan) -> tuple[str, ...]:
 
 def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
     """Name a row by its key, or by the beginning of its values where the table has none."""
-    shown = key_of(plan) or [each.name for each in plan.of_table().columns][:3]
+    shown = key_of(plan) or [column.name for column in plan.of_table().columns][:3]
     values = ", ".join(f"{name}={shorten(as_python(batch.column(name)[row]))}" for name in shown)
     return f"the row with {values}"

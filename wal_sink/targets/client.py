@@ -58,11 +58,11 @@ def explained(
     except WalSinkError:
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {shortly(error)}"
+        answer = f"{type(error).__name__}: {shortly(error)}"
         if classify(error) == "fatal":
             remedy = to_correct if isinstance(to_correct, str) else to_correct(error)
-            raise fatal(f"{place} refuses: {said}", remedy) from error
-        raise TargetUnavailable(f"{place} does not answer: {said}", to_reach) from error
+            raise fatal(f"{place} refuses: {answer}", remedy) from error
+        raise TargetUnavailable(f"{place} does not answer: {answer}", to_reach) from error
 
 
 def shortly(error: Exception) -> str:

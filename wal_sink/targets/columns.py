@@ -131,7 +131,7 @@ def match_columns(
     ]
     if problems:
         raise does_not_fit(table, problems)
-    found = ((field, by_name[names.get(field.name, field.name)]) for field in schema)
+    pairs = ((field, by_name[names.get(field.name, field.name)]) for field in schema)
     return tuple(
         Column(
             name=field.name,
@@ -140,7 +140,7 @@ def match_columns(
             role=column.role or ("required" if column.required else "regular"),
             column=names.get(field.name, ""),
         )
-        for field, column in found
+        for field, column in pairs
     )
 
 
@@ -150,7 +150,8 @@ def does_not_fit(table: str, problems: Iterable[str]) -> SchemaMismatch:
     :param problems: each says what is wrong and what to do about it.
     """
     return SchemaMismatch(
-        f"The DataFrame does not fit {table}:\n" + "\n".join(f"  - {each}" for each in problems),
+        f"The DataFrame does not fit {table}:\n"
+        + "\n".join(f"  - {problem}" for problem in problems),
         "Correct each line above, and start again.",
     )
 
@@ -222,8 +223,8 @@ def refuse_changed(
     :raises SchemaMismatch: names all that has changed.
     """
     now, written = {column.name: column for column in columns}, plan.of_table().columns
-    found = (_change(column, now.get(column.name), words, holds) for column in written)
-    changes = [*filter(None, found)]
+    changed = (_change(column, now.get(column.name), words, holds) for column in written)
+    changes = [*filter(None, changed)]
     names = {column.name for column in written}
     changes += [
         f"column {column.name} takes no null any more"

@@ -40,10 +40,10 @@ def listed_names(option: str, text: str) -> tuple[str, ...]:
 
     :raises OptionError: one is listed twice.
     """
-    found = tuple(name.strip() for name in _COMMA.split(text) if name.strip())
-    if twice := [name for name, count in Counter(found).items() if count > 1]:
+    names = tuple(name.strip() for name in _COMMA.split(text) if name.strip())
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise OptionError(f"Option {option} lists {twice[0]} twice.", "Leave out one of the two.")
-    return found
+    return names
 
 
 def read_layout(
@@ -55,8 +55,8 @@ def read_layout(
     :param key_alone: whether the target reads keyColumns for a table that is there, too.
     :raises OptionError: a column is listed twice, or an option would be without effect.
     """
-    given = {PARTITION_COLUMNS: partition_columns, KEY_COLUMNS: "" if key_alone else key_columns}
-    for option, text in given.items():
+    options = {PARTITION_COLUMNS: partition_columns, KEY_COLUMNS: "" if key_alone else key_columns}
+    for option, text in options.items():
         if text.strip() and not create:
             raise OptionError(
                 f"Option {option} is given without {CREATE_TABLE}: a table that is there stays as it is.",
@@ -146,7 +146,7 @@ def refuse_other_key(table: object, layout: Layout, key: Collection[str]) -> Non
         raise SchemaMismatch(
             f"Option {KEY_COLUMNS} names {', '.join(layout.key)}, and {table} is there with the key"
             f" {', '.join(key)}, by which a row replaces another.",
-            f"Correct {KEY_COLUMNS}, or make the table anew with the key that it names.",
+            f"Correct {KEY_COLUMNS}, or make the table again with the key that it names.",
         )
 
 
@@ -157,11 +157,11 @@ def spark_statement(
 
     :param table: its name, quoted.
     :param using: the format.
-    :param more: what comes behind the partitions.
+    :param more: what comes after the partitions.
     """
     columns = ", ".join(
-        f"`{each.name}` {spark_ddl(each.type)}{' NOT NULL' if each.name in layout.key else ''}"
-        for each in schema
+        f"`{field.name}` {spark_ddl(field.type)}{' NOT NULL' if field.name in layout.key else ''}"
+        for field in schema
     )
     by = f" PARTITIONED BY ({', '.join(layout.partition)})" if layout.partition else ""
     return f"CREATE TABLE {table} ({columns}) USING {using}{by}{more}"
@@ -180,7 +180,7 @@ def create_statement(
     :param table: its name, quoted.
     :param schema: of the columns that are written.
     :param type_of: the type of a column, in the database's words.
-    :param suffix: what comes behind the columns, such as the partitions.
+    :param suffix: what comes after the columns, such as the partitions.
     """
     lines = [
         f"  {quote(field.name)} {type_of(field)}{' NOT NULL' if field.name in layout.key else ''}"

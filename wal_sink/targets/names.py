@@ -22,8 +22,8 @@ def unquoted(names: str) -> str:
 
     By the SQL standard, or as MySQL quotes them; others are returned as they are.
     """
-    found = re.findall(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`', names)
-    return ".".join(each[1:-1].replace(each[-1] * 2, each[-1]) for each in found) or names
+    parts = re.findall(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`', names)
+    return ".".join(part[1:-1].replace(part[-1] * 2, part[-1]) for part in parts) or names
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -33,5 +33,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         if other.lower() == name.lower():
             return f"There is {other}, which differs in upper and lower case only: names are exact."
     by_lower = {other.lower(): other for other in known}
-    found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f"Did you mean {by_lower[found[0]]}?" if found else ""
+    nearest = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"Did you mean {by_lower[nearest[0]]}?" if nearest else ""

@@ -96,7 +96,7 @@ _EXAMPLE = f'Write it as {OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 
 
 BY_POSITION = (
-    "the later of two rows with one key stays. In one micro-batch behind a shuffle it may be either"
+    "the later of two rows with one key stays. In one micro-batch after a shuffle it may be either"
 )
 """What is logged where one row of a key stays, and no time says which."""
 
@@ -186,16 +186,16 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
             )
 
 
-def refuse_undeclared(given: Mapping[str, str], target: str, declared: type[Options]) -> None:
+def refuse_undeclared(options: Mapping[str, str], target: str, declared: type[Options]) -> None:
     """Refuse options about rows of a key for a target that does not have them.
 
-    :param given: all options, by their names in lower case.
+    :param options: all options, by their names in lower case.
     :param target: its name.
     :raises OptionError: one of them is given.
     """
     known = {field.lower() for field in declared.__struct_encode_fields__}
     for name, (cannot, remedy) in _UNDECLARED.items():
-        if name.lower() in given and name.lower() not in known:
+        if name.lower() in options and name.lower() not in known:
             raise OptionError(f"Option {name} is given, and target {target} {cannot}.", remedy)
 
 

@@ -52,7 +52,7 @@ class RefusalSearch:
 
         :param insert: see `find_refused`.
         :param compare: raises if the table is wrong, and not the rows.
-        :raises TargetRefused: so many rows are refused, and none is taken, that the table is at fault.
+        :raises TargetRefused: none of more than `MOST_REFUSED` rows is taken: the table is at fault.
         """
 
         def tried(part: Slice) -> Exception | None:
@@ -60,13 +60,13 @@ class RefusalSearch:
             self._takes_others = self._takes_others or error is None
             return error
 
-        before = len(self.refused)
+        refused_so_far = len(self.refused)
         for part, error in find_refused(rows, tried):
             refused = RefusedRow(part.first_us, refusal(plan, part, error))
             self.refused.append(refused)
             if not self._takes_others and len(self.refused) > MOST_REFUSED:
                 raise refused.error
-        if len(self.refused) > before:
+        if len(self.refused) > refused_so_far:
             compare()
 
 

@@ -23,7 +23,7 @@ GROUP = "wal_sink.targets"
 
 
 def is_installed(name: str) -> bool:
-    """Return True if what is installed here has a target of this name; `module:Class` is none."""
+    """Return True if what is installed here has a target of this name. A `module:Class` is not a name."""
     return name in OWN or name in _registered()
 
 
@@ -129,10 +129,10 @@ def published_elsewhere(former: str, here: str, options: Iterable[str]) -> Optio
     :param here: what the options name.
     :param options: each as `name=value`, with which a command writes to the former.
     """
-    given = " ".join(f"--option {shlex.quote(each)}" for each in options)
+    flags = " ".join(f"--option {shlex.quote(option)}" for option in options)
     return OptionError(
         f"Rows that wait were published for {former}, and the options name {here}",
-        f"If both are right: `wal-sink flush CHECKPOINT {given}` flushes the pending epochs of the"
+        f"If both are right: `wal-sink flush CHECKPOINT {flags}` flushes the pending epochs of the"
         " former, and the query goes on. (Of several targets: with --target NAME, and NAME. before each"
         " option.) If only the log says so, it was edited.",
     )

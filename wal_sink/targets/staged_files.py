@@ -1,8 +1,8 @@
 """Sessions whose rows wait in Parquet files that no version of a table names, until a commit adds them.
 
-What the targets on table formats have in common: rows wait in memory and become files under receipts; a look
-at the table as it is; and the commit, which is tried again where other writers were quicker. A commit names
-its conditions: the ledger row that was seen, and the table's shape for which the files were written.
+The targets on table formats have in common: rows wait in memory and become files under receipts; the table
+as it was read last; and the commit, which is tried again where other writers were quicker. A commit names
+its conditions: the ledger row that was read, and the table's shape for which the files were written.
 """
 
 from __future__ import annotations
@@ -256,16 +256,16 @@ class StagedFileSession(StagedSession, Generic[T, R]):
         :param epoch: the last one of the window.
         :raises TargetUnavailable: one is not.
         """
-        if staged and (gone := self._table().files.missing(each.path for each in staged)):
+        if staged and (gone := self._table().files.missing(receipt.path for receipt in staged)):
             raise self._gone(f"{gone[0]}, staged for epoch {epoch}, is gone")
 
     def _gone(self, what: str) -> TargetUnavailable:
         return TargetUnavailable(what, f"{self.spare} All rows are staged again.")
 
     def _are_of_now(self, staged: Sequence[R]) -> bool:
-        """Whether files are right for the table as it was looked at last."""
+        """Return True if files are right for the table as it was read last."""
         shape = self._table().fingerprint
-        return all(each.table == shape for each in staged)
+        return all(receipt.table == shape for receipt in staged)
 
     def _try_commit(
         self,
@@ -324,7 +324,7 @@ def renamed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 
     :param schema: of the same layout.
     """
-    return pa.Table.from_batches([pa.record_batch(_As(schema, each)) for each in batches], schema)
+    return pa.Table.from_batches([pa.record_batch(_As(schema, batch)) for batch in batches], schema)
 
 
 def sync(path: Path) -> None:

@@ -72,9 +72,9 @@ def with_flags(rows: pa.RecordBatch, flags: Flags) -> pa.RecordBatch:
 
 def flags_of(batch: pa.RecordBatch, plan: Plan) -> Flags:
     """Return the flags of rows of the log; none where no cell is unavailable."""
-    names = [each.name for each in plan.columns if flag_name(each.name) in batch.schema.names]
+    names = [column.name for column in plan.columns if flag_name(column.name) in batch.schema.names]
     flags = {name: batch.column(flag_name(name)) for name in names}
-    return flags if any(pc.any(each).as_py() for each in flags.values()) else {}
+    return flags if any(pc.any(flag).as_py() for flag in flags.values()) else {}
 
 
 def either(flags: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:

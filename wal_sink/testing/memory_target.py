@@ -145,7 +145,7 @@ class MemoryTarget(Target):
         )
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Refuse a null in the key, and a word that is no operation."""
+        """Refuse a null in the key, and a word that is not an operation."""
         for name in self.keys:
             if batch.column(name).null_count:
                 raise InvalidRow(f"Key column {name} is null", "Filter such rows out.", column=name)

@@ -86,10 +86,10 @@ def declared(field: dict[str, Json]) -> dict[str, Json]:
 
 def fits_length(type_: Json, texts: pa.Array) -> pa.Array | None:
     """Return which texts have the length that a type asks for; None for a type without one."""
-    if not isinstance(type_, str) or not (found := _TEXT.fullmatch(type_)):
+    if not isinstance(type_, str) or not (match := _TEXT.fullmatch(type_)):
         return None
-    fits = pc.equal if found[1] == "char" else pc.less_equal
-    return fits(pc.utf8_length(texts), int(found[2]))
+    fits = pc.equal if match[1] == "char" else pc.less_equal
+    return fits(pc.utf8_length(texts), int(match[2]))
 
 
 def to_arrow(type_: Json, *, required: bool = False, stored: bool = False) -> pa.DataType | None:
@@ -100,8 +100,8 @@ def to_arrow(type_: Json, *, required: bool = False, stored: bool = False) -> pa
     :param stored: whether parts of structs have the names and ids that they have in the table's files.
     """
     if isinstance(type_, str):
-        if found := _DECIMAL.fullmatch(type_):
-            return pa.decimal128(int(found[1]), int(found[2]))
+        if match := _DECIMAL.fullmatch(type_):
+            return pa.decimal128(int(match[1]), int(match[2]))
         return pa.string() if _TEXT.fullmatch(type_) else _ARROW.get(type_)
 
     def part(name: str, inner: Json, *, nullable: bool) -> pa.Field | None:
@@ -118,10 +118,10 @@ def to_arrow(type_: Json, *, required: bool = False, stored: bool = False) -> pa
             return key and value and pa.map_(key, value)
         case "struct":
             fields = [
-                stored_field(each)
+                stored_field(field)
                 if stored
-                else part(each["name"], each["type"], nullable=each["nullable"])
-                for each in type_["fields"]
+                else part(field["name"], field["type"], nullable=field["nullable"])
+                for field in type_["fields"]
             ]
             # Parquet has no struct without fields.
             return pa.struct(fields) if fields and all(fields) else None
@@ -170,7 +170,7 @@ def from_arrow(type_: pa.DataType) -> Json | None:
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
     if pt.is_struct(type_):
         fields = [json_field(field) for field in type_]
-        has_types = bool(fields) and all(each["type"] for each in fields)
+        has_types = bool(fields) and all(field["type"] for field in fields)
         return {"type": "struct", "fields": fields} if has_types else None
     return _DELTA.get(type_)
 
@@ -200,7 +200,7 @@ Values = tuple[str | None, ...]
 
 
 def can_partition(type_: Any) -> bool:
-    """Whether a table of wal_sink may be partitioned by columns of a type, as Delta's log has it."""
+    """Return True if a table of wal_sink may be partitioned by columns of a type, as Delta's log has it."""
     return type_ in CAN_PARTITION or (
         isinstance(type_, str) and type_.startswith(("decimal", "char", "varchar"))
     )
@@ -259,7 +259,7 @@ def _moment(us: int, *, zoned: bool) -> str:
 
 
 def can_be_key(type_: Any) -> bool:
-    """Whether two values of a type, as Delta's log has it, are equal or not: no NaN, nothing nested."""
+    """Return True if values of a type, as Delta's log has it, are equal or not: no NaN, nothing nested."""
     return isinstance(type_, str) and type_ not in ("float", "double")
 
 
@@ -282,8 +282,8 @@ class DeltaRules(TableRules):
         sql = words(column.type)
         type_ = to_arrow(from_text(column.type), required=True)
         if type_ is None:
-            why = f"{field.name}: the table's type is {sql}, which wal_sink does not write."
-            return [f"{why} Leave it out of the DataFrame, or write to another table."]
+            problem = f"{field.name}: the table's type is {sql}, which wal_sink does not write."
+            return [f"{problem} Leave it out of the DataFrame, or write to another table."]
         if is_castable(field.type, type_):
             return []
         return [self.types_differ(field, sql, f"{to_cast(field.name, sql)}.")]
@@ -361,8 +361,8 @@ def _is_wider(wide: str, narrow: str) -> bool:
 
 def _digits(type_: str) -> tuple[int, int]:
     """Return the digits of a number, and those after the point; zeros for another type."""
-    found = _DECIMAL.fullmatch(type_)
-    return (int(found[1]), int(found[2])) if found else (_DIGITS.get(type_, 0), 0)
+    match = _DECIMAL.fullmatch(type_)
+    return (int(match[1]), int(match[2])) if match else (_DIGITS.get(type_, 0), 0)
 
 
 def about_partitions(
@@ -410,18 +410,18 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     partitioned_by = plan.details[PARTITIONS]
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
-        found = _stored(column, values)
+        array = _stored(column, values)
         if column.name == plan.details.get(EVENT):
             refuse(
-                pc.is_null(found),
+                pc.is_null(array),
                 "is null, and says when the row changed (delta.timestampColumn)",
                 "Filter such rows out.",
             )
         if column.name in partitioned_by:
-            _refuse_as_partition(found, column.name)
+            _refuse_as_partition(array, column.name)
             if key_of(plan):
-                _refuse_merged_partition(found)
-        return found
+                _refuse_merged_partition(array)
+        return array
 
     return cast(batch, plan, stored)
 
@@ -433,15 +433,15 @@ def _stored(column: Column, values: pa.Array) -> pa.Array:
         refuse(inside, f"has a null inside of {sql}, which takes none", "Filter such rows out.")
     arrow = to_arrow(type_)
     assert arrow is not None, "the plan has only types that can be written"
-    found = cast_or_refuse(values, arrow, sql)
-    if (fits := fits_length(type_, found)) is not None:
+    array = cast_or_refuse(values, arrow, sql)
+    if (fits := fits_length(type_, array)) is not None:
         refuse(
             pc.invert(fits),
             f"has another length than {sql}",
             "Spark pads the texts of a char(n) to n characters, and refuses longer ones. Do so in the"
             " DataFrame, such as by F.rpad or F.substring, or filter by F.length('{name}').",
         )
-    return found
+    return array
 
 
 def _refuse_as_partition(values: pa.Array, name: str) -> None:
@@ -471,7 +471,7 @@ def _refuse_merged_partition(values: pa.Array) -> None:
 
 
 def _has_null(array: pa.Array, type_: Json) -> bool:
-    """Whether something inside of nested values is null where the table takes none."""
+    """Return True if something inside of nested values is null where the table takes none."""
     if isinstance(type_, str) or not len(array):
         return False
     array = array.drop_null()
@@ -486,7 +486,7 @@ def _has_null(array: pa.Array, type_: Json) -> bool:
                 (entries.field(1), type_["valueType"], type_["valueContainsNull"]),
             ]
         case _:
-            inner = dict(zip((each.name for each in array.type), array.flatten(), strict=True))
+            inner = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
             parts = [
                 (inner[field["name"]], field["type"], field["nullable"])
                 for field in type_["fields"]

@@ -61,8 +61,8 @@ class Files:
 
         :raises FileNotFoundError: it is not there.
         """
-        found = self._storage.open_input_file(path)
-        return bytes(found.read(found.size()))
+        file = self._storage.open_input_file(path)
+        return bytes(file.read(file.size()))
 
     def delete(self, path: str) -> None:
         """Delete a file that may be gone already."""
@@ -74,9 +74,9 @@ class Files:
     def missing(self, paths: Iterable[str]) -> list[str]:
         """Return those of the files that are not there."""
         asked = list(paths)
-        found = self._storage.get_file_info(asked)
+        infos = self._storage.get_file_info(asked)
         return [
-            path for path, info in zip(asked, found, strict=True) if info.type == FileType.NotFound
+            path for path, info in zip(asked, infos, strict=True) if info.type == FileType.NotFound
         ]
 
     def sync(self, paths: Iterable[str], *, may_be_gone: bool = False) -> None:

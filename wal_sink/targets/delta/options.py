@@ -135,7 +135,7 @@ _WITH_PORT = {"hdfs", "viewfs", "http", "https"}
 
 
 def _has_keys(url: str) -> bool:
-    """Whether a URL has more than a store and a path. A secret may have any character, such as a slash."""
+    """Return True if a URL has more than a store and a path. A secret may have a slash."""
     scheme, is_url, rest = url.partition("://")
     scheme = scheme.lower()
     if not is_url or scheme == "file":

@@ -137,13 +137,13 @@ def _refuse_keys(keys: Sequence[str], schema: pa.Schema, fields: Sequence[dict[s
 def _refuse_event(column: str, schema: pa.Schema, fields: Sequence[dict[str, Any]]) -> None:
     """Check that a column says which of two rows is the later one, in the DataFrame and in the table.
 
-    :raises SchemaMismatch: one of them lacks it, or it is no time and no whole number.
+    :raises SchemaMismatch: one of them lacks it, or it is neither a time nor a whole number.
     """
     types = {field["name"]: field["type"] for field in fields}
     if column and (column not in schema.names or types[column] not in _TIMES):
-        there = to_sql(types[column]) if column in schema.names else "not in the DataFrame"
+        type_ = to_sql(types[column]) if column in schema.names else "not in the DataFrame"
         raise SchemaMismatch(
-            f"Option {EVENT_COLUMN} names {column}, which is {there}.",
+            f"Option {EVENT_COLUMN} names {column}, which is {type_}.",
             "Name a column of DataFrame and table that is a timestamp, a date or a whole number.",
         )
 
@@ -156,8 +156,8 @@ def _missing(fields: Sequence[dict[str, Any]], schema: pa.Schema) -> list[dict[s
 
     :raises SchemaMismatch: Delta has no type for one.
     """
-    there = {field["name"].lower() for field in fields}  # Delta does not tell names by their case
-    return _fields([field for field in schema if field.name.lower() not in there])
+    names = {field["name"].lower() for field in fields}  # Delta does not tell names by their case
+    return _fields([field for field in schema if field.name.lower() not in names])
 
 
 def _new_table(
@@ -198,7 +198,7 @@ def _as_json(fields: Sequence[dict[str, Any]]) -> str:
 
 
 def _by_python(path: str, fields: Sequence[dict[str, Any]], properties: Mapping[str, str]) -> str:
-    given = f"{path!r}, deltalake.Schema.from_json({_as_json(fields)!r})"
+    arguments = f"{path!r}, deltalake.Schema.from_json({_as_json(fields)!r})"
     if properties:
-        given += f", configuration={properties!r}"
-    return f"deltalake.DeltaTable.create({given})"
+        arguments += f", configuration={properties!r}"
+    return f"deltalake.DeltaTable.create({arguments})"

@@ -151,15 +151,15 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         return row
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, expected: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
         """Commit files and row, if that is the one that was seen and the table's shape is the same.
 
         :raises SchemaMismatch: no file may be added.
         """
         staged = self._staged(receipts)
-        there = self._row()
-        if there.row != seen:
+        row_file = self._row()
+        if row_file.row != expected:
             return Outcome.CONFLICT
         if staged:
             self._table().refuse_unfit(replaces=bool(self._options.keys))
@@ -167,7 +167,7 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         if not self._are_of_now(staged):  # before they are read: rows of two shapes are not merged
             return Outcome.CONFLICT
         number = self._ledger.write(new, self._table())
-        request, since = self._request(seen, new, number, staged), 0
+        request, since = self._request(expected, new, number, staged), 0
 
         def ask() -> None:
             nonlocal since
@@ -175,26 +175,26 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
             request()
 
         outcome = self._try_commit(
-            staged, ask, lambda: self._conflict_outcome(there, number, since)
+            staged, ask, lambda: self._conflict_outcome(row_file, number, since)
         )
         if outcome is Outcome.CONFLICT:
             self._ledger.delete(number)
         if outcome is Outcome.APPLIED:
-            self._after_commit(there, [each.path for each in staged if each.merged])
+            self._after_commit(row_file, [receipt.path for receipt in staged if receipt.merged])
         return outcome
 
     def _request(
         self,
-        seen: LedgerRow | None,
+        expected: LedgerRow | None,
         new: LedgerRow,
         number: int,
         staged: Sequence[DeltaReceipt],
     ) -> Callable[[], None]:
         """Return what asks for a commit of files and row, on the version by which the row was seen."""
         transactions = {self._ledger.app_id: number}
-        if seen is not None:
+        if expected is not None:
             transactions[self._query_id] = new.epoch
-        reason, options = _reason(seen, new), self._options
+        reason, options = _reason(expected, new), self._options
         if not any(receipt.merged for receipt in staged):
             files = [_action(receipt) for receipt in staged]
             return lambda: self._table().commit(files, transactions, reason)
@@ -208,7 +208,7 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
 
         return merge
 
-    def _conflict_outcome(self, seen: RowFile, number: int, since: int) -> Outcome | None:
+    def _conflict_outcome(self, row_file: RowFile, number: int, since: int) -> Outcome | None:
         """Say what became of a commit that delta-rs calls a conflict; None: it may be tried again.
 
         delta-rs repeats a request whose answer was lost, and then meets its own commit; meanwhile another
@@ -217,7 +217,7 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         :param since: the version on which the commit was asked for.
         """
         table = self._refreshed()
-        if table.transaction_version(self._ledger.app_id) == seen.number:
+        if table.transaction_version(self._ledger.app_id) == row_file.number:
             return None
         match table.has_noted(self._ledger.app_id, number, since):
             case True:
@@ -226,7 +226,7 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
                 return Outcome.CONFLICT
         return Outcome.UNKNOWN
 
-    def _after_commit(self, seen: RowFile, merged: Sequence[str]) -> None:
+    def _after_commit(self, row_file: RowFile, merged: Sequence[str]) -> None:
         """Make the commit durable; delete what no commit needs. An error changes nothing any more.
 
         :param merged: files whose rows are in the table.
@@ -236,7 +236,7 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         except Exception as error:  # noqa: BLE001 -- the flusher reads the row next, which does the same
             logger.info("the table could not be read after a commit: %s", shortly(error))
             self._looked = None
-        self._ledger.delete(seen.number)
+        self._ledger.delete(row_file.number)
         for path in merged:
             with contextlib.suppress(OSError):
                 self._files.delete(path)
@@ -304,11 +304,11 @@ def _shown(row: Mapping[str, Any], keys: Sequence[str]) -> str:
     return ", ".join(f"{key}={shorten(row[key])}" for key in keys)
 
 
-def _reason(seen: LedgerRow | None, new: LedgerRow) -> str:
+def _reason(expected: LedgerRow | None, new: LedgerRow) -> str:
     """Return why the row changes, for the table's history."""
-    if seen is None or new.epoch <= seen.epoch:
+    if expected is None or new.epoch <= expected.epoch:
         return f"the ledger says epoch {new.epoch}"
-    return f"epochs {seen.epoch + 1} to {new.epoch}"
+    return f"epochs {expected.epoch + 1} to {new.epoch}"
 
 
 def _action(receipt: DeltaReceipt) -> AddAction:

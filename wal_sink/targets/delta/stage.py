@@ -59,9 +59,9 @@ class DeltaStage(Stage[DeltaReceipt]):
         self._fingerprint = table.fingerprint
         self._plan = plan
         self._merged = merged
-        self._types = {each["name"]: to_arrow(each["type"]) for each in table.fields}
-        self._stored = {each["name"]: stored_field(each) for each in table.fields}
-        self._physical = {each["name"]: physical_name(each) for each in table.fields}
+        self._types = {field["name"]: to_arrow(field["type"]) for field in table.fields}
+        self._stored = {field["name"]: stored_field(field) for field in table.fields}
+        self._physical = {field["name"]: physical_name(field) for field in table.fields}
 
     def _staged(self, rows: Slice) -> pa.RecordBatch:
         batch = self._of_now(rows.batch)
@@ -74,16 +74,16 @@ class DeltaStage(Stage[DeltaReceipt]):
         """Return rows by the types of the table, which may be wider than those of the plan."""
         names = batch.schema.names
         columns = zip(names, batch.columns, strict=True)
-        values = [each.cast(self._types.get(name, each.type)) for name, each in columns]
+        values = [column.cast(self._types.get(name, column.type)) for name, column in columns]
         return pa.record_batch(values, names=names)
 
     def _write(self, rows: pa.Table) -> Iterator[DeltaReceipt]:
         names = () if self._merged else self._plan.details[PARTITIONS]
-        for values, given in split(rows, names):
-            part = given
+        for values, split_rows in split(rows, names):
+            part = split_rows
             if not self._merged:
                 part = renamed(
-                    part.to_batches(), pa.schema([self._stored[each] for each in part.column_names])
+                    part.to_batches(), pa.schema([self._stored[name] for name in part.column_names])
                 )
             path = f"{folder(names, values)}part-{uuid.uuid4()}.snappy.parquet"
             self._begun.append(path)
@@ -93,7 +93,7 @@ class DeltaStage(Stage[DeltaReceipt]):
                 path=path,
                 size=output.size,
                 rows=part.num_rows,
-                partition=dict(zip((self._physical[each] for each in names), values, strict=True)),
+                partition=dict(zip((self._physical[name] for name in names), values, strict=True)),
                 staged_ms=time.time_ns() // 1_000_000,
                 table=self._fingerprint,
                 merged=self._merged,
@@ -163,8 +163,8 @@ def last_rows(
         # Of equal times the later row of the log is the last one; a null is the earliest.
         names = ["has", "time", "order"]
         by = pa.table([pc.is_valid(rows[event]), rows[event], rows[ORDER]], names)
-        found = pc.sort_indices(by, sort_keys=[(name, "ascending") for name in names])
-        ranks = pc.sort_indices(found)
+        order = pc.sort_indices(by, sort_keys=[(name, "ascending") for name in names])
+        ranks = pc.sort_indices(order)
         rows = rows.set_column(rows.column_names.index(ORDER), ORDER, ranks)
     merged = rows[MERGED]
     last = rows.filter(merged).group_by(list(keys)).aggregate([(ORDER, "max")])

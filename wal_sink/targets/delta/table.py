@@ -109,11 +109,11 @@ _CAN_BE_BOUNDED = (
 
 
 def has_inexact_bounds(type_: Any) -> bool:
-    """Whether delta-rs rounds the bounds of a type, as Delta's log has it."""
+    """Return True if delta-rs rounds the bounds of a type, as Delta's log has it."""
     if not isinstance(type_, str):  # of arrays and maps it writes none
         return any(has_inexact_bounds(field["type"]) for field in type_.get("fields", ()))
-    found = re.match(r"decimal\((\d+),", type_)
-    return found is not None and int(found[1]) > _EXACT_DIGITS
+    match = re.match(r"decimal\((\d+),", type_)
+    return match is not None and int(match[1]) > _EXACT_DIGITS
 
 
 def _columns_with_bounds(
@@ -180,9 +180,9 @@ def _obstacles(
                 yield f"its column {field['name']} {what}", copy
     if unknown := sorted(set(features) - _KNOWN_FEATURES):
         drop = " ".join(
-            f"ALTER TABLE delta.`{path}` DROP FEATURE {each};"
-            for each in _DROPPED
-            if each in unknown
+            f"ALTER TABLE delta.`{path}` DROP FEATURE {feature};"
+            for feature in _DROPPED
+            if feature in unknown
         )
         restore = (
             " If it got that after its last rows, go back by Spark to the version before, n of DESCRIBE"
@@ -197,7 +197,7 @@ def _obstacles(
 
 def to_copy(path: str, partitioned_by: Collection[str]) -> str:
     """Return Spark's statement that makes a table of the same rows, and asks nothing of its writers."""
-    names = ", ".join(f"`{each}`" for each in partitioned_by)
+    names = ", ".join(f"`{name}`" for name in partitioned_by)
     parts = f" PARTITIONED BY ({names})" if names else ""
     rows = f"SELECT * FROM delta.`{path}`"  # noqa: S608 -- is shown
     return f"CREATE TABLE delta.`{path}-copy` USING delta{parts} AS {rows};"
@@ -222,7 +222,9 @@ def why_not_removable(path: str) -> str:
         return "its path is absolute, as in a shallow clone"
     removed = percent_encoded(unquote(path), safe=_NOT_ENCODED)
     return (
-        "" if removed == path else f"the table's log would name {removed}, which is no file of it"
+        ""
+        if removed == path
+        else f"the table's log would name {removed}, which is none of its files"
     )
 
 
@@ -254,7 +256,7 @@ class Table:
         :raises SchemaMismatch: there is no table any more.
         """
         self._table.update_incremental()
-        # A table that was deleted and made again has a log of its own, upon which an old one must not go on.
+        # A table that was deleted and made again has a log of its own, on which an old one must not go on.
         if self.files.missing([_commit_file(self.version)]):
             self._table, self._synced = self._opened(), None
 
@@ -263,7 +265,7 @@ class Table:
         return self._table.transaction_version(app_id)
 
     def has_noted(self, app_id: str, version: int, since: int) -> bool | None:
-        """Whether a commit has a transaction; None: the table's log was cleaned up meanwhile.
+        """Return True if a later commit has a transaction; None: the table's log was cleaned up meanwhile.
 
         :param since: a version of the table; commits after it are looked at.
         """
@@ -314,8 +316,8 @@ class Table:
         :raises SchemaMismatch: another writer has added a file that delta-rs cannot remove.
         :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
         """
-        self._refuse_unremovable()  # of the very version upon which the commit is made
-        exact = [(each["name"], to_arrow(each["type"], required=True)) for each in self.fields]
+        self._refuse_unremovable()  # of the very version on which the commit is made
+        exact = [(field["name"], to_arrow(field["type"], required=True)) for field in self.fields]
         schema = pa.schema([*exact, *[*rows.schema][len(exact) :]])
         rows = renamed(rows.to_batches(), schema)
         names = [quote(field["name"]) for field in self.fields]
@@ -389,11 +391,11 @@ class Table:
     @property
     def arrow_schema(self) -> pa.Schema:
         """The columns, by the types of their values."""
-        return pa.schema([(each["name"], to_arrow(each["type"])) for each in self.fields])
+        return pa.schema([(field["name"], to_arrow(field["type"])) for field in self.fields])
 
     @property
     def maps_columns(self) -> bool:
-        """Whether columns have other names in files, which Spark gives them."""
+        """Return True if columns have other names in files, which Spark gives them."""
         return self._table.metadata().configuration.get(_MAPPING, "none") != "none"
 
     @property
@@ -443,12 +445,12 @@ class Table:
         paths = pa.table(self._table.get_add_actions())["path"]  # as the log has them
         unusual = paths.filter(pc.invert(pc.match_substring_regex(paths, _USUAL_PATH)))
         for path in unusual.to_pylist():
-            if why := why_not_removable(path):
+            if problem := why_not_removable(path):
                 place = f"delta.`{self.path}`"
                 rewrite = f"INSERT OVERWRITE {place} SELECT * FROM {place}"  # noqa: S608 -- is shown
                 raise SchemaMismatch(
                     f"The Delta table {self.path} takes no rows by key: delta-rs, which writes them, cannot"
-                    f" remove the file {path}: {why}.",
+                    f" remove the file {path}: {problem}.",
                     "Let Spark write the files again, by names that delta-rs can remove:"
                     f" ALTER TABLE {place} SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true');"
                     f" {rewrite};",
@@ -468,7 +470,7 @@ _CONFLICT = "Failed to commit transaction"
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether a commit is in conflict with another. That may be itself, repeated after a lost answer."""
+    """Return True if a commit is in conflict with another, or with itself, repeated after a lost answer."""
     return isinstance(error, CommitFailedError) and str(error).startswith(_CONFLICT)
 
 

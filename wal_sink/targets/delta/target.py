@@ -28,7 +28,7 @@ class DeltaTarget(ClientTarget):
     options_type: type[Options] = DeltaOptions
     parallel_writes = True
 
-    to_correct = "Correct delta.path or delta.storageOptions, or the rights upon the table."
+    to_correct = "Correct delta.path or delta.storageOptions, or the rights on the table."
     to_reach = "See that its store can be reached from here."
 
     options: DeltaOptions

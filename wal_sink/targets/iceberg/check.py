@@ -30,21 +30,21 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     types = planned_types(plan)
     by_type = {column.type: types.field(column.name).type for column in plan.columns}
     held = stored_by(by_type.get)
-    folders, widths, least = (plan.details[each] for each in (FOLDERS, WIDTHS, LEAST))
+    folders, widths, least = (plan.details[detail] for detail in (FOLDERS, WIDTHS, LEAST))
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
-        found = held(column, values)
+        array = held(column, values)
         if column.name in least:
             first = least[column.name]
             refuse(
-                pc.less(found, text(first).cast(found.type)),
+                pc.less(array, text(first).cast(array.type)),
                 f"is below {first}, whose partition is not in its type",
                 "Filter such rows out, or partition the table by bucket.",
             )
         if column.name in folders:
             width = widths.get(column.name)
-            named = found if width is None else pc.utf8_slice_codeunits(found, 0, width)
+            named = array if width is None else pc.utf8_slice_codeunits(array, 0, width)
             refuse_as_folder(named, folders[column.name])
-        return found
+        return array
 
     return cast(batch, plan, stored)

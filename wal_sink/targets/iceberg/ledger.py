@@ -24,7 +24,7 @@ ROW = "wal-sink.ledger"
 """The property of the snapshot's summary that has the row."""
 
 _KEPT = 32
-"""How many former snapshots a row names. So many flushers may move it while one waits for an answer."""
+"""Most former snapshots that a row names: of as many flushers that move it while one waits for an answer."""
 
 _FOREVER_MS = 2**63 - 1
 MAX_REF_AGE_MS = _FOREVER_MS
@@ -35,7 +35,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What the summary has."""
 
     ledger: LedgerRow
-    before: tuple[int, ...] = ()
+    former: tuple[int, ...] = ()
     """The snapshots that had this row before, the newest first."""
     rows: int | None = None
     """The snapshot of the main branch that has the newest rows of the query; None: it has none yet."""
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(NamedTuple):
-    """The row as of one look at the table; nothing: there is none."""
+    """The row as it was read from the table; None: there is none."""
 
     snapshot: int | None
     row: Row | None
@@ -60,11 +60,11 @@ class Seen(NamedTuple):
 
     def next(self, ledger: LedgerRow) -> Row:
         """Return the row that comes after this one, without rows of the main branch."""
-        before = () if self.snapshot is None else (self.snapshot,)
+        former = () if self.snapshot is None else (self.snapshot,)
         if self.row is None:
-            return Row(ledger=ledger, before=before)
-        kept = (before + self.row.before)[:_KEPT]
-        return msgspec.structs.replace(self.row, ledger=ledger, before=kept)
+            return Row(ledger=ledger, former=former)
+        kept = (former + self.row.former)[:_KEPT]
+        return msgspec.structs.replace(self.row, ledger=ledger, former=kept)
 
 
 def tag(query_id: str) -> str:
@@ -87,34 +87,34 @@ def decode(text: str, table: str) -> Row:
         ) from error
 
 
-def conflict_outcome(seen: Seen, new: int, there: Seen) -> Outcome | None:
+def conflict_outcome(replaced: Seen, new: int, now: Seen) -> Outcome | None:
     """Say what became of a commit that the catalog calls a conflict; None: it may be tried again.
 
     A client or a proxy may have repeated a request whose answer was lost, and the second one meets the first.
     Each change has a snapshot id of its own, and a row names those before it: that tells a commit that
     landed, if another flusher has moved on, from one that came too late.
 
-    :param seen: the row that the commit was to replace.
+    :param replaced: the row that the commit was to replace.
     :param new: the snapshot that it was to make.
-    :param there: the row now.
+    :param now: the row now.
     """
-    if there.snapshot == new:
+    if now.snapshot == new:
         return Outcome.APPLIED
-    if there.snapshot == seen.snapshot:
+    if now.snapshot == replaced.snapshot:
         return None
-    if there.row is None:
+    if now.row is None:
         return Outcome.UNKNOWN  # someone has removed the tag
-    if new in there.row.before:
+    if new in now.row.former:
         return Outcome.APPLIED
     # The commit's condition was the tag on the row that was seen. It never comes back there.
-    whole = len(there.row.before) < _KEPT or seen.snapshot in there.row.before
+    whole = len(now.row.former) < _KEPT or replaced.snapshot in now.row.former
     return Outcome.CONFLICT if whole else Outcome.UNKNOWN
 
 
 def are_rows_gone(
     row: Row, head: int | None, parents: Mapping[int, int | None], sequences: Mapping[int, int]
 ) -> bool:
-    """Whether the table was replaced, or rolled back behind the rows of the query.
+    """Return True if the table was replaced, or rolled back to before the rows of the query.
 
     False where snapshots that would tell were expired.
 

@@ -75,10 +75,10 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
                 "pyiceberg's catalog of type dynamodb cannot commit to a table (0.12.0).",
                 "Keep the table in a catalog of type rest, sql, glue or hive.",
             )
-        for given in self.properties.keys() - _OWN:
-            for near in difflib.get_close_matches(given, _OWN, n=1, cutoff=0.7):
+        for name in self.properties.keys() - _OWN:
+            for near in difflib.get_close_matches(name, _OWN, n=1, cutoff=0.7):
                 raise OptionError(
-                    f"Unknown option {_CATALOG}{given}.", f"Did you mean {_CATALOG}{near}?"
+                    f"Unknown option {_CATALOG}{name}.", f"Did you mean {_CATALOG}{near}?"
                 )
         if urlsplit(self.uri).password is not None or secret_parameter(self.uri):
             # The address is not repeated.

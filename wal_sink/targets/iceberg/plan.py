@@ -121,26 +121,26 @@ def _refuse(obstacles: Iterator[tuple[str, str]], name: str) -> None:
 
 
 def _about_properties(table: Table, name: str) -> Iterator[tuple[str, str]]:
-    found = table.metadata
-    if found.format_version != FORMAT:
+    metadata = table.metadata
+    if metadata.format_version != FORMAT:
         rows = f"SELECT * FROM {name}"  # noqa: S608 -- is shown
         yield (
-            f"it has format version {found.format_version}, and pyiceberg writes version {FORMAT}",
+            f"it has format version {metadata.format_version}, and pyiceberg writes version {FORMAT}",
             f"ALTER TABLE {name} SET TBLPROPERTIES ('format-version'='{FORMAT}');"
-            if found.format_version < FORMAT
+            if metadata.format_version < FORMAT
             else f"No version is lowered. Write to a copy: CREATE TABLE {name}_copy USING iceberg"
             f" TBLPROPERTIES ('format-version'='{FORMAT}') AS {rows}; and set option table to {name}_copy.",
         )
-    format_ = found.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet")
+    format_ = metadata.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet")
     if format_.lower() != "parquet":
         yield (
             f"its files are {format_}, by write.format.default",
             f"ALTER TABLE {name} SET TBLPROPERTIES ('write.format.default'='parquet');",
         )
     try:
-        kwargs = _get_parquet_writer_kwargs(found.properties)
+        kwargs = _get_parquet_writer_kwargs(metadata.properties)
         pq.write_table(pa.table({"v": [1]}), pa.BufferOutputStream(), **kwargs)
-        compute_statistics_plan(table.schema(), found.properties)
+        compute_statistics_plan(table.schema(), metadata.properties)
     except (NotImplementedError, OSError, ValueError) as error:
         yield (
             f"pyiceberg cannot write files by its properties: {error}",
@@ -151,8 +151,8 @@ def _about_properties(table: Table, name: str) -> Iterator[tuple[str, str]]:
 def _about_shape(
     columns: Schema, partitions: PartitionSpec, order: SortOrder = UNSORTED_SORT_ORDER
 ) -> Iterator[tuple[str, str]]:
-    orders = [(each, "sorted") for each in order.fields]
-    for field, how in [*((each, "partitioned") for each in partitions.fields), *orders]:
+    orders = [(field, "sorted") for field in order.fields]
+    for field, how in [*((field, "partitioned") for field in partitions.fields), *orders]:
         source = columns.find_column_name(field.source_id)
         type_ = columns.find_type(field.source_id)
         if not _computes(field.transform, type_):
@@ -176,9 +176,9 @@ def _about_shape(
                 f"it is partitioned by {source}, a {type_}",
                 "Partition it by another column, or by a decimal.",
             )
-    sources = [each.source_id for each in partitions.fields]
-    if twice := {each for each in sources if sources.count(each) > 1}:
-        names = ", ".join(columns.find_column_name(each) or "" for each in sorted(twice))
+    sources = [field.source_id for field in partitions.fields]
+    if twice := {source for source in sources if sources.count(source) > 1}:
+        names = ", ".join(columns.find_column_name(source) or "" for source in sorted(twice))
         yield (
             f"it is partitioned twice by {names}, which pyiceberg does not write",
             "Leave one of the two: ALTER TABLE … DROP PARTITION FIELD ….",
@@ -192,7 +192,7 @@ def _about_shape(
 
 
 def _computes(transform: Transform[Any, Any], type_: IcebergType) -> bool:
-    """Whether pyiceberg computes a transform of a type; it says so when it is to."""
+    """Return True if pyiceberg computes a transform of a type; it says so when it is to."""
     try:
         values = transform.pyarrow_transform(type_)(pa.nulls(0, schema_to_pyarrow(type_)))
         rows = pa.table([values], names=["by"])
@@ -204,7 +204,7 @@ def _computes(transform: Transform[Any, Any], type_: IcebergType) -> bool:
 
 
 def _names_folder(field: PartitionField, type_: IcebergType) -> bool:
-    """Whether a value, or its beginning, is the name of a partition's folder."""
+    """Return True if a value, or its beginning, is the name of a partition's folder."""
     is_text = isinstance(type_, StringType | BinaryType)
     return is_text and isinstance(field.transform, IdentityTransform | TruncateTransform)
 
@@ -237,41 +237,45 @@ def _required_inside(type_: IcebergType) -> Iterator[str]:
         yield from _required_inside(part.field_type)
 
 
-def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key: str) -> Plan:
+def agree(
+    columns_of_table: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key: str
+) -> Plan:
     """Compare a DataFrame with the table.
 
-    :param found: the table's columns.
+    :param columns_of_table: the table's columns.
     :param spec: its partitions.
     :raises SchemaMismatch: the DataFrame does not fit.
     """
-    there = pa.schema(
+    arrow_schema = pa.schema(
         [
             field.with_type(canonical(field.type))
-            for field in schema_to_pyarrow(found, include_field_ids=False)
+            for field in schema_to_pyarrow(columns_of_table, include_field_ids=False)
         ]
     )
-    columns = table_columns(found)
-    types = {each.type: there.field(each.name).type for each in columns}
-    given = pa.schema([field.with_type(canonical(field.type)) for field in schema])
-    agreed = match_columns(given, columns, name, CastRules(types.get, name))
-    names = [each.name for each in agreed]
+    columns = table_columns(columns_of_table)
+    types = {column.type: arrow_schema.field(column.name).type for column in columns}
+    frame = pa.schema([field.with_type(canonical(field.type)) for field in schema])
+    agreed = match_columns(frame, columns, name, CastRules(types.get, name))
+    names = [column.name for column in agreed]
     folders: dict[str, str] = {}
     widths: dict[str, int] = {}
     least: dict[str, str] = {}
-    for each in spec.fields:
+    for partition in spec.fields:
         column, type_ = (
-            found.find_column_name(each.source_id) or "",
-            found.find_type(each.source_id),
+            columns_of_table.find_column_name(partition.source_id) or "",
+            columns_of_table.find_type(partition.source_id),
         )
         if column not in names:
             continue
-        if _names_folder(each, type_):
-            folders[column] = each.name
-            if isinstance(each.transform, TruncateTransform):
-                widths[column] = each.transform.width
-        elif _truncates_number(each, type_):
-            least[column] = _least(type_, each.transform.width)
-    arrow = base64.b64encode(pa.schema([there.field(each) for each in names]).serialize()).decode()
+        if _names_folder(partition, type_):
+            folders[column] = partition.name
+            if isinstance(partition.transform, TruncateTransform):
+                widths[column] = partition.transform.width
+        elif _truncates_number(partition, type_):
+            least[column] = _least(type_, partition.transform.width)
+    arrow = base64.b64encode(
+        pa.schema([arrow_schema.field(column) for column in names]).serialize()
+    ).decode()
     return Plan(
         key=key,
         target="iceberg",
@@ -281,35 +285,38 @@ def agree(found: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key:
     )
 
 
-def table_columns(found: Schema) -> list[TableColumn]:
+def table_columns(schema: Schema) -> list[TableColumn]:
     """Return the columns of a table, as they are compared with a DataFrame's."""
     return [
-        TableColumn(each.name, _words(each), required=each.required, default=each.optional)
-        for each in found.fields
+        TableColumn(field.name, _words(field), required=field.required, default=field.optional)
+        for field in schema.fields
     ]
 
 
-def is_wider(plan: Plan, found: Schema) -> Callable[[TableColumn, Column], bool]:
+def is_wider(plan: Plan, schema: Schema) -> Callable[[TableColumn, Column], bool]:
     """Return what tells whether a column is wider than was planned: Iceberg makes none narrower again."""
-    before = planned_types(plan)
+    planned_schema = planned_types(plan)
 
     def holds(now: TableColumn, planned: Column) -> bool:
-        wide, narrow = _held_as(found.find_field(now.name)), before.field(planned.name).type
+        wide, narrow = (
+            _held_as(schema.find_field(now.name)),
+            planned_schema.field(planned.name).type,
+        )
         return bool(wide != narrow) and _holds(wide, narrow)
 
     return holds
 
 
 def _held_as(field: NestedField) -> pa.DataType:
-    (found,) = schema_to_pyarrow(Schema(field), include_field_ids=False)
-    return canonical(found.type)
+    (arrow_field,) = schema_to_pyarrow(Schema(field), include_field_ids=False)
+    return canonical(arrow_field.type)
 
 
 _WIDER = {pa.int32(): pa.int64(), pa.float32(): pa.float64()}
 
 
 def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Whether a type holds each value of another one: its numbers are wider, its structs have more fields."""
+    """Return True if a type holds each value of another one: numbers are wider, structs have more fields."""
     if pa.types.is_nested(wide):
         parts = {field.name: field.type for field in _parts(wide)}
         former = {field.name: field.type for field in _parts(narrow)}
@@ -342,10 +349,10 @@ def with_missing(table: Table, schema: pa.Schema) -> UpdateSchema | None:
     :returns: None: the table has all columns.
     :raises SchemaMismatch: Iceberg has no type for one.
     """
-    there = {
-        each.name.lower() for each in table.schema().fields
+    names = {
+        field.name.lower() for field in table.schema().fields
     }  # Spark would resolve neither of two
-    new = pa.schema([field for field in schema if field.name.lower() not in there])
+    new = pa.schema([field for field in schema if field.name.lower() not in names])
     return table.update_schema().union_by_name(iceberg_schema(new)) if len(new) else None
 
 
@@ -401,7 +408,7 @@ def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:
     """Return the table that takes a DataFrame; the columns of a key are its identifier.
 
     :raises SchemaMismatch: Iceberg has no type for a column, or an option names one that is not there.
-    :raises OptionError: an element of `partitionColumns` is no partition.
+    :raises OptionError: an element of `partitionColumns` is not a partition.
     """
     refuse_unknown_columns(Layout(key=layout.key), schema)
     columns = iceberg_schema(schema, layout.key)
@@ -441,10 +448,10 @@ def partition_field(text: str, made: Schema, schema: pa.Schema, field_id: int) -
     :raises OptionError: it is none.
     :raises SchemaMismatch: the DataFrame has no such column.
     """
-    found = _BY.fullmatch(text.strip())
-    if found is None:
+    match = _BY.fullmatch(text.strip())
+    if match is None:
         raise _no_partition(text)
-    by, width, column = found.groups()
+    by, width, column = match.groups()
     refuse_unknown_columns(Layout(partition=(column,)), schema)
     word = _PLURALS.get(by or "", by or "identity")
     source = made.find_field(column)

@@ -38,28 +38,28 @@ class IcebergSession(StagedFileSession[IcebergTable, IcebergReceipt]):
         return table.seen(self._tag).ledger
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, expected: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
         """Commit the files and the row, if it is the one that was seen and the table's shape is the same."""
         staged = self._staged(receipts)
-        there = self._refreshed().seen(self._tag)
-        if there.ledger != seen:
+        row = self._refreshed().seen(self._tag)
+        if row.ledger != expected:
             return Outcome.CONFLICT
         self._refuse_gone(staged, new.epoch)
         snapshot = _IDS.getrandbits(62) + 1
         """The same for each try: of several that are under way one takes effect at most."""
-        said = epochs(new.epoch if seen is None else seen.epoch + 1, new.epoch)
+        summary = epochs(new.epoch if expected is None else expected.epoch + 1, new.epoch)
 
         def ask() -> None:
             table = self._table()
-            files = [each.file(table.table) for each in staged]
-            table.commit(self._tag, there, snapshot, there.next(new), files, said)
+            files = [receipt.file(table.table) for receipt in staged]
+            table.commit(self._tag, row, snapshot, row.next(new), files, summary)
 
         def became() -> Outcome | None:
-            nonlocal there
-            before, there = there, self._refreshed().seen(self._tag)
-            outcome = conflict_outcome(before, snapshot, there)
-            if outcome is None and there.ledger != seen:  # the table was rolled back meanwhile
+            nonlocal row
+            former, row = row, self._refreshed().seen(self._tag)
+            outcome = conflict_outcome(former, snapshot, row)
+            if outcome is None and row.ledger != expected:  # the table was rolled back meanwhile
                 return Outcome.UNKNOWN
             return outcome
 

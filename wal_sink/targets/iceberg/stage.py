@@ -100,7 +100,7 @@ def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[Data
 
     pyiceberg's own `write_file` makes an empty list of a null one whose elements are structs, and an empty
     map of a null one whose values are (`ArrowProjectionVisitor`). A file has one group of rows: of several,
-    pyiceberg passes over one without bounds, as of a long text, and a filter would skip its rows. The rest
+    pyiceberg skips one without bounds, as of a long text, and a filter would skip its rows. The rest
     here is as there.
 
     :param rows: in the columns of `arrow_schema`.
@@ -109,14 +109,20 @@ def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[Data
     properties, parts = table.metadata.properties, [(None, rows)]
     in_one_group = properties | {TableProperties.PARQUET_ROW_GROUP_LIMIT: str(len(rows))}
     if not table.spec().is_unpartitioned():
-        found = _determine_partitions(table.spec(), table.schema(), rows)
-        parts = [(each.partition_key, each.arrow_table_partition) for each in found]
+        partitions = _determine_partitions(table.spec(), table.schema(), rows)
+        parts = [
+            (partition.partition_key, partition.arrow_table_partition) for partition in partitions
+        ]
     largest = property_as_int(
         properties,
         TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
         TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
     )
-    tasks = [(key, each) for key, part in parts for each in bin_pack_arrow_table(part, largest)]
+    tasks = [
+        (key, rows_of_file)
+        for key, part in parts
+        for rows_of_file in bin_pack_arrow_table(part, largest)
+    ]
     columns = sanitize_column_names(table.schema())
     name, model = uuid.uuid4(), FileFormatFactory.get(FileFormat.PARQUET)
     arrow = schema_to_pyarrow(columns)  # with the ids of fields
@@ -148,14 +154,14 @@ def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[Data
     return files
 
 
-def _serialized(found: DataFileStatistics) -> dict[str, Any]:
+def _serialized(statistics: DataFileStatistics) -> dict[str, Any]:
     """Return what a manifest says of a file's columns."""
     try:
-        said: dict[str, Any] = found.to_serialized_dict()
+        columns: dict[str, Any] = statistics.to_serialized_dict()
     except UnicodeEncodeError:
         # pyiceberg cuts a text, and adds one to the last character: U+D800 after U+D7FF is none.
-        said = dataclasses.replace(found, column_aggregates={}).to_serialized_dict()
-    return said
+        columns = dataclasses.replace(statistics, column_aggregates={}).to_serialized_dict()
+    return columns
 
 
 def arrow_schema(table: Table) -> pa.Schema:

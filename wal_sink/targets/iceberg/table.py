@@ -79,10 +79,12 @@ class RefIs(AssertRefSnapshotId):  # type: ignore[misc]
 
         :raises CommitFailedException: it is another one.
         """
-        there = None if base_metadata is None else base_metadata.refs.get(self.ref)
-        found = None if there is None else there.snapshot_id
-        if found != self.snapshot_id:
-            raise CommitFailedException(f"{self.ref} is at {found}, not at {self.snapshot_id}")
+        reference = None if base_metadata is None else base_metadata.refs.get(self.ref)
+        snapshot_id = None if reference is None else reference.snapshot_id
+        if snapshot_id != self.snapshot_id:
+            raise CommitFailedException(
+                f"{self.ref} is at {snapshot_id}, not at {self.snapshot_id}"
+            )
 
 
 class IcebergTable:
@@ -102,7 +104,7 @@ class IcebergTable:
 
         :raises SchemaMismatch: there is no table any more.
         """
-        # `Table.refresh` refuses a table that was made anew under the name.
+        # `Table.refresh` refuses a table that was made again under the name.
         self._table = loaded(self._table.catalog, self._options)
 
     @property
@@ -123,8 +125,8 @@ class IcebergTable:
     @property
     def fingerprint(self) -> str:
         """What shapes the files of the table; a commit is refused where one of these has changed."""
-        found = self.metadata
-        return f"{found.table_uuid}/{found.current_schema_id}/{found.default_spec_id}"
+        metadata = self.metadata
+        return f"{metadata.table_uuid}/{metadata.current_schema_id}/{metadata.default_spec_id}"
 
     # --- the ledger row ---------------------------------------------------------------------------
 
@@ -142,23 +144,29 @@ class IcebergTable:
         return Seen(snapshot.snapshot_id, None if self._are_rows_gone(row) else row)
 
     def _are_rows_gone(self, row: Row) -> bool:
-        found = self.metadata.snapshots
+        snapshots = self.metadata.snapshots
         return are_rows_gone(
             row,
             self._head(),
-            {each.snapshot_id: each.parent_snapshot_id for each in found},
-            {each.snapshot_id: each.sequence_number or 0 for each in found},
+            {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in snapshots},
+            {snapshot.snapshot_id: snapshot.sequence_number or 0 for snapshot in snapshots},
         )
 
     # --- commits ----------------------------------------------------------------------------------
 
     def commit(
-        self, tag: str, seen: Seen, snapshot: int, row: Row, files: Sequence[DataFile], said: str
+        self,
+        tag: str,
+        replaced: Seen,
+        snapshot: int,
+        row: Row,
+        files: Sequence[DataFile],
+        epochs: str,
     ) -> None:
         """Replace the row that was seen, and add files, in one step; or raise.
 
         :param snapshot: id of the snapshot that the row gets; of no other commit.
-        :param said: of the rows, in the summary of their snapshot.
+        :param epochs: of the rows, in the summary of their snapshot.
         :raises CommitFailedException: for `is_conflict`.
         """
         base, io = self.metadata, self._table.io
@@ -166,7 +174,7 @@ class IcebergTable:
         written: list[str] = []
         sequence = base.next_sequence_number()
         if files:
-            summary = {"wal-sink.query": tag, "wal-sink.epochs": said}
+            summary = {"wal-sink.query": tag, "wal-sink.epochs": epochs}
             # The branch's snapshot, by pyiceberg's own producer: manifest, manifest list, totals.
             transaction = self._table.transaction()
             append = transaction._append_snapshot_producer(summary)  # noqa: SLF001 -- by table property
@@ -177,14 +185,14 @@ class IcebergTable:
             updates += [added, self._with_retention(head)]
             written += append._written_manifests + append._written_manifest_lists  # noqa: SLF001
             row = Row(
-                ledger=row.ledger, before=row.before, rows=append.snapshot_id, sequence=sequence
+                ledger=row.ledger, former=row.former, rows=append.snapshot_id, sequence=sequence
             )
             sequence += 1
         location = self._table.location_provider().new_metadata_location(
             f"wal-sink-{snapshot}-{sequence}.avro"
         )
         with write_manifest_list(
-            FORMAT, io.new_output(location), snapshot, seen.snapshot, sequence, _CODEC
+            FORMAT, io.new_output(location), snapshot, replaced.snapshot, sequence, _CODEC
         ):
             pass  # no files
         written.append(location)
@@ -193,7 +201,7 @@ class IcebergTable:
                 snapshot=Snapshot(
                     snapshot_id=snapshot,
                     # A parent makes a catalog refuse a sequence number that is not new any more.
-                    parent_snapshot_id=seen.snapshot or self._head(),
+                    parent_snapshot_id=replaced.snapshot or self._head(),
                     sequence_number=sequence,
                     manifest_list=location,
                     summary=Summary(Operation.APPEND, **{ROW: row.to_text()}),
@@ -207,22 +215,22 @@ class IcebergTable:
                 max_ref_age_ms=MAX_REF_AGE_MS,
             ),
         ]
-        if seen.snapshot is not None:
-            updates.append(RemoveSnapshotsUpdate(snapshot_ids=[seen.snapshot]))
+        if replaced.snapshot is not None:
+            updates.append(RemoveSnapshotsUpdate(snapshot_ids=[replaced.snapshot]))
         requirements: tuple[TableRequirement, ...] = (
             AssertTableUUID(uuid=base.table_uuid),
             AssertCurrentSchemaId(current_schema_id=base.current_schema_id),
             AssertDefaultSpecId(default_spec_id=base.default_spec_id),
-            RefIs(ref=tag, snapshot_id=seen.snapshot),
+            RefIs(ref=tag, snapshot_id=replaced.snapshot),
             RefIs(ref=MAIN_BRANCH, snapshot_id=self._head()),
         )
         self.files.sync(written)
-        before = seen.snapshot and self.metadata.snapshot_by_id(seen.snapshot)
+        former = replaced.snapshot and self.metadata.snapshot_by_id(replaced.snapshot)
         self._table._do_commit(tuple(updates), requirements)  # noqa: SLF001 -- once, with our conditions
         self.sync()
-        if before:
+        if former:
             with contextlib.suppress(Exception):  # an empty file, which nothing names any more
-                io.delete(before.manifest_list)
+                io.delete(former.manifest_list)
 
     def sync(self) -> None:
         """Make the version that was looked at survive a power loss: who committed it may have died since."""
@@ -234,9 +242,9 @@ class IcebergTable:
 
     def _with_retention(self, head: SetSnapshotRefUpdate) -> SetSnapshotRefUpdate:
         """Put back into the move of the main branch which snapshots to keep: pyiceberg leaves it out."""
-        there = self.metadata.refs.get(MAIN_BRANCH)
+        branch = self.metadata.refs.get(MAIN_BRANCH)
         return head.model_copy(
-            update={} if there is None else {each: getattr(there, each) for each in _RETENTION}
+            update={} if branch is None else {name: getattr(branch, name) for name in _RETENTION}
         )
 
     def _head(self) -> int | None:
@@ -261,12 +269,16 @@ def catalog_of(options: IcebergOptions) -> Catalog:
 
     :raises Exception: of pyiceberg, for `classify`.
     """
-    name, given = options.catalog, options.catalog_properties
-    found: Any = merge_config(Config().get_catalog_config(name) or {}, given)
-    kind, uri = str(found.get("type", "")).lower(), str(found.get("uri", ""))
-    if uri.startswith("http") and kind in ("", "rest") and "py-catalog-impl" not in given:
-        return _BoundedRestCatalog(name, **found)
-    catalog = load_catalog(name, **given)
+    name, options_of_catalog = options.catalog, options.catalog_properties
+    properties: Any = merge_config(Config().get_catalog_config(name) or {}, options_of_catalog)
+    kind, uri = str(properties.get("type", "")).lower(), str(properties.get("uri", ""))
+    if (
+        uri.startswith("http")
+        and kind in ("", "rest")
+        and "py-catalog-impl" not in options_of_catalog
+    ):
+        return _BoundedRestCatalog(name, **properties)
+    catalog = load_catalog(name, **options_of_catalog)
     if isinstance(catalog, MetastoreCatalog):
         write = catalog._write_metadata  # noqa: SLF001 -- the catalog is about to name what this writes
 
@@ -359,7 +371,7 @@ _OLD_SEQUENCE = "Cannot add snapshot with sequence number"
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether a catalog says that a commit met another one. It may be its own, repeated on the way."""
+    """Return True if a catalog says that a commit met another one. It may be its own, repeated on the way."""
     return isinstance(error, CommitFailedException) or (
         isinstance(error, ice.BadRequestError | ValueError) and _OLD_SEQUENCE in str(error)
     )
@@ -371,7 +383,7 @@ def classify(error: Exception) -> ErrorClass:
         return "throttle" if isinstance(error, ice.TooManyRequestsError) else "retry"
     if isinstance(error, OSError):
         return "fatal" if isinstance(error, FileNotFoundError) else kind_of_access(error)
-    names = {each.__name__ for each in type(error).__mro__}
+    names = {class_.__name__ for class_ in type(error).__mro__}
     return "retry" if names & _OF_AWS else "fatal"
 
 

@@ -29,7 +29,7 @@ class IcebergTarget(ClientTarget):
     parallel_writes = True
 
     to_correct = (
-        "Correct table, or iceberg.catalog.type, .uri and .warehouse; or the rights upon the table."
+        "Correct table, or iceberg.catalog.type, .uri and .warehouse; or the rights on the table."
     )
     to_reach = (
         "See that catalog and store can be reached from here; the folder of an SQLite catalog has to be"
@@ -53,9 +53,9 @@ class IcebergTarget(ClientTarget):
         with importing(self):
             from pyiceberg.utils.config import Config, merge_config  # noqa: PLC0415
 
-        found: Any = Config().get_catalog_config(self.options.catalog) or {}
+        configured: Any = Config().get_catalog_config(self.options.catalog) or {}
         # What is nested there, such as auth, stays so.
-        merged = merge_config(found, self.options.properties)
+        merged = merge_config(configured, self.options.properties)
         return type(self)(msgspec.structs.replace(self.options, properties=merged))
 
     def agree(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:

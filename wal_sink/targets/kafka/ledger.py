@@ -146,13 +146,13 @@ class LedgerReader:
         with contextlib.closing(self._made("read_uncommitted")) as consumer:
             consumer.assign([TopicPartition(self.topic, 0, self._upto)])
             message = consumer.poll(self._timeout_s)
-        found = None if message is None or message.error() else message.key()
-        self.held_by = found or b""
+        key = None if message is None or message.error() else message.key()
+        self.held_by = key or b""
         query_id = self.held_by.decode(errors="replace")
-        of = f"query {query_id}" if query_id else "a program that is none of ours"
+        holder = f"query {query_id}" if query_id else "a program that is none of ours"
         return TargetUnavailable(
             f"The ledger's topic {self.topic} cannot be read to its end for {patience_s:.0f} s: a transaction"
-            f" of {of} is open there. Its flusher has died or is stalled",
+            f" of {holder} is open there. Its flusher has died or is stalled",
             "Start that query again, which ends the transaction; or wait: the broker ends it after the"
             " kafka.transaction.timeout.ms of that query."
             + (

@@ -182,13 +182,13 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
             "topic",
             "ledger_topic",
         }
-        given = {
+        settings = {
             option.name.removeprefix("kafka."): getattr(self, option.field)
             for option in fields(type(self))
             if option.field not in own
         }
-        given["sasl.password"] = self.password or os.environ.get(PASSWORD, "")
-        return {name: value for name, value in given.items() if value != ""}
+        settings["sasl.password"] = self.password or os.environ.get(PASSWORD, "")
+        return {name: value for name, value in settings.items() if value != ""}
 
     @property
     def producer(self) -> dict[str, object]:

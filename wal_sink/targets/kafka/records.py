@@ -67,8 +67,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it refuses a record without a key."""
     own_time: bool
     """Whether its records have the time at which they arrive, whatever the row says."""
-    behind_ms: int
-    """By how much a record's time may lie behind that of the broker, milliseconds."""
+    past_ms: int
+    """By how much a record's time may be earlier than that of the broker, milliseconds."""
     ahead_ms: int
     """By how much it may lie ahead."""
 
@@ -141,20 +141,20 @@ def _about_topics(names: Collection[str], limits: Mapping[str, Limits]) -> Itera
             f"topic: option topic names {', '.join(limits)}, and no column says which of them a row goes to."
             " Add column topic, or name one topic."
         )
-    for topic, each in limits.items():
-        if each.compacted and "key" not in names:
+    for topic, limit in limits.items():
+        if limit.compacted and "key" not in names:
             yield (
                 f"key: the topic {topic} is compacted, and Kafka refuses records without a key there. Add the"
                 " column, or set the topic's cleanup.policy to delete."
             )
-        if "timestamp" in names and each.own_time:
+        if "timestamp" in names and limit.own_time:
             yield (
                 f"timestamp: the topic {topic} gives records the time at which they arrive. Drop the column,"
                 " or set the topic's message.timestamp.type to CreateTime."
             )
-        if "timestamp" in names and each.behind_ms < UNBOUNDED_MS:
+        if "timestamp" in names and limit.past_ms < UNBOUNDED_MS:
             yield (
-                f"timestamp: the topic {topic} refuses a record that is older than {each.behind_ms:,} ms,"
+                f"timestamp: the topic {topic} refuses a record that is older than {limit.past_ms:,} ms,"
                 " which a record may become in the log. Drop the column, or set the topic's"
                 f" message.timestamp.before.max.ms to {UNBOUNDED_MS}."
             )
@@ -186,10 +186,10 @@ def refuse(
 
     :param limits: of each topic.
     :param now_ms: milliseconds since 1970.
-    :param altered: what to do when a topic takes more than `limits` by now.
+    :param altered: what to do when a topic takes more than `limits`.
     :raises InvalidRow: a record is too large; its partition is none of the topic's; it has no key although
         the topic is compacted; its topic is none of those; its time is none that the topic takes; or a header
-        has no key, or one that is no text.
+        has no key, or one that is not a text.
     """
     names = checked.schema.names
     rows = _Rows(checked, limits, altered)
@@ -246,7 +246,7 @@ class _Rows:
 
     def limit(self, name: str) -> pa.Array:
         """Return a limit of each row's topic."""
-        return pa.array([getattr(each, name) for each in self._limits]).take(self._which)
+        return pa.array([getattr(limit, name) for limit in self._limits]).take(self._which)
 
     def topic(self, row: int) -> str:
         """Return a row's topic."""
@@ -307,11 +307,11 @@ def _refuse_time(times: pa.Array, rows: _Rows, now_ms: int) -> None:
         "Kafka has no times before 1970.",
     )
     rows.refuse(  # a plan is made for topics without this limit alone: one may have been set since
-        pc.greater(pc.subtract(pa.scalar(now_ms), ms), rows.limit("behind_ms")),
+        pc.greater(pc.subtract(pa.scalar(now_ms), ms), rows.limit("past_ms")),
         "timestamp",
         lambda row: (
             f"A record's time is {times[row]}, which lies further in the past than the topic"
-            f" {rows.topic(row)} takes, {rows.limits(row).behind_ms:,} ms."
+            f" {rows.topic(row)} takes, {rows.limits(row).past_ms:,} ms."
         ),
         "Raise message.timestamp.before.max.ms of the topic.",
         "The record's time lies further in the past than the topic takes.",

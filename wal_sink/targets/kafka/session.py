@@ -147,12 +147,12 @@ class KafkaSession(TransactionalSession):
             self._abort()  # a part of the rows must not be committed
             raise
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
         """Add the ledger record to the window's transaction, and commit it.
 
         :raises RowsRefused: a topic refuses records; the others are aborted, too.
         """
-        if self._is_lost or seen != self._seen:
+        if self._is_lost or expected != self._seen:
             self._abort()
             return Outcome.CONFLICT
         if self._search.refused:
@@ -160,12 +160,12 @@ class KafkaSession(TransactionalSession):
             self._abort()
             raise RowsRefused(refused)
         if not self._open:  # no rows: a transaction of its own
-            if seen is None and not topics.is_there(self._ledger.admin, self._ledger.topic):
+            if expected is None and not topics.is_there(self._ledger.admin, self._ledger.topic):
                 topics.create_ledger(self._ledger.admin, self._ledger.topic)
-            if self._take_over() != seen:
+            if self._take_over() != expected:
                 return Outcome.CONFLICT
             self._begin()
-        elif self._ledger.read(TIMEOUT_S) != seen:
+        elif self._ledger.read(TIMEOUT_S) != expected:
             self._abort()
             return Outcome.CONFLICT
         outcome = self._commit(new)
@@ -258,11 +258,11 @@ class KafkaSession(TransactionalSession):
         :raises TargetRefused, TargetUnavailable: see `write`; or the brokers take too long.
         """
         with _explained_fencing(self._options.transaction_timeout_ms):
-            left = self._producer.flush(TIMEOUT_S)
+            pending = self._producer.flush(TIMEOUT_S)
         self._raise_failed()
-        if left:
+        if pending:
             raise TargetUnavailable(
-                f"The brokers have not acknowledged {left} records within {TIMEOUT_S:.0f} s.",
+                f"The brokers have not acknowledged {pending} records within {TIMEOUT_S:.0f} s.",
                 "Check the brokers. All records are written again.",
             )
 
@@ -368,7 +368,7 @@ def transactional(
     :raises OptionError: brokers do not allow a transaction to last as long.
     :raises KafkaException: no answer, or another refusal.
     """
-    largest = [each.largest for each in limits.values()]
+    largest = [limit.largest for limit in limits.values()]
     producer = Producer(
         {
             **options.client,

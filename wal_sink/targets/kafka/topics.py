@@ -42,7 +42,7 @@ def admin_of(options: KafkaOptions) -> Any:
 
 
 def is_there(admin: Any, topic: str) -> bool:
-    """Whether the broker that is asked knows the topic."""
+    """Return True if the broker that is asked knows the topic."""
     return topic in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
@@ -53,15 +53,15 @@ def limits(admin: Any, names: Sequence[str], ledger_topic: str) -> dict[str, Lim
     :raises SchemaMismatch: one of them does not serve any more.
     :raises KafkaException: no answer.
     """
-    there = admin.list_topics(timeout=TIMEOUT_S).topics
-    if missing := [name for name in names if name not in there]:
+    topics = admin.list_topics(timeout=TIMEOUT_S).topics
+    if missing := [name for name in names if name not in topics]:
         raise SchemaMismatch(
-            f"There is no topic {', '.join(missing)}. {did_you_mean(missing[0], there)}".rstrip(),
+            f"There is no topic {', '.join(missing)}. {did_you_mean(missing[0], topics)}".rstrip(),
             "Create it, or correct option topic.",
         )
-    if ledger_topic in there:
-        _refuse_ledger(admin, ledger_topic, len(there[ledger_topic].partitions))
-    return {name: _limits(_settings(admin, name), len(there[name].partitions)) for name in names}
+    if ledger_topic in topics:
+        _refuse_ledger(admin, ledger_topic, len(topics[ledger_topic].partitions))
+    return {name: _limits(_settings(admin, name), len(topics[name].partitions)) for name in names}
 
 
 def _limits(settings: Mapping[str, str], partitions: int) -> Limits:
@@ -73,7 +73,7 @@ def _limits(settings: Mapping[str, str], partitions: int) -> Limits:
         partitions=partitions,
         compacted="compact" in settings["cleanup.policy"],
         own_time=settings["message.timestamp.type"] == "LogAppendTime",
-        behind_ms=int(settings.get("message.timestamp.before.max.ms", either)),
+        past_ms=int(settings.get("message.timestamp.before.max.ms", either)),
         ahead_ms=int(settings.get("message.timestamp.after.max.ms", either)),
     )
 
@@ -93,16 +93,18 @@ def create_ledger(admin: Any, topic: str, *, dry: bool = False) -> None:
     try:
         future.result()
     except KafkaException as error:
-        found = error.args[0]
-        if found.code() == KafkaError.TOPIC_ALREADY_EXISTS:
+        kafka_error = error.args[0]
+        if kafka_error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
             if dry:
                 raise
-        elif found.code() < 0 or found.retriable():  # librdkafka's own are about the connection
+        elif (
+            kafka_error.code() < 0 or kafka_error.retriable()
+        ):  # librdkafka's own are about the connection
             raise
         else:
             settings = "".join(f" --config {name}={value}" for name, value in _LEDGER.items())
             raise SchemaMismatch(
-                f"The ledger's topic {topic} is missing, and cannot be created: {found}",
+                f"The ledger's topic {topic} is missing, and cannot be created: {kafka_error}",
                 "Allow this user to CREATE it; or create one, with segments as small as the brokers allow,"
                 " and name it in kafka.ledgerTopic:"
                 f" kafka-topics.sh --create --topic {topic} --partitions 1{settings}",
@@ -161,7 +163,7 @@ def _settings(admin: Any, topic: str) -> dict[str, str]:
     return {name: str(entry.value) for name, entry in future.result().items()}
 
 
-_FOR_GOOD = {
+_PERMANENT = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -187,5 +189,9 @@ def classify(error: Exception) -> ErrorClass:
     """Return what an exception means."""
     if not isinstance(error, KafkaException):
         return "fatal"
-    found = error.args[0]
-    return "fatal" if isinstance(found, KafkaError) and found.code() in _FOR_GOOD else "retry"
+    kafka_error = error.args[0]
+    return (
+        "fatal"
+        if isinstance(kafka_error, KafkaError) and kafka_error.code() in _PERMANENT
+        else "retry"
+    )

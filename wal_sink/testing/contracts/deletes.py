@@ -150,7 +150,7 @@ class DeletesContract(SessionFixtures, ABC):
         self, target: Target, plan: Plan, word: str | None
     ) -> None:
         """Neither upserted nor dropped in silence; the remedy names the option."""
-        with pytest.raises(InvalidRow, match="is no operation") as caught:
+        with pytest.raises(InvalidRow, match="is not an operation") as caught:
             self.slice(target, plan, [("c", "a", 1, 1, "x"), (word, "a", 1, 1, "x")])
         assert "operations" in caught.value.remedy
 
