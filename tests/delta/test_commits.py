@@ -139,7 +139,7 @@ def test_an_error_that_is_no_conflict_leaves_the_files(
 
 
 @pytest.mark.parametrize("cleaned_up", [False, True])
-def test_commit_that_met_itself_and_another_is_applied_or_unknown(
+def test_commit_that_met_itself_is_applied_or_unknown(
     query: Query, monkeypatch: pytest.MonkeyPatch, *, cleaned_up: bool
 ) -> None:
     """The log of the table says that it took effect, unless its commits were cleaned up."""
@@ -181,7 +181,7 @@ def test_a_table_that_was_made_again_has_no_ledger(query: Query) -> None:
     assert query.session.read() is None
 
 
-def test_a_table_made_again_between_two_looks_has_no_ledger(query: Query) -> None:
+def test_table_made_again_between_reads_has_no_ledger(query: Query) -> None:
     query.add(batch([("a", 1)]))
     seen = row_of(query.session)
     shutil.rmtree(query.path)
@@ -235,7 +235,7 @@ def test_the_log_says_which_epoch_is_there(query: Query) -> None:
     assert said == [("wal_sink: epochs 1 to 1", True), ("wal_sink: epochs 0 to 0", True)]
 
 
-def test_what_is_not_committed_goes_with_vacuum(query: Query) -> None:
+def test_vacuum_deletes_uncommitted_files(query: Query) -> None:
     """Orphans of a process that died; neither rows that count nor the ledger."""
     query.add(batch([("a", 1)]))
     seen = row_of(query.session)
@@ -255,7 +255,7 @@ def test_what_is_not_committed_goes_with_vacuum(query: Query) -> None:
     assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
 
 
-def test_rows_of_an_older_plan_are_written_after_a_column_was_added(query: Query) -> None:
+def test_rows_of_an_older_plan_fit_an_added_column(query: Query) -> None:
     """A table that grows a column that takes nulls holds up nothing."""
     plan = query.plan()
     DeltaTable(query.path).alter.add_columns([Field("n", PrimitiveType("integer"))])

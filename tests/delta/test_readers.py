@@ -167,9 +167,7 @@ def test_a_filter_finds_its_rows(count: Count, rows: list[dict[str, Any]]) -> No
 
 @pytest.mark.parametrize("count", READERS)
 @pytest.mark.parametrize("made", [False, True], ids=["altered", "made"])
-def test_a_filter_finds_its_rows_in_files_of_a_merge(
-    tmp_path: Path, count: Count, *, made: bool
-) -> None:
+def test_filter_finds_rows_in_files_of_a_merge(tmp_path: Path, count: Count, *, made: bool) -> None:
     """delta-rs writes these, and rounds the bounds of long decimals: readers skipped files by them."""
     path = str(tmp_path / "t")
     names = ("dec", "cents", "f", "d", "b", "ts")
@@ -211,7 +209,7 @@ def test_a_filter_finds_its_rows_in_files_of_a_merge(
     assert (count(path, "b", True), count(path, "b", False)) == (1, 3)
 
 
-def test_a_file_with_a_nan_has_no_bounds_of_its_column(tmp_path: Path) -> None:
+def test_file_with_a_nan_has_no_bounds(tmp_path: Path) -> None:
     """Spark takes it for the greatest number, and would skip the file for it."""
     path = str(tmp_path / "t")
     schema = pa.schema([ROWS.field(name) for name in ("d", "f", "i8")])
@@ -222,7 +220,7 @@ def test_a_file_with_a_nan_has_no_bounds_of_its_column(tmp_path: Path) -> None:
     assert [group.column(i).is_stats_set for i in range(3)] == [False, True, True]
 
 
-def test_a_column_that_was_added_later_is_null_in_older_rows(query: Query) -> None:
+def test_column_added_later_is_null_in_older_rows(query: Query) -> None:
     """Nothing that the log says of their files has them skipped."""
     query.add(batch([("a", 1)]))
     DeltaTable(query.path).alter.add_columns([Field("b", PrimitiveType("boolean"))])

@@ -53,7 +53,7 @@ def test_a_missing_table_for_what_delta_has_no_type(tmp_path: Path, type_: pa.Da
         target(tmp_path / "t").plan(pa.schema([("d", type_)]), "key")
 
 
-def test_a_column_that_would_make_a_table_unreadable_is_not_added(tmp_path: Path) -> None:
+def test_column_that_makes_a_table_unreadable_is_not_added(tmp_path: Path) -> None:
     """delta-rs adds it without the feature that the table needs then."""
     DeltaTable.create(path := tmp_path / "t", pa.schema([("k", pa.string())]))
     of = pa.map_(pa.string(), pa.list_(pa.timestamp("us")))
@@ -144,7 +144,7 @@ def test_a_table_that_asks_more_of_its_writers(
         ("does not know: icebergCompatV2, rowTracking", {}, {}, ["rowTracking", "icebergCompatV2"]),
     ],
 )
-def test_what_delta_rs_would_let_pass(
+def test_table_feature_ignored_by_delta_rs_is_refused(
     says: str, metadata: dict[str, Any], properties: dict[str, str], features: list[str]
 ) -> None:
     """It commits any file that it is given: a wrong one would be found by readers."""
@@ -196,7 +196,7 @@ def test_a_feature_is_known_if_a_commit_succeeds(tmp_path: Path, feature: str) -
         (6, []),
     ],
 )
-def test_what_delta_rs_does_not_write_is_refused_before_a_commit(
+def test_feature_unknown_to_delta_rs_is_refused_early(
     tmp_path: Path, version: int, features: list[str]
 ) -> None:
     """By the start. A commit without that look ends with delta-rs' own error, which is no conflict."""
@@ -210,7 +210,7 @@ def test_what_delta_rs_does_not_write_is_refused_before_a_commit(
         assert target(path).classify(caught.value) == "fatal"
 
 
-def test_a_feature_that_the_table_got_later_stops_the_next_window(query: Query) -> None:
+def test_feature_added_later_stops_the_next_window(query: Query) -> None:
     """Before a commit: an error of delta-rs would come at each try."""
     log = Path(query.path) / "_delta_log" / f"{DeltaTable(query.path).version() + 1:020}.json"
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["domainMetadata"]}

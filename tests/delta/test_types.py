@@ -126,7 +126,7 @@ def test_every_type_arrives(tmp_path: Path) -> None:
     assert table_of(query.path) == rows
 
 
-def test_what_delta_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_type_that_delta_lacks_is_refused(tmp_path: Path) -> None:
     """Intervals: the error for the missing table names them."""
     query = created(tmp_path, spark_schema("s string"))
     schema = spark_schema("s string, d interval")
@@ -166,7 +166,7 @@ def test_a_value_fits_or_is_refused(
             query.target.check(pa.RecordBatch.from_pylist([{"c": bad}], schema), query.plan(schema))
 
 
-def test_an_element_that_does_not_fit_refuses_its_own_row_alone(tmp_path: Path) -> None:
+def test_misfit_element_refuses_its_own_row_alone(tmp_path: Path) -> None:
     """Arrow casts the elements of a slice's neighbours, too."""
     query = created(tmp_path, spark_schema("c array<int>, s struct<x:array<int>>"))
     schema = spark_schema("c array<bigint>, s struct<x:array<bigint>>")
@@ -201,7 +201,7 @@ def test_a_type_that_could_change_values_is_refused(tmp_path: Path, ddl: str, so
     assert cast == ddl
 
 
-def test_a_null_inside_of_a_value_is_refused_where_the_table_takes_none(tmp_path: Path) -> None:
+def test_null_inside_a_required_field_is_refused(tmp_path: Path) -> None:
     """Readers rely on what the table says."""
     inner = {"type": "array", "elementType": "integer", "containsNull": False}
     fields = [
@@ -279,7 +279,7 @@ def test_a_varchar_that_grows_shorter_stops_the_flush(tmp_path: Path) -> None:
         ("varchar(3)", "char(3)", False),
     ],
 )
-def test_a_text_that_grows_longer_takes_the_rows_of_before(
+def test_lengthened_text_column_takes_older_rows(
     tmp_path: Path, before: str, now: str, *, fits: bool
 ) -> None:
     """Spark makes none shorter again: what waits in the log would be stuck for good."""
@@ -361,7 +361,7 @@ def test_several_partition_columns_and_filters(tmp_path: Path) -> None:
         assert late.num_rows == sum(other["ts"] >= row["ts"] for other in rows)
 
 
-def test_what_cannot_be_a_partition_is_refused(tmp_path: Path) -> None:
+def test_type_that_cannot_be_a_partition_is_refused(tmp_path: Path) -> None:
     """Types without one text, the empty one, which Delta keeps as a null, and one that no folder has."""
     schema = spark_schema("p double, v bigint")
     query = created(tmp_path, schema, ["p"])

@@ -90,7 +90,7 @@ def test_a_commit_that_comes_twice(query: Upserting, monkeypatch: pytest.MonkeyP
     assert pairs(query.path) == [("a", 2), ("b", 2)]
 
 
-def test_of_two_flushers_one_commits(query: Upserting) -> None:
+def test_one_of_two_flushers_commits(query: Upserting) -> None:
     """Both have seen the same row, and looked at the same version."""
     seen = row_of(query.session)
     receipts = query.stage(batch([("a", 1)]))
@@ -152,7 +152,7 @@ def test_rows_that_were_published_for_an_append_are_added(tmp_path: Path) -> Non
         before.session.write(after.plan(), Slice(0, batch([("a", 1)]), 1))
 
 
-def test_rows_that_are_added_and_rows_that_are_merged_share_no_window(tmp_path: Path) -> None:
+def test_added_and_merged_rows_share_no_window(tmp_path: Path) -> None:
     """A MERGE would not find what is added by its own commit, and the key would be there twice."""
     path = str(tmp_path / "t")
     DeltaTable.create(path, SCHEMA)
@@ -180,7 +180,7 @@ def test_an_append_only_table_takes_no_rows_by_key(tmp_path: Path) -> None:
         Upserting(path).plan()
 
 
-def test_a_row_is_not_replaced_where_not_all_of_it_can_be_written(tmp_path: Path) -> None:
+def test_row_with_unwritable_columns_is_not_replaced(tmp_path: Path) -> None:
     """Each MERGE would fail. Rows may be added beside: their other columns are null."""
     path = with_protocol(tmp_path / "t", 7, ["variantType"])
     log = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
@@ -192,7 +192,7 @@ def test_a_row_is_not_replaced_where_not_all_of_it_can_be_written(tmp_path: Path
         Upserting(path).plan()
 
 
-def test_rows_with_another_key_than_the_options_name_are_not_merged(tmp_path: Path) -> None:
+def test_rows_of_another_key_column_are_not_merged(tmp_path: Path) -> None:
     """Merged by the new key, they would replace rows of other keys that are in the table."""
     path = str(tmp_path / "t")
     DeltaTable.create(path, SCHEMA)
@@ -263,7 +263,7 @@ LIST = pa.list_(pa.field("element", pa.int32(), nullable=False))
     ],
     ids=str,
 )
-def test_a_value_with_a_part_that_takes_no_null_is_merged(
+def test_struct_with_a_required_field_is_merged(
     tmp_path: Path, type_: pa.DataType, value: Any
 ) -> None:
     """delta-rs casts no struct to one with such a part: each MERGE failed. A null value has none."""
@@ -469,7 +469,7 @@ def test_a_new_table_has_no_column_of_operations(tmp_path: Path) -> None:
         (pa.string(), "a " * 85, "is too long for the name of a partition's folder"),
     ],
 )
-def test_what_delta_rs_cannot_merge_is_refused_in_the_task(
+def test_value_that_delta_rs_cannot_merge_is_refused(
     tmp_path: Path, type_: pa.DataType, bad: object, says: str
 ) -> None:
     """As a partition of a table that is merged; the flush would stop for good."""

@@ -162,7 +162,7 @@ def test_a_row_that_is_read_survives_a_power_loss(
     assert values(options) == [1]
 
 
-def test_what_a_catalog_names_survives_a_power_loss(
+def test_files_named_by_a_catalog_survive_a_power_loss(
     tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No look comes between: the catalog is durable, such as a server's, and the table's files may not be."""
@@ -172,7 +172,7 @@ def test_what_a_catalog_names_survives_a_power_loss(
     assert values(options) == [1]
 
 
-def test_a_staged_file_that_is_gone_before_it_is_durable_is_staged_again(
+def test_staged_file_lost_before_its_sync_is_staged_again(
     tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that is gone before the commit: that is no refusal, and `await_flushed` waits."""
@@ -213,7 +213,7 @@ def test_others_delete_old_metadata_right_after_a_commit(
     assert values(options) == [1, 2, 3]
 
 
-def test_a_manifest_that_is_deleted_before_the_commit_stops_it(
+def test_manifest_deleted_before_the_commit_stops_it(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A clean-up of orphans takes what no snapshot names yet: with it, the table could not be read."""
@@ -307,7 +307,7 @@ WIDER = [
 
 @pytest.mark.parametrize(("type_", "wider", "value"), WIDER, ids=str)
 @pytest.mark.parametrize("name", ["v", "list.element", "map.value", "struct.f"])
-def test_a_column_that_was_widened_takes_the_rows_of_before(
+def test_widened_column_takes_older_rows(
     tmp_path: Path, name: str, type_: pa.DataType, wider: PrimitiveType, value: Any
 ) -> None:
     """Iceberg makes no type narrower again: what waits in the log would be stuck for good."""
@@ -333,7 +333,7 @@ def test_a_column_that_was_widened_takes_the_rows_of_before(
             running.add([{column: given}])
 
 
-def test_a_widened_column_takes_larger_values_as_the_error_says(tmp_path: Path) -> None:
+def test_widened_column_takes_larger_values_after_a_start(tmp_path: Path) -> None:
     """The next start goes by the table as it is then."""
     options, schema = catalog_options(tmp_path), pa.schema([("v", pa.int64())])
     make_table(options, pa.schema([("v", pa.int32())]))
@@ -363,7 +363,7 @@ def test_parts_of_a_column_may_have_other_ids(tmp_path: Path) -> None:
     assert read(options) == [{"point": {"x": 1}}]
 
 
-def test_the_branch_keeps_as_many_snapshots_as_it_is_told(
+def test_branch_keeps_the_configured_number_of_snapshots(
     options: dict[str, str], running: Query
 ) -> None:
     running.add([row(1)])
@@ -420,7 +420,7 @@ def test_the_catalog_judges_the_condition(options: dict[str, str], running: Quer
 ROW = LedgerRow("q", "log", 4, "digest")
 
 
-def test_what_became_of_a_commit_that_met_another() -> None:
+def test_outcome_of_a_commit_that_met_another_is_read() -> None:
     seen = Seen(1, Row(ledger=ROW))
 
     def there(snapshot: int, *before: int) -> Seen:

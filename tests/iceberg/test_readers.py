@@ -146,7 +146,7 @@ def test_nested_values(tmp_path: Path) -> None:
     assert read(options) == rows
 
 
-def test_a_null_list_of_structs_is_not_an_empty_one(tmp_path: Path) -> None:
+def test_null_list_of_structs_is_read_as_null(tmp_path: Path) -> None:
     """Nor a null map to structs: pyiceberg writes, and reads, an empty one. Parquet's own reader tells."""
     point = pa.struct([("x.y", pa.int32())])  # a name that is another one in files
     schema = pa.schema([("points", pa.list_(point)), ("by", pa.map_(pa.string(), point))])

@@ -45,7 +45,7 @@ class TestRest(IcebergContract):
         return IcebergTarget(parse(options, IcebergOptions))
 
 
-def test_of_many_that_have_seen_one_row_one_wins(options: dict[str, str]) -> None:
+def test_one_of_many_finishing_from_one_row_wins(options: dict[str, str]) -> None:
     """The server repeats a change that met another one by itself, but not without its conditions."""
     make_table(options, SCHEMA)
     with query(options, SCHEMA) as running:

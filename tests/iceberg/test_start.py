@@ -158,9 +158,7 @@ def test_new_columns_are_added_at_a_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "type_", [pa.struct([]), pa.list_(pa.struct([])), pa.null(), pa.duration("us")], ids=str
 )
-def test_a_column_for_which_there_is_no_type_makes_no_table(
-    tmp_path: Path, type_: pa.DataType
-) -> None:
+def test_column_without_an_iceberg_type_makes_no_table(tmp_path: Path, type_: pa.DataType) -> None:
     """Nor for its files: Parquet has no struct without fields."""
     options = catalog_options(tmp_path) | {"createTable": "true"}
     with pytest.raises(SchemaMismatch, match="Iceberg has no type for column v"):
@@ -237,7 +235,7 @@ def test_a_column_by_which_pyiceberg_does_not_partition_twice(tmp_path: Path) ->
         ("truncate(50, k)", pa.string(), "x" * 300, "é" * 43),
     ],
 )
-def test_a_value_too_long_for_a_folder_is_no_row(
+def test_partition_value_too_long_for_a_folder_is_refused(
     tmp_path: Path, by: str, type_: pa.DataType, short: object, long: object
 ) -> None:
     options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": by}
@@ -300,7 +298,7 @@ def test_a_catalog_that_keeps_silent_is_given_up(
         (pa.int64(), -(2**63) + 8),
     ],
 )
-def test_a_number_whose_truncated_partition_is_in_no_type_is_no_row(
+def test_number_with_an_unrepresentable_truncation_is_refused(
     tmp_path: Path, type_: pa.DataType, least: Decimal | int
 ) -> None:
     """Of decimals pyiceberg could not commit the file; readers' filters would pass over such an integer."""
@@ -340,7 +338,7 @@ def test_a_partition_that_cannot_be_written_is_refused(
         target(options).plan(schema.remove(0), "key")
 
 
-def test_an_order_by_what_arrow_does_not_sort_is_refused(tmp_path: Path) -> None:
+def test_sort_order_unknown_to_arrow_is_refused(tmp_path: Path) -> None:
     options, schema = catalog_options(tmp_path), pa.schema([("v", pa.uuid()), ("w", pa.int64())])
     with make_table(options, schema).update_sort_order() as order:
         order.asc("v", IdentityTransform())

@@ -29,7 +29,7 @@ from wal_sink.testing.micro_batches import flush, until_idle
 ROWS = [(f"k{n}", n) for n in range(100)]
 
 
-def test_a_transaction_left_open_on_the_ledger_is_ended_by_the_next_flusher(
+def test_open_ledger_transaction_is_ended_by_the_next_flusher(
     make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flusher that died between its ledger record and the commit holds up all readers of the ledger."""
@@ -125,7 +125,7 @@ def test_the_ledger_stays_short() -> None:
             assert session.read() == row
 
 
-def test_of_two_flushers_each_fences_the_other(
+def test_each_of_two_flushers_fences_the_other(
     make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one, which has written all and not finished, is refused; the second one delivers."""
@@ -147,7 +147,7 @@ def test_of_two_flushers_each_fences_the_other(
     raw.complete(world, 1, "")
 
 
-def test_a_transaction_that_takes_too_long_says_what_to_raise(
+def test_transaction_that_times_out_names_the_setting(
     make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The brokers have ended it; its records do not count, and the operator reads which option it is."""
@@ -173,7 +173,7 @@ def test_a_transaction_that_takes_too_long_says_what_to_raise(
     raw.complete(world, 1, "")
 
 
-def test_a_ledger_topic_that_was_made_anew_is_read_anew(
+def test_ledger_topic_made_again_is_read_again(
     make_world: Callable[[], TopicWorld], kafka: Broker
 ) -> None:
     """A session that has read the old one must not go on from what it said: the log is ahead."""
@@ -199,7 +199,7 @@ def test_a_ledger_topic_that_was_made_anew_is_read_anew(
             raise AssertionError("the topic does not answer")
 
 
-def test_a_broker_that_is_killed_in_mid_transaction_loses_nothing() -> None:
+def test_broker_killed_in_mid_transaction_loses_nothing() -> None:
     """The flush says that it does not answer, and goes on when it is back."""
     with Broker() as broker:
         world = TopicWorld(broker)

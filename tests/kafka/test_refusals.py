@@ -26,7 +26,7 @@ LONG = "x" * 5_000
 ROWS = [("a", 1), (LONG, 2), ("c", 3)]
 
 
-def test_a_record_goes_into_quarantine_after_the_topic_was_altered(
+def test_record_refused_by_an_altered_topic_is_quarantined(
     make_world: Callable[[], TopicWorld], kafka: Broker
 ) -> None:
     """Though the session was there before the topic was altered; it is not sent once the topic takes it."""
@@ -66,7 +66,7 @@ SCHEMA = pa.schema(
         ("max.message.bytes", "2000", {"value": LONG}),
     ],
 )
-def test_what_the_check_takes_is_what_the_brokers_take(
+def test_check_and_brokers_refuse_the_same_records(
     kafka: Broker, monkeypatch: pytest.MonkeyPatch, setting: str, value: str, bad: dict[str, object]
 ) -> None:
     """A record that this session calls refused is one that the brokers refuse."""

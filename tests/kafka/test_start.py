@@ -87,7 +87,7 @@ def test_a_topic_that_is_missing_is_named(kafka: Broker) -> None:
         (1, {"cleanup.policy": "compact"}, "segments of 1,073,741,824 bytes"),
     ],
 )
-def test_a_ledger_that_loses_records_or_is_long_to_read_is_refused(
+def test_ledger_topic_without_compaction_is_refused(
     kafka: Broker, topic: str, partitions: int, settings: dict[str, str], why: str
 ) -> None:
     """At the start, and by each session: a topic may be altered."""
@@ -102,16 +102,14 @@ def test_a_ledger_that_loses_records_or_is_long_to_read_is_refused(
         create(session, "query")
 
 
-def test_a_transaction_that_brokers_do_not_allow_is_refused_at_the_start(
-    kafka: Broker, topic: str
-) -> None:
+def test_transaction_timeout_above_the_brokers_limit_is_refused(kafka: Broker, topic: str) -> None:
     made = target(kafka.address, topic, **{"kafka.transaction.timeout.ms": "3600000"})
     with pytest.raises(OptionError, match=r"kafka\.transaction\.timeout\.ms is 3600000"):
         made.plan(RECORD, "key")
 
 
 @pytest.mark.parametrize("largest", [500, 2_147_483_647])
-def test_a_limit_that_the_client_does_not_know_is_kept(kafka: Broker, largest: int) -> None:
+def test_record_limit_unknown_to_the_client_is_kept(kafka: Broker, largest: int) -> None:
     """It takes 1,000 to 1,000,000,000 bytes; of a topic that takes more, or less, records are written."""
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic, settings={"max.message.bytes": str(largest)})
@@ -133,7 +131,7 @@ def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("given", "topic"), [("orders, ", "orders"), (" a,b ,, a", "a,b"), ("orders", "orders")]
 )
-def test_what_the_start_checks_is_where_records_go(given: str, topic: str) -> None:
+def test_start_checks_the_brokers_that_get_records(given: str, topic: str) -> None:
     """Spaces and empty names do not count: neither for the check, nor for the records, nor for the plan."""
     found = target("localhost:1", given)
     assert (found.options.topic, found.writes_to) == (topic, topic)
@@ -154,14 +152,12 @@ def test_the_ledger_is_in_no_topic_of_the_records() -> None:
         target("localhost:9092", "a, b", **{"kafka.ledgerTopic": "b"})
 
 
-def test_a_word_that_is_none_of_an_option_is_refused() -> None:
+def test_unknown_word_of_an_option_is_refused() -> None:
     with pytest.raises(OptionError, match=r"kafka\.compression\.type"):
         target("127.0.0.1:1", "t", **{"kafka.compression.type": "zip"})
 
 
-def test_rows_that_the_topic_would_refuse_are_refused_in_the_task(
-    kafka: Broker, topic: str
-) -> None:
+def test_rows_too_large_for_the_topic_are_refused(kafka: Broker, topic: str) -> None:
     """Before anything of their epoch is published."""
     columns = {"value": pa.string(), "headers": HEADERS, "partition": pa.int32()}
     schema = pa.schema(list(columns.items()))

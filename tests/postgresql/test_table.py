@@ -501,7 +501,7 @@ class AlteredTarget(PostgresqlTarget):
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_table_altered_after_the_comparison_takes_rows_as_it_is(
+def test_table_altered_after_the_comparison_takes_rows(
     postgresql: Server, schema: str, mode: str
 ) -> None:
     """Until the first row nothing holds the table: it is compared once more when that holds it.
