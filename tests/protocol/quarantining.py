@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from tests.kills.every_fault import EPOCHS, partitions
 from tests.protocol import raw
 from tests.protocol.adding import AddingTarget
 from tests.protocol.engine import Rows, World, in_memory
-from tests.protocol.every_fault import EPOCHS, partitions
 from wal_sink.targets.base import Target
 from wal_sink.wal.refused import listed as listed_files
 from wal_sink.wal.refused import read_refused

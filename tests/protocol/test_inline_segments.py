@@ -1,6 +1,6 @@
 """Small segments that a manifest holds: what a flusher, an operator and a crash make of them.
 
-The other tests of crashes have epochs with a segment of either kind: `tests.protocol.test_crash_everywhere`.
+The other tests of crashes have epochs with a segment of either kind: `tests.kills.test_crash_everywhere`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from state_backends import open_backend
+from tests.kills.every_fault import When, every_fault, new_world, upon_rows
 from tests.protocol.damaged import BROKEN, change_manifest, fill, give_up, manifest_path
 from tests.protocol.engine import World, in_memory
-from tests.protocol.every_fault import When, every_fault, new_world, upon_rows
 from tests.protocol.operators import TargetBackup, stops
 from tests.protocol.raw import parsed
 from wal_sink import errors

@@ -9,10 +9,10 @@ from typing import get_args
 import pyarrow as pa
 import pytest
 
+from tests.kills.every_fault import When, every_fault, hit_by
 from tests.protocol import raw
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, flush, in_memory, until_idle
-from tests.protocol.every_fault import When, every_fault, hit_by
 from tests.protocol.operations import At
 from tests.protocol.operators import TargetBackup
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable

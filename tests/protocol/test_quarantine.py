@@ -7,11 +7,11 @@ from typing import get_args
 import pyarrow as pa
 import pytest
 
+from tests.kills.every_fault import EPOCHS, When, every_fault, partitions
 from tests.protocol import raw
 from tests.protocol.adding import AddingTarget, AddingWorld, StagingTarget
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, flush
-from tests.protocol.every_fault import EPOCHS, When, every_fault, partitions
 from tests.protocol.operations import At
 from tests.protocol.operators import TargetBackup, edit, stops
 from tests.protocol.quarantining import (

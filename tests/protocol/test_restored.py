@@ -7,11 +7,11 @@ import uuid
 import pytest
 
 from state_backends import open_backend
+from tests.kills.every_fault import EPOCHS, every_fault, fault, new_world, partitions
 from tests.protocol import raw
 from tests.protocol.cases import covered
 from tests.protocol.damaged import change
 from tests.protocol.engine import World, flush, in_memory
-from tests.protocol.every_fault import EPOCHS, every_fault, fault, new_world, partitions
 from tests.protocol.operators import Backup, TargetBackup, edit, files, restore, stops
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint

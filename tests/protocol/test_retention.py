@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kills.interleave import Process, Turns
 from tests.protocol.engine import World, in_memory
-from tests.protocol.interleave import Process, Turns
 from tests.protocol.operators import TargetBackup
 from wal_sink.configuration import configure
 from wal_sink.errors import LedgerBehindLog

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
+from tests.kills.interleave import Process, Turns
 from tests.protocol import raw
 from tests.protocol.damaged import EPOCHS, delete_manifest, fill, give_up
 from tests.protocol.engine import Run, World, flush, in_memory, until_idle
-from tests.protocol.interleave import Process, Turns
 from tests.protocol.operations import At
 from tests.protocol.operators import edit, stops
 from wal_sink import errors

@@ -8,10 +8,10 @@ from typing import get_args
 import pyarrow as pa
 import pytest
 
+from tests.kills.every_fault import When, every_fault, partitions
 from tests.protocol import raw
 from tests.protocol.cases import covered
 from tests.protocol.engine import World, flush, in_memory
-from tests.protocol.every_fault import When, every_fault, partitions
 from tests.protocol.publishing import Driver
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from wal_sink.checkpoint.checkpoint import Checkpoint

@@ -10,11 +10,11 @@ from typing import get_args
 
 import pytest
 
+from tests.kills.every_fault import When, every_fault
 from tests.protocol import raw
 from tests.protocol.adding import AddingTarget, AddingWorld, Pair, StagingSession, StagingTarget
 from tests.protocol.cases import covered
 from tests.protocol.engine import flush, until_idle
-from tests.protocol.every_fault import When, every_fault
 from tests.protocol.operations import At
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.tasks import FlushTask, gravest

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.protocol.pairs_of_stops import History, pairs_of_stops, sees_nothing_of
+from tests.kills.pairs_of_stops import History, pairs_of_stops, sees_nothing_of
 
 Answer = object
 

@@ -17,18 +17,18 @@ from itertools import count, product
 
 import pytest
 
-from tests.protocol import raw
-from tests.protocol.cases import covered
-from tests.protocol.engine import Rows, World, flush
-from tests.protocol.every_fault import new_world
-from tests.protocol.interleave import (
+from tests.kills.every_fault import new_world
+from tests.kills.interleave import (
     Process,
     Turns,
     decisive_operations,
     open_operations,
     take_turns,
 )
-from tests.protocol.pairs_of_stops import History, pairs_of_stops
+from tests.kills.pairs_of_stops import History, pairs_of_stops
+from tests.protocol import raw
+from tests.protocol.cases import covered
+from tests.protocol.engine import Rows, World, flush
 from wal_sink.errors import Fenced
 from wal_sink.testing.faults import Faults, changes
 

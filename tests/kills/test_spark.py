@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.victims import (
+from tests.kills.victims import (
     At,
     ByBothApis,
     Control,

@@ -12,16 +12,16 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.kills.every_fault import new_world
+from tests.kills.interleave import two_flushers
+from tests.kills.pairs_of_stops import History, pairs_of_stops
+from tests.kills.test_two_drivers import rows
 from tests.protocol import raw
 from tests.protocol.adding import AddingWorld, StagingTarget
 from tests.protocol.cases import covered
 from tests.protocol.engine import World, flush
-from tests.protocol.every_fault import new_world
-from tests.protocol.interleave import two_flushers
-from tests.protocol.pairs_of_stops import History, pairs_of_stops
 from tests.protocol.quarantining import RefusingWorld, refused_later
 from tests.protocol.test_lists import ListWorld
-from tests.protocol.test_two_drivers import rows
 from wal_sink.testing.faults import Faults
 
 EPOCHS = 3

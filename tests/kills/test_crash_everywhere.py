@@ -6,15 +6,15 @@ from typing import get_args
 
 import pytest
 
-from tests.protocol.cases import covered
-from tests.protocol.engine import flush
-from tests.protocol.every_fault import (
+from tests.kills.every_fault import (
     TARGET,
     When,
     every_fault,
     hit_by,
     new_world,
 )
+from tests.protocol.cases import covered
+from tests.protocol.engine import flush
 
 __all__ = ["flush"]  # scripts that try to break the protocol have it from here
 
