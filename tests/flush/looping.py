@@ -1,0 +1,144 @@
+"""A flush loop over a world, as `register` makes it, with outages that tests begin and end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.protocol.engine import World, in_memory
+from tests.support.waiting import until
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.report import Reporter
+from wal_sink.model import paths
+from wal_sink.progress.report import ErrorReport, FlusherReport, read_report
+from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.wal.states import newest
+from wal_sink.wal.store import LogStore
+
+SECONDS = 10.0
+"""Longer than anything takes here; a test that waits so long fails."""
+
+NEVER = 3_600.0
+LIST = f"list {paths.STATE.folder}"
+
+
+class Outage(Faults):
+    """Every operation whose name contains `matching` fails before it takes effect, until it is over.
+
+    While it `halts`, such an operation waits for the end instead.
+    """
+
+    def __init__(self, matching: str, error: Callable[[], BaseException] = ConnectionError) -> None:
+        super().__init__()
+        self._where = matching
+        self._what = error
+        self.failures = 0
+        self.halts, self.over = threading.Event(), threading.Event()
+
+    @contextmanager
+    def around(self, name: str) -> Iterator[None]:
+        """Surround one operation."""
+        self.operations.append(name)
+        if self._where in name and not self.over.is_set():
+            self.failures += 1
+            if not self.halts.is_set():
+                raise self._what()
+            assert self.over.wait(2 * SECONDS)
+        yield
+
+
+class Flushing:
+    """A loop over a world, as `register` makes it."""
+
+    def __init__(self, world: World, faults: Faults, target: str = "") -> None:
+        self.world = world
+        self.faults = faults
+        (name,) = world.targets
+        self.name = target or name
+        pipeline = Pipeline(
+            world.query_id,
+            LogStore(FaultyBackend(world.log_backend, faults)),
+            Checkpoint(world.checkpoint),
+            FaultyTarget(world.target, faults),
+            target_name=self.name,
+            several=False,
+            retention=world.retention,
+        )
+        reporter = Reporter(world.store, self.name)
+        self.loop = FlushLoop(Flusher(pipeline, reporter, clock_us=world.clock))
+
+    def start(self) -> Flushing:
+        self.loop.start()
+        return self
+
+    def is_flushed(self, epoch: int) -> bool:
+        state = newest(self.world.store)
+        target = state.target(self.name) if state is not None else None
+        return target is not None and target.mark.epoch >= epoch
+
+    def error(self) -> ErrorReport | None:
+        report = self.report()
+        return report.error if report else None
+
+    def report(self) -> FlusherReport | None:
+        return read_report(self.world.store, self.name)
+
+    def waits(self) -> bool:
+        """Return True if it has done all that there is."""
+        report = self.report()
+        return report is not None and report.doing.startswith(("no run", "nothing", "everything"))
+
+    def ended(self) -> bool:
+        self.loop.join(SECONDS)
+        return not self.loop.is_alive()
+
+
+@pytest.fixture
+def world() -> World:
+    """A new query."""
+    return World(*in_memory())
+
+
+@pytest.fixture
+def flushing(world: World, flushing_in: Callable[..., Flushing]) -> Callable[..., Flushing]:
+    """Make loops over `world`."""
+    return lambda faults=None, target="": flushing_in(world, faults, target)
+
+
+@pytest.fixture
+def flushing_in() -> Iterator[Callable[..., Flushing]]:
+    """Make loops over any world; they are stopped after the test, and no thread is left."""
+    made: list[Flushing] = []
+
+    def make(world: World, faults: Faults | None = None, target: str = "") -> Flushing:
+        made.append(Flushing(world, faults or Faults(), target))
+        return made[-1]
+
+    yield make
+    for each in made:
+        if each.loop.ident is not None:
+            each.loop.stop()
+            assert each.ended()
+    # A sync that was begun early for the next epoch is not waited for: it ends by itself.
+    until(lambda: not any(t.name.startswith("wal_sink-") for t in threading.enumerate()))
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing happens by time alone, unless a test says so."""
+    monkeypatch.setattr("wal_sink.flush.loop.POLL_S", NEVER)
+    times(monkeypatch, first=0.002, most=0.01)
+
+
+def times(monkeypatch: pytest.MonkeyPatch, first: float, most: float) -> None:
+    """Set how long the loop waits between tries; it waits a random part of it."""
+    monkeypatch.setattr("wal_sink.flush.loop._RETRY_FIRST_S", first)
+    monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", most)
+
+
+Flushings = Callable[..., Flushing]

@@ -1,0 +1,318 @@
+"""The thread that keeps a flusher going, while log or target fail: tries, errors, and what is reported."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import tenacity
+
+from tests.flush.looping import LIST, NEVER, SECONDS, Flushing, Flushings, Outage, times
+from tests.protocol.engine import World
+from tests.support.waiting import until
+from wal_sink import errors
+from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.report import FailureLog
+from wal_sink.progress.wait import wait_until_flushed
+from wal_sink.spark.query import QueryFlush
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+
+# --- when it fails --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["connect", "read ledger", "create ledger", "write"])
+@pytest.mark.parametrize("failures", [1, 4])
+def test_loop_after_a_failure_skips_no_epoch(
+    world: World, flushing: Flushings, operation: str, failures: int
+) -> None:
+    """Flink's hole: what failed is done before anything later, however often it fails (rule `stop`)."""
+    world.run().batches(*([("k", epoch), (f"k{epoch}", epoch)] for epoch in range(3)))
+    outage = Outage(operation)
+    it = flushing(outage).start()
+    until(lambda: outage.failures >= failures)
+    assert world.table() == {}
+    assert not it.is_flushed(0)
+    outage.over.set()
+    until(lambda: it.is_flushed(2))
+    assert world.table() == world.expected()
+    done = [name for name in outage.operations if name.startswith("write")]
+    assert [int(name.split()[1]) for name in done] == sorted(int(n.split()[1]) for n in done)
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "kind", "transient"),
+    [
+        ("write 0", lambda: ConnectionError("no route"), "TargetUnavailable", True),
+        ("write 0", lambda: RuntimeError("no such table"), "TargetRefused", False),
+        ("write 0", lambda: errors.SchemaMismatch("a bug", "Change it."), "SchemaMismatch", False),
+        # of no known kind: it is reported as one, and tried again like the others
+        (LIST, lambda: ZeroDivisionError("a bug"), "ZeroDivisionError", False),
+    ],
+)
+def test_error_of_a_failing_loop_is_in_its_report(
+    world: World,
+    flushing: Flushings,
+    operation: str,
+    error: Callable[[], Exception],
+    kind: str,
+    *,
+    transient: bool,
+) -> None:
+    """It is in the report, with the epoch it is about, and gone when the pass has succeeded."""
+    world.run().batch([("a", 1)])
+    outage = Outage(operation, error)
+    it = flushing(outage).start()
+    until(lambda: outage.failures >= 2)
+    until(lambda: it.error() is not None)
+    found = it.error()
+    assert found is not None
+    assert (found.kind, found.transient) == (kind, transient)
+    assert str(error()).splitlines()[0] in found.what
+    if operation != LIST:
+        assert found.epoch == 0
+        assert found.remedy
+    if not transient:
+        with pytest.raises(getattr(errors, kind, errors.WalSinkError)):
+            wait_until_flushed(Checkpoint(world.checkpoint), world.store, SECONDS)
+    outage.over.set()
+    until(lambda: it.is_flushed(0))
+    until(lambda: it.error() is None)
+
+
+@pytest.mark.parametrize("error", [lambda: ConnectionError("x"), lambda: RuntimeError("x")])
+def test_after_a_failure_it_connects_again(
+    world: World, flushing: Flushings, error: Callable[[], Exception]
+) -> None:
+    """The table may have been mended since, the nodes moved, the password changed."""
+    world.run().batch([("a", 1)])
+    outage = Outage("finish", error)
+    it = flushing(outage).start()
+    until(lambda: outage.failures >= 3)
+    outage.over.set()
+    until(lambda: it.is_flushed(0))
+    assert outage.operations.count("connect") >= 3
+
+
+def test_loop_that_rests_after_failures_can_be_hurried(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller waits: it tries now, not when the pause after many failures is over."""
+    times(monkeypatch, first=NEVER, most=NEVER)
+    world.run().batch([("a", 1)])
+    outage = Outage("write")
+    it = flushing(outage).start()
+    until(lambda: it.error() is not None)
+    outage.over.set()
+    until(lambda: hurried(it))
+    assert world.table() == {"a": 1}
+
+
+def hurried(it: Flushing) -> bool:
+    it.loop.hurry()
+    time.sleep(0.05)
+    return it.is_flushed(0)
+
+
+def test_error_stays_until_the_failed_step_succeeds(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that hurries the flush clears no error: where the time is over first, `status` has it."""
+    times(monkeypatch, first=NEVER, most=NEVER)
+    world.run().batch([("a", 1)])
+    outage = Outage("write")
+    it = flushing(outage).start()
+    until(lambda: it.error() is not None)
+    outage.halts.set()
+    it.loop.hurry()
+    until(lambda: outage.failures >= 2)
+    with pytest.raises(errors.FlushTimeout, match="last error: "):
+        wait_until_flushed(
+            Checkpoint(world.checkpoint), world.store, 0.1, has_tried=lambda _: it.loop.has_tried()
+        )
+    assert it.error() is not None
+    outage.over.set()
+    until(lambda: it.is_flushed(0))
+    until(lambda: it.error() is None)
+
+
+def test_a_step_that_is_interrupted_ends_no_error(
+    world: World,
+    flushing: Flushings,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The block of a job ends just after the first failure, and stops the next try in its middle."""
+    times(monkeypatch, first=NEVER, most=NEVER)
+    world.run().batch([("a", 1)], [("b", 2)])
+    outage = Outage("write")
+    it = flushing(outage).start()
+    until(lambda: it.error() is not None)
+    outage.halts.set()
+    it.loop.hurry()
+    until(lambda: outage.failures >= 2)
+    it.loop.stop()
+    outage.over.set()
+    assert it.ended()
+    assert it.error() is not None
+    assert "works again" not in caplog.text
+    assert not it.is_flushed(0)
+
+
+def test_caller_gets_the_error_of_an_idle_loop(world: World, flushing: Flushings) -> None:
+    """Without waiting for it, all would be flushed, and the error comes a moment later."""
+    world.run().flushed_batches([("a", 1)])
+    outage = Outage("read ledger", lambda: errors.TargetRefused("no such table", "Restore it."))
+    it = flushing(outage).start()
+    it.loop.hurry()
+    with pytest.raises(errors.TargetRefused, match="no such table"):
+        wait_until_flushed(
+            Checkpoint(world.checkpoint),
+            world.store,
+            SECONDS,
+            has_tried=lambda _: it.loop.has_tried(),
+        )
+    outage.over.set()
+    it.loop.hurry()
+    checkpoint = Checkpoint(world.checkpoint)
+    tried = wait_until_flushed(
+        checkpoint, world.store, SECONDS, has_tried=lambda _: it.loop.has_tried()
+    )
+    assert tried.epoch == 0
+
+
+def test_waiter_for_one_target_ignores_another_target(world: World, flushing: Flushings) -> None:
+    """That may take long, as where the other one does not answer."""
+    world.run().flushed_batches([("a", 1)])
+    stalls = Outage("list ")
+    stalls.halts.set()
+    loops = [flushing().start().loop, flushing(stalls, "other").start().loop]
+    until(lambda: stalls.failures > 0)
+    checkpoint, store = Checkpoint(world.checkpoint), world.store
+    names = [loop.target_name for loop in loops]
+    flush = QueryFlush(world.query_id, "run", checkpoint, store, names, loops)
+    flush.for_each_loop(FlushLoop.hurry)
+    waited = wait_until_flushed(checkpoint, store, SECONDS, has_tried=flush.has_tried)
+    assert waited.seconds < SECONDS / 2
+    assert not flush.has_tried("other")
+    stalls.over.set()
+
+
+def test_loop_that_ends_by_a_bug_logs_it(
+    world: World,
+    flushing: Flushings,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Outside of a step nothing is tried again; nobody else tells what ended the thread of a query."""
+    world.run()
+    it = flushing()
+
+    def rest() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(it.loop, "_wait", rest)
+    it.start()
+    assert it.ended()
+    (record,) = [each for each in caplog.records if "Report this as a bug" in each.message]
+    assert record.exc_info
+
+
+# --- long outages ---------------------------------------------------------------------------------
+
+
+def test_pauses_are_random_and_bounded(
+    flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queries that fail together do not come back in step, and none waits longer than ten seconds."""
+    monkeypatch.undo()
+    tries = flushing().loop._tries
+    state = tenacity.RetryCallState(tries, None, (), {})
+
+    def waits(attempt: int) -> list[float]:
+        state.attempt_number = attempt
+        return [tries.wait(state) for _ in range(50)]
+
+    assert 0 <= min(waits(1)) < max(waits(1)) <= 0.5
+    late = waits(10_000)
+    assert max(late) <= 10
+    assert len(set(late)) == 50
+
+
+def test_each_step_counts_its_own_tries(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under an overloaded target every window may fail once: a drain would end with the longest pauses."""
+    monkeypatch.setattr("wal_sink.flush.flusher.WINDOW_EPOCHS", 1)
+    world.run().batches(*([("k", epoch)] for epoch in range(6)))
+
+    class Shaky(Outage):
+        @contextmanager
+        def around(self, name: str) -> Iterator[None]:
+            self.operations.append(name)
+            if name.startswith("write") and self.operations.count(name) == 1:
+                self.failures += 1
+                raise ConnectionError
+            yield
+
+    it = flushing(Shaky("write"))
+    counts: list[int] = []
+    failed = it.loop._reporter.failed
+
+    def note(error: BaseException, **about: Any) -> None:
+        counts.append(about["tried"])
+        failed(error, **about)
+
+    monkeypatch.setattr(it.loop._reporter, "failed", note)
+    it.start()
+    until(lambda: it.is_flushed(5))
+    assert counts == [1] * 6
+
+
+def test_waiting_loop_reports_its_next_try(
+    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looks meanwhile reads what it waits for, how often it has tried, and when the next try is."""
+    times(monkeypatch, first=NEVER, most=NEVER)
+    world.run().batch([("a", 1)])
+    it = flushing(Outage("write 0")).start()
+    until(lambda: it.error() is not None)
+    report = it.report()
+    assert report is not None
+    assert re.fullmatch(r"trying again at epoch 0: 1 try, the next in \d+ s", report.doing)
+
+
+class Ticks:
+    """A clock that is set."""
+
+    s = 0.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+def test_a_long_outage_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Each kind of error at once, then one line a minute, and one when it is over."""
+    clock = Ticks()
+    failures = FailureLog(clock)
+    away, refused = errors.TargetUnavailable("no route"), errors.TargetRefused("no table")
+    for tried in range(1, 1_001):
+        failures.met(away, tried=tried)
+        clock.s += 1
+    assert len(caplog.records) == 17
+    assert "960 tries" not in caplog.text
+    assert "961 tries in 960 s" in caplog.text
+    failures.met(refused, tried=1_001)
+    failures.met(ZeroDivisionError("a bug"), tried=1_002)
+    assert [bool(record.exc_info) for record in caplog.records[17:]] == [False, True]
+    failures.over()
+    failures.over()
+    assert [record.getMessage() for record in caplog.records[19:]] == [
+        "the flush works again, after 1000 s of failures"
+    ]
