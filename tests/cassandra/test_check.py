@@ -125,7 +125,7 @@ def test_an_empty_component_of_a_key() -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "x", UUID + "\n", " " + UUID, UUID[:-1] + "g", UUID * 2])
-def test_what_is_no_uuid(bad: str) -> None:
+def test_wrong_uuid_is_refused(bad: str) -> None:
     """Names the value, shortened, and the key of the row."""
     with pytest.raises(InvalidRow, match=r"Column c .*is not a uuid, in the row with id=2"):
         one("uuid", pa.array([UUID, None, bad]))
@@ -166,7 +166,7 @@ def test_texts_that_are_no_number(cql: str, bad: str) -> None:
         ("decimal", "10", "1e1"),
     ],
 )
-def test_in_a_key_a_number_is_written_in_one_way(cql: str, text: str, other: str) -> None:
+def test_number_in_a_key_has_one_text(cql: str, text: str, other: str) -> None:
     """Else two rows could become one; elsewhere it is written in any."""
     with pytest.raises(InvalidRow, match="two texts of a number would be one"):
         one(cql, pa.array([text, other]), "clustering")

@@ -72,7 +72,7 @@ def test_each_column_is_written_to_its_own() -> None:
     assert checked.fits == "bigint to b int"
 
 
-def test_the_plan_travels_and_one_without_other_names_is_written_as_before() -> None:
+def test_plan_with_column_names_is_read_back() -> None:
     logged = Plan.from_json(plan(clustering=("day",)).plain.to_json(), "plan")
     assert logged == plan(clustering=("day",)).plain
     assert CassandraPlan.of(logged) == plan(clustering=("day",))
@@ -121,7 +121,7 @@ def test_a_task_names_a_column_as_the_dataframe_does() -> None:
     assert check(rows[:0], plan()).schema.names == SCHEMA.names
 
 
-def test_a_table_that_changes_is_compared_by_its_own_names() -> None:
+def test_changed_table_is_compared_by_its_own_names() -> None:
     refuse_changed(plan(), live(*COLUMNS))
     with pytest.raises(SchemaMismatch, match=r"shop was text \(static\), is gone"):
         refuse_changed(plan(), live(*(c for c in COLUMNS if c.name != "shop")))

@@ -55,7 +55,7 @@ def refusal(schema: pa.Schema, table: TableMetadata) -> str:
     return str(refused.value)
 
 
-def test_what_fits() -> None:
+def test_fitting_columns_are_matched_in_dataframe_order() -> None:
     """In the DataFrame's order; what the DataFrame does not have is left alone."""
     columns = match_columns(FITTING, live(*COLUMNS))
     assert [(c.name, c.source, c.type, c.role) for c in columns] == [
@@ -149,7 +149,7 @@ def test_a_table_of_another_case() -> None:
     assert "There is Customers, which differs in upper and lower case only" in said
 
 
-def test_views_counters_and_lossy_keyspaces_cannot_be_written_exactly_once() -> None:
+def test_table_that_cannot_be_exactly_once_is_refused() -> None:
     """Each is refused with its reason."""
     assert "is a materialized view" in refusal(FITTING, live(*COLUMNS, table="by_day"))
     counter = live(*COLUMNS[:1], ColumnMetadata("n", "counter", "regular"))
@@ -218,7 +218,7 @@ def test_a_ledger_table() -> None:
         (*LEDGER, ColumnMetadata("part", "int", "clustering")),
     ],
 )
-def test_what_is_no_ledger(columns: tuple[ColumnMetadata, ...]) -> None:
+def test_table_of_another_shape_is_no_ledger(columns: tuple[ColumnMetadata, ...]) -> None:
     """A column less, another type, another key."""
     with pytest.raises(SchemaMismatch, match="is not a ledger of wal_sink") as refused:
         refuse_other_ledger(live(*columns))
@@ -269,7 +269,7 @@ def test_a_keyspace_that_has_lost_its_commit_log() -> None:
     ],
     ids=["event", "seconds", "column-of-seconds", "of-the-table", "none", "expiry"],
 )
-def test_what_hangs_on_the_timestamp_of_a_row_with_a_list(
+def test_options_beside_a_list_are_checked_by_their_timestamp(
     details: dict[str, Any], default_ttl: int, named: str
 ) -> None:
     """Each attempt raises it; a time of expiry stays what it is. So it is when the table is altered, too."""

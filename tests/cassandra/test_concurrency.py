@@ -136,7 +136,7 @@ def test_latency_that_blows_up_halves_too() -> None:
     assert typical(server.feed(law, 10)) == before
 
 
-def test_who_sends_little_is_allowed_no_more() -> None:
+def test_sender_of_few_requests_gets_no_larger_window() -> None:
     """Good answers to few requests say nothing about many."""
     law = Concurrency()
     for step in range(1_000):

@@ -69,7 +69,7 @@ def test_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace: s
     assert [tuple(row) for row in found] == [(1, ["x"])]
 
 
-def test_what_a_check_shows_can_be_run_by_hand(cassandra: Node, keyspace: str) -> None:
+def test_ddl_shown_by_a_check_makes_the_table(cassandra: Node, keyspace: str) -> None:
     """A start then makes nothing; without the option the error names it."""
     made = target(cassandra, keyspace)
     plain = target(cassandra, keyspace, createTable="false", keyColumns="", partitionColumns="")

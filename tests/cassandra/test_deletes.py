@@ -148,7 +148,7 @@ def test_partition_goes_with_its_static_columns(cassandra: Node, table: str) -> 
     assert cassandra.execute(f"SELECT s FROM {table}") == []
 
 
-def test_delete_is_named_by_as_much_of_its_key_as_it_has(cassandra: Node, table: str) -> None:
+def test_delete_is_named_by_its_part_of_the_key(cassandra: Node, table: str) -> None:
     """As errors name it; by the types of the statement, whose timestamp comes first."""
     target = target_of(cassandra, table)
     deletes: list[dict[str, Any]] = [

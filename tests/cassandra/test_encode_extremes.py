@@ -138,7 +138,7 @@ def hide(column: pa.Array) -> pa.Array:
         ("vector<float, 1>", pa.array([[7.0], [1.0]] * 2, pa.list_(pa.float32()))),
     ],
 )  # fmt: skip
-def test_what_lies_beneath_nulls_is_not_sent(cql: str, column: pa.Array) -> None:
+def test_bytes_under_nulls_are_not_sent(cql: str, column: pa.Array) -> None:
     """Not one byte of it."""
     hidden = hide(column)
     assert hidden.null_count == 2
@@ -158,7 +158,7 @@ def test_what_lies_beneath_nulls_is_not_sent(cql: str, column: pa.Array) -> None
         ("duration", pa.int64()),
     ],
 )
-def test_where_there_are_no_rows_there_need_not_be_buffers(cql: str, arrow: pa.DataType) -> None:
+def test_arrays_without_rows_need_no_buffers(cql: str, arrow: pa.DataType) -> None:
     """Of a column, and of the elements of empty lists."""
     data = [pa.py_buffer(b"")] if arrow == pa.string() else []
     none = pa.Array.from_buffers(arrow, 0, [None, None, *data])

@@ -127,7 +127,7 @@ def test_refused(cql: str, values: pa.Array, says: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "1", "01.2.3.4", "256.1.1.1", "::1 ", "1.2.3.4:80", ":::", "a\0b"]
 )
-def test_what_is_no_address(text: str) -> None:
+def test_wrong_address_is_refused(text: str) -> None:
     """Only what the server would read the same way passes."""
     with pytest.raises(InvalidRow, match="is not an IPv4 or IPv6 address"):
         one("inet", pa.array([text]))
@@ -136,7 +136,7 @@ def test_what_is_no_address(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "1:00:00", "12:60:00", "12:00", "12:00:00.", "12:00:00.0123456789"]
 )
-def test_what_is_no_time(text: str) -> None:
+def test_wrong_time_is_refused(text: str) -> None:
     """Two digits each, at most nine of a second."""
     with pytest.raises(InvalidRow, match="is not a time of day"):
         one("time", pa.array([text]))
@@ -160,7 +160,7 @@ def test_nulls_in_structs_pass() -> None:
     ]
 
 
-def test_what_lies_beneath_a_null_does_not_matter() -> None:
+def test_bytes_under_a_null_are_neither_refused_nor_stored() -> None:
     """Arrow may keep anything there: neither refused nor stored."""
     hidden = pa.array(["x", V1], pa.string())
     nulls = pa.array([True, False])

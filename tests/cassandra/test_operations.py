@@ -152,7 +152,7 @@ CHANGES = batch_of(
 )
 
 
-def test_what_a_delete_has_beside_its_key_is_not_kept() -> None:
+def test_values_beside_the_key_of_a_delete_are_dropped() -> None:
     """Whatever it is: no row is refused for it, and the log has nulls. A null value of a map is one."""
     stored = check(CHANGES, PLAN)
     assert stored.schema.names == SCHEMA.names
@@ -244,7 +244,7 @@ def test_a_slice_of_one_kind_is_not_divided() -> None:
     assert len(list(statements.by_id)) == 2
 
 
-def test_a_request_has_rows_of_its_partition_in_the_order_of_the_slice() -> None:
+def test_request_keeps_the_order_of_rows_in_its_slice() -> None:
     """Upserts beside deletes: what belongs together is not torn apart by what statement writes it."""
     rows = TimestampedRows(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
     replicas = Replicas(Metadata(), "ks", "dc1")

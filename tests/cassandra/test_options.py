@@ -273,7 +273,7 @@ SAID = [
 """Options of rows, and what a start says of them under which heading."""
 
 
-def test_each_option_of_rows_makes_a_plan_of_its_own_and_is_said() -> None:
+def test_option_for_rows_makes_another_plan() -> None:
     """None leaves the plan as it was without it, so that a query that goes on needs no new one."""
 
     def target(given: dict[str, str]) -> CassandraTarget:

@@ -255,7 +255,7 @@ def test_table_that_changes_while_it_is_compared(
     assert not left
 
 
-def test_table_that_a_node_lacks_for_a_moment_is_an_outage(
+def test_table_lacking_on_one_node_is_an_outage(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server refuses rows, and the comparison finds the table as it was: they are to be sent again."""

@@ -216,7 +216,7 @@ def test_answers_and_the_end_of_a_connection_at_once() -> None:
             assert ended.acknowledged + len(ended.failed) == 120
 
 
-def test_a_late_answer_holds_no_bytes_of_what_came_after_it() -> None:
+def test_late_answer_keeps_no_later_bytes() -> None:
     """Groups are looked through from the first that was sent, which may wait for seconds."""
     with nodes() as to:
         by = pipelined(to)
@@ -242,7 +242,7 @@ def of_a_slice(data: bytearray, node: Any = None) -> EncodedBatch:
 
 
 @pytest.mark.parametrize("by_futures", [False, True])
-def test_what_is_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
+def test_request_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
     """A slice has megabytes, and its last request may be late for seconds."""
     with nodes() as to:
         by, observer = sender(to, by_futures=by_futures)
@@ -256,7 +256,7 @@ def test_what_is_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_what_has_failed_is_the_same_request(version: int) -> None:
+def test_failed_request_keeps_its_rows_key_and_node(version: int) -> None:
     """It is read from the frames: rows, how many, routing key and node."""
     with nodes(1, version) as to:
         by = pipelined(to)
@@ -298,7 +298,7 @@ def test_a_node_that_is_down() -> None:
         assert [len(to.wire(number).requests) for number in (0, 2)] == [2, 2]
 
 
-def test_a_connection_without_free_streams_is_left_to_the_driver() -> None:
+def test_connection_without_free_streams_goes_to_the_driver() -> None:
     """Also one that the driver is about to replace, as too many of its streams are late."""
     with nodes() as to:
         by = pipelined(to)
@@ -311,7 +311,7 @@ def test_a_connection_without_free_streams_is_left_to_the_driver() -> None:
         assert to.in_use() == NOTHING
 
 
-def test_a_driver_that_was_not_tested_is_used_by_its_public_classes(
+def test_untested_driver_is_used_by_its_public_classes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing goes this way then, and one warning says why."""
@@ -383,7 +383,9 @@ class FailsOnce:
     [(OVERLOADED, b"", True), (UNPREPARED, struct.pack(">H", 16) + bytes(16), False)],
     ids=["overloaded", "unprepared"],
 )
-def test_what_fails_goes_by_the_drivers_own_way(code: int, more: bytes, *, retries: bool) -> None:
+def test_failed_request_is_sent_again_by_the_driver(
+    code: int, more: bytes, *, retries: bool
+) -> None:
     """After a pause where the cluster has no time; at once where a node has forgotten the statement."""
     node = FailsOnce(code, more)
     with nodes(answers=node) as to:
@@ -410,7 +412,7 @@ def test_patience_ends_when_nodes_are_overloaded() -> None:
         assert observer.in_flight == 0
 
 
-def test_a_silent_node_stops_the_feed_and_its_rows_are_not_taken_for_written() -> None:
+def test_rows_of_a_silent_node_are_not_written() -> None:
     """Requests are made as they can be sent; those without an answer are sent again."""
     with nodes() as to:
         by, _ = sender(to, timeout_s=0.2, most=8)
@@ -436,7 +438,7 @@ def test_a_silent_node_stops_the_feed_and_its_rows_are_not_taken_for_written() -
         assert in_flight == len(late) == len(taken) - 100
 
 
-def test_a_mistake_is_raised_and_what_is_in_flight_is_forgotten() -> None:
+def test_fatal_error_is_raised_and_ends_requests_in_flight() -> None:
     """By the next call, if it comes after."""
 
     def refuses(frame: Frame) -> Frame:
@@ -454,7 +456,7 @@ def test_a_mistake_is_raised_and_what_is_in_flight_is_forgotten() -> None:
         assert to.in_use() == NOTHING
 
 
-def test_rows_that_may_be_sent_once_are_not_sent_again() -> None:
+def test_rows_to_send_once_are_not_sent_again() -> None:
     """The first failure is raised at once: the request may have been carried out (rule 15)."""
     node = FailsOnce(OVERLOADED)
     with nodes(answers=node) as to:
@@ -466,7 +468,7 @@ def test_rows_that_may_be_sent_once_are_not_sent_again() -> None:
         assert observer.retries == 0
 
 
-def test_rows_that_may_be_sent_once_are_sent_again_where_no_node_has_taken_them() -> None:
+def test_untaken_rows_to_send_once_are_sent_again() -> None:
     """A node that has forgotten the statement has carried out nothing."""
     node = FailsOnce(UNPREPARED, struct.pack(">H", 16) + bytes(16))
     with nodes(answers=node) as to:
@@ -477,7 +479,7 @@ def test_rows_that_may_be_sent_once_are_sent_again_where_no_node_has_taken_them(
         assert sorted(node.taken) == values(requests)
 
 
-def test_rows_that_may_be_sent_once_and_get_no_answer_are_not_sent_again() -> None:
+def test_unanswered_rows_to_send_once_are_not_sent_again() -> None:
     """Silence says nothing of what the node has done."""
     with nodes() as to:
         by, _ = sender(to, timeout_s=0.1)
@@ -492,7 +494,7 @@ def test_rows_that_may_be_sent_once_and_get_no_answer_are_not_sent_again() -> No
 # --- groups ------------------------------------------------------------------------------------
 
 
-def test_groups_are_as_large_as_the_limit_and_a_segment_allow() -> None:
+def test_group_size_follows_the_limit_and_the_segment() -> None:
     """Small requests take an eighth of a place, large ones a whole one."""
     by_size = Concurrency(64, by_size=True)
     small = [request(size=100) for _ in range(100)]

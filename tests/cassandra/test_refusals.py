@@ -55,7 +55,7 @@ FULL_DISK = "Guardrail violated: Write request failed because disk usage exceeds
     ],
     ids=repr,
 )
-def test_failure_of_a_full_or_lagging_node_is_no_refusal(failure: Exception) -> None:
+def test_failure_of_a_full_node_is_not_a_refusal(failure: Exception) -> None:
     """A full disk, a full CDC space, an overload and a node that has just joined say nothing of a row."""
     assert not is_refused(failure)
 
@@ -248,7 +248,7 @@ def test_row_without_others_is_not_blamed() -> None:
     assert "No other row was written to compare" in refused.value.remedy
 
 
-def test_row_in_a_request_of_its_own_is_compared_with_the_last() -> None:
+def test_row_alone_in_a_request_is_compared() -> None:
     """A row that was acknowledged before is sent again."""
     good, bad = request(rows=3), request()
     node = always(*numbers(bad))
@@ -285,7 +285,7 @@ def test_row_that_is_too_old_is_not_blamed() -> None:
     assert "longest outage" in refused.value.remedy
 
 
-def test_rows_that_may_be_sent_once_are_not_sent_to_compare() -> None:
+def test_rows_to_send_once_are_not_sent_to_compare() -> None:
     """A refused row has no effect; a row that was taken has, and would be doubled."""
     good, bad = request(rows=3, statements=SENT_ONCE), request(rows=5, statements=SENT_ONCE)
     number = numbers(bad)[4]

@@ -110,7 +110,7 @@ def test_a_large_ring_is_walked_once() -> None:
     assert min(took[1:]) < took[0] / 20
 
 
-def test_it_does_not_matter_where_all_nodes_have_everything() -> None:
+def test_replica_choice_is_free_when_all_nodes_have_all() -> None:
     """As many replicas as nodes, in this datacenter."""
     known = metadata({"near": 3, "far": 9}, {"near": "3", "far": "2"})
     assert Replicas(known, "ks", "near").coordinators(KEYS) is None

@@ -53,7 +53,7 @@ def test_columns_of_any_kind_are_joined(column: pa.Array) -> None:
     assert [us for each in found for us in each.timestamps_us.tolist()] == [10, 11, 20, 21]
 
 
-def test_what_is_enough_is_due() -> None:
+def test_buffer_with_enough_rows_is_due() -> None:
     """By rows, by bytes, or by time, counted from the first that waits."""
     clock = Clock()
     waiting = SliceBuffer(clock)

@@ -223,7 +223,7 @@ def test_server_warns_of_no_batch(table: Table, keys: Any) -> None:
     ],
     ids=["many columns", "set", "map", "text", "null"],
 )
-def test_server_warns_of_no_rows_that_weigh_more_than_their_bytes(
+def test_server_gives_no_warning_of_heavy_rows(
     cassandra: Node, keyspace: str, columns: str, kind: pa.DataType, value: Any
 ) -> None:
     """It counts 20 bytes for a cell, and an element of a collection is one."""

@@ -261,7 +261,7 @@ def test_full_socket_is_no_failure(
 
 
 @pytest.mark.test_all
-def test_by_asyncio_what_a_silent_node_does_not_read_is_bounded(
+def test_asyncio_queue_of_a_silent_node_is_bounded(
     node: EmbeddedCassandra,
     target: CassandraTarget,
     plan: Plan,
@@ -334,7 +334,7 @@ def test_end_that_is_said_twice_counts_once(
     assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(50_000, 50_500))
 
 
-def test_table_is_read_from_the_node_that_was_asked_for_its_version(
+def test_table_is_read_from_the_node_of_its_version(
     node: EmbeddedCassandra,
 ) -> None:
     """The driver says which that was: with None each read would go to another node."""

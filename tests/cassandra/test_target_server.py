@@ -128,7 +128,7 @@ def test_server_that_takes_no_id(
     assert id_of(cassandra, *name) != ledger_id(name)
 
 
-def test_node_that_lacks_the_keyspace_has_no_say_about_ids(
+def test_node_without_the_keyspace_decides_no_table_id(
     cassandra: Node,
     shared: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -150,7 +150,7 @@ def test_node_that_lacks_the_keyspace_has_no_say_about_ids(
     assert "without an id" not in caplog.text
 
 
-def test_what_the_node_says_of_itself(cassandra: Node, shared: str) -> None:
+def test_server_reports_its_version_and_settings(cassandra: Node, shared: str) -> None:
     """Its setting has the name by which it is asked for."""
     with connect(options(cassandra, shared)) as connection:
         server = read_server(connection.session)

@@ -104,7 +104,7 @@ def some(case: Case, count: int) -> list[Any]:
     return [*found, *[None] * count][:count]
 
 
-def test_there_and_back(place: Place, wide: tuple[str, list[Case]]) -> None:
+def test_values_of_every_type_are_read_back(place: Place, wide: tuple[str, list[Case]]) -> None:
     """Every type, alone and as a part of every shape; three batches that are slices of one.
 
     Then again with TTLs; and the rows of the first batch expire.

@@ -223,7 +223,7 @@ def test_ttls_count_from_the_earlier_of_two_clocks() -> None:
 
 
 @pytest.mark.parametrize("nulls", ["unset", "write"])
-def test_rows_with_ttl_are_encoded_as_the_driver_binds_them(nulls: str) -> None:
+def test_rows_with_ttl_equal_what_the_driver_binds(nulls: str) -> None:
     """A row that has expired has nulls for its values, and a TTL of a second."""
     plan = plan_of(*COLUMNS, nulls=nulls, ttl=RowTtl(ttl_column="ttl"))
     schema = pa.schema([(name, kind) for name, _, _, kind in COLUMNS])
@@ -335,7 +335,7 @@ def test_event_times_become_the_timestamps_of_rows() -> None:
     assert part.rows.batch.schema.names == ["k", "n", "at", "a", "b", "s"]
 
 
-def test_an_event_time_does_not_tell_which_row_is_refused() -> None:
+def test_event_time_does_not_identify_a_refused_row() -> None:
     """The row has the time of its event in place of the timestamp that the ledger counts."""
     batch = pa.record_batch({"k": ["x"]})
     for plan, us in (

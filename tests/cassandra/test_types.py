@@ -114,7 +114,7 @@ def test_narrowing_names_types_and_cast() -> None:
     assert "where it is a bigint" in problem
 
 
-def test_a_part_names_its_cast_where_another_part_has_none() -> None:
+def test_part_with_a_cast_is_named_beside_another() -> None:
     """No cast of the whole column would do."""
     struct = pa.struct([("zip", pa.string()), ("town", pa.string())])
     types = {"place": (("zip", "int"), ("Town", "text"))}

@@ -98,7 +98,7 @@ def test_static_columns_alone_are_of_a_partition() -> None:
         ([KEY[0], ("shop", pa.string())], "", ""),
     ],
 )
-def test_what_no_update_can_write_is_refused(
+def test_row_without_values_is_refused_by_update_mode(
     fields: list[tuple[str, pa.DataType]], operation: str, words: str
 ) -> None:
     """At the start, with a remedy."""
