@@ -98,12 +98,12 @@ IMPURE = {
 
 def modules() -> dict[str, Path]:
     """Return every module that is in the wheel, by its name."""
-    found = {}
+    result = {}
     for package in TOP:
         for path in sorted((ROOT / package).rglob("*.py")):
             name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            found[name.removesuffix(".__init__")] = path
-    return found
+            result[name.removesuffix(".__init__")] = path
+    return result
 
 
 MODULES = modules()
@@ -113,27 +113,27 @@ SIZES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path
 @cache
 def imports(module: str) -> frozenset[str]:
     """Return what a module imports, also inside functions; our own modules by their full name."""
-    found: set[str] = set()
+    result: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            result.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{module} imports relative to itself"
             for alias in node.names:
                 name = f"{node.module}.{alias.name}"
-                found.add(name if name in MODULES else str(node.module))
-    return frozenset(found)
+                result.add(name if name in MODULES else str(node.module))
+    return frozenset(result)
 
 
 def everything(module: str) -> set[str]:
     """Return what a module imports, and what our own modules among that import, and so on."""
-    found: set[str] = set()
-    left = [module]
-    while left:
-        new = imports(left.pop()) - found
-        found |= new
-        left += [name for name in new if name in MODULES]
-    return found
+    result: set[str] = set()
+    remaining = [module]
+    while remaining:
+        new = imports(remaining.pop()) - result
+        result |= new
+        remaining += [name for name in new if name in MODULES]
+    return result
 
 
 def tops(names: Iterable[str]) -> set[str]:
@@ -165,13 +165,13 @@ def package(module: str) -> str:
 @cache
 def arrows() -> dict[tuple[str, str], set[str]]:
     """Return the imports that lead from one package to another, by the two packages."""
-    found: dict[tuple[str, str], set[str]] = {}
+    result: dict[tuple[str, str], set[str]] = {}
     for module in MODULES.keys() - LAZY:
         for imported in imports(module) & MODULES.keys():
             ends = package(module), package(imported)
             if ends[0] != ends[1]:
-                found.setdefault(ends, set()).add(f"{module} -> {imported}")
-    return found
+                result.setdefault(ends, set()).add(f"{module} -> {imported}")
+    return result
 
 
 def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
@@ -222,7 +222,9 @@ def test_a_package_imports_what_its_row_says(name: str) -> None:
         name not in ("state_backends", "foundation")
     )
     new = [
-        found for (mine, other), found in arrows().items() if mine == name and other not in allowed
+        result
+        for (mine, other), result in arrows().items()
+        if mine == name and other not in allowed
     ]
     assert new == []
 
@@ -296,15 +298,15 @@ def test_the_graph_is_printed() -> None:
         report.append(f"{name:20} {counted} -> {' '.join(sorted(others))}")
     small = [module for module, size in SIZES.items() if size < FEW_LINES]
     small = [module for module in small if MODULES[module].stem != "__init__"]
-    found = circle(graph)
-    ring = f"a circle: {' -> '.join(found)}" if found else "no circle"
+    result = circle(graph)
+    ring = f"a circle: {' -> '.join(result)}" if result else "no circle"
     median = statistics.median(SIZES.values())
     report += [
         f"{len(PACKAGES)} packages, {len(arrows())} arrows, {len(up)} of them back up, {ring}",
         f"{len(MODULES)} modules, median {median:.0f} lines, {len(small)} below {FEW_LINES}",
     ]
     sys.stdout.write("\n".join(["", *report, ""]))
-    assert (up, found) == ([], [])
+    assert (up, result) == ([], [])
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))

@@ -106,11 +106,11 @@ def test_sparks_own_options_are_accepted() -> None:
 @pytest.mark.parametrize("blank", [None, "", "  "])
 def test_a_required_option_is_asked_for(name: str, blank: str | None) -> None:
     """A blank one counts as missing; the message says how to give it, and what it is."""
-    given = {key: value for key, value in GIVEN.items() if key != name}
+    options = {key: value for key, value in GIVEN.items() if key != name}
     if blank is not None:
-        given[name] = blank
+        options[name] = blank
     with pytest.raises(OptionError, match=f"Option {name} is missing") as caught:
-        configure(given)
+        configure(options)
     assert f'.option("{name}", …): ' in caught.value.remedy
 
 
@@ -138,8 +138,8 @@ def test_names_are_case_insensitive() -> None:
 
 def test_strings_become_values() -> None:
     """Spark passes strings, whatever was given to `option`."""
-    given = {"name": "7", "sample.count": "9", "sample.ratio": "2", "sample.strict": "true"}
-    got = parse(given, Sample)
+    options = {"name": "7", "sample.count": "9", "sample.ratio": "2", "sample.strict": "true"}
+    got = parse(options, Sample)
     assert (got.name, got.count, got.ratio, got.strict) == ("7", 9, 2.0, True)
 
 
@@ -245,8 +245,8 @@ def test_options_of_sparks_jdbc_writer_are_known(
     assert caught.value.remedy == f"Did you mean {uri}?"
     with pytest.raises(OptionError, match="Unknown options url, user, driver, dbtable") as caught:
         refuse_unknown(dict.fromkeys(("url", "user", "driver", "dbtable"), "Geheim"), known)
-    said = f"url: {uri}; user: {uri}; driver: {driver}; dbtable: table."
-    assert caught.value.remedy == f"Write instead of {said}"
+    text = f"url: {uri}; user: {uri}; driver: {driver}; dbtable: table."
+    assert caught.value.remedy == f"Write instead of {text}"
 
 
 KAFKA = {
@@ -261,14 +261,14 @@ KAFKA = {
 @pytest.mark.parametrize("several", [False, True])
 def test_options_of_other_kafka_clients_have_a_way_out(name: str, several: bool) -> None:
     """For one target, and one of several; what it names is an option, or said to be set."""
-    given = dict(KAFKA)
+    options = dict(KAFKA)
     if several:
         own = {
             f"events.{key}": value for key, value in KAFKA.items() if key != "checkpointLocation"
         }
-        given = {"checkpointLocation": "/data/checkpoint", "targets": "events", **own}
+        options = {"checkpointLocation": "/data/checkpoint", "targets": "events", **own}
     with pytest.raises(OptionError, match=f"Option {re.escape(name)}: other"):
-        configure(given | {f"{'events.' * several}{name}": "1"})
+        configure(options | {f"{'events.' * several}{name}": "1"})
     instead = KafkaOptions.others[name]
     meant = {*re.findall(r"kafka\.[\w.]*\w", instead)}
     assert meant <= {*names(KafkaOptions)}
@@ -373,7 +373,7 @@ UNITS: list[tuple[str, str, dict[str, float]]] = [
 
 @pytest.mark.parametrize(
     ("option", "field", "written", "meant"),
-    [(option, field, *each) for option, field, cases in UNITS for each in cases.items()],
+    [(option, field, *item) for option, field, cases in UNITS for item in cases.items()],
 )
 def test_durations_and_sizes_take_a_suffix(
     option: str, field: str, written: str, meant: float
@@ -403,6 +403,6 @@ def test_wrong_duration_or_size_is_quoted(option: str, written: str, takes: str)
 def test_option_by_column_is_named_in_any_case() -> None:
     """Spark passes names in lower case, Python as they are typed; without a column it is no option."""
     for written in ("iceberg.catalog.S3.Region", "ICEBERG.CATALOG.s3.region"):
-        found = named(written, ["table", "iceberg.catalog.<column>"])
-        assert found == Named("iceberg.catalog.<column>", "s3.region")
+        names = named(written, ["table", "iceberg.catalog.<column>"])
+        assert names == Named("iceberg.catalog.<column>", "s3.region")
     assert named("iceberg.catalog.", ["iceberg.catalog.<column>"]) is None

@@ -47,8 +47,8 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def wheel(distributions: Path) -> Path:
     """The wheel."""
-    (found,) = distributions.glob("*.whl")
-    return found
+    (result,) = distributions.glob("*.whl")
+    return result
 
 
 def test_an_index_takes_wheel_and_sdist(distributions: Path) -> None:
@@ -84,8 +84,8 @@ def taken(folder: Path) -> tuple[metadata.PackageMetadata, str]:
         f"{wal_sink.__version__}.tar.gz",
     ]
     run(sys.executable, "-m", "twine", "check", "--strict", *files)
-    (found,) = metadata.Distribution.discover(name="wal_sink", path=[str(files[0])])
-    return found.metadata, str(found.metadata.json["description"])
+    (result,) = metadata.Distribution.discover(name="wal_sink", path=[str(files[0])])
+    return result.metadata, str(result.metadata.json["description"])
 
 
 def test_the_wheel_holds_two_packages_and_nothing_else(wheel: Path) -> None:
@@ -118,23 +118,23 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("pasted", "activated"),
     [(True, False)]
-    + [pytest.param(*each, marks=pytest.mark.test_all) for each in ((False, False), (True, True))],
+    + [pytest.param(*item, marks=pytest.mark.test_all) for item in ((False, False), (True, True))],
 )
 def test_the_example_runs(environment: Path, pasted: bool, activated: bool) -> None:
     """As a file or pasted into Python's prompt, in an activated environment or not: all rows are there."""
     shutil.rmtree(environment / "quickstart", ignore_errors=True)
     (environment / "quickstart.py").write_text(quick_start(), encoding="utf-8")
     python = "python" if activated else ".venv/bin/python"
-    before = ". .venv/bin/activate && " if activated else ""
+    earlier = ". .venv/bin/activate && " if activated else ""
     if pasted:
-        printed, said = prompt(f"{before}{python} -i", quick_start(), environment)
+        printed, text = prompt(f"{earlier}{python} -i", quick_start(), environment)
     else:
-        printed, said = prompt(f"{before}{python} quickstart.py", "", environment)
-    assert "Traceback" not in said, said
-    assert "SyntaxError" not in said, said
+        printed, text = prompt(f"{earlier}{python} quickstart.py", "", environment)
+    assert "Traceback" not in text, text
+    assert "SyntaxError" not in text, text
     for warning in ("Spark starts its Python workers", "FutureWarning"):
-        assert warning not in said
-    assert "starts\n  guarantee   " in said
+        assert warning not in text
+    assert "starts\n  guarantee   " in text
     assert f"{ROWS} rows\n" in printed
     assert "none: everything checkpointed is flushed" in printed
 

@@ -104,8 +104,8 @@ def main(
     a part failed.
     """
     sizes = TINY if tiny else QUICK if quick else DEFAULT
-    given = {"rounds": rounds, "side_rounds": rounds, "grouped": grouped}
-    sizes = msgspec.structs.replace(sizes, **{k: v for k, v in given.items() if v is not None})
+    options = {"rounds": rounds, "side_rounds": rounds, "grouped": grouped}
+    sizes = msgspec.structs.replace(sizes, **{k: v for k, v in options.items() if v is not None})
     if minutes is not None:
         longer = msgspec.structs.replace(sizes.long, minutes=minutes)
         sizes = msgspec.structs.replace(sizes, long=longer)
@@ -131,7 +131,7 @@ def main(
                 seconds[name] = time.monotonic() - began
         finally:
             bench.close()
-    found = msgspec.convert(
+    result = msgspec.convert(
         {
             **machine,
             "version": server.version,
@@ -144,10 +144,10 @@ def main(
         },
         report.Report,
     )
-    report.show(found, console)
+    report.show(result, console)
     if json is not None:
-        json.write_bytes(msgspec.json.format(msgspec.json.encode(found)))
-    if found.wrong:
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    if result.wrong:
         sys.exit(1)
 
 

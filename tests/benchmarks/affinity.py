@@ -11,12 +11,12 @@ from pathlib import Path
 @contextlib.contextmanager
 def pinned(pid: int, processors: set[int]) -> Iterator[None]:
     """Keep a process on some processors for as long as the block runs."""
-    before = os.sched_getaffinity(pid)
+    earlier = os.sched_getaffinity(pid)
     _pin(pid, processors)
     try:
         yield
     finally:
-        _pin(pid, before)
+        _pin(pid, earlier)
 
 
 def _pin(pid: int, processors: set[int]) -> None:

@@ -98,7 +98,7 @@ class Bench:
         def job(table: Table) -> Job:
             return Job(self.spark, source, epochs, checkpoint, table)
 
-        found = self.write(
+        written = self.write(
             contender.name,
             source,
             number,
@@ -107,7 +107,7 @@ class Bench:
             check=(lambda _: None) if isinstance(contender, Counting) else None,
         )
         shutil.rmtree(checkpoint, ignore_errors=True)
-        return found
+        return written
 
     def write(
         self,

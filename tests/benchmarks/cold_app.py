@@ -147,13 +147,13 @@ def main(config: Config) -> Taken:
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     jvm = gateway.proc.pid
-    began, before = time.monotonic(), _used(jvm)
+    began, previous = time.monotonic(), _used(jvm)
     rows = spark.readStream.schema(config.schema).option("maxFilesPerTrigger", 2)
     writer = rows.parquet(config.files).writeStream.trigger(availableNow=True)
     APIS[config.api](spark, writer.option("checkpointLocation", config.checkpoint), config)
     seconds, used = time.monotonic() - began, _used(jvm)
     spark.stop()
-    return Taken(seconds, *(after - earlier for after, earlier in zip(used, before, strict=True)))
+    return Taken(seconds, *(after - earlier for after, earlier in zip(used, previous, strict=True)))
 
 
 def _used(jvm: int) -> tuple[float, float, float]:

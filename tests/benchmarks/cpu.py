@@ -40,13 +40,13 @@ def _tree(root: int, without: int | None = None) -> dict[int, _Stat]:
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(stat.parent, []).append(pid)
-    found, left = {}, [root]
-    while left:
-        pid = left.pop()
+    result, remaining = {}, [root]
+    while remaining:
+        pid = remaining.pop()
         if pid != without and pid in stats:
-            found[pid] = stats[pid]
-            left += children.get(pid, [])
-    return found
+            result[pid] = stats[pid]
+            remaining += children.get(pid, [])
+    return result
 
 
 def _pids() -> list[int]:

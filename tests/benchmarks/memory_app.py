@@ -52,9 +52,9 @@ def main(config: Config) -> Memory:
 
 
 def _mb(name: str) -> float:
-    found = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) / 1_024
+    match = re.search(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert match is not None
+    return int(match[1]) / 1_024
 
 
 if __name__ == "__main__":

@@ -88,8 +88,8 @@ def main(probe: Probe) -> list[float]:
 
 
 def _is_there(session: Any, statement: Any, parameters: Sequence[object], wanted: int) -> bool:
-    found = session.execute(statement, parameters).one()
-    return found is not None and bool(found[0] == wanted)
+    row = session.execute(statement, parameters).one()
+    return row is not None and bool(row[0] == wanted)
 
 
 def _wait(until: Callable[[], bool], poll_s: float) -> None:
@@ -101,5 +101,5 @@ def _wait(until: Callable[[], bool], poll_s: float) -> None:
 
 
 if __name__ == "__main__":
-    found = main(msgspec.json.decode(sys.argv[1], type=Probe))
-    sys.stdout.write(msgspec.json.encode(found).decode())
+    result = main(msgspec.json.decode(sys.argv[1], type=Probe))
+    sys.stdout.write(msgspec.json.encode(result).decode())

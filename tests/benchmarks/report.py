@@ -84,7 +84,7 @@ def _runs(runs: Sequence[Run]) -> Table:
         how = sorted({run.how for run in same if run.how})
         table.add_row(
             shape,
-            "\n".join([contender, *(f"  {each}" for each in how)]),
+            "\n".join([contender, *(f"  {item}" for item in how)]),
             f"{rows:,}",
             f"{partitions:,}" if partitions else "",
             _spread([run.rows_per_s for run in same], "{:,.0f}".format),
@@ -100,13 +100,13 @@ def _figures(figures: Sequence[Figure]) -> Table:
     table.add_column("median (lowest to highest)", justify="right")
     for name in ("unit", "target", ""):
         table.add_column(name)
-    for each in figures:
+    for figure in figures:
         table.add_row(
-            each.name + (f"\n  {each.note}" if each.note else ""),
-            _spread(each.values, "{:.3g}".format) if each.values else "not measured",
-            each.unit,
-            str(each.target or ""),
-            {True: "[green]met[/green]", False: "[red]missed[/red]", None: ""}[each.met],
+            figure.name + (f"\n  {figure.note}" if figure.note else ""),
+            _spread(figure.values, "{:.3g}".format) if figure.values else "not measured",
+            figure.unit,
+            str(figure.target or ""),
+            {True: "[green]met[/green]", False: "[red]missed[/red]", None: ""}[figure.met],
         )
     return table
 

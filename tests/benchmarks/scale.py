@@ -71,10 +71,10 @@ def table() -> list[str]:
             (cores * 100_000, cores),
             (cores * 100_000, 100_000),
         ):
-            found = epoch(rows, tasks, cores, "bucket")
+            plans = epoch(rows, tasks, cores, "bucket")
             size = tasks * MANIFEST_BYTES / 1e6
             lines.append(
-                f"| {cores:,} | {rows:,} | {tasks:,} | {found.micro_batch_s:.1f} s | {found.flush_s:.1f} s"
-                f" | {size:.1f} MB | {found.saturates} |"
+                f"| {cores:,} | {rows:,} | {tasks:,} | {plans.micro_batch_s:.1f} s | {plans.flush_s:.1f} s"
+                f" | {size:.1f} MB | {plans.saturates} |"
             )
     return lines

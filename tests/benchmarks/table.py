@@ -64,10 +64,10 @@ class Table:
         keys = [(row["device"], row["id"]) for row in wanted]
         session = self.server.session()
         answers = execute_concurrent_with_args(session, session.prepare(select), keys)
-        for row, (_, found) in zip(wanted, answers, strict=True):
+        for row, (_, result) in zip(wanted, answers, strict=True):
             if "at" in row:
                 row["at"] = row["at"].replace(tzinfo=None)  # as the driver returns it: UTC
-            if [one._asdict() for one in found] != [row]:
+            if [one._asdict() for one in result] != [row]:
                 raise RowsWrong(f"{self.where} lacks {row}")
 
     def check_totals(self, wanted: Totals) -> None:
@@ -87,17 +87,17 @@ class Table:
         answers = execute_concurrent_with_args(
             session, prepared, between, concurrency=_COUNTED_AT_ONCE
         )
-        rows, ids, amounts, *filled = _added([found.one() for _, found in answers])
+        rows, ids, amounts, *filled = _added([result.one() for _, result in answers])
         if (rows, ids, amounts) != wanted or set(filled) != {wanted.rows}:
-            found = dict(zip(others, filled, strict=True))
+            result = dict(zip(others, filled, strict=True))
             raise RowsWrong(
-                f"{self.where} has {Totals(rows, ids, amounts)} and values {found}, not {wanted}"
+                f"{self.where} has {Totals(rows, ids, amounts)} and values {result}, not {wanted}"
             )
 
 
 def _ranges(number: int) -> list[tuple[int, int]]:
     """Divide the tokens."""
-    bounds = [-(2**63) + (2**64 * each) // number for each in range(number)]
+    bounds = [-(2**63) + (2**64 * item) // number for item in range(number)]
     return list(itertools.pairwise([*bounds, 2**63 - 1]))
 
 

@@ -86,14 +86,14 @@ def test_the_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.benchmarks", "--tiny", *places, *parts]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(file.read_text())
-    assert found["wrong"] == []
-    assert [each["name"] for each in found["figures"] if not each["values"]] == []
-    assert {run["contender"] for run in found["runs"]} >= {
+    result = json.loads(file.read_text())
+    assert result["wrong"] == []
+    assert [item["name"] for item in result["figures"] if not item["values"]] == []
+    assert {run["contender"] for run in result["runs"]} >= {
         "server's limit",
         "wal_sink, flush alone",
     }
-    assert [Path(each).stat().st_size > 0 for each in found["plots"]] == [True]
+    assert [Path(item).stat().st_size > 0 for item in result["plots"]] == [True]
     assert "targets met" in done.stdout
 
 
@@ -126,8 +126,8 @@ def _samples(growth: float) -> list[Sample]:
 
 def test_a_long_run_that_grows_is_noticed() -> None:
     """Ten tenths of samples: a cost that doubles misses its target, one that stays meets it."""
-    assert {each.met for each in compared(_samples(0))} == {True}
-    missed = {each.name.partition(",")[0] for each in compared(_samples(1)) if not each.met}
+    assert {item.met for item in compared(_samples(0))} == {True}
+    missed = {item.name.partition(",")[0] for item in compared(_samples(1)) if not item.met}
     assert missed == {
         "long: client CPU of an epoch",
         "long: commits/N to flushed",
@@ -158,7 +158,7 @@ def test_files_are_counted_while_their_folders_go(
 def test_the_size_from_which_on_a_job_wins() -> None:
     """It loses with the small window, wins with the large one; by sums from what it costs beyond a thread."""
     small, large = 1.0, 100.0
-    found = {
+    result = {
         "thread": [Flushed(small, 0.1, 0.05, 0.05, 0.1), Flushed(large, 10.0, 5.0, 5.0, 9.0)],
         "job of 1 task": [
             Flushed(small, 0.4, 0.05, 0.2, 0.1),
@@ -169,7 +169,7 @@ def test_the_size_from_which_on_a_job_wins() -> None:
             Flushed(large, 8.0, 0.05, 5.6, 9.0),
         ],
     }
-    *ratios, wins = job_compared(found, 2)
-    assert [round(each.values[0], 2) for each in ratios] == [4.0, 5.0, 1.04, 0.8]
+    *ratios, wins = job_compared(result, 2)
+    assert [round(ratio.values[0], 2) for ratio in ratios] == [4.0, 5.0, 1.04, 0.8]
     assert wins.values == pytest.approx([10.0])  # 0.25 s of CPU over half of 0.05 s a MiB
     assert "it wins from 100.0 MiB on; the default is 32 MiB" in wins.note

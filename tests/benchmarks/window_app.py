@@ -89,9 +89,9 @@ class Line:
     def flush(self, epoch: int, source: Source, first: int, last: int) -> Flushed:
         """Make an epoch of these rows, and flush it."""
         self._query.checkpoint(epoch, source, first, last)
-        before = _cpu_s(self._server)
+        start_cpu_s = _cpu_s(self._server)
         until_idle(self._flusher)
-        used = (after - then for after, then in zip(_cpu_s(self._server), before, strict=True))
+        used = (after - then for after, then in zip(_cpu_s(self._server), start_cpu_s, strict=True))
         return Flushed(self._timed.bytes[-1] / 2**20, self._timed.seconds[-1], *used)
 
 
@@ -113,14 +113,14 @@ def main(config: Config) -> dict[str, list[Flushed]]:
             )
             for way, tasks in WAYS.items()
         }
-        found: dict[str, list[Flushed]] = {way: [] for way in WAYS}
+        result: dict[str, list[Flushed]] = {way: [] for way in WAYS}
         for epoch in range(0, len(config.bounds) - 1, 2):
             for way, line in lines.items():
                 for number in (epoch, epoch + 1):
                     flushed = line.flush(number, config.source, *config.bounds[number : number + 2])
-                found[way].append(flushed)
+                result[way].append(flushed)
         spark.stop()
-    return found
+    return result
 
 
 if __name__ == "__main__":

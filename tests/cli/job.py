@@ -74,9 +74,9 @@ class Job(World):
     def execute(self, statement: str) -> list[tuple[object, ...]]:
         """Run a statement in the database."""
         with sqlite3.connect(self.database) as connection:
-            found = connection.execute(statement).fetchall()
+            rows = connection.execute(statement).fetchall()
         connection.close()
-        return found
+        return rows
 
     def rows(self, table: str = "t") -> list[tuple[object, ...]]:
         """Return the rows of a table; one that is there twice comes twice."""
@@ -86,8 +86,8 @@ class Job(World):
         """Run `wal-sink <verb> CHECKPOINT … --json`; without an answer, standard input is at its end."""
         kinds = [f"{name}.target" for name in self.names] or ["target"]
         options = [text for kind in kinds for text in ("--option", f"{kind}={self.kind}")]
-        given = [verb, str(self.folder / self.place), *map(str, arguments), *options, "--json"]
-        done = CliRunner().invoke(app, given, input=answer)
+        settings = [verb, str(self.folder / self.place), *map(str, arguments), *options, "--json"]
+        done = CliRunner().invoke(app, settings, input=answer)
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return Done(done.exit_code, done.stdout, done.stderr)
 

@@ -35,9 +35,9 @@ class Done(NamedTuple):
     def document(self) -> dict[str, Any]:
         """The one document on standard output."""
         assert self.out, self.err
-        found = json.loads(self.out)
-        assert isinstance(found, dict)
-        return found
+        result = json.loads(self.out)
+        assert isinstance(result, dict)
+        return result
 
 
 def run(folder: Path, *arguments: object, answer: str | None = None) -> Done:

@@ -41,7 +41,7 @@ def test_a_check_says_what_a_start_would_say(
     options |= {"checkpointLocation": str(tmp_path / "checkpoint")}
 
     def check(**columns: DataType) -> Checked:
-        fields = [StructField(name, each) for name, each in columns.items()]
+        fields = [StructField(name, item) for name, item in columns.items()]
         return wal_sink.check(StructType(fields), **options)
 
     with pytest.raises(errors.SchemaMismatch, match="CREATE TABLE"):
@@ -69,8 +69,8 @@ def test_the_command_checks_options_alone(tmp_path: Path) -> None:
     fits = run(tmp_path, "check", "checkpoint", *pairs)
     assert (fits.code, fits.err) == (0, "")
     assert "shop.orders" in fits.out
-    found = run(tmp_path, "check", "checkpoint", *pairs, "--json").document
-    assert found["in_force"]["checkpoint"].endswith("/checkpoint")
+    document = run(tmp_path, "check", "checkpoint", *pairs, "--json").document
+    assert document["in_force"]["checkpoint"].endswith("/checkpoint")
     wrong = run(tmp_path, "check", "checkpoint", *pairs, "--option", "tabel=orders")
     assert (wrong.code, "Did you mean table?" in wrong.err) == (2, True)
     assert not (tmp_path / "checkpoint").exists()
@@ -94,15 +94,15 @@ def test_the_function_returns_what_is_in_force(tmp_path: Path) -> None:
     options = shop(tmp_path)
     schema = StructType([StructField("id", LongType()), StructField("name", StringType())])
     started = time.thread_time()
-    found = wal_sink.check(schema, **options, **{"wal.maxBytes": 1_000})
+    check = wal_sink.check(schema, **options, **{"wal.maxBytes": 1_000})
     assert time.thread_time() - started < 5, "of CPU time: the machine may be busy"
-    assert [(each.name, each.source) for each in found.columns] == [
+    assert [(column.name, column.source) for column in check.columns] == [
         ("id", "int64"),
         ("name", "string"),
     ]
-    assert found.in_force["checkpoint"].endswith("/checkpoint")
-    assert "1,000 bytes" in found.in_force["budget"]
-    assert "id          bigint to INTEGER" in repr(found)
+    assert check.in_force["checkpoint"].endswith("/checkpoint")
+    assert "1,000 bytes" in check.in_force["budget"]
+    assert "id          bigint to INTEGER" in repr(check)
     with sqlite3.connect(str(options["sqlite.path"])) as connection:
         tables = connection.execute("SELECT name FROM sqlite_master").fetchall()
     assert tables == [("orders",)]
@@ -141,7 +141,7 @@ def test_an_option_that_does_not_fit(
     tmp_path: Path, options: dict[str, str | None], words: list[str]
 ) -> None:
     """Unknown, missing, or of a value that is none: said before a server is asked."""
-    given = {
+    arguments = {
         "checkpointLocation": str(tmp_path),
         "cassandra.contactPoints": "127.0.0.1",
         "keyspace": "shop",
@@ -149,7 +149,7 @@ def test_an_option_that_does_not_fit(
     } | options
     schema = StructType([StructField("id", LongType())])
     with pytest.raises(errors.OptionError) as caught:
-        wal_sink.check(schema, **{k: v for k, v in given.items() if v is not None})
+        wal_sink.check(schema, **{k: v for k, v in arguments.items() if v is not None})
     for word in [*words, "What to do"]:
         assert word in str(caught.value)
 

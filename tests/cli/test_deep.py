@@ -11,9 +11,9 @@ from wal_sink.model import paths
 def findings(job: Job, *arguments: object) -> list[tuple[str, int | None]]:
     """Return kind and epoch of each finding; the exit code is that of the first one."""
     done = job.command("status", "--deep", *arguments)
-    found = done.document["findings"]
-    assert done.code == (found[0]["exit_code"] if found else 0)
-    return [(finding["kind"], finding["epoch"]) for finding in found]
+    result = done.document["findings"]
+    assert done.code == (result[0]["exit_code"] if result else 0)
+    return [(finding["kind"], finding["epoch"]) for finding in result]
 
 
 def damage(job: Job, path: str) -> None:
@@ -29,13 +29,17 @@ def manifests(job: Job, epoch: int) -> list[str]:
 
 def test_sound_log_has_no_findings_and_changes_nothing(job: Job) -> None:
     """Its document is that of `status`, and more."""
-    before = job.log_backend.list()
-    found = job.command("status", "--deep").document
-    assert (found["query_id"], found["pending_epochs"], found["findings"]) == (job.query_id, 3, [])
-    assert (found["read_epochs"], found["read_bytes"]) == (3, found["pending_bytes"])
-    assert found["ledger"] == {"sqlite": 1}
+    earlier = job.log_backend.list()
+    document = job.command("status", "--deep").document
+    assert (document["query_id"], document["pending_epochs"], document["findings"]) == (
+        job.query_id,
+        3,
+        [],
+    )
+    assert (document["read_epochs"], document["read_bytes"]) == (3, document["pending_bytes"])
+    assert document["ledger"] == {"sqlite": 1}
     assert job.command("status", "--deep", "--offline").document["ledger"] == {}
-    assert job.log_backend.list() == before
+    assert job.log_backend.list() == earlier
 
 
 def test_every_damaged_object_is_found(job: Job) -> None:

@@ -72,27 +72,32 @@ def test_each_row_once_and_the_control_has_doubles(
     arguments = ("--json", "--targets", ",".join(targets), "--flights", FLIGHTS)
     done = wal_sink("demo", *arguments, folder=tmp_path, command=command)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    assert found["target"] == ",".join(targets)
-    assert found["server"] == server
-    tables = [table for table in found["tables"] if table["sink"] == "wal_sink"]
+    result = json.loads(done.stdout)
+    assert result["target"] == ",".join(targets)
+    assert result["server"] == server
+    tables = [table for table in result["tables"] if table["sink"] == "wal_sink"]
     assert {table["target"] for table in tables} == {*targets}
     ours = len(targets) * (FLIGHTS + FLIGHTS // 10)
-    assert [found[name] for name in ("expected", "found", "missing", "extra")] == [ours, ours, 0, 0]
+    assert [result[name] for name in ("expected", "found", "missing", "extra")] == [
+        ours,
+        ours,
+        0,
+        0,
+    ]
     all_flights, tenth = (
         flights.rows_per_file(n, epochs(FLIGHTS)) for n in (FLIGHTS, FLIGHTS // 10)
     )
-    assert found["control_extra"] == tenth, (
+    assert result["control_extra"] == tenth, (
         "what is written and not committed; the rest is rolled back"
     )
-    assert [kill["window"] for kill in found["kills"]] == [kill.window for kill in kills]
+    assert [kill["window"] for kill in result["kills"]] == [kill.window for kill in kills]
     size = all_flights + tenth
     writing, published, flushing = (kill.window for kill in KILLS)
-    discarded = {kill["window"]: kill["rows_discarded"] for kill in found["kills"]}
+    discarded = {kill["window"]: kill["rows_discarded"] for kill in result["kills"]}
     assert discarded[published] == size
     assert 0 <= discarded.get(writing, 0) < size
     assert discarded.get(flushing, 0) <= size, "what is checkpointed is sent again, not thrown away"
-    picture = Path(found["picture"])
+    picture = Path(result["picture"])
     assert picture.parent == tmp_path
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
     assert "SIGKILL in epoch" in done.stderr
@@ -198,8 +203,8 @@ def test_an_error_is_a_document_too(tmp_path: Path) -> None:
 def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
     """A report of tables that hold some letters in place of the rows a, b and c."""
     comparisons = [
-        comparison("q", sink, table, judge("abc", found), "cassandra")
-        for sink, table, found in (
+        comparison("q", sink, table, judge("abc", result), "cassandra")
+        for sink, table, result in (
             ("wal_sink", "flights_by_origin_day", ours),
             ("foreachBatch", "tenth_flights_foreach_batch", control),
         )
@@ -212,7 +217,7 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("found", "problem"),
+    ("result", "problem"),
     [
         (outcome("abc", "abcx"), None),
         (outcome("abc", "abc"), "proved nothing"),
@@ -221,9 +226,9 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
         (outcome("abc", "abcx", deaths=2), "flushed"),
     ],
 )
-def test_demo_with_wrong_rows_fails(found: Report, problem: str | None) -> None:
+def test_demo_with_wrong_rows_fails(result: Report, problem: str | None) -> None:
     """A row missing, one too many, no ghost in the control, a window that was not hit."""
     if problem is None:
-        assert found.problems == []
+        assert result.problems == []
     else:
-        assert problem in " ".join(found.problems)
+        assert problem in " ".join(result.problems)

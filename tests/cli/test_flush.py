@@ -63,14 +63,14 @@ def test_flushed_epochs_go_with_their_retention(job: Job) -> None:
     kept = job.store.list(paths.SEGMENT.folder)
     assert kept
     now = ("--option", "wal.retention=0")
-    before = job.log_backend.list()
+    earlier = job.log_backend.list()
     job.database.rename(job.folder / "away.db")
     shown = job.command("flush", "--dry-run", *now).document
     assert (shown["dry_run"], shown["trimmed"], shown["epochs"]) == (True, 4, 0)
     listed = {file["path"]: file["bytes"] for file in shown["deletes"]}
     assert set(kept) < set(listed)
     assert listed[kept[0]] == job.log_backend.size(kept[0])
-    assert job.log_backend.list() == before
+    assert job.log_backend.list() == earlier
     assert job.command("flush", "--dry-run").document["deletes"] == []
     (job.folder / "away.db").rename(job.database)
     assert job.command("flush", *now).document["trimmed"] == 4
@@ -83,8 +83,13 @@ def test_flushed_epochs_go_with_their_retention(job: Job) -> None:
 
 def test_dry_run_counts_what_is_pending(world: World, tmp_path: Path) -> None:
     world.run().batch([("a", 1)])
-    found = run(tmp_path, "flush", "checkpoint", "--dry-run", "--json").document
-    assert (found["flushed"], found["deletes"], found["epochs"], found["rows"]) == (-1, [], 1, 1)
+    document = run(tmp_path, "flush", "checkpoint", "--dry-run", "--json").document
+    assert (document["flushed"], document["deletes"], document["epochs"], document["rows"]) == (
+        -1,
+        [],
+        1,
+        1,
+    )
     assert "Nothing would be deleted" in run(tmp_path, "flush", "checkpoint", "--dry-run").out
 
 
@@ -123,8 +128,8 @@ def test_following_flushes_what_comes_until_sigterm(job: Job) -> None:
         finally:
             follower.send_signal(signal.SIGTERM)
         out, err = follower.communicate(timeout=60)
-    said = f"Metrics are on port {port}, at /metrics; it listens on 127.0.0.1\n"
-    assert (follower.returncode, err) == (0, said + FOLLOWS)
+    message = f"Metrics are on port {port}, at /metrics; it listens on 127.0.0.1\n"
+    assert (follower.returncode, err) == (0, message + FOLLOWS)
     shown = json.loads(out)
     assert (shown["epochs"], shown["rows"], shown["flushed"]) == (4, 8, 5)
     assert shown["why"] == "stopped"

@@ -90,7 +90,7 @@ def was_called(attacker: socket.socket) -> bool:
         called = True
 
 
-@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda each: each[0])
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda item: item[0])
 def test_password_is_sent_to_no_host_from_the_log(
     forged: Path,
     attacker: socket.socket,
@@ -154,6 +154,6 @@ def test_the_log_makes_a_command_import_nothing(
     assert (done.code, done.document["error"]) == (2, "OptionError")
     assert "--option target=evil:Target" in done.document["remedy"]
     assert not done_by.exists()
-    said = command(tmp_path, "flush", "--option", "target=evil:Target")
-    assert "evil:Target cannot be imported" in said.document["what"], "it has no such class"
+    answer = command(tmp_path, "flush", "--option", "target=evil:Target")
+    assert "evil:Target cannot be imported" in answer.document["what"], "it has no such class"
     assert done_by.exists(), "at the operator's word it is imported"

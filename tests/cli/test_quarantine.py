@@ -23,9 +23,9 @@ def test_refused_rows_are_listed_and_exported(world: World, tmp_path: Path) -> N
     (group,) = shown["groups"]
     assert (shown["rows"], group["epoch"], group["rows"], group["column"]) == (2, 1, 2, "k")
     assert (group["kind"], group["refused_by"]) == ("InvalidRow", "")
-    said = run(tmp_path, "quarantine", "checkpoint")
-    assert "2 rows are in quarantine" in said.out
-    assert "Key column k is null" in said.out
+    text = run(tmp_path, "quarantine", "checkpoint")
+    assert "2 rows are in quarantine" in text.out
+    assert "Key column k is null" in text.out
     assert "wal-sink quarantine" in run(tmp_path, "status", "checkpoint").out
     status = run(tmp_path, "status", "checkpoint", "--json").document
     assert "rows that could not be written are in the log alone" in status["unsafe_because"]

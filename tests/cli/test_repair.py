@@ -38,9 +38,9 @@ def test_restored_target_within_retention_needs_no_command(job: Job) -> None:
     backup = shutil.copy(job.database, job.folder / "backup.db")
     assert job.command("flush").code == 0
     shutil.copy(backup, job.database)
-    found = job.command("status", "--deep")
-    assert (found.code, found.document["ledger"]) == (0, {"sqlite": 1})
-    assert "went back to epoch 1" in found.document["notes"][0]
+    answer = job.command("status", "--deep")
+    assert (answer.code, answer.document["ledger"]) == (0, {"sqlite": 1})
+    assert "went back to epoch 1" in answer.document["notes"][0]
     assert job.command("flush").code == 0
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
@@ -56,8 +56,8 @@ def test_restored_target_before_retention_needs_mark(job: Job) -> None:
     stopped = job.command("flush")
     assert (stopped.code, stopped.document["error"]) == (7, "LedgerBehindLog")
     assert "set-mark CHECKPOINT --to 5" in stopped.document["remedy"]
-    found = job.command("status", "--deep")
-    assert (found.code, found.document["findings"][0]["kind"]) == (7, "LedgerBehindLog")
+    answer = job.command("status", "--deep")
+    assert (answer.code, answer.document["findings"][0]["kind"]) == (7, "LedgerBehindLog")
     assert job.refused("set-mark", "--to", 1, "--yes") == (2, "OptionError")
     done = job.command("set-mark", "--to", 5, "--yes")
     assert (done.code, done.document["former"], done.document["epoch"]) == (0, 1, 5)
@@ -108,8 +108,8 @@ def test_log_restored_without_target_takes_the_word(job: Job) -> None:
     shutil.rmtree(job.folder / "checkpoint")
     (job.folder / "backup").rename(job.folder / "checkpoint")
     assert job.refused("flush") == (7, "Diverged")
-    found = job.command("status", "--deep")
-    assert (found.code, found.document["findings"][0]["kind"]) == (7, "Diverged")
+    answer = job.command("status", "--deep")
+    assert (answer.code, answer.document["findings"][0]["kind"]) == (7, "Diverged")
     assert job.command("set-mark", "--to", 4, "--yes").code == 0
     batches(job, 5)
     assert job.command("flush").code == 0
@@ -124,9 +124,9 @@ def test_log_restored_without_target_takes_the_word(job: Job) -> None:
 def test_lost_manifest_is_given_up(job: Job) -> None:
     lose_manifests(job, 2)
     assert job.refused("flush") == (6, "MissingManifest")
-    found = job.command("status", "--deep")
-    finding = found.document["findings"][0]
-    assert (found.code, finding["kind"], finding["epoch"]) == (6, "MissingManifest", 2)
+    result = job.command("status", "--deep")
+    finding = result.document["findings"][0]
+    assert (result.code, finding["kind"], finding["epoch"]) == (6, "MissingManifest", 2)
     assert job.refused("give-up", "--epoch", 3, "--yes") == (2, "OptionError")
     for answer in (None, "", "n\n", "what\n"):
         refused = job.command("give-up", "--epoch", 2, answer=answer)
@@ -156,9 +156,9 @@ def test_files_of_a_given_up_epoch_stay(job: Job) -> None:
     damaged, whole = job.store.list(paths.segment_folder(2))
     (job.folder / "checkpoint" / "wal_sink" / job.query_id / damaged).write_bytes(b"")
     assert job.refused("flush") == (6, "CorruptLog")
-    found = job.command("status", "--deep")
-    finding = found.document["findings"][0]
-    assert (found.code, finding["kind"], finding["epoch"]) == (6, "CorruptLog", 2)
+    answer = job.command("status", "--deep")
+    finding = answer.document["findings"][0]
+    assert (answer.code, finding["kind"], finding["epoch"]) == (6, "CorruptLog", 2)
     assert damaged in finding["what"]
     assert job.command("give-up", "--epoch", 2, "--yes").code == 0
     assert job.command("flush").code == 0
@@ -190,8 +190,8 @@ def test_epoch_that_nobody_published_is_given_up(job: Job) -> None:
 def test_moved_checkpoint_is_adopted(job: Job) -> None:
     job.move("moved")
     assert job.refused("flush") == (5, "WrongOwner")
-    found = job.command("status", "--deep")
-    assert (found.code, found.document["findings"][0]["kind"]) == (5, "WrongOwner")
+    answer = job.command("status", "--deep")
+    assert (answer.code, answer.document["findings"][0]["kind"]) == (5, "WrongOwner")
     assert job.refused("adopt") == (2, "OptionError")
     done = job.command("adopt", "--yes")
     assert done.code == 0, done.err
@@ -290,13 +290,13 @@ def test_set_mark_refuses_beside_a_flusher(job: Job) -> None:
 
 
 def test_target_that_is_down_changes_nothing(job: Job) -> None:
-    before = job.state
+    state_before = job.state
     job.database.rename(job.folder / "away.db")
     job.database.mkdir()
     for arguments in (("set-mark", "--to", 1), ("adopt",)):
         assert job.refused(*arguments, "--yes")[0] == 4, arguments
-    assert job.state.targets == before.targets
-    assert job.state.log_id == before.log_id
+    assert job.state.targets == state_before.targets
+    assert job.state.log_id == state_before.log_id
 
 
 @pytest.mark.parametrize(
@@ -316,10 +316,14 @@ def test_target_that_is_down_changes_nothing(job: Job) -> None:
 )
 def test_repair_that_cannot_be_meant_is_refused(job: Job, arguments: tuple[str, ...]) -> None:
     """By exit code 2, without a change."""
-    before = job.state
+    state_before = job.state
     assert job.refused(*arguments, "--yes") == (2, "OptionError")
     after = job.state
-    assert (after.targets, after.given_up, after.log_id) == (before.targets, (), before.log_id)
+    assert (after.targets, after.given_up, after.log_id) == (
+        state_before.targets,
+        (),
+        state_before.log_id,
+    )
 
 
 @pytest.mark.parametrize(

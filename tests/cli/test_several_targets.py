@@ -31,9 +31,9 @@ def test_commands_are_about_each_target_or_one(two: Job) -> None:
     """`flush` sends to both at once, unless one is named."""
     assert two.command("flush", "--target", "left").document["epochs"] == 2
     assert (two.rows("left"), two.rows("right")) == (rows_of(0, 1), [])
-    found = two.command("status").document
-    assert (found["flushed"], found["pending_epochs"], found["target"]) == (-1, 2, "")
-    flushed = [(target["target"], target["flushed"]) for target in found["targets"]]
+    document = two.command("status").document
+    assert (document["flushed"], document["pending_epochs"], document["target"]) == (-1, 2, "")
+    flushed = [(target["target"], target["flushed"]) for target in document["targets"]]
     assert flushed == [("left", 1), ("right", -1)]
     assert two.command("status", "--target", "left").document["pending_epochs"] == 0
     assert NOBODY in shown(two)
@@ -102,8 +102,8 @@ def test_dead_target_is_given_up(two: Job) -> None:
     assert two.command("status").document["pending_epochs"] == 2
     done = two.command("give-up", "--target", "right", "--yes")
     assert (done.code, done.document["epoch"]) == (0, None)
-    found = two.command("status").document
-    assert (found["given_up"], found["pending_epochs"], found["safe_to_delete"]) == (
+    document = two.command("status").document
+    assert (document["given_up"], document["pending_epochs"], document["safe_to_delete"]) == (
         ["right"],
         0,
         True,

@@ -15,11 +15,11 @@ from wal_sink.protocol.retention import Retention
 
 def listed(folder: Path, *arguments: object) -> list[tuple[Any, ...]]:
     """Return epoch, state and rows of each line."""
-    found = run(folder, "show", "checkpoint", "--json", *arguments)
-    assert found.code == 0, found.err
+    result = run(folder, "show", "checkpoint", "--json", *arguments)
+    assert result.code == 0, result.err
     return [
         tuple(line[name] for name in ("epoch", "state", "rows"))
-        for line in found.document["epochs"]
+        for line in result.document["epochs"]
     ]
 
 
@@ -49,8 +49,8 @@ def test_epochs_have_their_states_and_counts(busy: World, tmp_path: Path) -> Non
     assert shown.code == 0
     for word in ("flushed", "pending", "not checkpointed", busy.query_id):
         assert word in shown.out
-    found = run(tmp_path, "show", "checkpoint", "--json", "--most", "2").document
-    assert ([line["epoch"] for line in found["epochs"]], found["left_out"]) == ([0, 1, 1], 2)
+    document = run(tmp_path, "show", "checkpoint", "--json", "--most", "2").document
+    assert ([line["epoch"] for line in document["epochs"]], document["left_out"]) == ([0, 1, 1], 2)
     assert "Left out: 2 newer epochs" in run(tmp_path, "show", "checkpoint", "--most", "2").out
 
 
@@ -79,9 +79,9 @@ def test_damaged_or_missing_manifest_hides_nothing_newer(busy: World, tmp_path: 
 
 
 def test_epoch_is_shown_with_rows_and_offsets(busy: World, tmp_path: Path) -> None:
-    found = run(tmp_path, "show", "checkpoint", 2, "--json").document
-    assert (found["epoch"], found["checkpointed"]) == (2, True)
-    (attempt,) = found["attempts"]
+    document = run(tmp_path, "show", "checkpoint", 2, "--json").document
+    assert (document["epoch"], document["checkpointed"]) == (2, True)
+    (attempt,) = document["attempts"]
     assert (attempt["state"], attempt["rows"]) == ("pending", 3)
     assert attempt["run_id"] == busy.keepers[2]
     assert attempt["offsets"] == ['{"offset":2}']
@@ -110,9 +110,9 @@ def test_damaged_segment_is_not_shown_as_rows(busy: World, tmp_path: Path) -> No
     """The rest of the epoch is."""
     path = busy.store.list(paths.segment_folder(2))[0]
     busy.log_backend.replace(path, busy.log_backend.read(path)[:-1])
-    found = run(tmp_path, "show", "checkpoint", 2, "--json")
-    (attempt,) = found.document["attempts"]
-    assert (found.code, attempt["sample"], attempt["rows"]) == (0, [], 3)
+    result = run(tmp_path, "show", "checkpoint", 2, "--json")
+    (attempt,) = result.document["attempts"]
+    assert (result.code, attempt["sample"], attempt["rows"]) == (0, [], 3)
     assert "CorruptLog" in attempt["problems"][0]
 
 

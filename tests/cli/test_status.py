@@ -35,16 +35,16 @@ def _one_line(text: str) -> str:
 def test_query_that_only_started_has_nothing_pending(world: World, tmp_path: Path) -> None:
     """Nothing is there, nothing waits, nothing flushes; and it says so."""
     world.run()
-    found = run(tmp_path, "status", "checkpoint", "--json")
-    assert found.code == 0, found.err
-    shown = found.document
+    result = run(tmp_path, "status", "checkpoint", "--json")
+    assert result.code == 0, result.err
+    shown = result.document
     assert shown["query_id"] == world.query_id
     assert [shown[name] for name in ("checkpointed", "published", "flushed")] == [-1, -1, -1]
     assert (shown["flushed_as_of"], shown["last_error"], shown["flusher"]) == (None, None, None)
     assert (shown["pending_epochs"], shown["safe_to_delete"]) == (0, True)
-    said = run(tmp_path, "status", "checkpoint")
-    assert (said.code, said.err) == (0, "")
-    text = " ".join(said.out.split())  # lines may be folded
+    message = run(tmp_path, "status", "checkpoint")
+    assert (message.code, message.err) == (0, "")
+    text = " ".join(message.out.split())  # lines may be folded
     assert "none has ever reported" in text
     assert "yes, checkpoint and log, once the query is stopped" in text
     assert "reads its source again" in text
@@ -77,12 +77,12 @@ def test_live_query_that_lags_shows_its_lag(world: World, tmp_path: Path) -> Non
     assert (shown["doing"], shown["flusher_alive"]) == ("writing epoch 1", True)
     assert 0 <= shown["heartbeat_seconds"] < 60
     assert shown["safe_to_delete"] is False
-    said = run(tmp_path, "status", "checkpoint").out
-    assert "2 epochs, 4 rows" in said
-    assert "(wal.maxBytes), oldest " in said
-    assert said.count("oldest") == 1
-    assert "alive: writing epoch 1" in said
-    assert "no: 2 checkpointed epochs are not flushed" in said
+    printed = run(tmp_path, "status", "checkpoint").out
+    assert "2 epochs, 4 rows" in printed
+    assert "(wal.maxBytes), oldest " in printed
+    assert printed.count("oldest") == 1
+    assert "alive: writing epoch 1" in printed
+    assert "no: 2 checkpointed epochs are not flushed" in printed
 
 
 def test_failing_flusher_and_dead_one_are_told_apart(world: World, tmp_path: Path) -> None:
@@ -92,10 +92,10 @@ def test_failing_flusher_and_dead_one_are_told_apart(world: World, tmp_path: Pat
     shown = run(tmp_path, "status", "checkpoint", "--json").document
     assert shown["last_error"] == "TargetUnavailable: Node [10.0.0.7] is down"
     assert (shown["remedy"], shown["flusher_alive"]) == ("Repair it.", True)
-    said = run(tmp_path, "status", "checkpoint").out
-    assert "Node [10.0.0.7] is down" in said
-    assert "Repair it." in said
-    assert "Nothing flushes" not in said
+    printed = run(tmp_path, "status", "checkpoint").out
+    assert "Node [10.0.0.7] is down" in printed
+    assert "Repair it." in printed
+    assert "Nothing flushes" not in printed
 
     report = read_report(world.store, "memory")
     assert report is not None
@@ -106,13 +106,13 @@ def test_failing_flusher_and_dead_one_are_told_apart(world: World, tmp_path: Pat
     dead = msgspec.structs.replace(report, flusher=f"{host}:{gone.pid}")
     world.log_backend.replace(path, dead.to_json())
     assert run(tmp_path, "status", "checkpoint", "--json").document["flusher_alive"] is False
-    said = run(tmp_path, "status", "checkpoint").out
-    assert "is silent or gone" in said
+    printed = run(tmp_path, "status", "checkpoint").out
+    assert "is silent or gone" in printed
     ended = msgspec.structs.replace(report, doing=ENDED, error=None)
     world.log_backend.replace(path, ended.to_json())
-    said = _one_line(run(tmp_path, "status", "checkpoint").out)
-    assert "has ended, " in said
-    assert "Nothing flushes: start the query again, or run `wal-sink flush file:" in said
+    printed = _one_line(run(tmp_path, "status", "checkpoint").out)
+    assert "has ended, " in printed
+    assert "Nothing flushes: start the query again, or run `wal-sink flush file:" in printed
 
 
 def test_drained_query_may_be_deleted(world: World, tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_drained_query_may_be_deleted(world: World, tmp_path: Path) -> None:
     batches.batch()
     world.flush()
     reporter(world).report("resting", None)
-    found = run(tmp_path, "status", "checkpoint", "--json")
-    assert found.code == 0, found.err
-    shown = found.document
+    result = run(tmp_path, "status", "checkpoint", "--json")
+    assert result.code == 0, result.err
+    shown = result.document
     assert (shown["checkpointed"], shown["flushed"], shown["pending_epochs"]) == (1, 1, 0)
     assert (shown["safe_to_delete"], shown["unsafe_because"]) == (True, None)
     assert "everything checkpointed is flushed" in run(tmp_path, "status", "checkpoint").out
@@ -144,8 +144,8 @@ def test_deleted_checkpoint_names_the_stand_in_for_it(world: World, tmp_path: Pa
     """`flush` needs the checkpoint: the error has the commands that do without."""
     world.run().flushed_batches([("a", 0)]).batch([("c", 2)])
     for name in ("metadata", "offsets", "commits"):
-        left = tmp_path / "checkpoint" / name
-        left.unlink() if left.is_file() else shutil.rmtree(left)
+        remaining = tmp_path / "checkpoint" / name
+        remaining.unlink() if remaining.is_file() else shutil.rmtree(remaining)
     refused = run(tmp_path, "status", "checkpoint", "--json").document
     assert stand_in(world.store.url, "LAST") in refused["remedy"]
 
@@ -163,10 +163,10 @@ def test_status_of_a_missing_place_is_refused(
 ) -> None:
     """No checkpoint, no log, no option: the error's exit code, and its document."""
     world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
-    found = run(tmp_path, "status", *arguments, "--json")
-    assert (found.code, found.document["error"]) == (code, error)
-    assert "s3cret" not in found.err + found.out
-    assert ("no such folder" in found.document["what"]) == (arguments == ["nowhere"])
+    result = run(tmp_path, "status", *arguments, "--json")
+    assert (result.code, result.document["error"]) == (code, error)
+    assert "s3cret" not in result.err + result.out
+    assert ("no such folder" in result.document["what"]) == (arguments == ["nowhere"])
 
 
 def test_before_the_first_publish_commands_say_so(world: World, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_the_version_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "text"),
     [
         ("optoins", "Did you mean 'options'?"),
         ("options kafak", "Did you mean kafka?"),
@@ -86,11 +86,11 @@ def test_the_version_is_told() -> None:
         ),
     ],
 )
-def test_wrong_input_gets_a_plain_line(typed: str, said: str) -> None:
+def test_wrong_input_gets_a_plain_line(typed: str, text: str) -> None:
     """It says what is wrong with which word, or which word was meant; the exit code is 2."""
     done = CliRunner().invoke(app, typed.split(), env={"COLUMNS": "200"})
     assert done.exit_code == 2
-    assert said in done.output
+    assert text in done.output
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_a_value(value: pa.Scalar, text: str | None) -> None:
 
 def test_a_value_inside_of_another_that_python_cannot_hold() -> None:
     """It is named by its type."""
-    found = value_text(pa.scalar([2**62], pa.list_(pa.timestamp("us"))))
-    assert found == "(a list<item: timestamp[us]> that cannot be shown)"
+    text = value_text(pa.scalar([2**62], pa.list_(pa.timestamp("us"))))
+    assert text == "(a list<item: timestamp[us]> that cannot be shown)"
 
 
 @pytest.mark.parametrize(

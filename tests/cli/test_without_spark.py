@@ -35,7 +35,7 @@ def test_flush_and_status_run_without_pyspark(tmp_path: Path) -> None:
     world.log_backend = open_backend(str(tmp_path / "checkpoint" / "wal_sink" / world.query_id))
     world.run().batch([("a", 1), ("b", 2)])
     options = ["target=sqlite_target:SqliteTarget", f"sqlite.path={database}", "table=orders"]
-    pairs = [part for each in options for part in ("--option", each)]
+    pairs = [part for option in options for part in ("--option", option)]
     for command in (["flush", *pairs], ["status"]):
         done = ran(
             [sys.executable, "-c", WITHOUT, *command, "checkpoint"],

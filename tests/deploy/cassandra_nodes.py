@@ -93,15 +93,15 @@ class ClusterNode(EmbeddedCassandra):
     @contextmanager
     def restarted(self, *flags: str, clock: str = "", **settings: object) -> Iterator[None]:
         """Run the node with these flags of Java, clock and settings, and then as before."""
-        before = self._settings
+        earlier = self._settings
         self.stop()
-        self.flags, self.clock, self._settings = [*flags], clock, {**before, **settings}
+        self.flags, self.clock, self._settings = [*flags], clock, {**earlier, **settings}
         try:
             self.start()
             yield
         finally:
             self.stop()
-            self.flags, self.clock, self._settings = [], "", before
+            self.flags, self.clock, self._settings = [], "", earlier
             self.start()
 
     def tool(self, *arguments: str) -> None:
@@ -165,7 +165,7 @@ class CassandraCluster:
 
     def __init__(self, settings: Mapping[str, object] = {}) -> None:
         self._port = _choose_port()
-        self._seeds = ",".join(f"127.0.0.{each}:{self._port + 1}" for each in (1, 2))
+        self._seeds = ",".join(f"127.0.0.{item}:{self._port + 1}" for item in (1, 2))
         self.nodes = [
             ClusterNode(number, self._port, self._seeds, more=settings) for number in (1, 2, 3)
         ]
@@ -229,14 +229,14 @@ class CassandraCluster:
 def until(condition: Callable[[], bool], seconds: float = 240) -> None:
     """Wait for a condition; what its look raises meanwhile is no answer."""
     deadline = time.monotonic() + seconds
-    why: object = "not so"
+    reason: object = "not so"
     while True:
         try:
             if condition():
                 return
         except (DriverException, NoHostAvailable, TargetUnavailable) as error:
-            why = error
-        assert time.monotonic() < deadline, f"it did not come: {why!r}"
+            reason = error
+        assert time.monotonic() < deadline, f"it did not come: {reason!r}"
         time.sleep(0.1)
 
 

@@ -127,7 +127,7 @@ class Cluster:
 
     def kill_worker(self, pid: int) -> None:
         """SIGKILL a worker, and start another one."""
-        (process,) = (each for each in self._processes if each.pid == pid)
+        (process,) = (process for process in self._processes if process.pid == pid)
         process.kill()
         process.wait()
         self.start_worker()
@@ -150,13 +150,13 @@ def executor_of(pid: int) -> tuple[int, int]:
 
 def executors_of(workers: Sequence[int]) -> list[int]:
     """Return the ids of the executors of these workers."""
-    found = []
+    result = []
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ends as we look
             if "CoarseGrainedExecutorBackend" in _command(pid) and _parent(pid) in workers:
-                found.append(pid)
-    return found
+                result.append(pid)
+    return result
 
 
 def kill(pid: int) -> None:

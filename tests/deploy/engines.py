@@ -67,7 +67,7 @@ class SparkSql:
             javaopts=[
                 "-Xmx1g",
                 "-Djdk.reflect.useDirectMethodHandle=false",
-                *(f"--add-opens=java.base/{each}=ALL-UNNAMED" for each in _OPENED),
+                *(f"--add-opens=java.base/{item}=ALL-UNNAMED" for item in _OPENED),
             ],
             die_on_exit=True,
         )
@@ -88,8 +88,8 @@ class SparkSql:
 
     def number(self, statement: str) -> int:
         """Return the one number of the one row that a statement returns."""
-        ((found,),) = [row.values() for row in self.rows(statement)]
-        return int(found)
+        ((result,),) = [row.values() for row in self.rows(statement)]
+        return int(result)
 
     def close(self) -> None:
         """End the session, and its Java."""
@@ -124,5 +124,5 @@ def duckdb_rows(*queries: str) -> list[list[list[Any]]]:
         env=os.environ | {"PYTHONPATH": str(folder)},
     )
     assert done.returncode == 0, done.stderr
-    found: list[list[list[Any]]] = json.loads(done.stdout)
-    return found
+    result: list[list[list[Any]]] = json.loads(done.stdout)
+    return result

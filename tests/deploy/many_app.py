@@ -70,7 +70,7 @@ def measure() -> dict[str, int]:
 
     Without the threads that py4j makes for the JVM's threads, which have names by default.
     """
-    threads = [each for each in threading.enumerate() if not each.name.startswith("Thread-")]
+    threads = [item for item in threading.enumerate() if not item.name.startswith("Thread-")]
     sockets = 0
     for file in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # of this look itself

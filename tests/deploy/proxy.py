@@ -53,10 +53,10 @@ class Proxy:
 
     def reset(self) -> None:
         """Cut all connections, by RST to the clients."""
-        for each in list(self._open):
+        for item in list(self._open):
             with contextlib.suppress(OSError):
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-                each.shutdown(socket.SHUT_RDWR)
+                item.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                item.shutdown(socket.SHUT_RDWR)
 
     @contextlib.contextmanager
     def half_open(self):  # type: ignore[no-untyped-def]
@@ -119,9 +119,9 @@ class Proxy:
         self._end(client, server)
 
     def _end(self, *sockets: socket.socket) -> None:
-        for each in sockets:
-            self._open.discard(each)
-            self._losing.discard(each)
+        for item in sockets:
+            self._open.discard(item)
+            self._losing.discard(item)
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+                item.shutdown(socket.SHUT_RDWR)
+            item.close()

@@ -73,8 +73,8 @@ def queries(spark: SparkSession, folder: Path) -> dict[str, DataFrame]:
 
     minutes = F.expr("CAST(unix_timestamp(window.start) AS bigint)").alias("a")
     counts = read().groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("b"))
-    left, right = read().alias("l"), read().alias("r")
-    both = left.join(right, F.expr("l.id = r.id AND l.at = r.at"))
+    remaining, right = read().alias("l"), read().alias("r")
+    both = remaining.join(right, F.expr("l.id = r.id AND l.at = r.at"))
     once = read().dropDuplicates(["id", "at"])
     grouped = read().selectExpr(f"id % {GROUPS} AS a").groupBy("a")
     totals = grouped.applyInPandasWithState(
@@ -95,8 +95,8 @@ def total(
     key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
     """Count the rows of a group so far, and say how many they are."""
-    before = state.get[0] if state.exists else 0
-    now = before + sum(len(frame) for frame in frames)
+    earlier = state.get[0] if state.exists else 0
+    now = earlier + sum(len(frame) for frame in frames)
     state.update((now,))
     yield pd.DataFrame({"a": [key[0]], "b": [now]})
 
@@ -116,8 +116,8 @@ class Totals(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """See `StatefulProcessor`."""
         state = self._total.get()
-        before = state[0] if state else 0
-        now = before + sum(len(frame) for frame in rows)
+        earlier = state[0] if state else 0
+        now = earlier + sum(len(frame) for frame in rows)
         self._total.update((now,))
         yield pd.DataFrame({"a": [key[0]], "b": [now]})
 

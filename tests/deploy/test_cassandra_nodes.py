@@ -157,14 +157,14 @@ class Stream:
         """Read the table from all replicas."""
         query = f"SELECT k, v FROM {self.keyspace}.t"
         every = SimpleStatement(query, consistency_level=ConsistencyLevel.ALL, fetch_size=2_000)
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
 
         def read() -> bool:
-            found.update({row.k: row.v for row in self._node.session().execute(every)})
+            result.update({row.k: row.v for row in self._node.session().execute(every)})
             return True
 
         until(read)
-        return found
+        return result
 
 
 Counting = Callable[[str], None]
@@ -195,9 +195,9 @@ def count_rows(
     """End the queries, and compare the tables with what was committed."""
     for stream, name in zip(streams, names, strict=True):
         stream.drained()
-        expected, found = stream.expected(), stream.found()
-        right = sum(found.get(key) == value for key, value in expected.items())
-        assert found.keys() == expected.keys()
+        expected, result = stream.expected(), stream.found()
+        right = sum(result.get(key) == value for key, value in expected.items())
+        assert result.keys() == expected.keys()
         counted(Row(f"Cassandra, 3 nodes: {name}", VERSION, faults, len(expected), right))
 
 
@@ -256,13 +256,13 @@ def test_a_replica_coordinates(cluster: CassandraCluster, tmp_path: Path, counte
     node = cluster.nodes[0]
     one = REPLICATION.replace("3", "1")
     with Stream(cluster, tmp_path, replication=one) as stream:
-        for each in cluster.nodes:
-            each.tool("settraceprobability", "1")
+        for item in cluster.nodes:
+            item.tool("settraceprobability", "1")
         for number in range(30):
             node.execute(f"SELECT v FROM {stream.keyspace}.t WHERE k = 'hot-{number}'")
         stream.goes_on(10)
-        for each in cluster.nodes:
-            each.tool("settraceprobability", "0")
+        for item in cluster.nodes:
+            item.tool("settraceprobability", "0")
         stream.drained()
     places: dict[object, set[str]] = {}
     for event in node.execute("SELECT session_id, source FROM system_traces.events"):
@@ -272,14 +272,14 @@ def test_a_replica_coordinates(cluster: CassandraCluster, tmp_path: Path, counte
         "ledger": "{}.wal_sink_ledger",
         "control": "v FROM {}.t\\b",
     }
-    found: dict[str, list[bool]] = {kind: [] for kind in kinds}
+    result: dict[str, list[bool]] = {kind: [] for kind in kinds}
     for traced in node.execute("SELECT * FROM system_traces.sessions"):
         request = f"{traced.request} {(traced.parameters or {}).get('query')}".replace('"', "")
         for kind, pattern in kinds.items():
             if re.search(pattern.format(stream.keyspace), request):
-                found[kind].append(places.get(traced.session_id) == {traced.coordinator})
-    assert not all(found.pop("control"))
-    for kind, alone in found.items():
+                result[kind].append(places.get(traced.session_id) == {traced.coordinator})
+    assert not all(result.pop("control"))
+    for kind, alone in result.items():
         what = f"Cassandra, 3 nodes, 1 replica: requests of {kind} at it"
         assert len(alone) > 20
         counted(Row(what, VERSION, "none", len(alone), sum(alone)))
@@ -315,8 +315,8 @@ def test_the_network_fails(
     for _ in range(10):
         for node in cluster.nodes:
             node.proxy.at(CONDITIONAL, lambda: None)
-        before = sum(node.proxy.lost for node in cluster.nodes)
-        until(lambda before=before: sum(n.proxy.lost for n in cluster.nodes) > before)  # type: ignore[misc]
+        count = sum(node.proxy.lost for node in cluster.nodes)
+        until(lambda count=count: sum(n.proxy.lost for n in cluster.nodes) > count)  # type: ignore[misc]
     all_go_on(streams)
     lost = sum(node.proxy.lost for node in cluster.nodes) - lost
     for node in cluster.nodes:
@@ -365,11 +365,13 @@ def test_tables_change(cluster: CassandraCluster, streams: list[Stream], counted
     node.execute(rows.ddl)
     all_go_on(streams)
     rows.drained()
-    committed, found = rows.expected(), rows.found()
-    assert found.items() <= committed.items()
+    committed, result = rows.expected(), rows.found()
+    assert result.items() <= committed.items()
     later = {key for key in committed if key.startswith("hot") or int(key.split("-")[0]) > gone}
     faults = "ALTER of table and replication, TRUNCATE, DROP, CREATE; rows since DROP"
-    counted(Row("Cassandra, 3 nodes: rows", VERSION, faults, len(later), len(later & found.keys())))
+    counted(
+        Row("Cassandra, 3 nodes: rows", VERSION, faults, len(later), len(later & result.keys()))
+    )
     count_rows([other], ["rows"], "ALTER of table and replication", counted)
 
 
@@ -393,7 +395,7 @@ def test_a_node_lacks_the_schema(
     """A coordinator without keyspace, table and ledger is an outage; when it has them, the flush goes on."""
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
     node = cluster.nodes[2]
-    others = ",".join(f"{each.host}:{cluster.port + 1}" for each in cluster.nodes[:2])
+    others = ",".join(f"{node.host}:{cluster.port + 1}" for node in cluster.nodes[:2])
     node.stop()
     with Stream(cluster, tmp_path) as stream:
         with node.restarted(f"-Dcassandra.skip_schema_check_for_endpoints={others}"):

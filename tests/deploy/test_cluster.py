@@ -125,7 +125,7 @@ class Run:
         """Wait until a Python worker of an executor is in the middle of that; return its id."""
         for old in self._markers.iterdir():  # those of killed processes
             old.unlink(missing_ok=True)
-        found: list[int] = []
+        result: list[int] = []
 
         def reached() -> bool:
             for file in self._markers.glob(f"{kind}-*"):
@@ -134,9 +134,9 @@ class Run:
                     executor_of(pid)
                 except ProcessLookupError:
                     continue
-                found.append(pid)
-            return bool(found)
+                result.append(pid)
+            return bool(result)
 
         self.driver.reach(reached)
         time.sleep(0.05)
-        return found[-1]
+        return result[-1]

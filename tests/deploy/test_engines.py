@@ -50,12 +50,12 @@ def found_by_filters(table: str, quote: str = '"', but: str = "") -> str:
 
     :param but: a column that is left out.
     """
-    each = [
+    item = [
         f"SELECT count(*) AS n FROM {table} WHERE {quote}{name}{quote} = {value}"
         for name, value in LITERALS.items()
         if name != but
     ]
-    return " UNION ALL ".join(each)
+    return " UNION ALL ".join(item)
 
 
 def by_spark(spark: SparkSql, table: str) -> list[int]:
@@ -132,20 +132,20 @@ def test_an_iceberg_table(spark: SparkSql, options: dict[str, str], counted: Cou
         running.add(ROWS)
         assert first is not None
         then = f"{table} VERSION AS OF {first.snapshot_id}"
-        for of, epochs in ((table, 2), (then, 1)):
-            assert spark.number(f"SELECT count(*) AS n FROM {of}") == epochs * len(ROWS)
-            assert by_spark(spark, of) == [epochs] * len(LITERALS)
+        for source, epochs in ((table, 2), (then, 1)):
+            assert spark.number(f"SELECT count(*) AS n FROM {source}") == epochs * len(ROWS)
+            assert by_spark(spark, source) == [epochs] * len(LITERALS)
         summaries = spark.rows(
             f"SELECT operation, summary FROM {table}.snapshots ORDER BY committed_at"
         )
-        epochs_of = [each["summary"].get("wal-sink.epochs") for each in summaries]
-        assert [each for each in epochs_of if each] == ["0", "1"], summaries
+        epochs_of = [summary["summary"].get("wal-sink.epochs") for summary in summaries]
+        assert [item for item in epochs_of if item] == ["0", "1"], summaries
 
         scan = f"iceberg_scan('{iceberg.load(options).metadata_location}')"
         # By `at` it skips a file: its day of a moment before 1970 is the one after.
         count = f"SELECT count(*) AS n FROM {scan}"
-        found = duckdb_rows(count, found_by_filters(scan, but="at"))
-        assert found == [[[2 * len(ROWS)]], [[2]] * (len(LITERALS) - 1)]
+        result = duckdb_rows(count, found_by_filters(scan, but="at"))
+        assert result == [[[2 * len(ROWS)]], [[2]] * (len(LITERALS) - 1)]
 
         for statement in (
             f"DELETE FROM {table} WHERE small = 32767",  # a row of each epoch
@@ -181,9 +181,9 @@ def staged(query: delta.Query, *rows: tuple[str, int]) -> tuple[LedgerRow, tuple
     return row_of(query.session), query.stage(delta.batch(rows))
 
 
-def commit(query: delta.Query, seen: LedgerRow, receipts: tuple[bytes, ...]) -> Outcome:
+def commit(query: delta.Query, current: LedgerRow, receipts: tuple[bytes, ...]) -> Outcome:
     """Finish the next epoch."""
-    return finish(query.session, seen, following(seen), receipts)
+    return finish(query.session, current, following(current), receipts)
 
 
 @pytest.mark.parametrize("kind", [delta.Query, Upserting])
@@ -203,25 +203,25 @@ def test_a_delta_table(spark: SparkSql, tmp_path: Path, kind: Any, counted: Coun
     for i, statement in enumerate(
         (f"OPTIMIZE {table}", merge, f"VACUUM {table}", f"DELETE FROM {table} WHERE k = 'b'")
     ):
-        seen, receipts = staged(query, (f"n{i}", i))
+        current, receipts = staged(query, (f"n{i}", i))
         spark.rows(statement)
-        assert commit(query, seen, receipts) is Outcome.APPLIED, statement
+        assert commit(query, current, receipts) is Outcome.APPLIED, statement
         expected[f"n{i}"] = i
     expected |= {"mine": 7, "a": 8}
     del expected["b"]
     # Without its time of grace VACUUM deletes what is staged: it is staged again, and committed.
-    seen, receipts = staged(query, ("late", 9))
+    current, receipts = staged(query, ("late", 9))
     spark.rows(f"VACUUM {table} RETAIN 0 HOURS")
     with pytest.raises(TargetUnavailable, match="All rows are staged again"):
-        commit(query, seen, receipts)
+        commit(query, current, receipts)
     assert commit(query, *staged(query, ("late", 9))) is Outcome.APPLIED
     expected["late"] = 9
 
     read = [
         spark.rows(f"SELECT k, v FROM {table} ORDER BY k, v"),
         *(
-            [{"k": k, "v": v} for k, v in found]
-            for found in duckdb_rows(f"SELECT k, v FROM delta_scan('{path}') ORDER BY k, v")
+            [{"k": k, "v": v} for k, v in duckdb_row]
+            for duckdb_row in duckdb_rows(f"SELECT k, v FROM delta_scan('{path}') ORDER BY k, v")
         ),
     ]
     assert read == [[{"k": k, "v": v} for k, v in sorted(expected.items())]] * 2
@@ -230,10 +230,10 @@ def test_a_delta_table(spark: SparkSql, tmp_path: Path, kind: Any, counted: Coun
     counted(Row("DuckDB with delta", DUCKDB, "none", len(expected), len(read[1])))
     assert spark.number(f"SELECT v FROM {table} WHERE k = 'late'") == 9
     history = spark.rows(f"DESCRIBE HISTORY {table}")
-    said = {each.get("userMetadata"): each.get("isBlindAppend") for each in history}
+    text = {item.get("userMetadata"): item.get("isBlindAppend") for item in history}
     blind = None if kind is Upserting else True
     for epochs in (f"wal_sink: epochs {n} to {n}" for n in range(6)):
-        assert said[epochs] == blind
+        assert text[epochs] == blind
 
 
 def statements(error: SchemaMismatch, *ours: str) -> list[str]:
@@ -315,9 +315,9 @@ def test_each_remedy_for_a_feature_of_delta_spark_helps(
         if query is None or "CREATE TABLE" in words:
             query = delta.Query(path)
         query.add(delta.batch([("c", 2)]))
-        found = spark.rows(f"SELECT k, v FROM delta.`{path}` ORDER BY k")
+        rows = spark.rows(f"SELECT k, v FROM delta.`{path}` ORDER BY k")
         keys = ["a", "c"] if ddl else ["a", "b", "c"]
-        assert [row["k"] for row in found] == keys, words
+        assert [row["k"] for row in rows] == keys, words
 
 
 CITIES = pa.schema(
@@ -381,12 +381,12 @@ def by_values(table: str, rows: pa.RecordBatch, quote: str) -> tuple[str, list[l
     """Return a query that counts the rows with each value of each column, and what it finds in `rows`."""
     queries, expected = [], []
     for field, column in zip(rows.schema, rows.columns, strict=True):
-        for each in column.value_counts():
-            value = each["values"].as_py()
+        for value_count in column.value_counts():
+            value = value_count["values"].as_py()
             wanted = "IS NULL" if value is None else f"= {literal(value, field.type)}"
             name = f"{quote}{field.name}{quote}"
             queries.append(f"SELECT count(*) AS n FROM {table} WHERE {name} {wanted}")
-            expected.append([each["counts"].as_py()])
+            expected.append([value_count["counts"].as_py()])
     return " UNION ALL ".join(queries), expected
 
 
@@ -411,7 +411,7 @@ def test_values_in_a_delta_table(
         for first in (0, len(rows))
     )
     if upserts:  # it takes no such column
-        alone, together = (each.drop_columns(["dec"]) for each in (alone, together))
+        alone, together = (item.drop_columns(["dec"]) for item in (alone, together))
     DeltaTable.create(path, alone.schema, partition_by=[] if upserts else ["dt"])
     query = kind(path)
     for i in range(len(rows)):
@@ -422,8 +422,8 @@ def test_values_in_a_delta_table(
     every = pa.concat_batches([alone, together]).drop_columns(["a", "k"])
     table, scan = f"delta.`{path}`", f"delta_scan('{path}')"
     earlier = alone.drop_columns(["a", "k"])
-    for of, wanted in ((table, every), (f"{table} VERSION AS OF {version}", earlier)):
-        asked, expected = by_values(of, wanted, "`")
+    for source, wanted in ((table, every), (f"{table} VERSION AS OF {version}", earlier)):
+        asked, expected = by_values(source, wanted, "`")
         assert [[row["n"]] for row in spark.rows(asked)] == expected, asked
     # By the column `a.b` DuckDB would look into the bounds of the field.
     asked, expected = by_values(scan, every.drop_columns(["a.b"]) if upserts else every, '"')

@@ -62,7 +62,7 @@ def test_the_documented_rights_are_enough_and_needed(
 ) -> None:
     """Without one of them the flush stops and says what is refused; with it again it goes on."""
     world = TopicWorld(broker)
-    given = {
+    options = {
         "topic": world.topic,
         "kafka.bootstrap.servers": broker.secured,
         "kafka.security.protocol": "SASL_PLAINTEXT",
@@ -70,7 +70,7 @@ def test_the_documented_rights_are_enough_and_needed(
         "kafka.sasl.username": "me",
         "kafka.sasl.password": "Geheim",
     }
-    world.target = PairsTarget(parse(given, KafkaOptions))
+    world.target = PairsTarget(parse(options, KafkaOptions))
     admin = AdminClient({"bootstrap.servers": broker.address})
     topic, literal = (ResourceType.TOPIC, world.topic), ResourcePatternType.LITERAL
     ledger, ids = (ResourceType.TOPIC, LEDGER), (ResourceType.TRANSACTIONAL_ID, IDS)

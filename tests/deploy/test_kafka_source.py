@@ -48,8 +48,8 @@ class Feeder:
     """Writes a transaction every moment, and aborts every third; a context manager."""
 
     def __init__(self, broker: Broker) -> None:
-        given = {"bootstrap.servers": broker.address, "transactional.id": "feeder"}
-        self._producer = Producer({**given, "topic.metadata.refresh.interval.ms": 500})
+        options = {"bootstrap.servers": broker.address, "transactional.id": "feeder"}
+        self._producer = Producer({**options, "topic.metadata.refresh.interval.ms": 500})
         self._producer.init_transactions(60)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -68,7 +68,7 @@ class Feeder:
     def _run(self) -> None:
         for transaction in itertools.count():
             self._producer.begin_transaction()
-            numbers = [transaction * 100 + each for each in range(_NEW)]
+            numbers = [transaction * 100 + item for item in range(_NEW)]
             for number in numbers:
                 self._send(f"order-{number}", number)
             for key in range(_HOT):
@@ -159,17 +159,17 @@ def test_from_a_topic_to_a_table(
     rows = job.rows()
     places = Counter((row.topic_partition, row.topic_offset) for row in rows)
     assert set(places.values()) == {1}, "a record came twice"
-    found = [row.number for row in rows if row.number >= 0]
-    assert sorted(found) == sorted(feeder.committed)
+    result = [row.number for row in rows if row.number >= 0]
+    assert sorted(result) == sorted(feeder.committed)
     assert {row.topic_partition for row in rows} == {0, 1, 2, 3}
     hot = sum(row.number < 0 for row in rows)
     written = len(feeder.committed) // _NEW * _HOT
-    left = sum((key or b"").startswith(b"hot") for key, _ in kafka.records(TOPIC))
-    assert left <= hot <= written
-    assert left < written, "nothing was compacted"
+    count = sum((key or b"").startswith(b"hot") for key, _ in kafka.records(TOPIC))
+    assert count <= hot <= written
+    assert count < written, "nothing was compacted"
     killed = f"driver killed {_KILLS} times"
     faults = f"{killed}; {feeder.aborted} records aborted; compaction; 2 to 4 partitions"
-    counted(Row(NAME, VERSIONS, faults, len(feeder.committed), len(found)))
+    counted(Row(NAME, VERSIONS, faults, len(feeder.committed), len(result)))
 
 
 def test_retention_drops_offsets(
@@ -190,25 +190,25 @@ def test_retention_drops_offsets(
     assert "failOnDataLoss" in driver.log()
     assert sorted(row.number for row in job.rows()) == [*range(300)]
     job.environment["FAIL_ON_DATA_LOSS"] = "false"
-    left = [*range(300), *range(450, 600)]
-    job.run_until(lambda: job.has(left))
-    found = sorted(row.number for row in job.rows())
-    assert found == left
-    counted(Row(NAME, VERSIONS, "150 of 600 records past retention", len(left), len(found)))
+    remaining = [*range(300), *range(450, 600)]
+    job.run_until(lambda: job.has(remaining))
+    result = sorted(row.number for row in job.rows())
+    assert result == remaining
+    counted(Row(NAME, VERSIONS, "150 of 600 records past retention", len(remaining), len(result)))
 
 
 def test_the_producer_counts_what_it_commits(kafka: Broker, tmp_path: Path) -> None:
     """The other half of the example: its last line is what a reader of committed records finds."""
-    given = {"KAFKA_SERVERS": kafka.address, "TOPIC": "produced"}
+    options = {"KAFKA_SERVERS": kafka.address, "TOPIC": "produced"}
     output = tmp_path / "output"
-    with Driver([kafka_orders.__file__, "produce"], output, given) as producer:
+    with Driver([kafka_orders.__file__, "produce"], output, options) as producer:
         producer.reach(lambda: "100 orders" in producer.log())
         producer.process.terminate()
         producer.finish()
-    said = int(producer.log().splitlines()[-1].split()[0])
+    number = int(producer.log().splitlines()[-1].split()[0])
     numbers = [json.loads(value or b"")["number"] for _, value in kafka.records("produced")]
-    assert sorted(numbers) == [*range(said)]
-    assert len(kafka.records("produced", "read_uncommitted")) > said, "none was aborted"
+    assert sorted(numbers) == [*range(number)]
+    assert len(kafka.records("produced", "read_uncommitted")) > number, "none was aborted"
 
 
 def produce(broker: Broker, topic: str, numbers: Iterable[int]) -> None:

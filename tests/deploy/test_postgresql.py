@@ -116,12 +116,12 @@ def test_promoted_asynchronous_standby_gets_its_epochs_from_the_log(
             set_mark(world, 4)
         batches(world, 5, 5)
         flush(world.flusher())
-        found = sorted(world.visible())
+        result = sorted(world.visible())
         kept = [epoch for epoch in range(6) if retained or epoch not in (3, 4)]
-        assert found == [(f"k{epoch}", epoch) for epoch in kept]
+        assert result == [(f"k{epoch}", epoch) for epoch in kept]
         title = f"PostgreSQL, asynchronous standby, {'retained' if retained else 'trimmed'} log"
         version = world.standby.title.rpartition(" ")[2]
-        counted(Row(title, version, "promoted two epochs behind", len(kept), len(found)))
+        counted(Row(title, version, "promoted two epochs behind", len(kept), len(result)))
 
 
 def set_mark(world: World, epoch: int) -> None:
@@ -129,9 +129,9 @@ def set_mark(world: World, epoch: int) -> None:
     pipeline, state = world.flusher().pipeline, world.state
     chain = ManifestChain(world.store).chain(state, epoch)
     with connected(pipeline) as connection:
-        seen = connection.row()
+        row = connection.row()
     query = Query(world.query_id, Checkpoint(world.checkpoint), world.store)
-    SetMark(query, pipeline, seen, row_at(state, epoch, chain), chain).carry_out()
+    SetMark(query, pipeline, row, row_at(state, epoch, chain), chain).carry_out()
 
 
 def test_a_full_disk_holds_the_flush_up(counted: Counted) -> None:

@@ -54,8 +54,8 @@ spark.executor.memory 512m
 def recipe(name: str) -> str:
     """Return the block of docs/deploy.md that follows a comment with this name."""
     page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    (found,) = re.findall(rf"<!-- recipe: {name} -->\n```bash\n(.*?)```", page, re.DOTALL)
-    return str(found)
+    (result,) = re.findall(rf"<!-- recipe: {name} -->\n```bash\n(.*?)```", page, re.DOTALL)
+    return str(result)
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +97,8 @@ def make_environment(folder: Path, built: Path) -> None:
     wheel.run(sys.executable, "-m", "venv", folder)
     (site,) = folder.glob("lib/python*/site-packages")
 
-    def link(there: Path, here: Path) -> None:
-        (wheel.symbolic if there.name == "pyspark" else wheel.hard)(there, here)
+    def link(present: Path, here: Path) -> None:
+        (wheel.symbolic if present.name == "pyspark" else wheel.hard)(present, here)
 
     wheel.link_requirements(site, built, link=link)
     shutil.copy(ROOT / "examples" / "sqlite_target.py", site)
@@ -166,9 +166,9 @@ def test_an_archive(shop: Path, built: Path, cluster: Cluster, counted: Counted)
     refused = run(submit, elsewhere, SPARK_MASTER=cluster.url, **pythons)
     assert refused.returncode != 0
     printed = refused.stdout + refused.stderr  # Spark prints what the driver says to the first
-    said = re.search(r"Unpack the archive there, .*?: (cd .*)$", printed, re.MULTILINE)
-    assert said, printed
-    done = run(f"{said[1]}; ./environment/bin/python -c 'import wal_sink'", elsewhere)
+    match = re.search(r"Unpack the archive there, .*?: (cd .*)$", printed, re.MULTILINE)
+    assert match, printed
+    done = run(f"{match[1]}; ./environment/bin/python -c 'import wal_sink'", elsewhere)
     assert done.returncode == 0, done.stderr
 
 

@@ -87,12 +87,14 @@ def test_stateful_queries_are_killed_twice(tmp_path: Path, counted: Counted) -> 
     last = int(files[-2][0][1].timestamp()) // 60 * 60  # its window may have ended as well
     for kind, rows in expected(files).items():
         with sqlite3.connect(database(tmp_path, kind)) as connection:
-            found = connection.execute("SELECT a, b, key FROM t").fetchall()
-        assert len({key for _, _, key in found}) == len(found), kind
-        seen = Counter((a, b) for a, b, _ in found if kind != "window" or a < last)
-        assert seen == rows, kind
+            result = connection.execute("SELECT a, b, key FROM t").fetchall()
+        assert len({key for _, _, key in result}) == len(result), kind
+        current = Counter((a, b) for a, b, _ in result if kind != "window" or a < last)
+        assert current == rows, kind
         faults = "driver killed twice"
-        counted(Row(f"stateful: {kind}", pyspark.__version__, faults, rows.total(), seen.total()))
+        counted(
+            Row(f"stateful: {kind}", pyspark.__version__, faults, rows.total(), current.total())
+        )
 
 
 def start(folder: Path, number: int) -> Driver:

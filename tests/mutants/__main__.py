@@ -70,7 +70,7 @@ def caught_by(tree: Path, bug: Bug) -> str | None:
     try:
         return first_failure(tree, find_tests(tree, bug))
     finally:
-        file.write_text(mutation.before, encoding="utf-8")
+        file.write_text(mutation.earlier, encoding="utf-8")
 
 
 def first_failure(tree: Path, selected: tuple[str, ...]) -> str | None:

@@ -65,7 +65,7 @@ class Change(NamedTuple):
 
     file: Path
     """Relative to the tree."""
-    before: str
+    earlier: str
     after: str
 
 
@@ -83,12 +83,12 @@ def parse(text: str) -> tuple[Bug, ...]:
             tests = tuple(entry.strip("[]").split())
             continue
         name, _, body = entry.partition("\n")
-        found = re.fullmatch(r"\s*([\w.]+):(.*?)(?<=\s)=>(.*)", body, re.DOTALL)
-        if found is None or not tests:
+        match = re.fullmatch(r"\s*([\w.]+):(.*?)(?<=\s)=>(.*)", body, re.DOTALL)
+        if match is None or not tests:
             raise UnfitBugError(f"{name}: write it as `symbol: old => new`, below its [tests]")
-        symbol, old, new = found.groups()
-        said = re.fullmatch(r"(.*) \[(\w+)\]", name)
-        name, unplayed = said.groups() if said else (name, "")
+        symbol, old, new = match.groups()
+        message = re.fullmatch(r"(.*) \[(\w+)\]", name)
+        name, unplayed = message.groups() if message else (name, "")
         if unplayed and unplayed not in UNPLAYED:
             raise UnfitBugError(f"{name}: [{unplayed}] is none of {', '.join(UNPLAYED)}")
         bugs.append(Bug(name, symbol, _block(old), _block(new), tests, unplayed))
@@ -110,9 +110,9 @@ def symbols(tree: Path) -> tuple[Symbol, ...]:
 
 def _symbols(tree: Path, path: Path) -> Iterator[Symbol]:
     file = path.relative_to(tree)
-    left = [("", node) for node in ast.parse(path.read_text(encoding="utf-8")).body]
-    while left:
-        prefix, node = left.pop()
+    remaining = [("", node) for node in ast.parse(path.read_text(encoding="utf-8")).body]
+    while remaining:
+        prefix, node = remaining.pop()
         decorators: list[ast.expr] = []
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names, decorators = [node.name], node.decorator_list
@@ -125,15 +125,15 @@ def _symbols(tree: Path, path: Path) -> Iterator[Symbol]:
         for name in names:
             yield Symbol(file, lines, file.with_suffix("").parts, prefix + name)
         if isinstance(node, ast.ClassDef):
-            left += [(f"{prefix}{node.name}.", child) for child in node.body]
+            remaining += [(f"{prefix}{node.name}.", child) for child in node.body]
 
 
 @cache
 def _by_last_name(tree: Path) -> dict[str, list[Symbol]]:
-    found: dict[str, list[Symbol]] = {}
+    result: dict[str, list[Symbol]] = {}
     for symbol in symbols(tree):
-        found.setdefault(symbol.qualified.rpartition(".")[2], []).append(symbol)
-    return found
+        result.setdefault(symbol.qualified.rpartition(".")[2], []).append(symbol)
+    return result
 
 
 def find(tree: Path, name: str) -> list[Symbol]:
@@ -158,8 +158,8 @@ def change(tree: Path, bug: Bug) -> Change:
         starts = [0, *(line.end() for line in re.finditer(r"\n", text)), len(text)]
         first, last = symbol.lines
         pattern = _pattern(bug.old)
-        found = pattern.finditer(text, starts[first - 1], starts[last])
-        places += [(symbol, text, match.span()) for match in found]
+        matches = pattern.finditer(text, starts[first - 1], starts[last])
+        places += [(symbol, text, match.span()) for match in matches]
     if len(places) != 1:
         raise UnfitBugError(f"{bug.name}: {bug.old!r} is {len(places)} times in {bug.symbol}")
     ((symbol, text, (start, end)),) = places
@@ -214,10 +214,10 @@ def _tests_named(tree: Path, name: str) -> tuple[str, ...]:
 
 def find_tests(tree: Path, bug: Bug) -> tuple[str, ...]:
     """Return the tests that are to catch a bug, as pytest names them."""
-    found = {name: _tests_named(tree, name) for name in bug.tests}
-    if missing := [name for name in bug.tests if not found[name]]:
+    result = {name: _tests_named(tree, name) for name in bug.tests}
+    if missing := [name for name in bug.tests if not result[name]]:
         raise UnfitBugError(f"{bug.name}: there is no test function or module {missing}")
-    return tuple(dict.fromkeys(test for names in found.values() for test in names))
+    return tuple(dict.fromkeys(test for names in result.values() for test in names))
 
 
 BUGS = parse(Path(__file__).with_name("bugs.txt").read_text(encoding="utf-8"))

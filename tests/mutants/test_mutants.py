@@ -24,7 +24,7 @@ def meaning(code: str) -> str:
 def test_a_bug_can_be_put_in(bug: Bug) -> None:
     """It stands in its symbol once, the file has another meaning with it, and its tests exist."""
     mutation = change(ROOT, bug)
-    assert meaning(mutation.before) != ast.dump(ast.parse(mutation.after))
+    assert meaning(mutation.earlier) != ast.dump(ast.parse(mutation.after))
     assert find_tests(ROOT, bug)
 
 

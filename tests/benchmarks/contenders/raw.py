@@ -41,7 +41,7 @@ def settings(source: Source) -> list[Setting]:
         source.shape, (30, 100, 300)
     )
     processes, in_flight = ((2, 1), (32, 8)) if source.shape in _SEARCHED else ((2,), (16,))
-    return [Setting(*each) for each in itertools.product(processes, per_batch, in_flight)]
+    return [Setting(*item) for item in itertools.product(processes, per_batch, in_flight)]
 
 
 def run(source: Source, table: Table, setting: Setting) -> Taken:

@@ -41,13 +41,13 @@ def arrow_batching(bench: Bench) -> list[Figure]:
     return [
         figure(
             "hand-over: client CPU without a look at the bytes, over with it",
-            [without.client_cpu_s / each.client_cpu_s for each, without in pairs],
+            [without.client_cpu_s / item.client_cpu_s for item, without in pairs],
             "x",
             at_most(0.8),
         ),
         figure(
             "hand-over: time without a look at the bytes, over with it",
-            [without.seconds / each.seconds for each, without in pairs],
+            [without.seconds / item.seconds for item, without in pairs],
             "x",
         ),
     ]

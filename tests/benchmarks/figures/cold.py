@@ -39,7 +39,7 @@ def cold(bench: Bench) -> list[Figure]:
         rounds.append({name: _taken(bench, source, name) for name in turn})
     figures = []
     for name, other, most in _PAIRS:
-        pairs = [(each[name], each[other]) for each in rounds]
+        pairs = [(item[name], item[other]) for item in rounds]
         cpu = [one.cpu_s / another.cpu_s for one, another in pairs]
         time = [one.seconds / another.seconds for one, another in pairs]
         note = "; ".join(map(str, pairs[-1]))

@@ -124,8 +124,8 @@ def outage(bench: Bench) -> list[Figure]:
 
     table = Table(bench.server, small_epochs.COLUMNS)
     batches = _ours(bench, table, bench.new_folder(), pause)
-    normal = [each for each in batches if each.began_s + each.ms / 1_000 < away[0]]
-    during = [each for each in batches if away[0] < each.began_s < away[1]]
+    normal = [batch for batch in batches if batch.began_s + batch.ms / 1_000 < away[0]]
+    during = [batch for batch in batches if away[0] < batch.began_s < away[1]]
     if not normal or not during:
         return [figure("outage: a micro-batch", [], "x", at_most(1.25), "there was none")]
     return [
@@ -162,4 +162,4 @@ def _counted(bench: Bench, epochs: int) -> list[MicroBatch]:
 
 
 def _median_ms(batches: list[MicroBatch]) -> float:
-    return statistics.median(each.ms for each in batches if each.epoch >= _SKIPPED)
+    return statistics.median(batch.ms for batch in batches if batch.epoch >= _SKIPPED)

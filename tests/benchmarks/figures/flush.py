@@ -29,23 +29,23 @@ def alone(bench: Bench) -> list[Figure]:
 def _beside_limit(bench: Bench, source: Source, most_us: Target | None = None) -> list[Figure]:
     bench.say(f"flush alone, {source.shape}, {source.rows:,} rows")
     best = limit(bench, source)
-    found, epochs = [], bench.sizes.micro_batches
+    result, epochs = [], bench.sizes.micro_batches
     if bench.sizes.warm_up:
         flushed(bench, smaller(source, bench.sizes.warm_up), epochs, -1)
     for number in range(bench.sizes.rounds):
         runs = [flushed(bench, source, epochs, number), at_limit(bench, source, best, number)]
-        found.append({run.contender: run for run in runs if run is not None})
+        result.append({run.contender: run for run in runs if run is not None})
     return [
         figure(
             f"flush alone, {source.shape}: rows/s over the server's limit",
-            ratios(found, NAME, raw.NAME, lambda run: run.rows_per_s),
+            ratios(result, NAME, raw.NAME, lambda run: run.rows_per_s),
             "x",
             at_least(0.9),
-            "; ".join(f"{run.contender}: {_sum(run)}" for run in found[-1].values()),
+            "; ".join(f"{run.contender}: {_sum(run)}" for run in result[-1].values()),
         ),
         figure(
             f"flush alone, {source.shape}: client CPU",
-            [each[NAME].client_us for each in found if NAME in each],
+            [item[NAME].client_us for item in result if NAME in item],
             "us/row",
             most_us,
         ),
@@ -93,8 +93,8 @@ def flushed(bench: Bench, source: Source, epochs: int, number: int) -> Run | Non
 
 def _of_size(bench: Bench, rows: int) -> Source:
     """Return rows in partitions as large as those of the grouped run."""
-    each = max(1, bench.sizes.grouped // PARTITIONS)
-    return Source(shape="grouped", rows=rows, partitions=max(1, rows // each))
+    item = max(1, bench.sizes.grouped // PARTITIONS)
+    return Source(shape="grouped", rows=rows, partitions=max(1, rows // item))
 
 
 def _excess(pairs: list[list[Run | None]], epochs: int) -> str:

@@ -22,7 +22,7 @@ from tests.benchmarks.window_app import WAYS, Config, Flushed
 from wal_sink.options import SinkOptions
 
 THREAD, *JOBS = WAYS
-_BY_NAME = {each.name: each for each in msgspec.structs.fields(SinkOptions)}
+_BY_NAME = {field.name: field for field in msgspec.structs.fields(SinkOptions)}
 DEFAULT_MIB = _BY_NAME["distributed_above_bytes"].default / 2**20
 
 
@@ -32,8 +32,8 @@ def flush_job(bench: Bench) -> list[Figure]:
     windows = [rows for _ in range(bench.sizes.rounds) for rows in bench.sizes.windows]
     each_after_a_small_one = [rows for window in windows for rows in (SMALL, window)]
     bounds = [0, *itertools.accumulate(each_after_a_small_one)]
-    each = max(1, bench.sizes.grouped // PARTITIONS)
-    source = Source(shape="grouped", rows=bounds[-1], partitions=max(1, bounds[-1] // each))
+    item = max(1, bench.sizes.grouped // PARTITIONS)
+    source = Source(shape="grouped", rows=bounds[-1], partitions=max(1, bounds[-1] // item))
     bench.say(f"flush by a job, {len(windows)} windows, {len(WAYS)} ways")
     tables = {way: Table(bench.server, source.columns) for way in WAYS}
     config = Config(
@@ -49,11 +49,11 @@ def flush_job(bench: Bench) -> list[Figure]:
     for way, table in tables.items():
         bench.complete(f"wal_sink, {way}", partial(table.check, source))
         table.drop()
-    found = msgspec.json.decode(text, type=dict[str, list[Flushed]])
-    return compared(found, len(bench.sizes.windows))
+    result = msgspec.json.decode(text, type=dict[str, list[Flushed]])
+    return compared(result, len(bench.sizes.windows))
 
 
-def compared(found: dict[str, list[Flushed]], sizes: int) -> list[Figure]:
+def compared(result: dict[str, list[Flushed]], sizes: int) -> list[Figure]:
     """Compare the ways, window by window.
 
     :param found: the windows of each way, in rounds of so many sizes.
@@ -61,7 +61,7 @@ def compared(found: dict[str, list[Flushed]], sizes: int) -> list[Figure]:
     figures = []
     won: dict[str, list[float]] = {job: [] for job in JOBS}
     for size, job in itertools.product(range(sizes), JOBS):
-        threads, jobs = found[THREAD][size::sizes], found[job][size::sizes]
+        threads, jobs = result[THREAD][size::sizes], result[job][size::sizes]
         over = [
             by_job.seconds / thread.seconds for thread, by_job in zip(threads, jobs, strict=True)
         ]
@@ -71,27 +71,27 @@ def compared(found: dict[str, list[Flushed]], sizes: int) -> list[Figure]:
         else:
             won[job].clear()  # not from a smaller one on
         name = f"flush job: {mib:.1f} MiB, rate of a thread over a {job}"
-        busy = [each.server_cpu_s / each.seconds for each in threads]
+        busy = [thread.server_cpu_s / thread.seconds for thread in threads]
         note = f"beside a thread the server is busy for {statistics.median(busy):.2f} of the time"
         figures.append(figure(name, over, "x", note=note))
-    return figures + [_wins(job, won[job], found, sizes) for job in JOBS if WAYS[job] > 1]
+    return figures + [_wins(job, won[job], result, sizes) for job in JOBS if WAYS[job] > 1]
 
 
-def _wins(job: str, won: Sequence[float], found: dict[str, list[Flushed]], sizes: int) -> Figure:
+def _wins(job: str, won: Sequence[float], result: dict[str, list[Flushed]], sizes: int) -> Figure:
     """Say from which window on a job wins: as measured, and by CPU where the server is no limit.
 
     By CPU, since that is the same on a busy machine: what a job takes more than a thread with the smallest
     window, over what its tasks take off a thread for each MiB.
     """
-    largest = max(each.mib for each in found[THREAD])
+    largest = max(item.mib for item in result[THREAD])
     measured = f"from {won[0]:.1f} MiB on" if won else f"with no window up to {largest:.1f} MiB"
-    smallest = list(zip(found[THREAD][::sizes], found[job][::sizes], strict=True))
+    smallest = list(zip(result[THREAD][::sizes], result[job][::sizes], strict=True))
     extra_s = statistics.median(by_job.seconds - thread.seconds for thread, by_job in smallest)
     extra_cpu_s = statistics.median(
         by_job.client_cpu_s - thread.client_cpu_s for thread, by_job in smallest
     )
-    last = found[THREAD][sizes - 1 :: sizes]
-    s_a_mib = statistics.median(each.driver_cpu_s / each.mib for each in last)
+    last = result[THREAD][sizes - 1 :: sizes]
+    s_a_mib = statistics.median(item.driver_cpu_s / item.mib for item in last)
     saved = s_a_mib * (1 - 1 / WAYS[job])
     return figure(
         f"flush job: where the server is no limit, a {job} wins from",

@@ -56,7 +56,9 @@ class Database(NamedTuple):
 
         def write(rows: DataFrame, table: str) -> DataStreamWriter:
             names = ", ".join(rows.columns)
-            changes = ", ".join(self.change.format(each) for each in rows.columns if each != "id")
+            changes = ", ".join(
+                self.change.format(column) for column in rows.columns if column != "id"
+            )
 
             def save(batch: DataFrame, into: str, how: str) -> None:
                 writer = batch.write.format("jdbc").options(**self.jdbc, **settings, dbtable=into)
@@ -155,8 +157,8 @@ def _compare(
 
     def wrong(table: str) -> str | None:
         query = f"SELECT count(*), coalesce(sum(id), 0), coalesce(sum(amount), 0) FROM {table}"
-        found = tuple(map(int, database.execute(query)[0]))
-        return None if found == source.totals() else f"{found}, not {source.totals()}"
+        result = tuple(map(int, database.execute(query)[0]))
+        return None if result == source.totals() else f"{result}, not {source.totals()}"
 
     figured = []
     for mode in ("append", "upsert"):
@@ -165,8 +167,8 @@ def _compare(
             Way(JDBC, database.by_jdbc(mode, {})),
             Way(TUNED, database.by_jdbc(mode, database.rewritten)),
         ]
-        found = rounds(bench, source, database.server, mode, ways, make, wrong)
+        found_rows = rounds(bench, source, database.server, mode, ways, make, wrong)
         for ours, other, target in pairs:
             title = f"{database.title}, {mode}, {ours}"
-            figured += figures(title, found, other, target, ours=ours)
+            figured += figures(title, found_rows, other, target, ours=ours)
     return figured

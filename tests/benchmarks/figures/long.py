@@ -48,15 +48,15 @@ def compared(samples: Sequence[Sample]) -> list[Figure]:
         return [figure("long", [], "x", at_most(1.1), f"{len(samples)} samples are too few")]
 
     def grown(
-        name: str, of: Callable[[Sequence[Sample]], float], unit: str, target: Target
+        name: str, source: Callable[[Sequence[Sample]], float], unit: str, target: Target
     ) -> Figure:
-        before, after = of(early), of(late)
+        earlier, after = source(early), source(late)
         note = (
-            f"{before:,.4g} {unit} until epoch {early[-1].epochs:,},"
+            f"{earlier:,.4g} {unit} until epoch {early[-1].epochs:,},"
             f" {after:,.4g} until {late[-1].epochs:,}"
         )
         return figure(
-            f"long: {name}, last tenth over the second", [after / before], "x", target, note
+            f"long: {name}, last tenth over the second", [after / earlier], "x", target, note
         )
 
     return [
@@ -82,28 +82,28 @@ def _epoch_ms(samples: Sequence[Sample]) -> float:
 
 
 def _median_ms(samples: Sequence[Sample]) -> float:
-    return statistics.median([ms for each in samples for ms in each.visible_ms])
+    return statistics.median([ms for sample in samples for ms in sample.visible_ms])
 
 
 def _p99_ms(samples: Sequence[Sample]) -> float:
-    return p99([ms for each in samples for ms in each.visible_ms])
+    return p99([ms for sample in samples for ms in sample.visible_ms])
 
 
 def _python_mb(samples: Sequence[Sample]) -> float:
-    return statistics.median([each.python_mb for each in samples])
+    return statistics.median([sample.python_mb for sample in samples])
 
 
 def _workers_mb(samples: Sequence[Sample]) -> float:
-    return statistics.median([each.workers_mb for each in samples])
+    return statistics.median([sample.workers_mb for sample in samples])
 
 
 def _threads(samples: Sequence[Sample]) -> float:
-    return statistics.median([each.threads for each in samples])
+    return statistics.median([sample.threads for sample in samples])
 
 
 def _handles(samples: Sequence[Sample]) -> float:
-    return statistics.median([each.handles for each in samples])
+    return statistics.median([sample.handles for sample in samples])
 
 
 def _names(samples: Sequence[Sample]) -> float:
-    return statistics.median([each.names for each in samples])
+    return statistics.median([sample.names for sample in samples])

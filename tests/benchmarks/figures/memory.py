@@ -18,7 +18,7 @@ def memory(bench: Bench) -> list[Figure]:
     source = Source(shape="grouped", rows=bench.sizes.memory)
     warm_up = Source(shape="grouped", rows=source.rows // 20)
     bench.say(f"memory, {source.rows:,} rows in one epoch")
-    table, other = (Table(bench.server, each.columns) for each in (source, warm_up))
+    table, other = (Table(bench.server, item.columns) for item in (source, warm_up))
     config = Config(
         folder=str(bench.new_folder()),
         source=source,
@@ -27,16 +27,16 @@ def memory(bench: Bench) -> list[Figure]:
         warm_up_options=ours.options(other),
     )
     text = result_of("tests.benchmarks.memory_app", msgspec.json.encode(config).decode())
-    found = msgspec.json.decode(text, type=Memory)
+    result = msgspec.json.decode(text, type=Memory)
     bench.complete("wal_sink, one epoch", lambda: table.check(source))
-    for each in (table, other):
-        each.drop()
+    for item in (table, other):
+        item.drop()
     return [
         figure(
             f"memory: driver's Python, {source.rows:,} rows in one epoch",
-            [found.peak - found.start],
+            [result.peak - result.start],
             "MB over the start",
             at_most(300),
-            f"{found.start:.0f} MB at the start",
+            f"{result.start:.0f} MB at the start",
         )
     ]

@@ -29,20 +29,20 @@ def rounds(
     """
     bench.say(f"{source.shape}, {source.rows:,} rows")
     best = limit(bench, source)
-    plan: list[tuple[Contender, Source]] = [(each, source) for each in contenders]
-    plan += [(each, smaller(source, bench.sizes.grouped_slow)) for each in slow]
-    plan = [(each, rows) for each, rows in plan if bench.can(each)]
+    plan: list[tuple[Contender, Source]] = [(contender, source) for contender in contenders]
+    plan += [(item, smaller(source, bench.sizes.grouped_slow)) for item in slow]
+    plan = [(entry, rows) for entry, rows in plan if bench.can(entry)]
     if bench.sizes.warm_up:
-        for each, rows in plan:
-            bench.stream(each, smaller(rows, bench.sizes.warm_up), -1)
-    found: list[Round] = []
+        for entry, rows in plan:
+            bench.stream(entry, smaller(rows, bench.sizes.warm_up), -1)
+    result: list[Round] = []
     for number in range(count):
         bench.say(f" round {number + 1} of {count}")
-        runs = [bench.stream(each, rows, number) for each, rows in plan[number % len(plan) :]]
-        runs += [bench.stream(each, rows, number) for each, rows in plan[: number % len(plan)]]
+        runs = [bench.stream(entry, rows, number) for entry, rows in plan[number % len(plan) :]]
+        runs += [bench.stream(entry, rows, number) for entry, rows in plan[: number % len(plan)]]
         runs.append(at_limit(bench, source, best, number))
-        found.append({run.contender: run for run in runs if run is not None})
-    return found
+        result.append({run.contender: run for run in runs if run is not None})
+    return result
 
 
 def limit(bench: Bench, source: Source) -> raw.Setting:
@@ -75,7 +75,7 @@ def smaller(source: Source, rows: int) -> Source:
 
 
 def ratios(
-    found: Sequence[Round], one: str, other: str, what: Callable[[Run], float]
+    result: Sequence[Round], one: str, other: str, what: Callable[[Run], float]
 ) -> list[float]:
     """Return `one` over `other` in each round that has both."""
-    return [what(each[one]) / what(each[other]) for each in found if one in each and other in each]
+    return [what(item[one]) / what(item[other]) for item in result if one in item and other in item]

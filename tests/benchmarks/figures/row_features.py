@@ -103,8 +103,8 @@ def _flushed(bench: Bench, plain: Source, feature: Feature, number: int) -> Run 
     def check(table: Table) -> None:
         select = f"SELECT id FROM {table.where}"
         rows = table.server.session().execute(select, timeout=None)  # by pages
-        if (found := sum(1 for _ in rows)) != plain.rows // feature.rows_each:
-            raise RowsWrong(f"{table.where} has {found:,} rows of {plain.rows:,}")
+        if (result := sum(1 for _ in rows)) != plain.rows // feature.rows_each:
+            raise RowsWrong(f"{table.where} has {result:,} rows of {plain.rows:,}")
 
     name = f"{NAME}, {feature.name}"
     run = bench.write(name, plain, number, what, check=check)

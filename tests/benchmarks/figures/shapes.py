@@ -23,37 +23,37 @@ def grouped(bench: Bench) -> list[Figure]:
     """Rows of one partition follow each other: the case that batches are for."""
     source = Source(shape="grouped", rows=bench.sizes.grouped)
     contenders = (Ours(), DEFAULTS, Counting())
-    found = rounds(bench, source, contenders, bench.sizes.rounds, slow=[TUNED, Concurrent()])
+    result = rounds(bench, source, contenders, bench.sizes.rounds, slow=[TUNED, Concurrent()])
     ours, others = Ours.name, DEFAULTS.name
     return [
         figure(
-            f"grouped: rows/s over {others}", ratios(found, ours, others, _RATE), "x", at_least(3)
+            f"grouped: rows/s over {others}", ratios(result, ours, others, _RATE), "x", at_least(3)
         ),
         figure(
             f"grouped: rows/s over {Concurrent.name}",
-            ratios(found, ours, Concurrent.name, _RATE),
+            ratios(result, ours, Concurrent.name, _RATE),
             "x",
             at_least(8),
             f"with {bench.sizes.grouped_slow:,} rows for the slow one",
         ),
         figure(
             f"grouped: client CPU over {others}",
-            ratios(found, ours, others, _CLIENT),
+            ratios(result, ours, others, _CLIENT),
             "x",
             at_most(0.33),
         ),
         figure(
             f"grouped: server CPU over {others}",
-            ratios(found, ours, others, _SERVER),
+            ratios(result, ours, others, _SERVER),
             "x",
             at_most(1),
         ),
         figure(
-            "grouped: rows/s over the server's limit", ratios(found, ours, raw.NAME, _RATE), "x"
+            "grouped: rows/s over the server's limit", ratios(result, ours, raw.NAME, _RATE), "x"
         ),
         figure(
             "grouped: rows/s over a sink that only counts",
-            ratios(found, ours, Counting.name, _RATE),
+            ratios(result, ours, Counting.name, _RATE),
             "x",
         ),
     ]
@@ -64,8 +64,8 @@ def scattered(bench: Bench) -> list[Figure]:
     rows = bench.sizes.scattered
     source = Source(shape="scattered", rows=rows, partitions=rows)
     contenders = (Ours(), DEFAULTS, TUNED, Counting())
-    found = rounds(bench, source, contenders, bench.sizes.rounds)
-    both = [each for each in found if DEFAULTS.name in each and TUNED.name in each]
+    result = rounds(bench, source, contenders, bench.sizes.rounds)
+    both = [item for item in result if DEFAULTS.name in item and TUNED.name in item]
 
     def beside(what: Callable[[Run], float]) -> Iterator[tuple[float, ...]]:
         over = [ratios(both, Ours.name, other.name, what) for other in (DEFAULTS, TUNED)]

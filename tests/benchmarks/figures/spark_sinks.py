@@ -114,8 +114,8 @@ def kafka(bench: Bench) -> list[Figure]:
     with Broker() as broker:
 
         def wrong(topic: str) -> str | None:
-            found = len(broker.records(topic))
-            return None if found == source.rows else f"{found} records, not {source.rows}"
+            result = len(broker.records(topic))
+            return None if result == source.rows else f"{result} records, not {source.rows}"
 
         def writer(sink: str) -> Callable[[DataFrame, str], DataStreamWriter]:
             def write(rows: DataFrame, topic: str) -> DataStreamWriter:
@@ -127,10 +127,10 @@ def kafka(bench: Bench) -> list[Figure]:
             return write
 
         ways = [Way(OURS, writer("wal_sink")), Way(KAFKA, writer("kafka"))]
-        found = rounds(
+        result = rounds(
             bench, source, broker, "topic", ways, lambda t: broker.create_topic(t, 2), wrong
         )
-    return figures("Kafka", found, KAFKA, at_least(0.8))
+    return figures("Kafka", result, KAFKA, at_least(0.8))
 
 
 def rounds(
@@ -147,7 +147,7 @@ def rounds(
     :param make: makes a table or topic.
     :param wrong: says what is wrong with one afterwards.
     """
-    found = []
+    result = []
     for number in range(-1 if bench.sizes.warm_up else 0, bench.sizes.side_rounds):
         bench.say(f"{what}, round {number + 1} of {bench.sizes.side_rounds}")
         runs = []
@@ -165,8 +165,8 @@ def rounds(
             runs.append(run)
         if number >= 0:
             bench.runs += runs
-            found.append({run.contender: run for run in runs})
-    return found
+            result.append({run.contender: run for run in runs})
+    return result
 
 
 def _run(

@@ -70,8 +70,8 @@ class Latencies:
     def taken(self) -> tuple[float, ...]:
         """Return what was found since the last call."""
         with self._lock:
-            found, self._found = self._found, []
-        return tuple(found)
+            result, self._found = self._found, []
+        return tuple(result)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -144,6 +144,6 @@ def _memory_mb(pid: int) -> float:
 def _number(pid: int, name: str) -> int:
     """Read a line of `/proc/<pid>/status`, see proc(5); memory is in KiB."""
     text = Path(f"/proc/{pid}/status").read_text()
-    found = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
-    assert found is not None
-    return int(found[1])
+    match = re.search(rf"^{name}:\s+(\d+)", text, re.MULTILINE)
+    assert match is not None
+    return int(match[1])
