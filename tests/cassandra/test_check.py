@@ -205,7 +205,7 @@ def test_digits_below_the_millisecond_where_two_could_become_one(cql: str, of: A
 
 @pytest.mark.parametrize("role", ["partition", "clustering"])
 def test_long_keys(role: Role) -> None:
-    """65,535 bytes are the limit; the server says the same (tests/cassandra/test_target_limits.py)."""
+    """65,535 bytes are the limit; the server says the same."""
     fits = "é" * (MAX_KEY_BYTES // 2) + "x"
     assert one("text", pa.array([fits]), role).to_pylist() == [fits]
     with pytest.raises(

@@ -109,6 +109,7 @@ def bank(postgresql: Server, schema: str, tmp_path: Path) -> Iterator[Bank]:
         yield made
 
 
+@pytest.mark.test_all
 def test_each_booking_is_in_each_table_once(bank: Bank, tmp_path: Path) -> None:
     """Killed when PostgreSQL has committed, and the log has not heard; and `status` is about all, or each.
 
