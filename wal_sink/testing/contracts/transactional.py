@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -50,7 +50,7 @@ class CountedContract(KillsContract):
         assert len(set(records)) == len(records), "rows are doubled"
         return {(str(k), int(n or 0)): (v, t) for k, n, v, t in records}
 
-    def assert_records(self, target: Target, expected: list[Record]) -> None:
+    def assert_records(self, target: Target, expected: Sequence[Record]) -> None:
         """Compare the table with rows, in any order."""
         assert sorted(map(str, self.records(target))) == sorted(map(str, expected))
 
