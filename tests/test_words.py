@@ -45,6 +45,15 @@ NOT_NOUNS = frozenset(
 )
 """What no local and no parameter is called: a name says what the thing is."""
 
+NO_SUBJECTS = frozenset(
+    {
+        *("what", "where", "when", "which", "who", "whose", "why"),
+        *("how", "of", "it", "its", "that", "there"),
+    }
+)
+MOST_WORDS = 9
+"""What a test's name must not begin with, and how many words it may have without `test`."""
+
 CLEAN: frozenset[str] = frozenset(
     {
         "CHANGELOG.md",
@@ -156,6 +165,26 @@ def test_old_word_is_refused(text: str, tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "module.py").write_text(text)
     monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
     assert len(list(complaints(Path("module.py")))) == 1
+
+
+def unclear_names(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of tests that begin with no subject, or have more than nine words."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            words = node.name.split("_")[1:]
+            if words[0] in NO_SUBJECTS or len(words) > MOST_WORDS:
+                yield node.name
+
+
+def test_test_name_begins_with_a_subject() -> None:
+    paths = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "wal_sink/testing").rglob("*.py")]
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    assert [(path.name, name) for path in trees for name in unclear_names(trees[path])] == []
+
+
+@pytest.mark.parametrize("name", ["test_what_is_no_port", "test_a_b_c_d_e_f_g_h_i_j"])
+def test_unclear_test_name_is_refused(name: str) -> None:
+    assert [*unclear_names(ast.parse(f"def {name}(): ..."))] == [name]
 
 
 if __name__ == "__main__":
