@@ -39,7 +39,7 @@ from tests.benchmarks.sizes import DEFAULT, QUICK, TINY
 
 PLOTS = ROOT / "build"
 _WIDTH = 140
-"""Of the tables where the output is no terminal."""
+"""Width of the tables where the output is not a terminal."""
 
 logger = logging.getLogger(__name__)
 

@@ -156,6 +156,6 @@ class Bench:
             check()
         except RowsWrong as error:
             self.wrong.append(f"{contender}: {error}")
-            self.say(f"  {contender} is no contender: {error}")
+            self.say(f"  {contender} cannot be measured: {error}")
             return False
         return True

@@ -14,7 +14,7 @@ _SMALL = 9
 
 
 def grid(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """Make a figure of so many panels with one horizontal axis in common.
+    """Make a figure of several panels with one horizontal axis in common.
 
     :param size: of the whole, in inches.
     :return: the figure and its panels, row by row.

@@ -1,4 +1,4 @@
-"""How much is measured: the sizes behind `make bench`, `--quick` and `--tiny`."""
+"""How much is measured: the sizes of `make bench`, `--quick` and `--tiny`."""
 
 from __future__ import annotations
 

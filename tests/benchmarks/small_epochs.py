@@ -29,7 +29,7 @@ _SELECT = (
 )
 _PATIENCE_S = 600
 _LOOK_EVERY_S = 0.25
-"""Each look takes the interpreter's lock, for which the flusher waits, too: so there are few."""
+"""Each sample takes the interpreter's lock, for which the flusher waits, too: so there are few."""
 
 
 class MicroBatch(NamedTuple):
@@ -47,7 +47,7 @@ def devices(epoch: int) -> list[str]:
 
 
 def totals(epochs: int) -> Totals:
-    """Return what a table holds after so many epochs."""
+    """Return what a table holds after that number of epochs."""
     rows = epochs * SMALL
     ids = rows * (rows - 1) // 2
     return Totals(rows, ids, ids * 7)

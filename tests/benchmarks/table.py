@@ -13,7 +13,7 @@ from tests.benchmarks.rows import Source, Totals
 from wal_sink.demo.servers.cassandra import Node
 
 _ROWS_A_REQUEST = 40_000
-"""About so many are counted by one request: more may take a busy server longer than it allows itself."""
+"""Rows that one request counts, about: more may take a busy server longer than it allows itself."""
 _COUNTED_AT_ONCE = 2
 _SAMPLE = 200
 

@@ -55,7 +55,7 @@ def test_raw_client_writes_the_rows_that_the_check_expects(
     ids=["missing row", "extra row", "another amount", "missing value", "another text"],
 )
 def test_a_table_that_is_not_complete_is_noticed(cassandra: Node, change: str) -> None:
-    """A sink that loses rows is no contender."""
+    """A sink that loses rows is not measured."""
     source = Source(shape="grouped", rows=50, partitions=5)
     table = Table(cassandra, source.columns)
     raw.run(source, table, Setting(processes=1, per_batch=10, in_flight=4))

@@ -60,7 +60,7 @@ class Flushed(NamedTuple):
 
 
 class ByJob(WriteByJob):
-    """Writes every window by a job of so many tasks, whatever slots are free."""
+    """Writes every window by a job of a fixed number of tasks, whatever slots are free."""
 
     def __init__(self, spark: SparkSession, tasks: int) -> None:
         super().__init__(spark, above_bytes=0)

@@ -129,7 +129,7 @@ def test_connect_and_failover_are_refused_together(tmp_path: Path) -> None:
 def test_rows_left_by_a_kill_are_counted(
     world: World, tmp_path: Path, inline_from: int | None
 ) -> None:
-    """A small segment is no file: its task has it until the manifest does."""
+    """A small segment has no file: its task has it until the manifest does."""
     world.inline_from = inline_from
     run = world.run().batches([("a", 1)])
     run.write_offsets()
@@ -148,7 +148,7 @@ def test_rows_left_by_a_kill_are_counted(
 
 
 def test_the_application_writes_to_one_target_or_several() -> None:
-    """One has the sink's plain options; of several each has its own, and the first can stand still."""
+    """One has the sink's plain options; of several each has its own, and the first can pause."""
     one = Stores.at(json.dumps({"postgresql": "postgresql://host/db"})).options("t")
     assert (one["postgresql.uri"], one["table"]) == ("postgresql://host/db", "t")
     several = Stores.at(json.dumps({"delta": "/lake", "sql": "/files"})).options("t")

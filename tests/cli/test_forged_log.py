@@ -80,7 +80,7 @@ def command(folder: Path, *arguments: str) -> Done:
 
 
 def was_called(attacker: socket.socket) -> bool:
-    """Whether a command has connected since the last look."""
+    """Return True if a command has connected since the last call."""
     called = False
     while True:
         try:

@@ -76,7 +76,7 @@ def test_lost_ledger_row_is_set_again(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_mark_behind_flushes_later_epochs_again(job: Job) -> None:
+def test_earlier_mark_flushes_later_epochs_again(job: Job) -> None:
     """Rows were deleted in the table; the log has them."""
     assert job.command("flush").code == 0
     job.execute("DELETE FROM t WHERE v > 2")
@@ -255,7 +255,7 @@ def test_copy_that_is_adopted_fences_the_original(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_new_log_behind_an_old_row_is_adopted(job: Job) -> None:
+def test_new_log_with_an_old_row_is_adopted(job: Job) -> None:
     """The log was deleted after everything was flushed."""
     assert job.command("flush").code == 0
     shutil.rmtree(job.folder / "checkpoint" / "wal_sink")

@@ -89,7 +89,7 @@ def shown(what: RenderableType, columns: int) -> str:
     "what", [status_screen(STATUS), log_screen(LISTED, NOW_US), sample_screen((ROW,))]
 )
 def test_nothing_is_cut_and_no_word_is_broken(what: RenderableType, columns: int) -> None:
-    """Each word of the widest screen is on the narrow one, whole; a path breaks behind a slash alone."""
+    """Each word of the widest screen is on the narrow one, whole; a path breaks after a slash alone."""
     narrow, wide = shown(what, columns), shown(what, 1_000)
     assert max(map(len, narrow.splitlines())) <= columns
     assert "…" not in narrow

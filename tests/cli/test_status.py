@@ -209,7 +209,7 @@ def test_watching_ends_with_its_reader(world: World, tmp_path: Path) -> None:
 
 
 def test_watching_into_a_pipe_prints_changes(world: World, tmp_path: Path) -> None:
-    """As in `… | tee FILE`: the whole status at once, then a line at each change; Ctrl-C is no error."""
+    """As in `… | tee FILE`: the whole status at once, then a line at each change; Ctrl-C is not an error."""
     batches = world.run().batches([("a", 1)])
     with start(tmp_path, "status", "checkpoint", "--watch") as watching:
         assert watching.stdout is not None
@@ -224,7 +224,7 @@ def test_watching_into_a_pipe_prints_changes(world: World, tmp_path: Path) -> No
 
 
 def test_watching_on_a_screen_ends_by_ctrl_c(world: World, tmp_path: Path) -> None:
-    """The screen is there until Ctrl-C, which is no error."""
+    """The screen is there until Ctrl-C, which is not an error."""
     world.run().batch([("a", 1)])
     command = (
         "import signal, sys; sys.argv = ['wal-sink', 'status', 'checkpoint', '--watch'];"

@@ -54,10 +54,10 @@ def test_texts_of_a_log_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[
 def test_store_error_is_an_error_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     """Also of a place that is neither log nor checkpoint, such as a folder to export to."""
     with pytest.raises(typer.Exit) as ended, output(as_json=True):
-        raise PermissionError("/aside")
+        raise PermissionError("/spare")
     shown = capsys.readouterr()
     assert ended.value.exit_code == LogUnavailable.exit_code
-    assert "A store or a file cannot be used: PermissionError('/aside')" in shown.err
+    assert "A store or a file cannot be used: PermissionError('/spare')" in shown.err
     assert json.loads(shown.out)["error"] == "LogUnavailable"
 
 

@@ -227,7 +227,7 @@ class CassandraCluster:
 
 
 def until(condition: Callable[[], bool], seconds: float = 240) -> None:
-    """Wait for a condition; what its look raises meanwhile is no answer."""
+    """Wait for a condition; an error of it meanwhile counts as not yet."""
     deadline = time.monotonic() + seconds
     reason: object = "not so"
     while True:

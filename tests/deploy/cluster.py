@@ -136,7 +136,7 @@ class Cluster:
 def executor_of(pid: int) -> tuple[int, int]:
     """Return the ids of the executor that a Python worker belongs to, and of its worker.
 
-    :raises ProcessLookupError: it has ended, or lives on the driver.
+    :raises ProcessLookupError: it has ended, or runs on the driver.
     """
     try:
         while "CoarseGrainedExecutorBackend" not in _command(pid):

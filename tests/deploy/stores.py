@@ -1,4 +1,4 @@
-"""Emulators of object stores, installed once by go and npm, behind a front that loses answers."""
+"""Emulators of object stores, installed once by go and npm, each with a proxy that loses answers."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Query:
         return Driver(application, output, folder=FOLDER, patience_s=400)
 
     def start_until_held(self, name: str) -> Driver:
-        """Start a driver, and let it stand still where it renames a file of its checkpoint."""
+        """Start a driver, and let it pause where it renames a file of its checkpoint."""
         self.s3.ask(f"hold/{name}")
         driver = self.start()
         driver.reach(lambda: self.s3.ask(f"held/{name}"))

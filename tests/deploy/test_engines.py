@@ -290,7 +290,7 @@ def test_each_remedy_for_a_feature_of_delta_spark_helps(
     alters: list[str],
     remedies: list[tuple[str, ...]],
 ) -> None:
-    """Each way that the error shows, where it shows several, upon a table of its own."""
+    """Each way that the error shows, where it shows several, on a table of its own."""
     for number, words in enumerate(remedies or [()]):
         path = str(tmp_path / f"t{number}")
         table = f"delta.`{path}`"
@@ -329,7 +329,7 @@ CITIES = pa.schema(
 def test_upserts_beside_delta_spark_double_no_row(
     spark: SparkSql, tmp_path: Path, made_by: str
 ) -> None:
-    """It names folders by letters that delta-rs encodes: refused, and the remedy helps for good."""
+    """It names folders by letters that delta-rs encodes: refused, and the remedy helps from then on."""
     path, original = str(tmp_path / "t"), tmp_path / "original"
     table, ddl = f"delta.`{path}`", "k STRING, `größe` STRING, city STRING, v BIGINT"
     query: Upserting | None = None

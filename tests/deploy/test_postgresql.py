@@ -121,7 +121,7 @@ def test_promoted_asynchronous_standby_gets_its_epochs_from_the_log(
         assert result == [(f"k{epoch}", epoch) for epoch in kept]
         title = f"PostgreSQL, asynchronous standby, {'retained' if retained else 'trimmed'} log"
         version = world.standby.title.rpartition(" ")[2]
-        counted(Row(title, version, "promoted two epochs behind", len(kept), len(result)))
+        counted(Row(title, version, "promoted with a lag of two epochs", len(kept), len(result)))
 
 
 def set_mark(world: World, epoch: int) -> None:

@@ -22,7 +22,7 @@ PASSWORD = "WAL_SINK_CASSANDRA_PASSWORD"
 def test_a_password_is_rotated_under_a_stream(
     tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each node restarts after it: the driver logs in anew, and uses all of them again."""
+    """Each node restarts after it: the driver logs in again, and uses all of them again."""
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
     certificates = Certificates(tmp_path, *(f"127.0.1.{number}" for number in (1, 2, 3)))
     settings = {**SETTINGS, "credentials_validity": "0ms", **certificates.settings}

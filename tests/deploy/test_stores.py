@@ -49,7 +49,7 @@ def azure() -> Iterator[Store]:
 
 @pytest.fixture(scope="session", params=sorted(_KINDS))
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """Return each store, behind a front that can lose answers."""
+    """Return each store, with a proxy that can lose answers."""
     with _KINDS[request.param](fronted=True) as store:
         yield store
 

@@ -45,7 +45,7 @@ UNPLAYED = {
     "look": "another look, of the same pass or the next, comes to the same",
     "limit": "docs/limits.md rules out what it takes",
 }
-"""Why no history of the simulator can show a bug, by the word behind its name in `bugs.txt`.
+"""Why no history of the simulator can show a bug, by the word after its name in `bugs.txt`.
 
 Not that none was found: such a bug counts as missed.
 """

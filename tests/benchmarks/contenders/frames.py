@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 STREAMS = 32_768
-"""Stream ids of a connection: so many requests may be in flight."""
+"""Stream ids of a connection: the most requests in flight."""
 
 _HEADER = struct.Struct(">BBhBi")
 _VERSION, _EXECUTE, _BATCH = 4, 0x0A, 0x0D
@@ -75,7 +75,7 @@ def _bounds(rows: pa.Table, per_batch: int, *, by_partition: bool) -> Iterator[t
 
 
 def _blobs(rows: pa.Table, first_us: int, head: bytes) -> pa.Array:
-    """Return for each row `head`, the number of values, and each value behind its length."""
+    """Return for each row `head`, the number of values, and each value after its length."""
     count = struct.pack(">H", rows.num_columns + 1)
     parts: list[Any] = [pa.scalar(head + count, pa.large_binary())]
     for column in rows.columns:

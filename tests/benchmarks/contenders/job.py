@@ -16,7 +16,7 @@ from tests.benchmarks.table import Table
 
 @dataclass(frozen=True)
 class Stream:
-    """A source, streamed in so many epochs."""
+    """A source, and in how many epochs it is streamed."""
 
     spark: SparkSession
     source: Source
@@ -59,7 +59,7 @@ class Contender(Protocol):
     name: str
 
     def prepare(self, job: Job) -> None:
-        """Do what is no part of the run."""
+        """Prepare what is not measured."""
         ...
 
     def run(self, job: Job) -> Taken:

@@ -55,7 +55,7 @@ def main(share: Share) -> None:
     statement = share.insert.encode()
     question = struct.pack(">i", len(statement)) + statement
     answer = _ask(connection, _PREPARE, question, _RESULT)
-    length = struct.unpack_from(">H", answer, 4)[0]  # behind the kind of result
+    length = struct.unpack_from(">H", answer, 4)[0]  # after the kind of result
     requests = writes(
         share.source.table(np.arange(share.first, share.last)),
         answer[6 : 6 + length],
@@ -72,7 +72,7 @@ def main(share: Share) -> None:
 
 
 def send(connection: socket.socket, requests: Sequence[bytes], in_flight: int) -> None:
-    """Send all requests, so many at a time, and see that each is acknowledged.
+    """Send all requests, `in_flight` at a time, and see that each is acknowledged.
 
     :raises RuntimeError: one is not.
     """

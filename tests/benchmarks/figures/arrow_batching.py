@@ -1,4 +1,4 @@
-"""What Spark's hand-over of rows to Python costs, with and without a look at the bytes after each row."""
+"""What Spark's hand-over of rows to Python costs, with and without measuring the bytes after each row."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def arrow_batching(bench: Bench) -> list[Figure]:
             pairs.append((measured, unmeasured))
     return [
         figure(
-            "hand-over: client CPU without a look at the bytes, over with it",
+            "hand-over: client CPU without measuring the bytes, over with it",
             [without.client_cpu_s / item.client_cpu_s for item, without in pairs],
             "x",
             at_most(0.8),
         ),
         figure(
-            "hand-over: time without a look at the bytes, over with it",
+            "hand-over: time without measuring the bytes, over with it",
             [without.seconds / item.seconds for item, without in pairs],
             "x",
         ),

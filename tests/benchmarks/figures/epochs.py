@@ -26,7 +26,7 @@ from wal_sink.wal.store import LogStore
 _SKIPPED = 3
 """The first epochs: worker processes start, a session is opened."""
 _WARM_UP = 3
-"""So many times the measured epochs go before those of `latency`. The JVMs of Spark and of the node compile
+"""Warm-up epochs of `latency`, as a multiple of the measured ones. The JVMs of Spark and of the node compile
 what they have run often enough; while they do, a query of two epochs a second waits for processors.
 """
 _CONDITIONAL = 100

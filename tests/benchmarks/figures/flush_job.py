@@ -56,7 +56,7 @@ def flush_job(bench: Bench) -> list[Figure]:
 def compared(result: dict[str, list[Flushed]], sizes: int) -> list[Figure]:
     """Compare the ways, window by window.
 
-    :param found: the windows of each way, in rounds of so many sizes.
+    :param result: the windows of each way, in rounds of `sizes` sizes.
     """
     figures = []
     won: dict[str, list[float]] = {job: [] for job in JOBS}
@@ -78,7 +78,7 @@ def compared(result: dict[str, list[Flushed]], sizes: int) -> list[Figure]:
 
 
 def _wins(job: str, won: Sequence[float], result: dict[str, list[Flushed]], sizes: int) -> Figure:
-    """Say from which window on a job wins: as measured, and by CPU where the server is no limit.
+    """Say from which window on a job wins: as measured, and by CPU where the server is not the limit.
 
     By CPU, since that is the same on a busy machine: what a job takes more than a thread with the smallest
     window, over what its tasks take off a thread for each MiB.
@@ -94,7 +94,7 @@ def _wins(job: str, won: Sequence[float], result: dict[str, list[Flushed]], size
     s_a_mib = statistics.median(item.driver_cpu_s / item.mib for item in last)
     saved = s_a_mib * (1 - 1 / WAYS[job])
     return figure(
-        f"flush job: where the server is no limit, a {job} wins from",
+        f"flush job: where the server is not the limit, a {job} wins from",
         [max(0.0, extra_cpu_s / saved)],
         "MiB",
         note=f"it costs {1e3 * extra_cpu_s:.0f} ms of CPU ({1e3 * extra_s:.0f} ms), a thread uses"

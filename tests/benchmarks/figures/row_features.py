@@ -1,4 +1,4 @@
-"""What a row costs that is no plain insert: the flush alone, beside one of inserts, in turn."""
+"""What a row costs that is not a plain insert: the flush alone, beside one of inserts, in turn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Rows = Callable[[Ids], pa.Table]
 """Returns the plain rows of these numbers."""
 
 _EVERY = 4
-"""One row of so many is a delete, of the row before it."""
+"""One row of this number is a delete, of the row before it."""
 _LONG_S = 10_000
 """Longer than a run: the table has to be complete at its end."""
 
@@ -48,7 +48,7 @@ class Feature(NamedTuple):
     options: Mapping[str, str]
     """Of the sink, beside those that name server and table."""
     rows_each: float = 1
-    """So many rows leave one in the table."""
+    """How many rows leave one in the table."""
 
 
 def _deletes(rows: Rows, ids: Ids) -> pa.Table:

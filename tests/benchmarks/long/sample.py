@@ -22,7 +22,7 @@ _LOOK_S = 0.1
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at the run; what is counted is since its start."""
+    """One sample of the run; what is counted is since its start."""
 
     seconds: float
     epochs: int
@@ -95,7 +95,7 @@ class Sampler:
     """Takes samples of this process, which is the driver.
 
     :param jvm: the process id of its JVM.
-    :param server: that of the Cassandra node, which is started from here and is no client.
+    :param server: that of the Cassandra node, which is started from here and is not a client.
     """
 
     def __init__(self, jvm: int, server: int, log: Path, latencies: Latencies) -> None:

@@ -1,4 +1,4 @@
-"""The stream of the long run: epochs of one size, one behind the other, and what a table holds after them."""
+"""The stream of the long run: epochs of one size, one after the other, and what a table holds after them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows(spark: SparkSession, per_epoch: int) -> DataFrame:
 
 
 def totals(streamed: int) -> Totals:
-    """Return what the table holds after so many rows: of each key the newest."""
+    """Return what the table holds after that number of rows: of each key the newest."""
     kept = min(streamed, KEYS)
     first = streamed - kept
     values = (first + streamed - 1) * kept // 2
