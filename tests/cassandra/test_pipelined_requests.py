@@ -37,7 +37,12 @@ from wal_sink.observer import Observer
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.driver.pipeline import GROUP_BYTES, Ended, PipelinedRequests
+from wal_sink.targets.cassandra.driver.pipeline import (
+    GROUP_BYTES,
+    Ended,
+    PipelinedRequests,
+    pipelined_requests,
+)
 from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
 from wal_sink.targets.cassandra.write.in_flight import MOST_REQUESTS, InFlight, grouped
 from wal_sink.targets.cassandra.write.sender import Sender
@@ -318,7 +323,6 @@ def test_untested_driver_is_used_by_its_public_classes(
     monkeypatch.setattr(cassandra, "__version__", "3.31.0")
     with nodes(3) as to:
         by, _ = sender(to)
-        assert not pipelined(to).send([request()], None, lambda _: None)
         requests = [request() for _ in range(50)]
         by.send(requests)
         by.drain()
@@ -351,7 +355,7 @@ def sender(
     """Return a sender with the highest limit, and what observes it."""
     law, observer = Concurrency(most), Counts()
     law.limit = most
-    pipeline = None if by_futures else pipelined(to, timeout_s)
+    pipeline = None if by_futures else pipelined_requests(to.session, "dc", timeout_s)
     in_flight = InFlight(to.session, law, pipeline, 60, observer)
     return Sender(to.session, in_flight, patience), observer
 

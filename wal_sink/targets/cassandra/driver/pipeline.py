@@ -3,11 +3,12 @@
 The driver makes a future for each request, with a timer, a plan of nodes and a write of its own, and each
 answer wakes a thread: five times what a request of ten rows costs otherwise, or more. Here the requests of
 a **group** for one node share a push, a deadline and one notification. The driver's connections are kept:
-it has negotiated their protocol, login, TLS and compression, watches them, and replaces them.
+it has negotiated their protocol, login and TLS, watches them, and replaces them. Measured over the whole way,
+the driver's futures take 1.7 times the time, and 2.3 (grouped rows) or 2.9 times (scattered ones) the CPU.
 
 Nothing is repeated here. What is refused, times out or is lost with its connection ends with its error, and
-the caller sends it again by the driver's own way. So does what cannot go this way at all: where the driver
-has no connection, or is of a version that was not tested.
+the caller sends it again by the driver's own way. That is also the way of a request for which the driver has
+no connection, and of all requests with a driver that was not tested.
 
 A stream whose answer is late stays out of use until it comes, as the driver itself does it: another request
 on it would take the old answer for its own.
@@ -175,6 +176,18 @@ def _error(response: Any) -> Exception | None:
     return unknown
 
 
+def pipelined_requests(session: Any, datacenter: str, timeout_s: float) -> PipelinedRequests | None:
+    """Return what sends groups, see `PipelinedRequests`; None, with a warning, for an untested driver."""
+    if is_tested():
+        return PipelinedRequests(session, datacenter, timeout_s)
+    log.warning(
+        "cassandra-driver %s was not tested: it may handle requests and answers in another way than"
+        " %s. Rows are written by its public classes, which takes several times the CPU.",
+        *(cassandra.__version__, TESTED),
+    )
+    return None
+
+
 class PipelinedRequests:
     """Sends groups over the connections of one session. One thread uses it.
 
@@ -190,23 +203,15 @@ class PipelinedRequests:
         self._in_flight: deque[Sent] = deque()
         self._envelopes: dict[str, Envelope] = {}
         self._next = 0
-        if not is_tested():
-            log.warning(
-                "cassandra-driver %s was not tested: it may handle requests and answers in another way than"
-                " %s. Rows are written by its public classes, which takes several times the CPU.",
-                *(cassandra.__version__, TESTED),
-            )
 
     def send(
         self, requests: Sequence[EncodedBatch], node: Any, on_done: Callable[[Ended], None]
     ) -> bool:
-        """Send requests to a node; whether they went this way, and `on_done` is called when they have ended.
+        """Send requests to a node. Return True if they went this way: then `on_done` is called at their end.
 
         :param requests: at least one, of one plan; several have `GROUP_BYTES` together at most.
         :param node: the driver's host; None: any of the datacenter.
         """
-        if not is_tested():
-            return False
         around = self._around(requests[0].statements.keyspace)
         if (streams := self._borrowed(node, len(requests))) is None:
             return False

@@ -85,7 +85,7 @@ class InFlight:
 
     :param session: the driver's session.
     :param concurrency: the number of requests that may be in flight.
-    :param pipelined: by which groups go, where that can be; None: each request by a future.
+    :param pipelined: sends groups, where that can be; None: each request goes by a future.
     :param timeout_s: seconds to wait for requests of which none ends: then they are lost.
     :param observer: gets the number of requests, and counts those that are sent again.
     """

@@ -17,7 +17,7 @@ from wal_sink.observer import Observer
 from wal_sink.targets.base import RefusedRow, RowsRefused, Slice
 from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
-from wal_sink.targets.cassandra.driver.pipeline import Failed, PipelinedRequests
+from wal_sink.targets.cassandra.driver.pipeline import Failed, pipelined_requests
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.rows import (
@@ -67,7 +67,7 @@ class Writer:
             if options.concurrency == "auto"
             else Concurrency(options.concurrency)
         )
-        pipelined = PipelinedRequests(session, connection.datacenter, options.request_timeout)
+        pipelined = pipelined_requests(session, connection.datacenter, options.request_timeout)
         in_flight = InFlight(session, self._concurrency, pipelined, timeout_s, observer)
         self._sender = Sender(session, in_flight, timeout_s=timeout_s)
         self._drift = DriftWatch(session, options.data)
