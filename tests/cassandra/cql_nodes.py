@@ -93,9 +93,9 @@ class Wire(Connection):  # type: ignore[misc]  # the driver has no types
         """Read requests, and answer them."""
         if self.is_closed:
             return
-        found = list(_frames(self._unpacked(data)))
-        self.pushes.append(found)
-        for request in found:
+        pushed = list(_frames(self._unpacked(data)))
+        self.pushes.append(pushed)
+        for request in pushed:
             if (answered := self.answer(request)) is not None:
                 self.reply(answered)
 
@@ -123,11 +123,11 @@ class Wire(Connection):  # type: ignore[misc]  # the driver has no types
     @property
     def requests(self) -> list[Frame]:
         """What was pushed, without what tells that a node is there."""
-        return [each for push in self.pushes for each in push if each.opcode == BATCH]
+        return [frame for push in self.pushes for frame in push if frame.opcode == BATCH]
 
-    def _framed(self, each: Frame) -> bytes:
+    def _framed(self, frame: Frame) -> bytes:
         version = 0x80 | self.protocol_version
-        return _HEADER.pack(version, 0, each.stream, each.opcode, len(each.body)) + each.body
+        return _HEADER.pack(version, 0, frame.stream, frame.opcode, len(frame.body)) + frame.body
 
     def _packed(self, frames: bytes) -> bytes:
         if not self._is_checksumming_enabled:
@@ -167,8 +167,8 @@ class Nodes(NamedTuple):
 
     def wire(self, number: int = 0) -> Wire:
         """Return the connection to a node."""
-        found: Wire = self.session._pools[self.hosts[number]]._connection
-        return found
+        connection: Wire = self.session._pools[self.hosts[number]]._connection
+        return connection
 
     def in_use(self, number: int = 0) -> tuple[int, set[int], set[int]]:
         """Return what the driver counts as in flight; which streams are not free; and which are late."""

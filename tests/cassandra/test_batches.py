@@ -27,10 +27,12 @@ def requests(
 
 
 def divided(keys: str, sizes: list[int] | int, limit: Limits, nodes: str = "") -> Batches:
-    seen: dict[str, int] = {}
-    codes = np.array([seen.setdefault(key, len(seen)) for key in keys], np.int32)
-    given = np.array([sizes] * len(keys) if isinstance(sizes, int) else sizes, np.int64)
-    return divide(codes, given, limit, np.array([int(node) for node in nodes]) if nodes else None)
+    codes_by_key: dict[str, int] = {}
+    codes = np.array([codes_by_key.setdefault(key, len(codes_by_key)) for key in keys], np.int32)
+    sizes_by_row = np.array([sizes] * len(keys) if isinstance(sizes, int) else sizes, np.int64)
+    return divide(
+        codes, sizes_by_row, limit, np.array([int(node) for node in nodes]) if nodes else None
+    )
 
 
 def bounds(batches: Batches) -> list[tuple[int, int]]:
@@ -90,8 +92,8 @@ def test_the_server_weighs_cells_not_bytes() -> None:
 
 def test_the_limits_that_options_give() -> None:
     """Batches of many rows of one partition, and of several, are cut alike."""
-    found = limits(plan(), batch_bytes=2_048, batch_rows=30)
-    assert (found.bytes, found.rows) == (2_048, 30)
+    limit = limits(plan(), batch_bytes=2_048, batch_rows=30)
+    assert (limit.bytes, limit.rows) == (2_048, 30)
     assert requests("aaaaabbbbb", limit=LIMITS._replace(rows=2)) == [
         *["aa", "aa", "a"],
         *["bb", "bb", "b"],

@@ -88,18 +88,18 @@ def test_a_server_is_kept_busy_and_its_queue_short() -> None:
 def test_overload_halves_once_a_round_trip() -> None:
     """All the requests of one moment are one sign."""
     law = started()
-    before = law.limit
+    highest = law.limit
     for _ in range(10):
         law.overloaded(sent=1_001, now=1_002)
-    assert law.limit == before // 2
+    assert law.limit == highest // 2
     law.overloaded(sent=1_001.5, now=1_003)
-    assert law.limit == before // 2
+    assert law.limit == highest // 2
     law.overloaded(sent=1_002.5, now=1_003)
-    assert law.limit == before // 4
+    assert law.limit == highest // 4
 
 
 def test_answers_to_what_was_sent_before_do_not_count() -> None:
-    """They waited behind more than is allowed now."""
+    """They waited for more requests than are allowed now."""
     law = started()
     law.overloaded(sent=1_001, now=1_002)
     limit = law.limit
@@ -129,11 +129,11 @@ def test_latency_that_blows_up_halves_too() -> None:
     """A server that becomes many times slower gets fewer at once, and more again when it is well."""
     server = Server(workers=50, work_s=0.02)
     law = Concurrency()
-    before = typical(server.feed(law, 5))
+    usual = typical(server.feed(law, 5))
     server.work_s = 1.0
-    assert typical(server.feed(law, 30)) < before / 4
+    assert typical(server.feed(law, 30)) < usual / 4
     server.work_s = 0.02
-    assert typical(server.feed(law, 10)) == before
+    assert typical(server.feed(law, 10)) == usual
 
 
 def test_sender_of_few_requests_gets_no_larger_window() -> None:

@@ -68,11 +68,11 @@ def test_a_read_that_ends_in_a_header(loop: type, cut: int) -> None:
     with connected(loop) as (connection, node):
         answers: list[Any] = []
         streams = [connection.get_request_id() for _ in range(2)]
-        for each in streams:
-            connection.send_msg(OptionsMessage(), each, answers.append)
-        first, second = (segment(well(Frame(each, OPTIONS, b""))) for each in streams)
+        for stream in streams:
+            connection.send_msg(OptionsMessage(), stream, answers.append)
+        first, second = (segment(well(Frame(stream, OPTIONS, b""))) for stream in streams)
         node.sendall(first + second[:cut])
         until(lambda: answers, 10)  # what was sent at once is read at once
         node.sendall(second[cut:])
         until(lambda: len(answers) == 2, 10)
-        assert [type(each) for each in answers] == [SupportedMessage] * 2, answers
+        assert [type(answer) for answer in answers] == [SupportedMessage] * 2, answers

@@ -59,13 +59,13 @@ def pipelined(to: Nodes, timeout_s: float = 5) -> PipelinedRequests:
 
 def sent(by: PipelinedRequests, requests: list[Any], node: Any = None) -> list[Ended]:
     """Send a group; return what was told, which is once for each group that has ended."""
-    told: list[Ended] = []
-    assert by.send(requests, node, told.append)
-    return told
+    ends: list[Ended] = []
+    assert by.send(requests, node, ends.append)
+    return ends
 
 
-def values(of: Iterable[Any]) -> list[bytes]:
-    return sorted(map(value_of, of))
+def values(requests: Iterable[Any]) -> list[bytes]:
+    return sorted(map(value_of, requests))
 
 
 # --- one group ---------------------------------------------------------------------------------
@@ -79,7 +79,9 @@ def test_a_group_is_one_push_and_ends_once(version: int) -> None:
         requests = [request() for _ in range(20)]
         (ended,) = sent(by, requests)
         assert (ended.acknowledged, ended.failed) == (20, [])
-        assert [value_of(each) for each in to.wire().pushes[-1]] == [value_of(r) for r in requests]
+        assert [value_of(pushed) for pushed in to.wire().pushes[-1]] == [
+            value_of(r) for r in requests
+        ]
         assert to.in_use() == NOTHING
 
 
@@ -103,14 +105,14 @@ def test_answers_in_any_order_and_some_refused() -> None:
         by = pipelined(to)
         to.wire().answer = refuses
         requests = [request() for _ in range(9)]
-        told = sent(by, requests)
+        ends = sent(by, requests)
         frames = to.wire().requests
-        assert told == []
-        to.wire().reply(*[well(each) for each in reversed(frames) if each.stream % 3])
-        (ended,) = told
+        assert ends == []
+        to.wire().reply(*[well(answered) for answered in reversed(frames) if answered.stream % 3])
+        (ended,) = ends
         assert ended.acknowledged == 6
         assert [type(failed.error) for failed in ended.failed] == [InvalidRequest] * 3
-        refused = [each for each in frames if each.stream % 3 == 0]
+        refused = [answered for answered in frames if answered.stream % 3 == 0]
         assert values(failed.request for failed in ended.failed) == values(refused)
         assert to.in_use() == NOTHING
 
@@ -121,24 +123,25 @@ def test_a_late_answer_frees_its_stream_and_says_nothing() -> None:
         by = pipelined(to, timeout_s=0.5)
         to.wire().answer = silent
         requests = [request() for _ in range(3)]
-        told = sent(by, requests)
+        ends = sent(by, requests)
         first, *late = to.wire().requests
         to.wire().reply(well(first))
         assert by.expire() < 0.5
         time.sleep(0.51)
         assert by.expire() == float("inf")
-        (ended,) = told
+        (ended,) = ends
         assert ended.acknowledged == 1
         assert [type(failed.error) for failed in ended.failed] == [OperationTimedOut] * 2
-        assert to.in_use() == (2, {each.stream for each in late}, {each.stream for each in late})
+        streams = {frame.stream for frame in late}
+        assert to.in_use() == (2, streams, streams)
         to.wire().answer = well
         for _ in range(400):  # more than there are free streams: none of those is among them
             (again,) = sent(by, [request()])
             assert again.acknowledged == 1
-            assert to.wire().requests[-1].stream not in {each.stream for each in late}
+            assert to.wire().requests[-1].stream not in streams
         to.wire().reply(*map(well, late))
         assert to.in_use() == NOTHING
-        assert len(told) == 1
+        assert len(ends) == 1
 
 
 @pytest.mark.parametrize("number", [1, 5, 150])
@@ -149,21 +152,21 @@ def test_a_lost_connection_ends_what_has_no_answer(number: int) -> None:
         wire = to.wire()
         wire.answer = silent
         requests = [request() for _ in range(number)]
-        told = sent(by, requests)
+        ends = sent(by, requests)
         if number > 1:
             wire.reply(well(wire.requests[0]))
         threads = [threading.Thread(target=wire.defunct, args=(OSError("cut"),)) for _ in range(2)]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        assert eventually(lambda: told)
-        (ended,) = told
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert eventually(lambda: ends)
+        (ended,) = ends
         assert ended.acknowledged == (number > 1)
         assert len(ended.failed) == number - ended.acknowledged
         assert {type(failed.error) for failed in ended.failed} == {ConnectionShutdown}
         assert eventually(lambda: not to.hosts[0].is_up)
-        assert not by.send([request()], None, told.append)
+        assert not by.send([request()], None, ends.append)
         assert by.expire() == float("inf")
 
 
@@ -204,20 +207,20 @@ def test_answers_and_the_end_of_a_connection_at_once() -> None:
             by = pipelined(to)
             wire = to.wire()
             wire.answer = silent
-            told = sent(by, [request() for _ in range(120)])
+            ends = sent(by, [request() for _ in range(120)])
             frames = wire.requests
-            ends = threading.Thread(target=wire.defunct, args=(OSError("cut"),))
-            ends.start()
-            for each in frames:
-                wire.reply(well(each))
-            ends.join()
+            cut = threading.Thread(target=wire.defunct, args=(OSError("cut"),))
+            cut.start()
+            for answered in frames:
+                wire.reply(well(answered))
+            cut.join()
             until = time.monotonic() + 0.2
-            while not told and time.monotonic() < until:
+            while not ends and time.monotonic() < until:
                 time.sleep(0.001)
             by._in_flight[0].expire(
                 0
             )  # the driver may lose some in this race: it ends them from a copy
-            (ended,) = told
+            (ended,) = ends
             assert ended.acknowledged + len(ended.failed) == 120
 
 
@@ -268,9 +271,9 @@ def test_failed_request_keeps_its_rows_key_and_node(version: int) -> None:
         to.wire().answer = lambda frame: error(frame, OVERLOADED)
         (host,) = to.hosts
         requests = [request(host, size=8 + 700 * number) for number in range(12)]
-        for number, each in enumerate(requests):
-            data = bytes(each.data) * (number + 1)
-            each.number, each.data = number + 1, data
+        for number, batch in enumerate(requests):
+            data = bytes(batch.data) * (number + 1)
+            batch.number, batch.data = number + 1, data
         (ended,) = sent(by, requests, host)
         assert [failed.request for failed in ended.failed] == requests
         assert to.in_use() == NOTHING
@@ -361,7 +364,7 @@ def sender(
 
 
 def written(to: Nodes, count: int) -> list[bytes]:
-    return values(each for number in range(count) for each in to.wire(number).requests)
+    return values(frame for number in range(count) for frame in to.wire(number).requests)
 
 
 class FailsOnce:
@@ -435,7 +438,7 @@ def test_rows_of_a_silent_node_are_not_written() -> None:
         threading.Timer(0.1, speaks).start()
         by.send(feed())
         by.drain()
-        taken = [value_of(each) for each in to.wire().requests]
+        taken = [value_of(frame) for frame in to.wire().requests]
         assert set(taken) == set(values(made))
         assert len(taken) > 100  # the silent ones came twice
         in_flight, _, late = to.in_use()
@@ -503,26 +506,26 @@ def test_group_size_follows_the_limit_and_the_segment() -> None:
     by_size = Concurrency(64, by_size=True)
     small = [request(size=100) for _ in range(100)]
     by_size.limit = 64
-    assert [len(each.requests) for each in grouped(small, by_size)] == [32, 32, 32, 4]
+    assert [len(group.requests) for group in grouped(small, by_size)] == [32, 32, 32, 4]
     by_size.limit = 4
-    assert [each.parts for each in grouped(small, by_size)] == [16] * 6 + [4]
+    assert [group.parts for group in grouped(small, by_size)] == [16] * 6 + [4]
     large = [request(size=96 * 1024) for _ in range(5)]
-    assert [(len(each.requests), each.parts) for each in grouped(large, by_size)] == [
+    assert [(len(group.requests), group.parts) for group in grouped(large, by_size)] == [
         (1, PARTS)
     ] * 5
     fixed = Concurrency(4)
-    assert max(len(each.requests) for each in grouped(small, fixed)) == 2
+    assert max(len(group.requests) for group in grouped(small, fixed)) == 2
     by_size.limit = 64
     middle = [request(size=30_000) for _ in range(9)]
-    assert next(len(each.requests) for each in grouped(middle, by_size)) <= 4
+    assert next(len(group.requests) for group in grouped(middle, by_size)) <= 4
 
 
 def test_requests_of_a_node_keep_their_order() -> None:
     """Whatever lies between them; and none is left behind."""
     requests = [request(f"node {i % 3}") for i in range(50)]
-    found: dict[Any, list[bytes]] = {}
+    by_node: dict[Any, list[bytes]] = {}
     for group in grouped(requests, Concurrency()):
-        (node,) = {each.node for each in group.requests}
-        found.setdefault(node, []).extend(map(value_of, group.requests))
-    assert {node: sorted(each) for node, each in found.items()} == found
-    assert sum(map(len, found.values())) == 50
+        (node,) = {batch.node for batch in group.requests}
+        by_node.setdefault(node, []).extend(map(value_of, group.requests))
+    assert {node: sorted(values) for node, values in by_node.items()} == by_node
+    assert sum(map(len, by_node.values())) == 50

@@ -20,13 +20,15 @@ KEYS = pa.array([f"key {i}".encode() for i in range(2_000)], pa.binary())
 PARTITIONER = "org.apache.cassandra.dht.Murmur3Partitioner"
 
 
-def metadata(nodes: dict[str, int], factors: dict[str, str], each: int = 8, seed: int = 1) -> Any:
-    """A cluster with so many nodes in each datacenter.
+def metadata(
+    nodes: dict[str, int], factors: dict[str, str], per_node: int = 8, seed: int = 1
+) -> Any:
+    """A cluster with a number of nodes in each datacenter.
 
-    :param each: tokens of a node.
+    :param per_node: the number of tokens of a node.
     """
     known = Metadata()
-    tokens = own_tokens(known, nodes, each, seed)
+    tokens = own_tokens(known, nodes, per_node, seed)
     known.keyspaces["ks"] = keyspace(factors)
     known.rebuild_token_map(PARTITIONER, tokens)
     return known
@@ -36,7 +38,7 @@ def keyspace(factors: dict[str, str]) -> KeyspaceMetadata:
     return KeyspaceMetadata("ks", True, "NetworkTopologyStrategy", factors)
 
 
-def own_tokens(known: Metadata, nodes: dict[str, int], each: int, seed: int) -> Any:
+def own_tokens(known: Metadata, nodes: dict[str, int], per_node: int, seed: int) -> Any:
     """Add nodes; return the tokens of each."""
     seeded = random.Random(seed)
     tokens = {}
@@ -47,18 +49,18 @@ def own_tokens(known: Metadata, nodes: dict[str, int], each: int, seed: int) -> 
             host.set_location_info(datacenter, "rack")
             host.set_up()
             known.add_or_return_host(host)
-            tokens[host] = [str(seeded.randrange(-(2**63), 2**63)) for _ in range(each)]
+            tokens[host] = [str(seeded.randrange(-(2**63), 2**63)) for _ in range(per_node)]
     return tokens
 
 
 def firsts(known: Any, numbers: Any) -> dict[int, set[Any]]:
     """Return the first local replicas that are up, of the keys of each number."""
-    found: dict[int, set[Any]] = {}
+    by_number: dict[int, set[Any]] = {}
     for key, number in zip(KEYS.to_pylist(), numbers.tolist(), strict=True):
         replicas = known.get_replicas("ks", key)
         first = next(host for host in replicas if host.is_up and host.datacenter == "near")
-        found.setdefault(number, set()).add(first)
-    return found
+        by_number.setdefault(number, set()).add(first)
+    return by_number
 
 
 def test_partitions_of_one_number_have_the_same_first_replica() -> None:
@@ -75,13 +77,13 @@ def test_a_node_that_goes_or_comes_is_noticed() -> None:
     """The map of the ring stays the same while a node is down."""
     known = metadata({"near": 5}, {"near": "2"})
     replicas = Replicas(known, "ks", "near")
-    before = replicas.coordinators(KEYS)
+    former = replicas.coordinators(KEYS)
     down = min(known.all_hosts(), key=str)
     down.set_down()
     assert sorted(map(len, firsts(known, replicas.coordinators(KEYS)).values())) == [1] * 4
     down.set_up()
-    assert before is not None
-    assert replicas.coordinators(KEYS).tolist() == before.tolist()  # type: ignore[union-attr]
+    assert former is not None
+    assert replicas.coordinators(KEYS).tolist() == former.tolist()  # type: ignore[union-attr]
 
 
 def test_a_changed_ring_is_noticed() -> None:
@@ -100,7 +102,7 @@ def test_a_changed_ring_is_noticed() -> None:
 
 def test_a_large_ring_is_walked_once() -> None:
     """15,360 tokens, 60 nodes: what is asked every 50 ms takes a small part of the first walk."""
-    known = metadata({"near": 60}, {"near": "3"}, each=256)
+    known = metadata({"near": 60}, {"near": "3"}, per_node=256)
     replicas = Replicas(known, "ks", "near")
     took = []
     for _ in range(6):

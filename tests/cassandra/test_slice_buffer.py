@@ -31,13 +31,13 @@ def test_each_row_keeps_its_timestamp() -> None:
     """Epochs, and parts of one, have timestamps that do not follow each other."""
     waiting = SliceBuffer()
     parts = [part(7), part(3, 1), part(5)]
-    for each in parts:
-        waiting.add(each)
-    (found,) = waiting.take()
-    assert found.batch.column("v").to_pylist() == [
-        value for each in parts for value in each.batch.column("v").to_pylist()
+    for rows in parts:
+        waiting.add(rows)
+    (joined,) = waiting.take()
+    assert joined.batch.column("v").to_pylist() == [
+        value for rows in parts for value in rows.batch.column("v").to_pylist()
     ]
-    assert found.timestamps_us.tolist() == found.batch.column("v").to_pylist()
+    assert joined.timestamps_us.tolist() == joined.batch.column("v").to_pylist()
     assert waiting.take() == [], "a row is taken once"
 
 
@@ -47,10 +47,10 @@ def test_columns_of_any_kind_are_joined(column: pa.Array) -> None:
     waiting = SliceBuffer()
     for epoch in (1, 2):
         waiting.add(Slice(epoch, pa.record_batch({"c": column}), epoch * 10))
-    found = waiting.take()
-    values = [value for each in found for value in each.batch.column("c").to_pylist()]
+    taken = waiting.take()
+    values = [value for rows in taken for value in rows.batch.column("c").to_pylist()]
     assert values == column.to_pylist() * 2
-    assert [us for each in found for us in each.timestamps_us.tolist()] == [10, 11, 20, 21]
+    assert [us for rows in taken for us in rows.timestamps_us.tolist()] == [10, 11, 20, 21]
 
 
 def test_buffer_with_enough_rows_is_due() -> None:

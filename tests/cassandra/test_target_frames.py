@@ -65,8 +65,8 @@ class Table:
             yield Writer(connection, self.options, Observer())
 
     def rows(self, what: str) -> list[str]:
-        found = self.node.execute(f"SELECT {what} FROM {self.keyspace}.{self.table}")
-        return sorted(str(tuple(row)) for row in found)
+        rows = self.node.execute(f"SELECT {what} FROM {self.keyspace}.{self.table}")
+        return sorted(str(tuple(row)) for row in rows)
 
 
 COLUMNS = "k int, n int, a bigint, b double, c text, s set<int>, PRIMARY KEY (k, n)"
@@ -101,9 +101,9 @@ MIXED = np.where(np.arange(COUNT) % 3 == 0, 7, np.arange(COUNT) % 500)
 
 
 def pipelined(writer: Writer) -> pipeline.PipelinedRequests:
-    found = writer._sender._in_flight._pipelined
-    assert found is not None
-    return found
+    requests = writer._sender._in_flight._pipelined
+    assert requests is not None
+    return requests
 
 
 class Pushes:
@@ -114,13 +114,13 @@ class Pushes:
         by = pipelined(writer)
         send = by.send
 
-        def counted(requests: Any, node: Any, told: Any) -> bool:
+        def counted(requests: Any, node: Any, on_done: Any) -> bool:
             def count(sent: Any) -> None:
                 if not sent.failed:
                     self.number += 1
                     self.requests += len(requests)
                     self.rows += sum(map(len, requests))
-                told(sent)
+                on_done(sent)
 
             return send(requests, node, count)
 
@@ -189,15 +189,15 @@ def test_statement_that_the_server_has_forgotten_is_prepared_again(
 
 def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
     """Send each request by itself, and return what the server says about it."""
-    said: set[str] = set()
+    texts: set[str] = set()
     prepared = writer.prepare(plan)
     prepared.buffer.add(rows)
     (stamped,) = prepared.buffer.take()
     for request in requests(prepared, stamped, None):
         future = writer._session.execute_async(bound(request))
         future.result()
-        said.update(future.warnings or ())
-    return said
+        texts.update(future.warnings or ())
+    return texts
 
 
 @pytest.mark.parametrize(
@@ -244,6 +244,6 @@ def test_server_would_warn_of_more(table: Table, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("wal_sink.targets.cassandra.write.batches.in_batches", of_twenty)
     with table.writer() as writer:
-        said = " ".join(warnings(writer, plan, rows))
-    assert "exceeding specified threshold of 5120" in said
-    assert "Unlogged batch covering 100 partitions" in said
+        text = " ".join(warnings(writer, plan, rows))
+    assert "exceeding specified threshold of 5120" in text
+    assert "Unlogged batch covering 100 partitions" in text
