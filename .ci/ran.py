@@ -13,6 +13,7 @@ AT_LEAST = {
     "tests.kafka": 50,
     "tests.delta": 100,
     "tests.spark": 15,
+    "tests.kills": 60,
     "tests.protocol": 100,
     "tests.metrics": 25,
 }
