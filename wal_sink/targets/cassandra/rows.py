@@ -444,8 +444,6 @@ def _deletes(
     batch: pa.RecordBatch, clustering: tuple[str, ...], deletes: npt.NDArray[np.bool_]
 ) -> list[RowGroup]:
     """Divide deletes by the number of clustering columns that they have; the tasks let nulls come last."""
-    if not deletes.any():
-        return []
     depths = np.full(batch.num_rows, len(clustering), np.int64)
     for name in clustering:
         column = batch.column(name)
@@ -457,5 +455,5 @@ def _deletes(
             deletes & (depths == depth),
             depth,
         )
-        for depth in range(len(clustering) + 1)
+        for depth in np.flatnonzero(np.bincount(depths[deletes])).tolist()
     ]
