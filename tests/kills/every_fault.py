@@ -48,7 +48,7 @@ def script(
     backlog: bool = False,
     compute: Compute = partitions,
 ) -> None:
-    """Run all epochs, flushing after each, or once for all in one window, as far as the process lives.
+    """Run all epochs, flushing after each, or once for all in one window, until the process dies.
 
     An error stops Spark's query, and the operator starts it again; the flusher tries again by itself.
     """
@@ -70,7 +70,7 @@ def script(
 When = Literal["before", "after", "answer lost"]
 
 
-upon_rows = pytest.mark.parametrize(
+on_rows = pytest.mark.parametrize(
     ("role", "when"),
     [
         ("flusher", "after"),
@@ -86,7 +86,7 @@ def every_fault(
 ) -> list[str]:
     """Inject a fault at every operation of a role, and recover; return the operations.
 
-    A death after a look is that before it, and happens once.
+    A death after a read is that before it, and happens once.
     """
 
     def until_the_fault(world: World, faults: Faults) -> bool:
@@ -107,11 +107,11 @@ def every_fault(
         world = make_world()
         faults = fault(k, when)
         crashed = until_the_fault(world, faults)
-        why = (k, when, faults.injected)
+        reason = (k, when, faults.injected)
         injected_as_meant(faults, k, when, crashed=crashed)
-        raw.safe(world, why)
+        raw.safe(world, reason)
         script(world, Faults(), Faults(), compute=compute)
-        raw.complete(world, EPOCHS, why)
+        raw.complete(world, EPOCHS, reason)
         world.forget()
     return whole.operations
 

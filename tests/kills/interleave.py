@@ -29,7 +29,7 @@ class Turns(Faults):
         self._counts = counts
         self.stopped_before: list[str] = []
         self.steps: list[list[str]] = []
-        """Each counted operation, with the others behind it up to the next one."""
+        """Each counted operation, with the others after it up to the next one."""
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
@@ -86,7 +86,7 @@ def two_flushers(
     :param counts: whether an operation is a place to stop; None: those that other processes can influence.
     """
     counts = counts or open_operations(world)
-    first, second = (_flushing(world, Turns(*each, counts=counts)) for each in stops)
+    first, second = (_flushing(world, Turns(*stop, counts=counts)) for stop in stops)
     take_turns(first, second, lambda: raw.safe(world, stops))
     return first.turns, second.turns
 

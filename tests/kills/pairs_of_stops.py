@@ -4,9 +4,9 @@ The first process stops before its k-th operation; the second one runs to its j-
 one goes on to its end, then the second: all pairs (k, j).
 
 (k, j) differs from (k, j - 1) by one step of the second process: it comes before the rest of the first one,
-or behind it. If it only **reads**, and nothing of that rest changes what it sees, then
+or after it. If it only **reads**, and nothing of that rest changes what it sees, then
 both pairs are one history: each process gets the same answers, and what the checker sees at each turn
-is the same. So it is with (k - 1, j), a look of the first process, and what the second has done by then. Only
+is the same. So it is with (k - 1, j), a read of the first process, after what the second has done. Only
 the clock is read some microseconds sooner or later, by which nothing is decided between processes.
 """
 
@@ -21,7 +21,7 @@ from wal_sink.testing.faults import changes
 End = TypeVar("End")
 
 Step = list[str]
-"""An operation before which a process may stop, and those behind it up to the next one (see `Faults`)."""
+"""An operation before which a process may stop, and those after it up to the next one (see `Faults`)."""
 
 
 class History(NamedTuple, Generic[End]):
@@ -46,29 +46,29 @@ def pairs_of_stops(play: Callable[[int, int], History[End]]) -> Iterator[Pair[En
 
     :param play: plays one pair.
     """
-    before: list[History[End]] = []
+    earlier: list[History[End]] = []
     """Of k - 1, by j."""
     for k in count():
         now: list[History[End]] = []
         for j in count():
-            known = _known(k, j, before, now)
+            known = _known(k, j, earlier, now)
             now.append(known or play(k, j))
             yield Pair(now[j], known is None)
             if j >= len(now[j].second):
                 break
         if k >= len(now[-1].first):
             return
-        before = now
+        earlier = now
 
 
 def _known(
-    k: int, j: int, before: list[History[End]], now: list[History[End]]
+    k: int, j: int, earlier: list[History[End]], now: list[History[End]]
 ) -> History[End] | None:
     """Return the history of (k, j) if that of a neighbour is the same."""
     if j > 0 and sees_nothing_of(now[j - 1].second[j - 1], now[j - 1].first[k:]):
         return now[j - 1]
-    if j < len(before) and sees_nothing_of(before[j].first[k - 1], before[j].second[:j]):
-        return before[j]
+    if j < len(earlier) and sees_nothing_of(earlier[j].first[k - 1], earlier[j].second[:j]):
+        return earlier[j]
     return None
 
 
@@ -77,7 +77,7 @@ _LEDGER, _LEDGER_MADE = "read ledger", "create ledger "
 
 
 def sees_nothing_of(step: Step, others: Iterable[Step]) -> bool:
-    """Whether a step only looks, and sees the same before these steps and behind them."""
+    """Return True if a step only reads, and reads the same before these steps and after them."""
     if any(changes(operation) for operation in step):
         return False
     return not any(

@@ -1,4 +1,4 @@
-"""Faults at every operation of a run and of a flusher; the contract suites have those upon each delivery."""
+"""Faults at every operation of a run and of a flusher; the contract suites have those on each delivery."""
 
 from __future__ import annotations
 

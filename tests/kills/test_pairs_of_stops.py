@@ -22,7 +22,7 @@ class Toy:
         self.answers: tuple[list[Answer], list[Answer]] = ([], [])
 
     def go_on(self, which: int, stop: int | None = None) -> None:
-        """Let a process run to its end, or until it has done so many operations."""
+        """Let a process run to its end, or until it has done that number of operations."""
         script, done = self._scripts[which], self.done[which]
         while len(done) < len(script) and (stop is None or len(done) < stop):
             done.append(script[len(done)])

@@ -95,19 +95,19 @@ def third_takes_over(world: World, where: object) -> bool:
     ]
     visible = world.table()
     chosen = [
-        each
-        for each in product(*attempts)
-        if visible == dict(row for attempt in each for row in world.computed[attempt])
+        item
+        for item in product(*attempts)
+        if visible == dict(row for attempt in item for row in world.computed[attempt])
     ]
     assert chosen, f"the table has no whole attempt at each epoch ({where})"
     assert len(world.visible()) == len(visible), where
     assert set(raw.marks(world.log_backend).values()) == {EPOCHS}, where
     world.flush()
-    left = {path.split("/")[0] for path in world.log_backend.list()}
-    assert left <= {"state", "plans", "agreed.json"}, f"{left} ({where})"
+    remaining = {path.split("/")[0] for path in world.log_backend.list()}
+    assert remaining <= {"state", "plans", "agreed.json"}, f"{remaining} ({where})"
     whose = raw.kept(world)
     world.forget()
-    return tuple(whose.items()) not in {tuple(each) for each in chosen}
+    return tuple(whose.items()) not in {tuple(item) for item in chosen}
 
 
 @pytest.mark.rule("one-publisher")
@@ -149,10 +149,10 @@ def test_two_drivers_at_every_stop_apply_whole_attempts(reads: str) -> None:
     for pair in pairs_of_stops(play):
         endings[pair.history.end] += 1
         played += pair.is_new
-    said = ", ".join(f"{' and '.join(ended)} {n}" for ended, n in endings.most_common())
+    texts = ", ".join(f"{' and '.join(ended)} {n}" for ended, n in endings.most_common())
     covered(
         f"two drivers, pairs of stops, before reads {reads}, too",
-        f"{endings.total()}, of which {said}; {played} histories, in {strangers} of which an epoch has the"
+        f"{endings.total()}, of which {texts}; {played} histories, in {strangers} of which an epoch has the"
         " attempt that Spark did not keep",
     )
     assert endings["fenced", "done"]
@@ -211,7 +211,7 @@ def test_run_after_a_newer_one_opened_is_fenced(world: World) -> None:
 
 @pytest.mark.rule("one-publisher")
 def test_commit_that_outlives_its_driver_is_fenced(world: World) -> None:
-    """The worker of `commit()` lives a little longer than its driver, which is killed and started again.
+    """The worker of `commit()` runs a little longer than its driver, which is killed and started again.
 
     What the next run has published stays: Spark completes that.
     """

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from state_backends import open_backend
-from tests.kills.every_fault import When, every_fault, new_world, upon_rows
+from tests.kills.every_fault import When, every_fault, new_world, on_rows
 from tests.protocol.damaged import BROKEN, change_manifest, fill, give_up, manifest_path
 from tests.protocol.engine import World, in_memory
 from tests.protocol.operators import TargetBackup, stops
@@ -50,7 +50,7 @@ def test_small_segment_lies_in_its_manifest(world: World) -> None:
     assert world.log_backend.list("manifests/") == []
 
 
-@upon_rows
+@on_rows
 def test_manifests_with_rows_at_every_fault_are_flushed(role: str, when: When) -> None:
     """No file is written in between, and none is read or deleted."""
 

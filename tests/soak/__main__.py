@@ -26,7 +26,7 @@ from tests.soak.features import FeaturesOutcome, FeaturesSoak
 from tests.support.class_archive import CASSANDRA, SPARK
 
 _WIDTH = 120
-"""Where the output is no terminal."""
+"""Where the output is not a terminal."""
 
 
 def main() -> int:
@@ -40,9 +40,9 @@ def main() -> int:
     parser.add_argument(
         "--picture", type=Path, default=Path("wal-sink-soak.svg"), help="of --cluster"
     )
-    given = parser.parse_args()
+    args = parser.parse_args()
     console = Console(highlight=False, width=max(_WIDTH, Console().width))
-    console.print(f"seed {given.seed}")
+    console.print(f"seed {args.seed}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is started here is ended
     for archive in (
         SPARK,
@@ -51,17 +51,17 @@ def main() -> int:
         os.environ.setdefault(archive.variable, archive.options)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="wal_sink-soak-") as folder:
-        if not given.cluster:
-            outcome = FeaturesSoak(Path(folder), given.seed, console.print).run_for(
-                60 * given.minutes
+        if not args.cluster:
+            outcome = FeaturesSoak(Path(folder), args.seed, console.print).run_for(
+                60 * args.minutes
             )
             return _tell(console, outcome, time.monotonic() - began)
-        with ClusterSoak(Path(folder), given.seed, console.print) as soak:
-            found = soak.run_for(60 * given.minutes)
-        draw(given.picture, found)
-        for table in tables(found):
+        with ClusterSoak(Path(folder), args.seed, console.print) as soak:
+            run_for = soak.run_for(60 * args.minutes)
+        draw(args.picture, run_for)
+        for table in tables(run_for):
             console.print(table)
-        return 0 if found.exact else 1
+        return 0 if run_for.exact else 1
 
 
 def _tell(console: Console, outcome: FeaturesOutcome, seconds: float) -> int:

@@ -22,7 +22,7 @@ from tests.protocol import raw
 from tests.soak.changes import is_bad, is_long
 
 _ON_ITS_WAY_S = 32
-"""Seconds that a request may be on its way: to a node that stands still for 20, on a machine with more to do.
+"""Seconds that a request may be on its way: to a node that stalls for 20, on a machine with more to do.
 A TTL is longer by that time, see docs/protocol/README.md#where-cassandra-differs."""
 
 Key = tuple[int, ...]
@@ -58,8 +58,8 @@ def logged(log: Path) -> Iterator[Logged]:
     """Yield the rows of each flushed epoch, with the write timestamps that they have by the log."""
     for manifest in _kept(log):
         us = manifest["first_us"]
-        for of, is_refused in ((manifest["refused"], True), (manifest["segments"], False)):
-            for segment in of:
+        for value, is_refused in ((manifest["refused"], True), (manifest["segments"], False)):
+            for segment in value:
                 held = segment.get("data")  # a small segment lies in its manifest
                 source = (
                     pa.BufferReader(held) if held else pa.memory_map(str(log / segment["path"]))
@@ -85,8 +85,8 @@ def _kept(log: Path) -> Iterator[dict[str, Any]]:
 
 def refused_by_server(log: Path) -> set[int]:
     """Return the write timestamps of the rows that Cassandra has refused, and `refused/` has."""
-    found = (re.fullmatch(r"1-\w+-(\d+)\.arrow", path.name) for path in log.glob("refused/*/*"))
-    return {int(match[1]) for match in found if match}
+    result = (re.fullmatch(r"1-\w+-(\d+)\.arrow", path.name) for path in log.glob("refused/*/*"))
+    return {int(match[1]) for match in result if match}
 
 
 _READ = ["seq", "attempt", "customerId", "day"]
@@ -149,18 +149,18 @@ def expected(
             values = _values(change, row)
             key = tuple(values.pop(name) for name in keys)
             for name, value in values.items():
-                there = cells[table][key].get(name)
-                if there is None or there.us < row.us:
+                present = cells[table][key].get(name)
+                if present is None or present.us < row.us:
                     cells[table][key][name] = Cell(row.us, value, _second(change["expires"]))
-    wrong += [f"change {each['seq']} was refused" for each in late if not is_long(each)]
-    mixed = sorted(epoch for epoch, found in attempts.items() if len(found) > 1)
+    wrong += [f"change {item['seq']} was refused" for item in late if not is_long(item)]
+    mixed = sorted(epoch for epoch, result in attempts.items() if len(result) > 1)
     epochs = len({row.epoch for row in rows})
     return Expected(cells, deleted, bad, len(late), wrong, mixed, epochs, len(changes))
 
 
 def _not_once(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> list[str]:
     """Say which changes of the source are not in the log exactly once; deletes are told by their keys."""
-    there = Counter(
+    present = Counter(
         (row.values["customerId"], row.values["day"]) if row.is_delete else row.values["seq"]
         for row in rows
     )
@@ -170,8 +170,8 @@ def _not_once(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> list
         else change["seq"]
         for change in changes
     )
-    missing, extra = wanted - there, there - wanted
-    return [f"{each} is missing" for each in missing] + [f"{each} is extra" for each in extra]
+    missing, extra = wanted - present, present - wanted
+    return [f"{item} is missing" for item in missing] + [f"{item} is extra" for item in extra]
 
 
 _NAMES = {"customer_id": "customerId"}
@@ -226,7 +226,7 @@ Found = dict[str, dict[Key, dict[str, tuple[Any, int, tuple[int, int] | None]]]]
 more than one."""
 
 
-def compare(wanted: Expected, found: Found, now_s: float) -> CellVerdict:
+def compare(wanted: Expected, result: Found, now_s: float) -> CellVerdict:
     """Compare every cell.
 
     :param now_s: when the tables were read; nothing may expire within seconds of it.
@@ -236,29 +236,31 @@ def compare(wanted: Expected, found: Found, now_s: float) -> CellVerdict:
 
     def note(what: str, text: object) -> None:
         counts[what] += 1
-        if sum(each.startswith(what) for each in examples) < 5:
+        if sum(example.startswith(what) for example in examples) < 5:
             examples.append(f"{what}: {text}")
 
     for table in KEYS:
         living = _living(wanted, table, now_s)
-        there = {
-            (key, name): cell for key, cells in found[table].items() for name, cell in cells.items()
+        present = {
+            (key, name): cell
+            for key, cells in result[table].items()
+            for name, cell in cells.items()
         }
         counts["expected"] += len(living)
-        counts["found"] += len(there)
-        for where in living.keys() - there.keys():
+        counts["found"] += len(present)
+        for where in living.keys() - present.keys():
             note("missing", (table, where, living[where]))
-        for where in there.keys() - living.keys():
-            note("extra", (table, where, there[where]))
-        for where in living.keys() & there.keys():
-            value, us, ends = there[where]
+        for where in present.keys() - living.keys():
+            note("extra", (table, where, present[where]))
+        for where in living.keys() & present.keys():
+            value, us, ends = present[where]
             cell = living[where]
             if value != cell.value:
-                note("values", (table, where, cell, there[where]))
+                note("values", (table, where, cell, present[where]))
             if us != cell.us:
-                note("times", (table, where, cell, there[where]))
+                note("times", (table, where, cell, present[where]))
             if ends is None or not ends[0] - _ON_ITS_WAY_S <= cell.ends_s <= ends[1] + 1:
-                note("ttls", (table, where, cell, there[where]))
+                note("ttls", (table, where, cell, present[where]))
     names = ("expected", "found", "missing", "extra", "values", "times", "ttls")
     return CellVerdict(**{name: counts[name] for name in names}, examples=tuple(examples))
 

@@ -47,7 +47,7 @@ _DAY_S = 86_400
 class Changes(Background):
     """Writes a file of changes now and then, until the `with` block is left.
 
-    :param seed: of what is in the files, times of expiry aside: they begin when a file is written.
+    :param seed: of what is in the files, but for times of expiry: they begin when a file is written.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The cluster's soak: all that people run beside each other; each of it is killed, and stands still.
+"""The cluster's soak: all that people run beside each other; each of it is killed, and stalls.
 
 Spark on a standalone cluster reads a topic of Kafka into three nodes of Cassandra, PostgreSQL and Delta Lake,
 out of one log. Readers look at each target all the time. In the end each has exactly what the topic has.
@@ -41,15 +41,15 @@ from wal_sink.progress.status import Status
 
 VICTIMS = ("driver", "executor", "worker", "master", "Cassandra", "Kafka", "PostgreSQL")
 KINDS = ("killed", "paused", "overtaken")
-"""The last one is for drivers alone: one stands still until another one has gone on, and then wakes up."""
-FAULTS = [*((each, kind) for each in VICTIMS for kind in KINDS[:2]), ("driver", "overtaken")]
+"""The last one is for drivers alone: one stalls until another one has gone on, and then wakes up."""
+FAULTS = [*((item, kind) for item in VICTIMS for kind in KINDS[:2]), ("driver", "overtaken")]
 TARGETS = {"nodes": "Cassandra", "books": "PostgreSQL", "lake": "Delta Lake"}
 """What the query calls them, and what they are."""
 
 ROOT = Path(__file__).parents[2]
 _TOPIC = "soak"
 _BETWEEN_S, _DOWN_S = (2, 8), (1, 10)
-"""Between two faults, and how long a server is left dead, or a process stands still."""
+"""Between two faults, and how long a server is left dead, or a process stalls."""
 _PATIENCE_S = 1_000.0
 """How long the query may take to go on, on a busy machine and while others are killed: an hour's soak ended
 after 400 s without an epoch, at a load of 60 on two cores."""
@@ -109,7 +109,7 @@ class ClusterOutcome(NamedTuple):
     @property
     def exact(self) -> bool:
         """Whether each target has what the topic has, of one attempt, and no reader saw anything else."""
-        right = all(found.verdict.exact and not found.wrong for found in self.found.values())
+        right = all(result.verdict.exact and not result.wrong for result in self.found.values())
         return right and not self.differ and all(f.verdict.expected for f in self.found.values())
 
 
@@ -290,23 +290,23 @@ class ClusterSoak:
         for victim, kind in self._random.sample(FAULTS, len(FAULTS)):
             self._pass(self._random.uniform(*_BETWEEN_S))
             self._strike(victim, kind)
-        self._until(lambda: all(each.done() for each in self._busy.values()), "start servers again")
-        for each in self._busy.values():
-            each.result()
+        self._until(lambda: all(item.done() for item in self._busy.values()), "start servers again")
+        for item in self._busy.values():
+            item.result()
 
     def _strike(self, victim: str, kind: str) -> None:
-        found: list[object] = []
+        result: list[object] = []
 
         def there() -> bool:
-            found[:] = [
-                each
-                for each in self._candidates(victim)
-                if each not in self._busy or self._busy[each].done()
+            result[:] = [
+                candidate
+                for candidate in self._candidates(victim)
+                if candidate not in self._busy or self._busy[candidate].done()
             ]
-            return bool(found)
+            return bool(result)
 
         self._until(there, f"have a {victim} to be {kind}")
-        chosen = self._random.choice(found)
+        chosen = self._random.choice(result)
         self._say(f"{self._now():.0f} s: {victim} {kind}, {self._where()}")
         began_s = self._now()
         try:
@@ -356,7 +356,7 @@ class ClusterSoak:
         return lambda: None  # who supervises it starts another one
 
     def _overtake(self) -> int:
-        """Start another application beside the one that stands still; return which epoch was the last."""
+        """Start another application beside the one that stalls; return which epoch was the last."""
         status = self._status()
         self._start()
         return status.checkpointed if status else -1
@@ -403,9 +403,9 @@ class ClusterSoak:
                 self._ended_by_itself(self._driver, "the application")
             self._start()
         status = self._status()
-        for each in status.targets if status else ():
-            if each.last_error:
-                self._said[f"{each.target}: {each.last_error.splitlines()[0][:200]}"] += 1
+        for item in status.targets if status else ():
+            if item.last_error:
+                self._said[f"{item.target}: {item.last_error.splitlines()[0][:200]}"] += 1
         visible = {name: reader.visible for name, reader in self._readers.items()}
         self._samples.append(Sample(self._now(), self._feed.committed, visible))
 
@@ -466,7 +466,7 @@ class ClusterSoak:
             reader.end()
         rows = self._read_all()
         same = set.intersection(*map(set, rows.values()))
-        found = {
+        result = {
             name: Found(
                 judge(numbers, [number for number, _ in rows[name]]),
                 *(reader.looks, reader.rows_read, reader.unanswered, sorted(reader.wrong)),
@@ -474,7 +474,7 @@ class ClusterSoak:
             for name, reader in self._readers.items()
         }
         return ClusterOutcome(
-            found=found,
+            found=result,
             differ=len(set.union(*map(set, rows.values())) - same),
             aborted=self._feed.next - len(numbers),
             faults=self._faults,

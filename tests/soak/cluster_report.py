@@ -19,9 +19,9 @@ def tables(outcome: ClusterOutcome) -> Iterator[Table]:
     """Make the tables: targets, faults, and what applications and status said meanwhile."""
     columns = ("expected", "found", "missing", "extra", "looks of readers", "rows they read")
     targets = Table("target", *columns, "looks without an answer", "what no reader may see")
-    for name, found in outcome.found.items():
-        counts = (*found.verdict[:4], found.looks, found.rows_read, found.unanswered)
-        wrong = "; ".join(found.wrong[:5]) or "nothing"
+    for name, result in outcome.found.items():
+        counts = (*result.verdict[:4], result.looks, result.rows_read, result.unanswered)
+        wrong = "; ".join(result.wrong[:5]) or "nothing"
         targets.add_row(TARGETS[name], *(f"{count:,}" for count in counts), wrong)
     yield targets
     numbers = Counter((fault.victim, fault.kind) for fault in outcome.faults)
@@ -30,19 +30,19 @@ def tables(outcome: ClusterOutcome) -> Iterator[Table]:
         faults.add_row(victim, *(str(numbers[victim, kind] or "") for kind in KINDS))
     yield faults
     recovered = outcome.recovered_s
-    said = Table("", "")
-    said.add_row("rows that targets have of different attempts", f"{outcome.differ:,}")
-    said.add_row("rows of aborted transactions, in no target", f"{outcome.aborted:,}")
-    said.add_row("starts of the application", f"{outcome.starts:,}")
+    text = Table("", "")
+    text.add_row("rows that targets have of different attempts", f"{outcome.differ:,}")
+    text.add_row("rows of aborted transactions, in no target", f"{outcome.aborted:,}")
+    text.add_row("starts of the application", f"{outcome.starts:,}")
     median, most = statistics.median(recovered), max(recovered)
-    said.add_row(
+    text.add_row(
         "seconds until all targets went on, after a round", f"{median:.0f}, at most {most:.0f}"
     )
     for how, number in outcome.ended.most_common():
-        said.add_row("ended by itself", f"{number} times: {how}")
+        text.add_row("ended by itself", f"{number} times: {how}")
     for error, number in outcome.said.most_common(10):
-        said.add_row("status said", f"in {number} looks: {error}")
-    yield said
+        text.add_row("status said", f"in {number} looks: {error}")
+    yield text
 
 
 def draw(path: Path, outcome: ClusterOutcome) -> None:

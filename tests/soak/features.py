@@ -41,7 +41,7 @@ _GROWS_AT = 0.4
 """The part of the time after which the tables grow."""
 _PATIENCE_S = 600.0
 _LAST_PATIENCE_S = 360.0
-"""How long the last run may stand still, or flush when its query has ended."""
+"""How long the last run may stall, or flush when its query has ended."""
 
 
 class FeaturesOutcome(NamedTuple):
@@ -82,7 +82,7 @@ class FeaturesSoak:
         self._grown = False
 
     def run_for(self, seconds: float) -> FeaturesOutcome:
-        """Let processes die, and the node stand still, for so long; let the query end; compare."""
+        """Let processes die, and the node stall, for that long; let the query end; compare."""
         until_s = time.monotonic() + seconds
         dealt = deal(self._random, _WEIGHTS)
 
@@ -158,14 +158,14 @@ class FeaturesSoak:
 
     def _wait(self) -> None:
         """Wait until the query has gone on, mostly; start it again if it ended."""
-        before = self._checkpointed()
+        _checkpointed = self._checkpointed()
         patient = self._random.random() < 0.8  # else it dies as it starts
         deadline = time.monotonic() + (_PATIENCE_S if patient else self._random.uniform(0, 8))
-        while self._checkpointed() <= before and time.monotonic() < deadline:
+        while self._checkpointed() <= _checkpointed and time.monotonic() < deadline:
             if self._driver.process.poll() is not None:
                 self._driver = self._start()
             time.sleep(0.1)
-        assert not patient or self._checkpointed() > before, self._driver.log()
+        assert not patient or self._checkpointed() > _checkpointed, self._driver.log()
         time.sleep(self._random.uniform(0, 2))
 
     def _let_happen(self, death: str) -> None:
@@ -214,7 +214,7 @@ class FeaturesSoak:
         self._grown = True
 
     def _go_on(self, epochs: int) -> None:
-        """Wait until the query has checkpointed so many more; start it again if it ended."""
+        """Wait until the query has checkpointed `more` more; start it again if it ended."""
         reached, deadline = self._checkpointed() + epochs, time.monotonic() + _PATIENCE_S
         while self._checkpointed() < reached:
             assert time.monotonic() < deadline, self._driver.log()
@@ -229,7 +229,7 @@ class FeaturesSoak:
     def _compare(self, done: Counter[str]) -> FeaturesOutcome:
         status = wal_sink.status(str(self._checkpoint))
         assert status.pending_epochs == 0, status
-        (log,) = (each.parent for each in self._checkpoint.glob("wal_sink/*/state"))
+        (log,) = (item.parent for item in self._checkpoint.glob("wal_sink/*/state"))
         wanted = expected(self._feed.changes, list(logged(log)), refused_by_server(log))
         now_s = time.time()
         return FeaturesOutcome(
@@ -242,7 +242,7 @@ class FeaturesSoak:
 
     def _found(self) -> Found:
         """Read every cell, with its write time and when it expires."""
-        found: Found = {}
+        result: Found = {}
         for table, keys in KEYS.items():
             described = self._node.execute(
                 "SELECT column_name, kind FROM system_schema.columns"
@@ -257,7 +257,7 @@ class FeaturesSoak:
                 f"SELECT {', '.join(keys)}, {of_each} FROM {KEYSPACE}.{table}"
             )
             ended_s = time.time()
-            found[table] = {
+            result[table] = {
                 tuple(getattr(row, key) for key in keys): {
                     name: (
                         getattr(row, name),
@@ -269,7 +269,7 @@ class FeaturesSoak:
                 }
                 for row in rows
             }
-        return found
+        return result
 
 
 def _ends(ttl_s: int | None, began_s: float, ended_s: float) -> tuple[int, int] | None:

@@ -128,7 +128,7 @@ class Reader(Background):
         return sum(map(len, list(self._seen.values())))
 
     def work(self) -> None:
-        """Look, again and again; a store that is down is no failure."""
+        """Look, again and again; a store that is down is not a failure."""
         for older in itertools.count():
             if self._left.wait(_EVERY_S):
                 return
@@ -146,14 +146,14 @@ class Reader(Background):
             return 0
         self.looks += 1
         self.rows_read += len(rows)
-        found = dict(rows)
-        if len(found) < len(rows):
-            self.wrong.add(f"{self.name}: {len(rows) - len(found)} rows twice in {bucket}")
-        before = self._seen[bucket]
-        gone = [number for number, key in before.items() if found.get(number) != key]
+        result = dict(rows)
+        if len(result) < len(rows):
+            self.wrong.add(f"{self.name}: {len(rows) - len(result)} rows twice in {bucket}")
+        earlier = self._seen[bucket]
+        gone = [number for number, key in earlier.items() if result.get(number) != key]
         if gone:
             self.wrong.add(f"{self.name}: rows gone or changed in {bucket}: {gone[:5]}")
-        self._seen[bucket] = found
+        self._seen[bucket] = result
         return len(rows)
 
     def read_all(self, last: int) -> list[tuple[int, str]]:

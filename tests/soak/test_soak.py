@@ -121,12 +121,12 @@ def test_the_oracle_looks_at_each_cell(
         epochs=1,
         changes=3,
     )
-    there: dict[str, tuple[str, int, tuple[int, int] | None]] = {"city": CELL}
+    present: dict[str, tuple[str, int, tuple[int, int] | None]] = {"city": CELL}
     if cell is None:
-        del there[column]
+        del present[column]
     else:
-        there[column] = cell
-    verdict = compare(expected, {"customers": {KEY: there}}, now_s=1_000)
+        present[column] = cell
+    verdict = compare(expected, {"customers": {KEY: present}}, now_s=1_000)
     assert verdict.exact is not bool(what), verdict
     assert not what or getattr(verdict, what) == 1, verdict
 

@@ -57,13 +57,13 @@ class ClassArchive(NamedTuple):
     @property
     def executor_options(self) -> str:
         """The same for an executor of Spark, which takes no settings of Spark here."""
-        return " ".join(each for each in self.options.split() if not each.startswith("-Dspark."))
+        return " ".join(item for item in self.options.split() if not item.startswith("-Dspark."))
 
     @property
     def path(self) -> Path:
         """Where the archive is."""
-        of = [Path(_java() or "").resolve(), self.jars, self.always]
-        digest = hashlib.sha256("\n".join(map(str, of)).encode()).hexdigest()[:12]
+        source = [Path(_java() or "").resolve(), self.jars, self.always]
+        digest = hashlib.sha256("\n".join(map(str, source)).encode()).hexdigest()[:12]
         return cache_folder() / f"{self.name}-{digest}.jsa"
 
     def make(self) -> None:

@@ -52,9 +52,9 @@ def plan_of(*fields: Field, operations: Any = None, **details: Any) -> Cassandra
 
 def plan_of_column(cql: str, arrow: pa.DataType, nulls: str, types: UserTypes) -> CassandraPlan:
     """Plan a table of a key, id, and a column c of a type."""
-    found = {name: tuple(fields) for name, fields in types.items()}
+    result = {name: tuple(fields) for name, fields in types.items()}
     key, column = ("id", "partition", "int", pa.int32()), ("c", "regular", cql, arrow)
-    return plan_of(key, column, nulls=nulls, types=found)  # type: ignore[arg-type]
+    return plan_of(key, column, nulls=nulls, types=result)  # type: ignore[arg-type]
 
 
 def driver_type(tree: CqlType) -> Any:
@@ -110,7 +110,7 @@ def for_driver(value: Any, tree: CqlType) -> Any:
     if tree.kind == "map":
         return Pairs((for_driver(k, tree.parts[0]), for_driver(v, tree.parts[1])) for k, v in value)
     if tree.parts:
-        return tuple(for_driver(each, tree.parts[0]) for each in value)
+        return tuple(for_driver(item, tree.parts[0]) for item in value)
     return _SCALARS.get(tree.kind, lambda same: same)(value)
 
 
@@ -141,7 +141,7 @@ def bind(
         if cleared and column.role not in KEY:
             bound = [value if value is UNSET_VALUE else None for value in bound]
         columns.append(bound)
-    beside = [list(each) for each in (stamps, ttls) if each is not None]
+    beside = [list(item) for item in (stamps, ttls) if item is not None]
     return list(zip(*(beside + columns if stamp_first else columns + beside), strict=True))
 
 
@@ -181,7 +181,7 @@ def driver_rows(
     :param key: which columns are the partition key, in the table's order.
     """
     values = bind(batch, plan, range(first_us, first_us + batch.num_rows))
-    return [DriverRow(plan, each, protocol, list(key)) for each in values]
+    return [DriverRow(plan, item, protocol, list(key)) for item in values]
 
 
 def prepared(query: str, key: Sequence[int] = ()) -> PreparedStatement:
@@ -232,7 +232,7 @@ def decoded(
     """Decode rows by the driver; every byte of them is a part of a value."""
     data, bounds = encoded.data.to_pybytes(), encoded.offsets.tolist()
     trees = dict(zip([column.name for column in plan.columns], column_types(plan), strict=True))
-    found = []
+    result = []
     for begin, end in itertools.pairwise(bounds):
         assert data[begin:].startswith(head)
         parts = [*_parts(data[begin + len(head) : end])]
@@ -240,13 +240,13 @@ def decoded(
         own, values = parts[:beside], parts[beside:]
         if not stamp_first:
             own, values = parts[-beside:], parts[:-beside]
-        numbers = [int.from_bytes(each, "big", signed=True) for each in own]
+        numbers = [int.from_bytes(item, "big", signed=True) for item in own]
         row = {
             name: driver_type(tree).from_binary(part, 5) if isinstance(part, bytes) else part
             for (name, tree), part in zip(trees.items(), values, strict=True)
         }
-        found.append(DecodedRow(row, numbers[0], numbers[1] if with_ttl else None))
-    return found
+        result.append(DecodedRow(row, numbers[0], numbers[1] if with_ttl else None))
+    return result
 
 
 def _parts(row: bytes) -> Iterator[Any]:

@@ -154,7 +154,7 @@ SCALARS = [
     ),
     Case("uuid", pa.string(), st.uuids().flatmap(either_case), uuid.UUID),
     Case("timeuuid", pa.string(), V1, uuid.UUID),
-    Case("uuid", pa.binary(), st.uuids().map(lambda each: each.bytes), packed),
+    Case("uuid", pa.binary(), st.uuids().map(lambda item: item.bytes), packed),
     Case("timeuuid", pa.binary(), V1.map(lambda text: uuid.UUID(text).bytes), packed),
     Case("inet", pa.string(), st.one_of(st.ip_addresses().map(str), MAPPED), inet),
     Case("blob", pa.binary(), st.binary()),
@@ -177,7 +177,7 @@ def shapes(case: Case) -> list[Case]:
     many, some = st.lists(case.values, max_size=4), st.none() | case.values
     elements = st.lists(case.values.map(case.as_key), max_size=4)
     distinct = st.lists(case.values.map(case.as_key), max_size=4, unique=True)
-    found = [
+    result = [
         case,
         _shape(case, f"frozen<list<{case.cql}>>", many, list, _lists),
         _shape(case, f"list<{case.cql}>", many, list, _lists),
@@ -200,12 +200,12 @@ def shapes(case: Case) -> list[Case]:
         ),
     ]
     if case.cql not in NO_KEYS:
-        found += [
+        result += [
             _shape(case, f"set<{case.cql}>", elements, set, _lists),
             _shape(case, f"frozen<set<{case.cql}>>", elements, set, _lists),
             _shape(case, f"map<{case.cql}, {case.cql}>", distinct, _to_itself, _maps),
         ]
-    return found
+    return result
 
 
 def _to_itself(keys: list[Any]) -> dict[Any, Any]:
@@ -233,15 +233,15 @@ def _shape(
         return back(_each(part.back, value))
 
     shape = _Shape(cql, build(part, []).type, values, converted)
-    shape.make = lambda given: build(part, given)
+    shape.make = lambda options: build(part, options)
     return shape
 
 
 def _each(back: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, list | tuple):
         if value and isinstance(value[0], tuple):  # a map of lists
-            return [(key, [back(each) for each in values]) for key, values in value]
-        return type(value)(None if each is None else back(each) for each in value)
+            return [(key, [back(item) for item in values]) for key, values in value]
+        return type(value)(None if item is None else back(item) for item in value)
     return back(value)
 
 
@@ -252,7 +252,7 @@ def _offsets(values: list[Any]) -> tuple[pa.Array, pa.Array]:
 
 
 def _flat(values: list[Any]) -> list[Any]:
-    return [each for value in values for each in value or ()]
+    return [item for value in values for item in value or ()]
 
 
 def _lists(part: Case, values: list[Any]) -> pa.Array:
@@ -288,11 +288,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return repr(value + 0.0)
     if isinstance(value, Mapping):
-        return {repr(plain(key)): plain(each) for key, each in value.items()}
+        return {repr(plain(key)): plain(item) for key, item in value.items()}
     if isinstance(value, util.SortedSet | set):
-        return {repr(plain(each)) for each in value}
+        return {repr(plain(item)) for item in value}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return value
 
 

@@ -35,10 +35,10 @@ def maven_jars(name: str, artifacts: Sequence[str], without: Sequence[str] = ())
         pytest.skip(f"the jars of {name} come by Maven (`mvn`), which is not installed")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder.parent) as work:
-        excluded = "".join(f"<exclusion>{_tags(each)}</exclusion>" for each in without)
+        excluded = "".join(f"<exclusion>{_tags(item)}</exclusion>" for item in without)
         wanted = "\n".join(
-            f"<dependency>{_tags(each)}<exclusions>{excluded}</exclusions></dependency>"
-            for each in artifacts
+            f"<dependency>{_tags(artifact)}<exclusions>{excluded}</exclusions></dependency>"
+            for artifact in artifacts
         )
         Path(work, "pom.xml").write_text(_POM.format(dependencies=wanted))
         command = [maven, "-B", "-q", "dependency:copy-dependencies", "-DoutputDirectory=jars"]

@@ -58,8 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     out = [item for item in items if item.get_closest_marker("test_all")]
     if out:
         config.hook.pytest_deselected(items=out)
-        left = set(map(id, out))
-        items[:] = [item for item in items if id(item) not in left]
+        remaining = set(map(id, out))
+        items[:] = [item for item in items if id(item) not in remaining]
         _left_out.update(item.nodeid.split("::")[0] for item in out)
 
 

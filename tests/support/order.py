@@ -27,8 +27,8 @@ def dealt(ranked: Sequence[tuple[Rank, Test]], processes: int) -> list[Test]:
     then; the groups of the shortest ones are single tests, and even the pieces out.
     """
     pieces: list[list[Test]] = [[] for _ in range(processes)]
-    in_order = sorted(ranked, key=lambda each: each[0].length)
-    for _, group in groupby(in_order, key=lambda each: each[0]):
+    in_order = sorted(ranked, key=lambda item: item[0].length)
+    for _, group in groupby(in_order, key=lambda item: item[0]):
         shortest = min(reversed(pieces), key=len)
         shortest.extend(test for _, test in group)
     return [test for piece in pieces for test in piece]

@@ -56,13 +56,13 @@ class Front:
         """Answer a request."""
         path = environment["PATH_INFO"]
         if "HTTP_X_AMZ_COPY_SOURCE" in environment:
-            for name in [each for each in self._holds if path.endswith(each)]:
+            for name in [hold for hold in self._holds if path.endswith(hold)]:
                 self._held[name] = self._holds.pop(name)
                 self._held[name].wait()
         with self._lock:
-            if (told := self._told(*path[1:].partition("/")[::2])) is not None:
+            if (changed := self._told(*path[1:].partition("/")[::2])) is not None:
                 start("200 OK", [])
-                return [json.dumps(told).encode()]
+                return [json.dumps(changed).encode()]
             self._counts[_kind(environment)] += 1
             return self._answer(environment, start)
 
@@ -92,9 +92,9 @@ class Front:
         if behaviour == "paging" and _kind(environment) == "LIST":
             environment["QUERY_STRING"] += f"&max-keys={times}"
         if not _makes_bucket(environment) and (
-            said := self._refusal(environment, behaviour, times)
+            text := self._refusal(environment, behaviour, times)
         ):
-            return _refuse(environment, start, *said)
+            return _refuse(environment, start, *text)
         if behaviour == "keeping" and environment["QUERY_STRING"].startswith("delete"):
             environment["wsgi.input"].read(int(environment["CONTENT_LENGTH"]))
             start("200 OK", [("Content-Type", "application/xml")])

@@ -32,13 +32,13 @@ class SmallDisk:
 
     def files(self) -> list[str]:
         """Return the paths of all files, hidden ones as well, without the ballast."""
-        found = (str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
-        return sorted(path for path in found if path != "ballast")
+        result = (str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
+        return sorted(path for path in result if path != "ballast")
 
 
 @contextlib.contextmanager
 def suppress_full() -> Iterator[None]:
-    """Pass over `No space left on device`."""
+    """Ignore `No space left on device`."""
     try:
         yield
     except OSError as error:

@@ -11,6 +11,6 @@ MISTAKES = Path(__file__).parents[2] / "docs" / "mistakes.md"
 def transcript(mistake: str) -> str:
     """Return what `docs/mistakes.md` shows of a mistake, by its heading."""
     text = MISTAKES.read_text(encoding="utf-8")
-    found = re.search(rf"(?ims)^## {mistake}$.*?^```text\n(.*?)^```$", text)
-    assert found, mistake
-    return found[1]
+    match = re.search(rf"(?ims)^## {mistake}$.*?^```text\n(.*?)^```$", text)
+    assert match, mistake
+    return match[1]

@@ -16,6 +16,6 @@ def eventually(condition: Callable[[], object], seconds: float = 60) -> bool:
     return True
 
 
-def until(condition: Callable[[], object], seconds: float = 60, why: str = "") -> None:
+def until(condition: Callable[[], object], seconds: float = 60, reason: str = "") -> None:
     """Wait until a condition holds; a test fails where it does not within some seconds."""
-    assert eventually(condition, seconds), why or f"not within {seconds} s"
+    assert eventually(condition, seconds), reason or f"not within {seconds} s"

@@ -25,25 +25,25 @@ def build(folder: Path) -> Path:
     return built
 
 
-def symbolic(there: Path, here: Path) -> None:
+def symbolic(present: Path, here: Path) -> None:
     """Link a package into an environment."""
-    here.symlink_to(there)
+    here.symlink_to(present)
 
 
-def hard(there: Path, here: Path) -> None:
+def hard(present: Path, here: Path) -> None:
     """Link each file of a package into an environment, so that it can be packed."""
-    if there.is_file():
-        _link(str(there), str(here))
+    if present.is_file():
+        _link(str(present), str(here))
         return
     left_out = shutil.ignore_patterns("tests", "include", "__pycache__")
-    shutil.copytree(there, here, copy_function=_link, ignore=left_out)
+    shutil.copytree(present, here, copy_function=_link, ignore=left_out)
 
 
-def _link(there: str, here: str) -> None:
+def _link(present: str, here: str) -> None:
     try:
-        os.link(there, here)
+        os.link(present, here)
     except OSError:
-        shutil.copy2(there, here)
+        shutil.copy2(present, here)
 
 
 def link_requirements(
@@ -58,8 +58,8 @@ def link_requirements(
 
     :param without: distributions that are left out, and what only they ask for.
     """
-    (found,) = metadata.Distribution.discover(name="wal_sink", path=[str(wheel)])
-    waiting = [Requirement(text) for text in found.requires or () if _applies(text, extra)]
+    (result,) = metadata.Distribution.discover(name="wal_sink", path=[str(wheel)])
+    waiting = [Requirement(text) for text in result.requires or () if _applies(text, extra)]
     linked = set(without)
     while waiting:
         requirement = waiting.pop()
@@ -70,14 +70,14 @@ def link_requirements(
         assert requirement.specifier.contains(distribution.version, prereleases=True), requirement
         first = {PurePosixPath(str(file)).parts[0] for file in distribution.files or ()}
         for name in first - {"..", "__pycache__"}:
-            there, here = Path(str(distribution.locate_file(name))), site / name
-            if there.exists() and not here.exists():
-                link(there, here)
+            present, here = Path(str(distribution.locate_file(name))), site / name
+            if present.exists() and not here.exists():
+                link(present, here)
         extras = requirement.extras or {""}
         waiting += [
             Requirement(text)
             for text in distribution.requires or ()
-            if any(_applies(text, each) for each in extras)
+            if any(_applies(text, extra) for extra in extras)
         ]
 
 

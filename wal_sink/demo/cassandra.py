@@ -89,8 +89,8 @@ class Cassandra(RowStore):
     def rows(self, query: Query) -> Iterable[Sequence[Any]]:
         """Return the rows of the query's table; the driver reads a page at a time."""
         select = f"SELECT {', '.join(query.columns)} FROM {_KEYSPACE}.{query.table}"  # noqa: S608
-        found: Iterable[Sequence[Any]] = self._read(select)
-        return found
+        rows: Iterable[Sequence[Any]] = self._read(select)
+        return rows
 
     def _read(self, select: str) -> Any:
         return self.server.session().execute(select, timeout=_READ_TIMEOUT_S)

@@ -150,8 +150,8 @@ PAUSING_KAFKA = "wal_sink.demo.crash:PausingKafka"
 
 
 def _table(options: object) -> str:
-    given = (getattr(options, name, "") for name in ("table", "topic", "path"))
-    return str(next(filter(None, given), ""))
+    names = (getattr(options, name, "") for name in ("table", "topic", "path"))
+    return str(next(filter(None, names), ""))
 
 
 class PausingDataSource(WalSinkDataSource):

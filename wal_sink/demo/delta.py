@@ -15,7 +15,7 @@ from wal_sink.targets.delta import DeltaTarget
 
 
 class PausingDelta(Pausing, DeltaTarget):
-    """Stands still to be killed."""
+    """Pauses to be killed."""
 
 
 class Delta(FileStore):
@@ -44,8 +44,8 @@ class Delta(FileStore):
 
     def rows(self, query: Query) -> Iterable[Sequence[Any]]:
         """Return the rows of the query's table."""
-        found = DeltaTable(self._path(query.table)).to_pyarrow_table(columns=list(query.columns))
-        return zip(*(column.to_pylist() for column in found.columns), strict=True)
+        table = DeltaTable(self._path(query.table)).to_pyarrow_table(columns=list(query.columns))
+        return zip(*(column.to_pylist() for column in table.columns), strict=True)
 
     def _path(self, table: str) -> str:
         return f"{self.address}/{table}"

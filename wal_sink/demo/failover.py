@@ -78,19 +78,19 @@ def run(folder: Path, *, flights: int, say: Callable[[str], None]) -> FailoverRe
     primary = Server({**REPLICATES, **zone})
     say(f"Starting {primary.title} and its standby …")
     with primary, Standby(primary, zone) as standby:
-        before = Postgresql(standby.uri_of_both, primary)
-        before.create()
+        former = Postgresql(standby.uri_of_both, primary)
+        former.create()
         source.give()
-        with _driver(folder, Stores([before])) as driver:
+        with _driver(folder, Stores([former])) as driver:
             say(f"Streaming {source.rows:,} flights, which the standby gets …")
-            driver.reach(lambda: _have(before, source.rows))
+            driver.reach(lambda: _have(former, source.rows))
             standby.await_caught_up()
             standby.cut_off()
             source.give()
             say(f"The link to the standby is cut. Streaming up to {source.rows:,} flights …")
-            driver.reach(lambda: _have(before, source.rows))
+            driver.reach(lambda: _have(former, source.rows))
             after = Postgresql(standby.uri_of_both, standby)
-            not_replicated = before.count(KEPT.table) - after.count(KEPT.table)
+            not_replicated = former.count(KEPT.table) - after.count(KEPT.table)
             primary.kill()
             standby.promote()
             source.give()
@@ -139,7 +139,7 @@ def _driver(folder: Path, stores: Stores) -> Driver:
 
 
 def _have(store: Postgresql, rows: int) -> bool:
-    """Return True if both tables have so many rows."""
+    """Return True if both tables have that number of rows."""
     return min(store.count(KEPT.table), store.count(LOST.table)) >= rows
 
 

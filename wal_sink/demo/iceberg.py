@@ -18,7 +18,7 @@ _CATALOG = "demo"
 
 
 class PausingIceberg(Pausing, IcebergTarget):
-    """Stands still to be killed."""
+    """Pauses to be killed."""
 
 
 class Iceberg(FileStore):
@@ -57,8 +57,8 @@ class Iceberg(FileStore):
     def rows(self, query: Query) -> Iterable[Sequence[Any]]:
         """Return the rows of the query's table."""
         scan = self._catalog().load_table(f"demo.{query.table}").scan()
-        found = scan.to_arrow().select(query.columns)
-        return zip(*(column.to_pylist() for column in found.columns), strict=True)
+        table = scan.to_arrow().select(query.columns)
+        return zip(*(column.to_pylist() for column in table.columns), strict=True)
 
     @property
     def _properties(self) -> dict[str, str]:

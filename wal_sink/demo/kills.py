@@ -25,7 +25,7 @@ _MAGIC = 8  # bytes before the stream inside an Arrow IPC file
 
 
 class Kill(NamedTuple):
-    """One SIGKILL: each of the three queries stands still at a point of its own until it comes."""
+    """One SIGKILL: each of the three queries pauses at a point of its own until it comes."""
 
     window: KillWindow
     twelfth: int
@@ -35,11 +35,11 @@ class Kill(NamedTuple):
     """`foreachBatch` has two windows only: while it writes, and before `commits/N`."""
 
     def epoch(self, epochs: int) -> int:
-        """Return the epoch in which it comes, of so many."""
+        """Return the epoch in which it comes, of `epochs`."""
         return self.twelfth * epochs // 12
 
     def pauses(self, folder: Path, epoch: int) -> list[Pause]:
-        """Return where each query stands still."""
+        """Return where each query pauses."""
         points = {FLIGHTS.table: self.point, TENTH.table: self.point, CONTROL.table: self.control}
         return [
             Pause(

@@ -25,13 +25,13 @@ class Verdict(NamedTuple):
         return self.missing == 0 and self.extra == 0
 
 
-def judge(expected: Iterable[Hashable], found: Iterable[Hashable]) -> Verdict:
+def judge(expected: Iterable[Hashable], actual: Iterable[Hashable]) -> Verdict:
     """Compare two collections of rows as multisets: a doubled row counts as extra."""
-    wanted, there = Counter(expected), Counter(found)
-    missing, extra = wanted - there, there - wanted
+    wanted, present = Counter(expected), Counter(actual)
+    missing, extra = wanted - present, present - wanted
     return Verdict(
         expected=wanted.total(),
-        found=there.total(),
+        found=present.total(),
         missing=missing.total(),
         extra=extra.total(),
         examples=(*list(missing)[:5], *list(extra)[:5]),

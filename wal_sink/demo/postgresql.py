@@ -70,5 +70,5 @@ class Postgresql(RowStore):
     def rows(self, query: Query) -> Iterable[Sequence[Any]]:
         """Return the rows of the query's table."""
         select = f"SELECT {', '.join(query.columns)} FROM {query.table}"  # noqa: S608
-        found: Iterable[Sequence[Any]] = self.server.execute(select)
-        return found
+        rows: Iterable[Sequence[Any]] = self.server.execute(select)
+        return rows

@@ -58,7 +58,7 @@ CONTROL = Query(
     select=("uuid() AS key", *_TENTH),
     columns=_TENTH,
 )
-"""The control: a key that is made up anew whenever a row is computed turns the rows of an attempt that
+"""The control: a key that is made up again whenever a row is computed turns the rows of an attempt that
 was never committed into ghosts. (By a key from the data they would be overwritten, right or wrong.) Where no
 table has a key, they are doubles."""
 
@@ -71,7 +71,7 @@ _FEW = 6
 
 
 def epochs(rows: int) -> int:
-    """Return in how many micro-batches so many flights are streamed."""
+    """Return in how many micro-batches `rows` flights are streamed."""
     return flights.FILES if rows >= _MANY else _FEW
 
 
@@ -94,9 +94,9 @@ def in_source(source: pa.Table, query: Query) -> Iterator[tuple[Any, ...]]:
         yield from (tuple(map(_comparable, row)) for row in zip(*columns, strict=True))
 
 
-def in_table(found: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+def in_table(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a table, as the driver returns them, so that they can be compared."""
-    for row in found:
+    for row in rows:
         yield tuple(map(_comparable, row))
 
 

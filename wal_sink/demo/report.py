@@ -1,4 +1,4 @@
-"""Reports what the demo found: the values behind its table, its JSON and its exit code; and its picture.
+"""Reports what the demo found: the values of its table, its JSON and its exit code; and its picture.
 
 The picture has the rows visible over time against those checkpointed, beside the control.
 """

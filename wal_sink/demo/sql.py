@@ -15,7 +15,7 @@ from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
 
 
 class PausingSql(Pausing, SqlAlchemyTarget):
-    """Stands still to be killed."""
+    """Pauses to be killed."""
 
 
 class Sql(FileStore):

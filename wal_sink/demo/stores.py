@@ -119,8 +119,8 @@ ALONE = ("kafka",)
 def store_type(target: str) -> type[Store]:
     """Return the class of a store; imports the client of its target."""
     module = import_module(f"wal_sink.demo.{target}")
-    found: type[Store] = getattr(module, target.capitalize())
-    return found
+    store_type: type[Store] = getattr(module, target.capitalize())
+    return store_type
 
 
 class Stores(NamedTuple):
@@ -160,23 +160,23 @@ class Stores(NamedTuple):
     @property
     def targets(self) -> str:
         """Their names, as the report has them."""
-        return ",".join(each.target for each in self.all)
+        return ",".join(store.target for store in self.all)
 
     @property
     def title(self) -> str:
         """Which stores they are."""
-        return " and ".join(each.title for each in self.all)
+        return " and ".join(store.title for store in self.all)
 
     @property
     def addresses(self) -> str:
         """The address of each, by its target, as JSON: for `at`."""
-        return msgspec.json.encode({each.target: each.address for each in self.all}).decode()
+        return msgspec.json.encode({store.target: store.address for store in self.all}).decode()
 
     def options(self, table: str) -> Mapping[str, str]:
         """Return the sink's options: of one target plainly, of several under their names."""
         if len(self.all) == 1:
             return self.first.options(table)
-        merged = {"targets": ",".join(name_of(each.target) for each in self.all)}
+        merged = {"targets": ",".join(name_of(store.target) for store in self.all)}
         for store in self.all:
             own = dict(store.options(table))
             if store is not self.first:
@@ -187,7 +187,7 @@ class Stores(NamedTuple):
     def count(self, table: str) -> int:
         """Count the rows of a table that a reader sees, in the store that has the fewest of them."""
         having_it = self.all[:1] if table == CONTROL.table else self.all
-        return min(each.count(table) for each in having_it)
+        return min(store.count(table) for store in having_it)
 
     def ledger(self, query_id: str) -> LedgerRow | None:
         """Read the ledger row of a query in the first store; None when there is none."""

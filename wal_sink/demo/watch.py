@@ -96,4 +96,4 @@ class Watch(Background):
             state = newest(location.open_log(location.open_checkpoint().query_id()))
         except WalSinkError:
             return -1  # the query has not begun
-        return -1 if state is None else min(each.mark.epoch for each in state.targets)
+        return -1 if state is None else min(target.mark.epoch for target in state.targets)

@@ -1,7 +1,7 @@
 """Injects faults at the two seams, the state backend and the target; the product has no fail points.
 
 Wrap the real backend or target and give it a `Faults`, which is asked about every operation. It injects
-one of two kinds: an *error* is raised to the caller, which lives on (a lost answer, a refused connection);
+one of two kinds: an *error* is raised to the caller, which runs on (a lost answer, a refused connection);
 a `Crash` is a `BaseException`, which no code of a flusher or a run catches: the process is gone.
 """
 
@@ -93,7 +93,7 @@ class Faults:
         finally:
             if due:
                 self.begun = len(self.operations)
-                raise self._error()  # in place of the answer, be it a result or an error
+                raise self._error()  # in place of the answer, a result or an error
 
     def call(self, name: str, operation: Callable[[], T]) -> T:
         """Run one operation."""
@@ -115,8 +115,8 @@ class CallFaults(Faults):
 
     def __init__(self, kinds: Iterable[type], inside: str, at: int | None = None) -> None:
         super().__init__(at)
-        derived = {each.__module__ for kind in kinds for each in kind.__mro__}
-        derived -= {each.__module__ for each in (Target, ABC, Generic, object)}
+        derived = {base.__module__ for kind in kinds for base in kind.__mro__}
+        derived -= {base.__module__ for base in (Target, ABC, Generic, object)}
         self._packages = tuple(f"{name.rpartition('.')[0] or name}." for name in derived)
         self._inside = inside
 
@@ -124,7 +124,7 @@ class CallFaults(Faults):
     def around(self, name: str) -> Iterator[None]:
         """Surround one operation, in place of a profiler."""
         with super().around(name):
-            before, collects = sys.getprofile(), gc.isenabled()
+            profiler, collects = sys.getprofile(), gc.isenabled()
             if name.startswith(self._inside):
                 gc.disable()  # what it would close is not of this operation
                 sys.setprofile(self._profile)
@@ -132,7 +132,7 @@ class CallFaults(Faults):
             try:
                 yield
             finally:
-                sys.setprofile(before)
+                sys.setprofile(profiler)
                 if collects:
                     gc.enable()
                 if self.injected != had:
@@ -173,7 +173,7 @@ def changes(operation: str) -> bool:
 def different_faults(operations: Sequence[str], when: str) -> list[int]:
     """Return the operations at which a fault may leave what none at an earlier one leaves.
 
-    :param when: `before` or `after`: the process dies; `answer lost`: it lives on, and each is different.
+    :param when: `before` or `after`: the process dies; `answer lost`: it runs on, and each is different.
     """
     if when == "answer lost":
         return list(range(len(operations)))
@@ -190,11 +190,11 @@ def halves(rows: Slice) -> tuple[Slice, Slice]:
     )
 
 
-def update_name(seen: LedgerRow | None, new: LedgerRow) -> str:
+def update_name(current: LedgerRow | None, new: LedgerRow) -> str:
     """Return what an update of the ledger row does, as `<verb> <epoch>`."""
-    if seen is None:
+    if current is None:
         return f"create ledger {new.epoch}"
-    if seen.epoch == new.epoch:
+    if current.epoch == new.epoch:
         return f"claim sending {new.sending} of {new.epoch + 1}"
     return f"finish {new.epoch}"
 
@@ -251,7 +251,7 @@ class FaultyBackend(StateBackend):
 class FaultyTarget(Target):
     """A target whose operations may fail, all but `check`; see `Target` for what they do.
 
-    :param sessions: gets the sessions of `inner` as they are opened: what lives on in the target's server
+    :param sessions: gets the sessions of `inner` as they are opened: what stays open in the target's server
         until it notices that a process has died.
     """
 
@@ -312,11 +312,11 @@ class FaultySession(Session, Generic[S]):
         return self.faults.call("read ledger", self.inner.read)
 
     def update(
-        self, seen: LedgerRow | None, new: LedgerRow, update: Callable[[], Outcome]
+        self, current: LedgerRow | None, new: LedgerRow, update: Callable[[], Outcome]
     ) -> Outcome:
         """Run an update of the ledger row; a lost answer is what a driver reports as UNKNOWN."""
         try:
-            return self.faults.call(update_name(seen, new), update)
+            return self.faults.call(update_name(current, new), update)
         except AnswerLost:
             return Outcome.UNKNOWN
 
@@ -357,16 +357,16 @@ class FaultyIdempotentSession(FaultySession[IdempotentSession], IdempotentSessio
     def drain(self) -> None:
         self.faults.call("drain", self.inner.drain)
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        self.inner.drain()  # what it raises is no answer to the update
-        return self.update(seen, new, lambda: self.inner.finish(seen, new))
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
+        self.inner.drain()  # what it raises does not answer the update
+        return self.update(current, new, lambda: self.inner.finish(current, new))
 
 
 class FaultyTransactionalSession(FaultySession[TransactionalSession], TransactionalSession):
     """A session with a transaction for each window."""
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        return self.update(seen, new, lambda: self.inner.finish(seen, new))
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
+        return self.update(current, new, lambda: self.inner.finish(current, new))
 
 
 class FaultyStagedSession(FaultySession[StagedSession], StagedSession):
@@ -376,9 +376,9 @@ class FaultyStagedSession(FaultySession[StagedSession], StagedSession):
         return self.faults.call("drain", self.inner.drain)
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        return self.update(seen, new, lambda: self.inner.finish(seen, new, receipts))
+        return self.update(current, new, lambda: self.inner.finish(current, new, receipts))
 
     def discard(self, receipts: Sequence[bytes]) -> None:
         self.faults.call("discard", lambda: self.inner.discard(receipts))

@@ -124,7 +124,7 @@ class MemoryTarget(Target):
 
         :raises SchemaMismatch: the operation column is missing, or no text.
         """
-        given = self.options
+        options = self.options
         columns = [
             Column(
                 name=field.name,
@@ -132,16 +132,16 @@ class MemoryTarget(Target):
                 type=str(field.type),
                 role="partition" if field.name in self.keys else "regular",
             )
-            for field in without_operation(schema, given.operation_column, self.keys, "cells")
+            for field in without_operation(schema, options.operation_column, self.keys, "cells")
         ]
         return Plan(
             key=key,
             target=self.name,
             table="cells",
-            columns=with_operation(columns, schema, given.operation_column),
-            operations=dict(given.words) if given.operation_column else {},
-            sent_once=bool(given.lists),
-            details={"nulls": given.nulls, "lists": given.lists},
+            columns=with_operation(columns, schema, options.operation_column),
+            operations=dict(options.words) if options.operation_column else {},
+            sent_once=bool(options.lists),
+            details={"nulls": options.nulls, "lists": options.lists},
         )
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
@@ -180,10 +180,10 @@ class MemoryTarget(Target):
         """Return a row as a reader sees it; None: there is none."""
         if key not in self.table:
             return None
-        row, seen = self.table[key], self.seen(key)
-        values = {n: seen[n].value if n in seen else None for n in row.cells}
-        there = row.us > self.deleted.get(key, -1)
-        return values if there or any(value is not None for value in values.values()) else None
+        row, versions = self.table[key], self.seen(key)
+        values = {n: versions[n].value if n in versions else None for n in row.cells}
+        is_newer = row.us > self.deleted.get(key, -1)
+        return values if is_newer or any(value is not None for value in values.values()) else None
 
     def upsert(
         self, key: Key, us: int, cells: Mapping[str, Cell], lists: Collection[str] = ()
@@ -228,11 +228,11 @@ class MemorySession(IdempotentSession):
         if refused:
             raise RowsRefused(refused)
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         """Replace the row if it is the one that was seen."""
         self.drain()
         with self._target.lock:
-            if self._target.ledger.get(self._query_id) != seen:
+            if self._target.ledger.get(self._query_id) != current:
                 return Outcome.CONFLICT
             self._target.ledger[self._query_id] = new
             return Outcome.APPLIED
@@ -249,8 +249,8 @@ class MemorySession(IdempotentSession):
 
     def _write(self, plan: Plan, us: int, values: dict[str, Any]) -> None:
         target = self._target
-        if why := target.refuses(values):
-            self._refused.append(RefusedRow(us, TargetRefused(why, "Change the target.")))
+        if reason := target.refuses(values):
+            self._refused.append(RefusedRow(us, TargetRefused(reason, "Change the target.")))
             return
         operation = plan.operation and values.pop(plan.operation)
         key = tuple(values.pop(name) for name in target.keys)

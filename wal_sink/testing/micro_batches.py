@@ -227,15 +227,15 @@ class Run(Generic[Query_co]):
         self.write_commit(partitions)
         return epoch
 
-    def batches(self, *each: Rows) -> Self:
+    def batches(self, *batches: Rows) -> Self:
         """Run a micro-batch of one partition for each; return the run."""
-        for rows in each:
+        for rows in batches:
             self.batch(rows)
         return self
 
-    def flushed_batches(self, *each: Rows) -> Self:
+    def flushed_batches(self, *batches: Rows) -> Self:
         """Do the same, and flush until there is nothing to do."""
-        self.batches(*each)
+        self.batches(*batches)
         self.query.flush()
         return self
 
@@ -307,8 +307,8 @@ class Run(Generic[Query_co]):
         try:
             self.checkpoint.create(path, f"v1\n{body}".encode())
         finally:  # it may have taken effect although this process dies
-            there = path in self.query.checkpoint.list("commits/")
-            if there and body.encode() in self.query.checkpoint.read(path):
+            is_committed = path in self.query.checkpoint.list("commits/")
+            if is_committed and body.encode() in self.query.checkpoint.read(path):
                 self.query.keepers[self.next] = self.run_id
                 self.query.committed[self.next] = [row for rows in partitions for row in rows]
         self.next += 1

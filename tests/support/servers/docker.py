@@ -49,8 +49,8 @@ def find(image: str) -> str:
     if not config.ryuk_disabled:
         images.append(config.ryuk_image)
     with _connect() as client:
-        for each in images:
-            _require_image(client, each)
+        for item in images:
+            _require_image(client, item)
         return str(client.version()["Version"])
 
 
@@ -85,17 +85,17 @@ def _connect() -> Iterator[Any]:
         raise DockerNotUsable(
             f"{error.name} is not installed", "pip install testcontainers."
         ) from error
-    client, why = None, ""
+    client, reason = None, ""
     # docker leaves the socket of a failed connection to the garbage collector, which warns of it.
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
         try:
             client = DockerClient(timeout=_PATIENCE_S).client
         except docker.errors.DockerException as error:
-            why = _innermost_reason(error)
+            reason = _innermost_reason(error)
         gc.collect()
     if client is None:
         raise DockerNotUsable(
-            f"no Docker engine answers ({why})",
+            f"no Docker engine answers ({reason})",
             "Start Docker, or set DOCKER_HOST; `docker version` has to name a server.",
         )
     try:
@@ -117,7 +117,7 @@ def _require_image(client: Any, image: str) -> None:
             ryuk = "; testcontainers can do without its ryuk: TESTCONTAINERS_RYUK_DISABLED=true"
             raise DockerNotUsable(
                 f"the Docker engine has no image {image} and cannot pull it ({_innermost_reason(error)})",
-                f"See to it that `docker pull {image}` works{ryuk if 'ryuk' in image else ''}.",
+                f"Make sure that `docker pull {image}` works{ryuk if 'ryuk' in image else ''}.",
             ) from error
 
 
@@ -140,7 +140,7 @@ def _is_local(address: str) -> bool:
 class Container(AnyServer):
     """One server in a container.
 
-    The container lives, stopped or running, until `close`; its data goes with it. If this process ends
+    The container stays, stopped or running, until `close`; its data goes with it. If this process ends
     before, the container is removed at the interpreter's exit, and after a SIGKILL by testcontainers' ryuk
     unless that is disabled. Its port is published on the loopback address, except for an engine on another
     machine.
@@ -168,7 +168,7 @@ class Container(AnyServer):
 
     @property
     def running(self) -> bool:
-        """Whether the container runs, be it paused."""
+        """Return True if the container runs, also if it is paused."""
         return self._status() in {"running", "paused"}
 
     def stop(self) -> None:
@@ -234,7 +234,7 @@ class Container(AnyServer):
         except docker.errors.APIError as error:
             raise DidNotStart(
                 f"Docker could not run {self.title.lower()} on port {self.port}: {error.explanation}",
-                "See to what Docker says; if the port is taken, find out what listens there.",
+                "Act on what Docker says; if the port is taken, find out what listens there.",
             ) from error
 
     def _printed(self) -> str:

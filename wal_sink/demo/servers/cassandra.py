@@ -233,11 +233,11 @@ class EmbeddedCassandra(Child, Node):
 
 def in_4_0(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings as Cassandra 4.0 takes them: a duration has its unit in its name."""
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for name, value in settings.items():
         duration = re.fullmatch(r"(\d+)(ms|s)", str(value))
         if duration:
-            found[f"{name}_in_ms"] = int(duration[1]) * (1 if duration[2] == "ms" else 1_000)
+            result[f"{name}_in_ms"] = int(duration[1]) * (1 if duration[2] == "ms" else 1_000)
         else:
-            found[name] = value
-    return found
+            result[name] = value
+    return result

@@ -89,45 +89,47 @@ class Broker(Child):
                 "enable.auto.commit": False,
             }
         )
-        found = []
+        records = []
         try:
             numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
             partitions = [TopicPartition(topic, number, 0) for number in numbers]
-            left = self._ends(partitions)
+            ends = self._ends(partitions)
             consumer.assign(partitions)
             answered_s, at_open = time.monotonic(), set[int]()
-            while left:
+            while ends:
                 message = consumer.poll(0.1)
                 if message is None:
                     waited_s = time.monotonic() - answered_s
-                    if waited_s > _OPEN_S and left.keys() <= at_open:
+                    if waited_s > _OPEN_S and ends.keys() <= at_open:
                         break
                     assert waited_s < _ANSWER_S, f"{topic} does not answer"
                     continue
                 answered_s = time.monotonic()
                 number = message.partition()
                 if not message.error():
-                    found.append((message.key(), message.value()))
-                elif message.offset() >= left.get(number, 0):
-                    left.pop(number, None)
+                    records.append((message.key(), message.value()))
+                elif message.offset() >= ends.get(number, 0):
+                    ends.pop(number, None)
                 else:
                     at_open.add(number)
         finally:
             consumer.close()
-        return found
+        return records
 
     def _ends(self, partitions: Sequence[Any]) -> dict[int, int]:
-        """Return the offset behind the last record of each partition, in a transaction or not."""
+        """Return the offset after the last record of each partition, in a transaction or not."""
         from confluent_kafka import IsolationLevel  # noqa: PLC0415 -- as above
         from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 -- as above
 
         admin = self._admin()
         futures = admin.list_offsets(
-            {each: OffsetSpec.latest() for each in partitions},
+            {partition: OffsetSpec.latest() for partition in partitions},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=_ANSWER_S,
         )
-        return {each.partition: future.result().offset for each, future in futures.items()}
+        return {
+            partition.partition: future.result().offset for partition, future in futures.items()
+        }
 
     def _admin(self) -> Any:
         from confluent_kafka.admin import AdminClient  # noqa: PLC0415 -- as above

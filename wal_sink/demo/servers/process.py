@@ -51,7 +51,7 @@ class AnyServer(ABC):
     @property
     @abstractmethod
     def running(self) -> bool:
-        """Whether it is there, be it paused."""
+        """Return True if it is there, also if it is paused."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -93,7 +93,7 @@ class AnyServer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the server for good, and remove what is temporary of it."""
+        """End the server, and remove what is temporary of it."""
 
     @abstractmethod
     def _launch(self) -> None:
@@ -118,16 +118,16 @@ class AnyServer(ABC):
     def _await_answer(self) -> None:
         since_s = time.monotonic()
         with Console(stderr=True).status(f"{self.title} starts") as line:
-            while (why := self._unanswered()) is not None:
+            while (reason := self._unanswered()) is not None:
                 passed_s = time.monotonic() - since_s
                 if not self.running or passed_s > self.patience_s:
-                    raise self._no_answer(why)
+                    raise self._no_answer(reason)
                 line.update(f"{self.title} starts: {passed_s:.0f} s")
                 time.sleep(0.02)
 
-    def _no_answer(self, why: str) -> DidNotStart:
-        said = f": {why}" if why else ""
-        how = f"gave no answer{said}" if self.running else "ended before it gave an answer"
+    def _no_answer(self, reason: str) -> DidNotStart:
+        detail = f": {reason}" if reason else ""
+        how = f"gave no answer{detail}" if self.running else "ended before it gave an answer"
         tail = "\n".join(self._printed().splitlines()[-40:])
         what = f"{self.title}, port {self.port}, {how}. Its log ends:\n{tail}"
         return DidNotStart(what, "Look for the first error in the lines above.")
@@ -164,7 +164,7 @@ class Child(AnyServer):
     """One server on 127.0.0.1 in a process of its own, with its data in a folder.
 
     :param name: a word for the folder and for the log in it.
-    :param folder: where all of it lives; it is kept, and a later server goes on from it. None: a temporary
+    :param folder: where all of it lies; it is kept, and a later server goes on from it. None: a temporary
         one, removed by `close`.
     """
 
@@ -184,12 +184,12 @@ class Child(AnyServer):
         self.log = self.folder / "log" / f"{name}.log"  # what it prints, at all its starts
         self._process: subprocess.Popen[bytes] | None = None
         self._begin = 0  # where in the log the last start begins
-        # The server dies with the thread that starts it, so this one lives as long as the object.
+        # The server dies with the thread that starts it, so this one runs as long as the object.
         self._starter = ThreadPoolExecutor(1, f"starter-{name}")
 
     @property
     def running(self) -> bool:
-        """Whether the process is there, be it paused."""
+        """Return True if the process is there, also if it is paused."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -225,7 +225,7 @@ class Child(AnyServer):
         self._alive().send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the server for good, and remove its folder if that is a temporary one."""
+        """End the server, and remove its folder if that is a temporary one."""
         if self._temporary is None:
             self.stop()
         else:
@@ -278,8 +278,8 @@ class Child(AnyServer):
             env=self._environment(),
         ).result()
         if done.returncode:
-            said = (done.stderr + done.stdout).strip()
-            raise DidNotStart(f"{what} failed: {said}", "See to what it says.")
+            printed = (done.stderr + done.stdout).strip()
+            raise DidNotStart(f"{what} failed: {printed}", "Act on what it says.")
 
     def _printed(self) -> str:
         return self.log.read_bytes()[self._begin :].decode(errors="replace")

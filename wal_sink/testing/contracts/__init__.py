@@ -9,5 +9,5 @@ import pytest
 # By itself pytest shows the values of a failed `assert` in test files alone; a suite fails in the tests of a
 # plug-in, whose author would see "AssertionError" and no more.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{each.name}" for each in pkgutil.iter_modules(__path__))
+    *(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__))
 )

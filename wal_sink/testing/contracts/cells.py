@@ -120,7 +120,7 @@ class TargetContract(SequentialContract):
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """Its session is closed when the flusher calls `finish`."""
-        seen = row_of(session)
+        current = row_of(session)
         session.write(plan, self.slice(target, plan, [("a", 1, 1, "here")]))
         elsewhere = self.slice(target, plan, [("a", 1, 2, "elsewhere")], us=BASE_US + 1)
         process = multiprocessing.get_context("forkserver").Process(
@@ -129,7 +129,7 @@ class TargetContract(SequentialContract):
         process.start()
         process.join()
         assert process.exitcode == 0
-        assert finish(session, seen, following(seen)) is Outcome.APPLIED
+        assert finish(session, current, following(current)) is Outcome.APPLIED
         assert self.rows(target) == {("a", 1): (2, "elsewhere")}
 
 

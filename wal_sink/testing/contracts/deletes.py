@@ -73,13 +73,17 @@ class DeletesContract(SessionFixtures, ABC):
 
     def test_deleted_row_is_gone(self, target: Target, plan: Plan, session: Session) -> None:
         """Others stay; the values beside the key, and whether there is such a row, do not matter."""
-        before: list[Change] = [("c", "a", 1, 1, "x"), ("c", "a", 2, 2, "y"), ("c", "b", 1, 3, "z")]
+        earlier: list[Change] = [
+            ("c", "a", 1, 1, "x"),
+            ("c", "a", 2, 2, "y"),
+            ("c", "b", 1, 3, "z"),
+        ]
         deletes: list[Change] = [
             ("d", "a", 1, None, None),
             ("d", "b", 1, 9, "w"),
             ("d", "q", 7, 0, ""),
         ]
-        deliver(session, plan, self.slice(target, plan, before))
+        deliver(session, plan, self.slice(target, plan, earlier))
         deliver(session, plan, self.slice(target, plan, deletes, us=BASE_US + 100))
         assert self.rows(target) == {("a", 2): (2, "y")}
 
@@ -125,7 +129,7 @@ class DeletesContract(SessionFixtures, ABC):
     ) -> None:
         """A flusher that died before takes no row away, and one that comes late none that is newer."""
         deliver(session, plan, self.slice(target, plan, [("c", "a", 1, 1, "x")]))
-        seen = row_of(session)
+        current = row_of(session)
         deletes = self.slice(target, plan, [("d", "a", 1, None, None)], us=BASE_US + 100)
         with target.connect(query_id) as dies:
             dies.read()
@@ -142,7 +146,7 @@ class DeletesContract(SessionFixtures, ABC):
         with target.connect(query_id) as late, refused(target):
             late.read()
             late.write(plan, deletes)
-            assert finish(late, seen, following(seen)) is Outcome.CONFLICT
+            assert finish(late, current, following(current)) is Outcome.CONFLICT
         assert self.rows(target) == {("a", 1): (2, "again")}
 
     @pytest.mark.parametrize("word", ["x", "D", "delete", "", None])
@@ -231,7 +235,7 @@ class RangeDeletesContract(CellDeletesContract):
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """All rows under k that are older; a later row under it stays."""
-        before: list[Change] = [("c", k, n, n, k) for k in ("a", "b") for n in range(5)]
+        earlier: list[Change] = [("c", k, n, n, k) for k in ("a", "b") for n in range(5)]
         changes: list[Change] = [
             ("c", "a", 7, 7, "older"),
             ("d", "a", None, None, None),
@@ -239,12 +243,12 @@ class RangeDeletesContract(CellDeletesContract):
             ("d", "b", 4, None, None),
         ]
         rows = self.slice(target, plan, changes, us=BASE_US + 100)
-        deliver(session, plan, self.slice(target, plan, before))
+        deliver(session, plan, self.slice(target, plan, earlier))
         deliver(session, plan, rows)
         expected: Table = {("b", n): (n, "b") for n in range(4)} | {("a", 3): (None, "newer")}
         assert self.rows(target) == expected
         write(session, plan, rows)
-        write(session, plan, self.slice(target, plan, before))
+        write(session, plan, self.slice(target, plan, earlier))
         assert self.rows(target) == expected, "written again, and late"
 
 

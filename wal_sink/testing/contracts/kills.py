@@ -50,7 +50,7 @@ class KillsContract(RowsContract):
         )
 
     def test_answer_that_is_lost_anywhere_loses_nothing(self, target: Target) -> None:
-        """The operation took effect, and the flusher lives on."""
+        """The operation took effect, and the flusher runs on."""
         self.play_all(
             target,
             lambda at: Faults(at, "after", AnswerLost),

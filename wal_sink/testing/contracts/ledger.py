@@ -46,12 +46,12 @@ def create(session: Session, query_id: str, epoch: int = -1) -> LedgerRow:
 
 
 def finish(
-    session: Session, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+    session: Session, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
 ) -> Outcome:
     """Call `finish` of a session, with receipts where rows are staged."""
     if isinstance(session, StagedSession):
-        return session.finish(seen, new, receipts)
-    return session.finish(seen, new)  # type: ignore[attr-defined,no-any-return]
+        return session.finish(current, new, receipts)
+    return session.finish(current, new)  # type: ignore[attr-defined,no-any-return]
 
 
 def row_of(session: Session) -> LedgerRow:
@@ -139,8 +139,8 @@ class LedgerContract(SessionFixtures):
         first = row_of(session)
         present = following(first)._replace(sending=2)
         assert finish(session, first, present) is Outcome.APPLIED
-        seen = present._replace(**changed)  # type: ignore[arg-type]
-        assert finish(session, seen, following(seen)) is Outcome.CONFLICT
+        current = present._replace(**changed)  # type: ignore[arg-type]
+        assert finish(session, current, following(current)) is Outcome.CONFLICT
         assert session.read() == present
         assert finish(session, present, following(present)) is Outcome.APPLIED
 
@@ -153,10 +153,10 @@ class LedgerContract(SessionFixtures):
     @pytest.mark.usefixtures("plan")
     def test_ledger_row_that_is_gone_stays_gone(self, target: Target, query_id: str) -> None:
         """An update creates no row."""
-        seen = first_row(query_id, 1)
+        current = first_row(query_id, 1)
         with target.connect(query_id) as session:
             assert session.read() is None
-            assert finish(session, seen, following(seen)) is Outcome.CONFLICT
+            assert finish(session, current, following(current)) is Outcome.CONFLICT
             assert session.read() is None
 
     def test_ledger_row_moves_once_from_a_row(
@@ -164,10 +164,10 @@ class LedgerContract(SessionFixtures):
     ) -> None:
         """A session that has read the row before another one moved it has a conflict."""
         with target.connect(query_id) as late:
-            seen = row_of(late)
-            new = following(seen)
-            assert finish(session, seen, new) is Outcome.APPLIED
-            outcome = outcome_of(target, lambda: finish(late, seen, following(seen)))
+            current = row_of(late)
+            new = following(current)
+            assert finish(session, current, new) is Outcome.APPLIED
+            outcome = outcome_of(target, lambda: finish(late, current, following(current)))
             assert outcome is Outcome.CONFLICT
             assert late.read() == session.read() == new
             assert finish(late, new, following(new)) is Outcome.APPLIED
@@ -179,16 +179,16 @@ class LedgerContract(SessionFixtures):
         """From one row, or from none: one takes effect at most, and its answer says so."""
         query_id = new_query() if creates else row_of(session).query_id
         for _ in range(2):
-            seen = None if creates else row_of(session)
-            rows = [following(seen or first_row(query_id)) for _ in range(RACERS)]
+            current = None if creates else row_of(session)
+            rows = [following(current or first_row(query_id)) for _ in range(RACERS)]
 
-            update = partial(_alone, target, seen)
+            update = partial(_alone, target, current)
             with ThreadPoolExecutor(RACERS) as pool:
                 outcomes = list(pool.map(update, rows))
             assert outcomes.count(Outcome.APPLIED) <= 1
             with target.connect(query_id) as reader:
                 row = reader.read()
-            if row == seen:  # each has kept the others from it: the next one to try wins
+            if row == current:  # each has kept the others from it: the next one to try wins
                 assert Outcome.APPLIED not in outcomes
                 outcomes[0], row = update(rows[0]), rows[0]
             assert row in rows
@@ -211,12 +211,12 @@ class LedgerContract(SessionFixtures):
         assert target.classify(ValueError("never seen")) == "fatal"
 
 
-def _alone(target: Target, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+def _alone(target: Target, current: LedgerRow | None, new: LedgerRow) -> Outcome:
     """Move the row over a session of its own."""
 
     def update() -> Outcome:
         with target.connect(new.query_id) as session:
             session.read()
-            return finish(session, seen, new)
+            return finish(session, current, new)
 
     return outcome_of(target, update)

@@ -56,17 +56,17 @@ class RefusalsContract(KillsContract):
         self, target: Target, plan: Plan, session: Session, query_id: str, refused: Sequence[int]
     ) -> None:
         """Exactly these; nothing counts. The others are written by the tries after it."""
-        seen, rows = row_of(session), self.long_slice(target, plan, 7, refused)
+        current, rows = row_of(session), self.long_slice(target, plan, 7, refused)
         session.close()  # it may keep what it has asked of the server
         named: dict[int, TargetRefused] = {}
         for _ in range(len(refused) + 1):
             with target.connect(query_id) as other:
-                assert other.read() == seen
+                assert other.read() == current
                 try:
                     other.write(plan, rows._replace(batch=rows.batch.slice(0, 0)))
                     for part in without(rows, named):
                         other.write(plan, part)
-                    assert finish(other, seen, following(seen)) is Outcome.APPLIED
+                    assert finish(other, current, following(current)) is Outcome.APPLIED
                     break
                 except RowsRefused as error:
                     more = {row.us: row.error for row in error.rows}
@@ -83,22 +83,22 @@ class RefusalsContract(KillsContract):
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """Then the table is at fault, or all of the stream: the flush stops, and no row is skipped."""
-        seen, size = row_of(session), 300
+        current, size = row_of(session), 300
         rows = self.long_slice(target, plan, size, range(size))
         session.close()
         with target.connect(query_id) as other:
-            assert other.read() == seen
+            assert other.read() == current
             with pytest.raises(TargetRefused):
-                write_all(other, [(plan, rows)], seen)
+                write_all(other, [(plan, rows)], current)
         with target.connect(query_id) as other:
-            assert other.read() == seen
+            assert other.read() == current
         assert self.rows(target) == {}
 
     def test_flusher_that_dies_at_refused_rows_loses_nothing(
         self, target: Target, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """With quarantine, before each operation: a row is in the table, or in `refused/`, and never both."""
-        monkeypatch.setattr(self, "query", lambda of: _Refused(of, self.frame, self))
+        monkeypatch.setattr(self, "query", lambda inner: _Refused(inner, self.frame, self))
         self.play_all(
             target, lambda at: Faults(at, "before", Crash), lambda k: different_faults(k, "before")
         )

@@ -64,8 +64,8 @@ class RestartContract(RowsContract):
             create(session, finished)
             deliver(session, plan, done)
             other = stack.enter_context(target.connect(halfway))
-            seen = create(other, halfway)
-            assert other.read() == seen
+            current = create(other, halfway)
+            assert other.read() == current
             other.write(plan, parts[0])
             if isinstance(other, StagedSession):
                 receipts = other.drain()
@@ -73,20 +73,22 @@ class RestartContract(RowsContract):
             row = _patiently(target, finished, row_of)
             assert row.epoch == 0, "finish has answered before it was durable"
             row = _patiently(target, halfway, row_of)
-            assert row == seen, "finish has answered before it was durable"
+            assert row == current, "finish has answered before it was durable"
             outcome = Outcome.CONFLICT
             with refused(target):
                 other.write(plan, parts[1])
-                outcome = outcome_of(target, lambda: finish(other, seen, following(seen), receipts))
-        moved = _patiently(target, halfway, row_of) != seen
+                outcome = outcome_of(
+                    target, lambda: finish(other, current, following(current), receipts)
+                )
+        moved = _patiently(target, halfway, row_of) != current
         if outcome is not Outcome.UNKNOWN:
             assert moved == (outcome is Outcome.APPLIED)
 
         def deliver_whole(again: Session) -> None:
-            if row_of(again) == seen:
+            if row_of(again) == current:
                 for rows in parts:
                     again.write(plan, rows)
-                assert finish(again, seen, following(seen)) is not Outcome.CONFLICT
+                assert finish(again, current, following(current)) is not Outcome.CONFLICT
 
         _patiently(target, halfway, deliver_whole)
         assert self.rows(target) == {

@@ -167,10 +167,10 @@ class RowsContract(LedgerContract, ABC):
             self.frame([("c", 3, 3, "z")]),
         ]
         plans = [_agreed(target, rows.schema) for rows in frames]
-        seen = row_of(session)
+        current = row_of(session)
         for us, (plan, rows) in enumerate(zip(plans, frames, strict=True)):
             session.write(plan, Slice(0, target.check(rows, plan), BASE_US + us))
-        assert finish(session, seen, following(seen)) is Outcome.APPLIED
+        assert finish(session, current, following(current)) is Outcome.APPLIED
         assert self.rows(target) == {("a", 1): (1, "x"), ("b", 2): (2, "y"), ("c", 3): (3, "z")}
         assert [value for value in self.doubles(target) if value is not None] == [0.5]
 
@@ -182,12 +182,12 @@ class RowsContract(LedgerContract, ABC):
         rows = self.slice(target, plan, ROWS)
         slices = [(plan, rows)]
         slices.insert(at, self.unwritable(target, plan))
-        seen = row_of(session)
+        current = row_of(session)
         with pytest.raises(self.unwritable_error):
-            write_all(session, slices, seen)
+            write_all(session, slices, current)
         session.close()
         with target.connect(query_id) as other:
-            assert other.read() == seen
+            assert other.read() == current
             deliver(other, plan, rows)
         assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
 
@@ -195,12 +195,12 @@ class RowsContract(LedgerContract, ABC):
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """The next session writes the window."""
-        seen, rows = row_of(session), self.slice(target, plan, ROWS)
+        current, rows = row_of(session), self.slice(target, plan, ROWS)
         session.write(plan, rows)
         session.close()
         session.close()
         with target.connect(query_id) as other:
-            assert other.read() == seen
+            assert other.read() == current
             deliver(other, plan, rows)
         assert len(self.rows(target)) == len(ROWS)
 
@@ -209,17 +209,17 @@ class RowsContract(LedgerContract, ABC):
     ) -> None:
         """A flusher has written rows, and an operator's command moves the row: one of them wins."""
         with target.connect(query_id) as other, ThreadPoolExecutor(1) as pool:
-            seen = row_of(other)
-            assert row_of(session) == seen
-            moved, finished = following(seen, 7), following(seen)
+            current = row_of(other)
+            assert row_of(session) == current
+            moved, finished = following(current, 7), following(current)
             session.write(plan, self.slice(target, plan, ROWS))
-            waiting = pool.submit(outcome_of, target, lambda: finish(other, seen, moved))
+            waiting = pool.submit(outcome_of, target, lambda: finish(other, current, moved))
             wait([waiting], timeout=_WAITS_S)
-            ended = outcome_of(target, lambda: finish(session, seen, finished))
+            ended = outcome_of(target, lambda: finish(session, current, finished))
             replaced = waiting.result()
         with target.connect(query_id) as third:
             row = row_of(third)
-        assert row in (seen, moved, finished)
+        assert row in (current, moved, finished)
         for outcome, after in ((replaced, moved), (ended, finished)):
             if outcome is not Outcome.UNKNOWN:
                 assert (outcome is Outcome.APPLIED) == (row == after)
@@ -228,7 +228,7 @@ class RowsContract(LedgerContract, ABC):
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """Flushers that finish one window at once: it counts once, and its rows are in the table once."""
-        seen, ready = row_of(session), threading.Barrier(RACERS)
+        current, ready = row_of(session), threading.Barrier(RACERS)
         rows = self.slice(target, plan, ROWS)
         session.close()
 
@@ -237,7 +237,7 @@ class RowsContract(LedgerContract, ABC):
 
                 def update() -> Outcome:
                     try:
-                        if racer.read() != seen:
+                        if racer.read() != current:
                             return Outcome.CONFLICT
                         racer.write(plan, rows)
                     finally:
@@ -245,7 +245,7 @@ class RowsContract(LedgerContract, ABC):
                             ready.wait(
                                 _PATIENCE_S
                             )  # one that holds a lock keeps the others from it
-                    return finish(racer, seen, following(seen))
+                    return finish(racer, current, following(current))
 
                 return outcome_of(target, update)
 
@@ -254,10 +254,10 @@ class RowsContract(LedgerContract, ABC):
         with target.connect(query_id) as last:
             applied = outcomes.count(Outcome.APPLIED)
             assert applied <= 1
-            if row_of(last) == seen:  # each has kept the others from it
+            if row_of(last) == current:  # each has kept the others from it
                 assert applied == 0
                 deliver(last, plan, rows)
-            assert row_of(last).epoch == seen.epoch + 1
+            assert row_of(last).epoch == current.epoch + 1
         assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
 
     # --- what travels ---
@@ -282,17 +282,17 @@ def _agreed(target: Target, schema: pa.Schema) -> Plan:
 
 def deliver(session: Session, plan: Plan, *slices: Slice) -> None:
     """Bring slices into the target as a flusher does, as the window after the ledger row."""
-    seen = row_of(session)
+    current = row_of(session)
     for rows in slices:
         session.write(plan, rows)
-    assert finish(session, seen, following(seen)) is Outcome.APPLIED
+    assert finish(session, current, following(current)) is Outcome.APPLIED
 
 
-def write_all(session: Session, slices: Sequence[tuple[Plan, Slice]], seen: LedgerRow) -> None:
+def write_all(session: Session, slices: Sequence[tuple[Plan, Slice]], current: LedgerRow) -> None:
     """Write a window, and finish it; whichever raises."""
     for plan, rows in slices:
         session.write(plan, rows)
-    finish(session, seen, following(seen))
+    finish(session, current, following(current))
 
 
 @contextlib.contextmanager

@@ -80,13 +80,13 @@ class StagedContract(CountedContract):
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """Their sessions are closed when the flusher finishes; its own rows count as well."""
-        seen = row_of(session)
+        current = row_of(session)
         session.write(plan, self.slice(target, plan, ROWS))
         with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver")) as pool:
             others = self.slice(target, plan, OTHERS)
             receipts = pool.submit(_stage_elsewhere, target, query_id, plan, others).result()
         assert self.records(target) == []
-        assert finish(session, seen, following(seen), receipts) is Outcome.APPLIED
+        assert finish(session, current, following(current), receipts) is Outcome.APPLIED
         self.assert_records(target, ROWS + OTHERS)
 
     def test_only_receipts_given_to_finish_count(
@@ -96,8 +96,8 @@ class StagedContract(CountedContract):
         with target.connect(query_id) as died:
             stage(died, plan, self.slice(target, plan, OTHERS))
             receipts = stage(died, plan, self.slice(target, plan, ROWS))
-        seen = row_of(session)
-        assert finish(session, seen, following(seen), receipts) is Outcome.APPLIED
+        current = row_of(session)
+        assert finish(session, current, following(current), receipts) is Outcome.APPLIED
         deliver(session, plan, self.slice(target, plan, ROWS))
         self.assert_records(target, ROWS * 2)
 
@@ -105,11 +105,11 @@ class StagedContract(CountedContract):
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """Not again by a session that has read the ledger row before."""
-        seen = row_of(session)
+        current = row_of(session)
         receipts = stage(session, plan, self.slice(target, plan, ROWS))
-        assert finish(session, seen, following(seen), receipts) is Outcome.APPLIED
+        assert finish(session, current, following(current), receipts) is Outcome.APPLIED
         with target.connect(query_id) as late, refused(target):
-            assert finish(late, seen, following(seen), receipts) is Outcome.CONFLICT
+            assert finish(late, current, following(current), receipts) is Outcome.CONFLICT
         self.assert_records(target, ROWS)
 
     def conflict_after_commit(
@@ -129,7 +129,7 @@ class StagedContract(CountedContract):
         self, target: Target, plan: Plan, session: Session, query_id: str, *, moved_on: bool
     ) -> None:
         """It took effect; after a conflict its files would be deleted. Another flusher may go on."""
-        seen = row_of(session)
+        current = row_of(session)
         receipts = stage(session, plan, self.slice(target, plan, ROWS))
 
         def landed() -> None:
@@ -140,23 +140,23 @@ class StagedContract(CountedContract):
         outcome = Outcome.UNKNOWN
         with pytest.MonkeyPatch.context() as patch, refused(target):
             self.conflict_after_commit(patch, landed)
-            outcome = finish(session, seen, following(seen), receipts)
+            outcome = finish(session, current, following(current), receipts)
         assert outcome is not Outcome.CONFLICT
         with target.connect(query_id) as other:
-            assert row_of(other).epoch == seen.epoch + 1 + moved_on
+            assert row_of(other).epoch == current.epoch + 1 + moved_on
         self.assert_records(target, ROWS)
 
     def test_conflict_adds_no_staged_rows(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """The ledger row was moved to another attempt: nothing becomes visible, and it stays."""
-        seen = row_of(session)
+        current = row_of(session)
         receipts = stage(session, plan, self.slice(target, plan, ROWS))
         with target.connect(query_id) as other:
             deliver(other, plan)
             row = row_of(other)
         with refused(target):
-            assert finish(session, seen, following(seen), receipts) is Outcome.CONFLICT
+            assert finish(session, current, following(current), receipts) is Outcome.CONFLICT
         assert self.records(target) == []
         assert row_of(session) == row
 
@@ -166,17 +166,17 @@ class StagedContract(CountedContract):
     ) -> None:
         """Rows of one receipt are gone, or of all: the ledger row must not move without them."""
         assert isinstance(session, StagedSession)
-        seen, rows = row_of(session), self.slice(target, plan, ROWS)
+        current, rows = row_of(session), self.slice(target, plan, ROWS)
         drains = [stage(session, plan, rows) for _ in range(3)]
         for number in gone:
             session.discard(drains[number])
             session.discard(drains[number])
         with refused(target):
-            assert finish(session, seen, following(seen), sum(drains, ())) is Outcome.CONFLICT
+            assert finish(session, current, following(current), sum(drains, ())) is Outcome.CONFLICT
         session.close()
         assert self.records(target) == []
         with target.connect(query_id) as other:
-            assert other.read() == seen
+            assert other.read() == current
             deliver(other, plan, rows)
         self.assert_records(target, ROWS)
 
@@ -190,8 +190,8 @@ class StagedContract(CountedContract):
         point: Point,
     ) -> None:
         """With half of its rows staged, with all of them, or right after `finish` has answered."""
-        seen, rows = row_of(session), self.slice(target, plan, ROWS)
-        marker, new = tmp_path / "reached", following(seen)
+        current, rows = row_of(session), self.slice(target, plan, ROWS)
+        marker, new = tmp_path / "reached", following(current)
         pause = pauses(Pause(point=point, table="t", epoch=0, marker=str(marker)))
         flusher = multiprocessing.get_context("forkserver").Process(
             target=_flush_elsewhere, args=(target, new, plan, rows, pause)
@@ -207,7 +207,7 @@ class StagedContract(CountedContract):
             flusher.kill()
             flusher.join()
         if point != "finished":
-            assert row_of(session) == seen
+            assert row_of(session) == current
             assert self.records(target) == []
             deliver(session, plan, rows)
         else:
@@ -223,6 +223,6 @@ def _stage_elsewhere(target: Target, query_id: str, plan: Plan, rows: Slice) -> 
 def _flush_elsewhere(target: Target, new: LedgerRow, plan: Plan, rows: Slice, pause: str) -> None:
     os.environ[PAUSES] = pause
     with pausing(target.connect(new.query_id), "t") as session:
-        seen = row_of(session)
+        current = row_of(session)
         session.write(plan, rows)
-        finish(session, seen, new)
+        finish(session, current, new)

@@ -58,10 +58,10 @@ class CountedContract(KillsContract):
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """While rows are written readers see none of them; afterwards all."""
-        seen = row_of(session)
+        current = row_of(session)
         session.write(plan, self.slice(target, plan, ROWS))
         assert self.records(target) == []
-        assert finish(session, seen, following(seen)) is Outcome.APPLIED
+        assert finish(session, current, following(current)) is Outcome.APPLIED
         self.assert_records(target, ROWS)
 
     def test_equal_rows_are_all_kept(self, target: Target, plan: Plan, session: Session) -> None:
@@ -75,20 +75,20 @@ class CountedContract(KillsContract):
         self, target: Target, plan: Plan, session: Session, query_id: str, first: int
     ) -> None:
         """Two flushers write one window. One of them waits, has a conflict, or raises; rows come once."""
-        seen, rows = row_of(session), self.slice(target, plan, ROWS)
+        current, rows = row_of(session), self.slice(target, plan, ROWS)
         session.write(plan, rows)
         with target.connect(query_id) as other:
             with refused(target):
-                if other.read() == seen:
+                if other.read() == current:
                     other.write(plan, rows)
             both = (session, other)
-            applied = [_finished(target, both[i], seen) for i in (first, 1 - first)]
+            applied = [_finished(target, both[i], current) for i in (first, 1 - first)]
         with target.connect(query_id) as third:
             assert sum(applied) <= 1
             if not any(applied):  # each has kept the other from it
-                assert third.read() == seen
+                assert third.read() == current
                 deliver(third, plan, rows)
-            assert row_of(third).epoch == seen.epoch + 1
+            assert row_of(third).epoch == current.epoch + 1
         assert len(self.records(target)) == len(ROWS)
 
     def test_stalled_session_adds_no_rows(
@@ -97,19 +97,19 @@ class CountedContract(KillsContract):
         """It wakes after another one has finished the window: before it writes, or after."""
         rows = self.slice(target, plan, ROWS)
         with target.connect(query_id) as stalled:
-            seen = row_of(stalled)
+            current = row_of(stalled)
             deliver(session, plan, rows)
             with refused(target):
                 stalled.write(plan, rows)
-                assert finish(stalled, seen, following(seen)) is Outcome.CONFLICT
+                assert finish(stalled, current, following(current)) is Outcome.CONFLICT
         self.assert_records(target, ROWS)
-        assert row_of(session).epoch == seen.epoch + 1
+        assert row_of(session).epoch == current.epoch + 1
 
 
-def _finished(target: Target, session: Session, seen: LedgerRow) -> bool:
+def _finished(target: Target, session: Session, current: LedgerRow) -> bool:
     finished = False
     with refused(target):
-        finished = finish(session, seen, following(seen)) is Outcome.APPLIED
+        finished = finish(session, current, following(current)) is Outcome.APPLIED
     return finished  # noqa: RET504 -- the block may end by an error that passes
 
 
@@ -147,10 +147,10 @@ class SqlContract(TransactionalContract):
     ) -> Any:
         """Return the connection with all that finishes a window, but COMMIT."""
         assert isinstance(target, SqlTarget)
-        seen = row_of(session)
-        assert ledger.hold(seen)
+        current = row_of(session)
+        assert ledger.hold(current)
         target.insert(connection, plan, self.slice(target, plan, ROWS).batch)
-        assert ledger.move(seen, following(seen))
+        assert ledger.move(current, following(current))
         return connection
 
     @pytest.mark.parametrize("end", ["close", "rollback"])
@@ -172,20 +172,20 @@ class SqlContract(TransactionalContract):
         rows = self.slice(target, plan, ROWS)
         commits, open_ = _Commits(), target.open
         monkeypatch.setattr(target, "open", lambda: _Connection(open_(), commits))
-        for before in itertools.count():
+        for rows_before in itertools.count():
             with target.connect(query_id) as session:
-                seen = row_of(session)
-                commits.left = before
+                current = row_of(session)
+                commits.left = rows_before
                 with contextlib.suppress(_ConnectionLost):
                     session.write(plan, rows)
-                    finish(session, seen, following(seen))
+                    finish(session, current, following(current))
                 lost, commits.left = commits.left < 0, None
             with target.connect(query_id) as other:
                 epoch = row_of(other).epoch
             assert len(self.records(target)) == len(ROWS) * (epoch + 1)
             if not lost:
                 break
-        assert before > 0, "sessions commit over other connections than those of `open`"
+        assert rows_before > 0, "sessions commit over other connections than those of `open`"
 
     def test_refused_rows_raise_in_insert(
         self, target: Target, plan: Plan, connection: Any
@@ -204,10 +204,10 @@ class SqlContract(TransactionalContract):
         self, session: Session, connection: Any, ledger: Ledger
     ) -> None:
         """A driver that has lost the transaction, and connected again without an error, moves nothing."""
-        seen = row_of(session)
-        assert ledger.hold(seen)
+        current = row_of(session)
+        assert ledger.hold(current)
         connection.rollback()
-        assert not ledger.move(seen, following(seen))
+        assert not ledger.move(current, following(current))
 
 
 class _ConnectionLost(Exception):

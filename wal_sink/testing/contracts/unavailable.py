@@ -29,9 +29,9 @@ class UnavailableContract(DeletesContract):
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """Other cells change; a null is a null."""
-        before: list[Change] = [("c", "a", n, n, f"t{n}") for n in range(4)]
+        earlier: list[Change] = [("c", "a", n, n, f"t{n}") for n in range(4)]
         changes: list[Change] = [("u", "a", 1, 10, UNAVAILABLE), ("u", "a", 2, None, UNAVAILABLE)]
-        deliver(session, plan, self.slice(target, plan, before))
+        deliver(session, plan, self.slice(target, plan, earlier))
         deliver(session, plan, self.slice(target, plan, [*changes, ("u", "a", 3, 4, None)]))
         assert self.rows(target) == {
             ("a", 0): (0, "t0"),
@@ -52,8 +52,8 @@ class UnavailableContract(DeletesContract):
             *(("d", "e", 1, 0, None), ("c", "e", 1, 1, "new"), ("u", "e", 1, 2, UNAVAILABLE)),
             ("c", UNAVAILABLE, 1, 1, "z"),
         ]
-        before: list[Change] = [("c", k, 1, 0, "old") for k in "abce"]
-        deliver(session, plan, self.slice(target, plan, before))
+        earlier: list[Change] = [("c", k, 1, 0, "old") for k in "abce"]
+        deliver(session, plan, self.slice(target, plan, earlier))
         parts = [changes] if slices == "one slice" else [[change] for change in changes]
         written = [
             self.slice(target, plan, part, BASE_US + 100 * n) for n, part in enumerate(parts)
@@ -102,7 +102,7 @@ class UnavailableContract(DeletesContract):
             ("d", "b", 1, None, None),
             ("u", "b", 1, 3, UNAVAILABLE),
         ]
-        rows, seen = self.slice(target, plan, changes, BASE_US + 100), row_of(session)
+        rows, current = self.slice(target, plan, changes, BASE_US + 100), row_of(session)
         refused = dict[int, TargetRefused]()
         for _ in changes:
             with target.connect(query_id) as again:
@@ -110,7 +110,7 @@ class UnavailableContract(DeletesContract):
                 try:
                     for part in without(rows, refused):
                         again.write(plan, part)
-                    assert finish(again, seen, following(seen)) is Outcome.APPLIED
+                    assert finish(again, current, following(current)) is Outcome.APPLIED
                     break
                 except RowsRefused as caught:
                     refused |= {row.us: row.error for row in caught.rows}
