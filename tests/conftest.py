@@ -6,7 +6,6 @@ import ast
 import gc
 import multiprocessing
 import os
-import secrets
 import shutil
 import sys
 import tempfile
@@ -26,7 +25,6 @@ from tests.support.s3 import s3  # noqa: F401 - a fixture
 from tests.support.servers import docker
 from tests.support.servers.cassandra_container import IMAGE
 from tests.support.sessions import sessions, sibling, spark  # noqa: F401 - fixtures
-from wal_sink.demo.servers.cassandra import Node
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.flush import flusher
 
@@ -37,10 +35,6 @@ pytest_plugins = [
     "tests.support.postgresql_fixtures",  # `postgresql` and `schema`
     "tests.support.neighbours",  # `counted`
 ]
-
-QUICK_SCHEMA = "-Dcassandra.test.flush_local_schema_changes=false"
-"""For Cassandra's Java: a change of the schema takes its processor a sixth of what it does otherwise (0.05 s
-for a table). Its tables are written by a shutdown only, so a node that is killed starts without them."""
 
 _MEMORY, _LEAST_BYTES = Path("/dev/shm"), 4 << 30
 if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _LEAST_BYTES:
@@ -123,20 +117,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         SPARK.make()
     if item.get_closest_marker("cassandra"):
         CASSANDRA.make()
-
-
-@pytest.fixture(scope="session")
-def cassandra_java_options() -> str:
-    """Return what makes changes of the schema cheap; a test that kills its node takes one of its own."""
-    return QUICK_SCHEMA
-
-
-@pytest.fixture
-def keyspace(cassandra: Node) -> str:
-    """Return the name of a new keyspace, which goes with the node: to drop one takes its processor 0.7 s."""
-    name = f"test_{secrets.token_hex(8)}"
-    cassandra.create_keyspace(name)
-    return name
 
 
 @pytest.fixture(scope="session")

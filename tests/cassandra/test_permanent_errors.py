@@ -25,9 +25,9 @@ from cassandra.io.libevreactor import LibevConnection
 from state_backends import open_backend
 from tests.cassandra.certificates import PASSWORD, Certificates
 from tests.cassandra.login import SETTINGS
-from tests.conftest import QUICK_SCHEMA
 from tests.protocol.engine import World
 from tests.support.cassandra import options_of
+from tests.support.cassandra_fixtures import QUICK_SCHEMA
 from tests.support.cql_driver import OwnStatements
 from tests.support.waiting import eventually, until
 from wal_sink.checkpoint.checkpoint import Checkpoint

@@ -15,8 +15,8 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, N
 from cassandra.policies import RoundRobinPolicy
 
 from tests.cassandra.login import SETTINGS
-from tests.conftest import QUICK_SCHEMA
 from tests.support.cassandra import target_of
+from tests.support.cassandra_fixtures import QUICK_SCHEMA
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.targets.base import RowsRefused, Slice
