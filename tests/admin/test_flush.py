@@ -39,11 +39,11 @@ def test_query_that_goes_on_does_not_keep_the_command(world: World) -> None:
         batches.batch([("k", batches.next)])
 
     done = flusher.drain(busy)
-    assert done.why.startswith("everything ")
+    assert done.reason.startswith("everything ")
     assert done.flushed >= 0
     assert batches.next < 10
     last = own(world).drain()
-    assert last.why == "everything checkpointed is flushed"
+    assert last.reason == "everything checkpointed is flushed"
     assert world.table() == {"k": batches.next - 1}
 
 
@@ -110,7 +110,11 @@ def test_unpublished_query_has_nothing_to_flush(world: World) -> None:
     """There is nothing to do, and that is no error."""
     world.run()
     done = own(world).drain()
-    assert (done.flushed, done.epochs, done.why) == (-1, 0, "no run of the query has published yet")
+    assert (done.flushed, done.epochs, done.reason) == (
+        -1,
+        0,
+        "no run of the query has published yet",
+    )
 
 
 def test_copied_checkpoint_writes_nothing_to_the_log(world: World) -> None:

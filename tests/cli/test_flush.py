@@ -36,7 +36,7 @@ def test_pending_epoch_is_flushed_once(job: Job) -> None:
     assert done["bytes"] > 0
     assert job.rows() == EVERYTHING
     again = job.command("flush").document
-    assert (again["epochs"], again["why"]) == (0, "everything checkpointed is flushed")
+    assert (again["epochs"], again["reason"]) == (0, "everything checkpointed is flushed")
     shown = job.command("status").document
     assert (shown["flusher_alive"], shown["last_error"], shown["safe_to_delete"]) == (
         False,
@@ -132,7 +132,7 @@ def test_following_flushes_what_comes_until_sigterm(job: Job) -> None:
     assert (follower.returncode, err) == (0, message + FOLLOWS)
     shown = json.loads(out)
     assert (shown["epochs"], shown["rows"], shown["flushed"]) == (4, 8, 5)
-    assert shown["why"] == "stopped"
+    assert shown["reason"] == "stopped"
 
 
 @pytest.mark.usefixtures("_on_path")

@@ -192,7 +192,7 @@ def test_follower_waits_for_a_query_to_begin(tmp_path: Path, lines: list[str]) -
     until(lambda: job.rows() == rows_of(0))
     follower.stop()
     (done,) = follower.run()
-    assert (done.epochs, done.why) == (1, "stopped")
+    assert (done.epochs, done.reason) == (1, "stopped")
     assert ["not flushed for now" in line for line in lines] == [True, False]
 
 

@@ -67,7 +67,7 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
     deletes: tuple[LogFile, ...] = ()
     """What a dry run would delete. The files of what is flushed now go later, and are not listed."""
     seconds: float
-    why: str
+    reason: str
     """Why it ended."""
 
 
@@ -100,7 +100,7 @@ def preview(query: Query, name: str = "") -> list[FlushDone]:
             trimmed=trimmed.trimmed,
             deletes=files,
             seconds=time.monotonic() - started_s,
-            why="a dry run changes nothing",
+            reason="a dry run changes nothing",
         )
         for target, backlog in backlogs
     ]
@@ -161,28 +161,28 @@ class FlushCommand:
         goal = self.pipeline.checkpoint.last_commit()
         total = self._tally.pending(goal)
         progress(0, total)
-        why = ""
+        reason = ""
 
         def is_last(done: Pass) -> bool:
-            nonlocal why
+            nonlocal reason
             was_past = self._tally.is_past(goal)
             self._tally.refresh()
             progress(self._tally.epochs, total)
             if done.idle:
-                why = done.reason
+                reason = done.reason
             elif was_past and self._tally.is_past(goal):
                 # After one more pass, which trims; a target that went back is not past the goal.
-                why = "everything that was checkpointed at the start is flushed"
-            return bool(why)
+                reason = "everything that was checkpointed at the start is flushed"
+            return bool(reason)
 
         self._run(FlushLoop(self._flusher, is_last, _gives_up))
-        if not why:
+        if not reason:
             raise NotDrained(
                 f"Interrupted after {counted(self._tally.epochs, 'epoch')};"
                 f" {counted(self._done('').pending_epochs, 'epoch is', 'epochs are')} pending.",
                 "Nothing is lost: run it again.",
             )
-        return self._done(why)
+        return self._done(reason)
 
     def follow(self, progress: Progress = no_progress) -> FlushDone:
         """Flush until `stop`. An error is reported, and the pass is tried again (rule `stop`)."""
@@ -241,7 +241,7 @@ class FlushCommand:
         if loop.error is not None:
             raise loop.error
 
-    def _done(self, why: str) -> FlushDone:
+    def _done(self, reason: str) -> FlushDone:
         tally, state = self._tally, self._tally.state
         committed = self.pipeline.checkpoint.last_commit()
         return FlushDone(
@@ -256,7 +256,7 @@ class FlushCommand:
             pending_epochs=tally.pending(committed),
             trimmed=state.trimmed if state is not None else -1,
             seconds=time.monotonic() - self._started_s,
-            why=why,
+            reason=reason,
         )
 
 

@@ -104,7 +104,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on
 """Type of every command's parameter `as_json`."""
 
 
-class Given(NamedTuple):
+class CommonArguments(NamedTuple):
     """The parameters that the commands about a query share.
 
     The checkpoint comes before a command's own parameters, and the others come after them.
@@ -131,12 +131,12 @@ Run = Callable[..., None]
 
 
 def command(*left_out: str, needs_checkpoint: bool = True) -> Callable[[Run], Run]:
-    """Give a command the parameters of `Given`, in the place of its first one.
+    """Give a command the parameters of `CommonArguments`, in the place of its first one.
 
     :param left_out: those that it does not have, or declares itself.
     :param needs_checkpoint: False lets the checkpoint be left out; it is empty then.
     """
-    defaults = dict(Given._field_defaults)
+    defaults = dict(CommonArguments._field_defaults)
     if not needs_checkpoint:
         defaults["checkpoint"] = ""
     shared = [
@@ -146,7 +146,7 @@ def command(*left_out: str, needs_checkpoint: bool = True) -> Callable[[Run], Ru
             default=defaults.get(name, inspect.Parameter.empty),
             annotation=annotation,
         )
-        for name, annotation in get_type_hints(Given, include_extras=True).items()
+        for name, annotation in get_type_hints(CommonArguments, include_extras=True).items()
         if name not in left_out
     ]
 
@@ -160,7 +160,7 @@ def command(*left_out: str, needs_checkpoint: bool = True) -> Callable[[Run], Ru
         @functools.wraps(run)
         def take(**arguments: Any) -> None:
             mine = {parameter.name: arguments.pop(parameter.name) for parameter in shared}
-            run(Given(**mine), **arguments)
+            run(CommonArguments(**mine), **arguments)
 
         every = [shared[0], *own, *shared[1:]]
         take.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]

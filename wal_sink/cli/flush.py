@@ -20,7 +20,7 @@ from rich.table import Table
 from wal_sink.admin.flush import FlushCommand, FlushDone, preview
 from wal_sink.admin.follow import Follower, LogsUnder
 from wal_sink.admin.query import sink_options
-from wal_sink.cli.arguments import Given, command, whole_number
+from wal_sink.cli.arguments import CommonArguments, command, whole_number
 from wal_sink.cli.terminal import LateBar, output
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import LOOPBACK, Exposition, expose
@@ -30,7 +30,7 @@ from wal_sink.text import counted
 
 @command("yes", needs_checkpoint=False)
 def flush(
-    given: Given,
+    arguments: CommonArguments,
     *,
     follow: Annotated[
         bool,
@@ -81,27 +81,27 @@ def flush(
     Flushed epochs are deleted from the log. Those that the query's wal.retention still keeps stay;
     --option wal.retention=0 deletes them, too.
     """
-    with output(as_json=given.as_json) as console:
+    with output(as_json=arguments.as_json) as console:
         _refuse_together(metrics_port, metrics_host, follow=follow, dry_run=dry_run)
-        _refuse_places(given, under, follow=follow)
+        _refuse_places(arguments, under, follow=follow)
         if under:
             with _exposed(metrics_port, metrics_host, console) as exposition:
-                done = _flush_under(given, under, console, exposition)
+                done = _flush_under(arguments, under, console, exposition)
             console.show_each(done, _print_with_query)
             return
-        query = given.find()
+        query = arguments.find()
         if dry_run:
-            console.show_each(preview(query, given.target), _print_preview)
+            console.show_each(preview(query, arguments.target), _print_preview)
             return
         with _exposed(metrics_port, metrics_host, console) as exposition:
             state = query.state()
             rate = sink_options(query, state).max_rows_per_second
             flushers = [
                 FlushCommand(pipeline, rate, exposition.watch if exposition else None)
-                for pipeline in query.pipelines(state, given.target)
+                for pipeline in query.pipelines(state, arguments.target)
             ]
             with _signals(flushers):
-                done = _flush_all(flushers, console, follow=follow, as_json=given.as_json)
+                done = _flush_all(flushers, console, follow=follow, as_json=arguments.as_json)
         console.show_each(done, _print)
 
 
@@ -121,12 +121,14 @@ def _refuse_together(port: int | None, host: str, *, follow: bool, dry_run: bool
         raise OptionError("--metrics-host goes with --metrics-port.", "Give both, or neither.")
 
 
-def _refuse_places(given: Given, under: Sequence[str] | None, *, follow: bool) -> None:
+def _refuse_places(
+    arguments: CommonArguments, under: Sequence[str] | None, *, follow: bool
+) -> None:
     """Refuse a call that does not say what to flush, or says it twice.
 
     :raises OptionError: naming what to leave out or to add.
     """
-    if bool(given.checkpoint) == bool(under):
+    if bool(arguments.checkpoint) == bool(under):
         raise OptionError(
             "CHECKPOINT and --under are both given."
             if under
@@ -137,7 +139,7 @@ def _refuse_places(given: Given, under: Sequence[str] | None, *, follow: bool) -
         raise OptionError(
             "--under goes with --follow.", "Add --follow; it goes on until Ctrl-C or SIGTERM."
         )
-    if under and given.wal is not None:
+    if under and arguments.wal is not None:
         raise OptionError(
             "--wal does not go with --under, which finds the logs.",
             "Leave --wal out, and name its place by a further --under.",
@@ -145,15 +147,18 @@ def _refuse_places(given: Given, under: Sequence[str] | None, *, follow: bool) -
 
 
 def _flush_under(
-    given: Given, under: Sequence[str], console: Console, exposition: Exposition | None
+    arguments: CommonArguments,
+    under: Sequence[str],
+    console: Console,
+    exposition: Exposition | None,
 ) -> list[FlushDone]:
     """Flush every log below some places, until Ctrl-C or SIGTERM."""
-    find = LogsUnder(under, given.options)
+    find = LogsUnder(under, arguments.options)
     follower = Follower(
         find,
         lambda line: console.print(line, soft_wrap=True, highlight=False, markup=False),
         exposition.watch if exposition else None,
-        target=given.target,
+        target=arguments.target,
         billed=find.billed,
     )
     with _signals([follower]):
@@ -174,8 +179,10 @@ def _flush_all(
         (flusher,) = flushers
         return [_follow(flusher, console, as_json) if follow else _drain(flusher, as_json)]
     with ThreadPoolExecutor(len(flushers)) as threads:
-        started = [threads.submit(each.follow if follow else each.drain) for each in flushers]
-    return [each.result() for each in started]
+        futures = [
+            threads.submit(flusher.follow if follow else flusher.drain) for flusher in flushers
+        ]
+    return [future.result() for future in futures]
 
 
 def _drain(flusher: FlushCommand, as_json: bool) -> FlushDone:
@@ -185,16 +192,16 @@ def _drain(flusher: FlushCommand, as_json: bool) -> FlushDone:
 
 
 def _follow(flusher: FlushCommand, console: Console, as_json: bool) -> FlushDone:
-    """Go on, with a line at the start and whenever there is something to say."""
-    told = 0
+    """Flush until a signal, and print a line whenever epochs were flushed."""
+    printed = 0
 
-    def tell(done: int, _total: int) -> None:
-        nonlocal told
-        if done > told and not as_json:
+    def report(done: int, _total: int) -> None:
+        nonlocal printed
+        if done > printed and not as_json:
             console.print(f"{counted(done, 'epoch')} flushed")
-        told = done
+        printed = done
 
-    return flusher.follow(tell)
+    return flusher.follow(report)
 
 
 @contextlib.contextmanager
@@ -224,11 +231,11 @@ def _signals(flushers: Sequence[FlushCommand | Follower]) -> Iterator[None]:
         for flusher in flushers:
             flusher.stop()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -237,7 +244,7 @@ def _print(console: Console, done: FlushDone) -> None:
         f"Target {done.target}: {counted(done.epochs, 'epoch was', 'epochs were')} flushed,"
         f" {counted(done.rows, 'row')}, {byte_count(done.bytes)}, in {done.seconds:.1f} s."
         f" The last one that is flushed: {epoch_id(done.flushed)};"
-        f" {counted(done.pending_epochs, 'epoch is', 'epochs are')} pending. It ended: {done.why}.",
+        f" {counted(done.pending_epochs, 'epoch is', 'epochs are')} pending. It ended: {done.reason}.",
     )
 
 

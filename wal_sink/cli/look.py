@@ -17,7 +17,13 @@ from wal_sink.admin.deep import DeepStatus, deep_status
 from wal_sink.admin.quarantine import Quarantined, export, list_quarantine
 from wal_sink.admin.query import Query
 from wal_sink.admin.show import list_epochs, show_epoch
-from wal_sink.cli.arguments import Given, SinkOptionPairs, command, option_values, whole_number
+from wal_sink.cli.arguments import (
+    CommonArguments,
+    SinkOptionPairs,
+    command,
+    option_values,
+    whole_number,
+)
 from wal_sink.cli.screens import epoch_screen, log_screen
 from wal_sink.cli.terminal import Failure, LateBar, Lines, document_line, output
 from wal_sink.clock import now_us
@@ -32,7 +38,7 @@ _EVERY_S = 1.0
 
 @command("yes")
 def status(
-    arguments: Given,
+    arguments: CommonArguments,
     *,
     watch: Annotated[
         bool, typer.Option("--watch", help="Read again every second, until Ctrl-C.")
@@ -206,7 +212,7 @@ def _stream(query: Query, target: str) -> None:
 
 @command("yes")
 def show(
-    arguments: Given,
+    arguments: CommonArguments,
     epoch: Annotated[
         int | None,
         typer.Argument(metavar="EPOCH", parser=whole_number(0), help="Show this micro-batch."),
@@ -242,7 +248,7 @@ def show(
 
 
 @command("target", "wal", "option", "yes")
-def check(arguments: Given, *, option: SinkOptionPairs = None) -> None:
+def check(arguments: CommonArguments, *, option: SinkOptionPairs = None) -> None:
     """Check the options of a query before it starts, and say what they mean.
 
     Give each option of `writeStream` by --option. The command connects nowhere and creates nothing.
@@ -260,7 +266,7 @@ def check(arguments: Given, *, option: SinkOptionPairs = None) -> None:
 
 @command("target", "yes")
 def quarantine(
-    arguments: Given,
+    arguments: CommonArguments,
     *,
     file: Annotated[
         str,

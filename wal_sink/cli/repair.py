@@ -15,7 +15,7 @@ import typer
 from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.query import Query
 from wal_sink.admin.repair import GaveUp, plan_give_up, plan_set_mark
-from wal_sink.cli.arguments import Given, command, whole_number
+from wal_sink.cli.arguments import CommonArguments, command, whole_number
 from wal_sink.cli.terminal import SafeConsole, output
 from wal_sink.errors import OptionError
 
@@ -34,7 +34,7 @@ class Change(Protocol[Done_co]):
 
 
 def _make_change(
-    arguments: Given,
+    arguments: CommonArguments,
     plan: Callable[[Query], Change[Done_co]],
     summary: Callable[[Done_co], str],
 ) -> None:
@@ -76,7 +76,7 @@ def _confirm(consequences: str, *, yes: bool) -> None:
 
 @command()
 def give_up(
-    arguments: Given,
+    arguments: CommonArguments,
     *,
     epoch: Annotated[
         int | None,
@@ -103,7 +103,7 @@ def _gave_up(done: GaveUp) -> str:
 
 @command()
 def set_mark(
-    arguments: Given,
+    arguments: CommonArguments,
     *,
     to: Annotated[
         int,
@@ -130,7 +130,7 @@ def set_mark(
 
 
 @command("target")
-def adopt(arguments: Given) -> None:
+def adopt(arguments: CommonArguments) -> None:
     """Let checkpoint, log and ledger rows belong together, after one was moved or made again.
 
     If the log was moved, give by --wal its new wal.location, the folder above that of the query's
