@@ -101,6 +101,7 @@ class UnavailableContract(DeletesContract):
             ("u", "new", 1, 2, UNAVAILABLE),
             ("d", "b", 1, None, None),
             ("u", "b", 1, 3, UNAVAILABLE),
+            *(("c", "q", 1, 1, "x"), ("d", "q", 1, None, None), ("u", "q", 1, 2, UNAVAILABLE)),
         ]
         rows, current = self.slice(target, plan, changes, BASE_US + 100), row_of(session)
         refused = dict[int, TargetRefused]()
@@ -114,7 +115,7 @@ class UnavailableContract(DeletesContract):
                     break
                 except RowsRefused as caught:
                     refused |= {row.us: row.error for row in caught.rows}
-        assert [us - rows.first_us for us in sorted(refused)] == [1, 3]
+        assert [us - rows.first_us for us in sorted(refused)] == [1, 3, 6]
         for error in refused.values():
             assert "unavailableValue" in error.what
             assert "whole" in error.remedy
