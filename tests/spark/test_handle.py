@@ -158,7 +158,7 @@ def test_session_without_a_jvm_is_refused() -> None:
 @pytest.mark.parametrize("wrong", [None, SparkSession])
 def test_register_without_a_session_is_refused(wrong: object) -> None:
     """`SparkSession.getActiveSession()` returns None in a thread that has made none."""
-    with pytest.raises(OptionError, match="no SparkSession") as refused:
+    with pytest.raises(OptionError, match="not a SparkSession") as refused:
         wal_sink.register(wrong)  # type: ignore[arg-type]
     assert "getOrCreate" in refused.value.remedy
 
