@@ -173,22 +173,6 @@ def _identity(file: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-class _TypeNames(dict[str, Any]):
-    """The types that a dialect of SQLAlchemy knows, and one for each other name.
-
-    Without it a column of an unknown type with parameters, such as MySQL's `vector(3)`, is a `TypeError`.
-    """
-
-    def __missing__(self, name: str) -> type[sa.types.UserDefinedType[Any]]:
-        def spec(_self: Any, **_options: Any) -> str:
-            return name
-
-        def make(_self: Any, *_parameters: Any, **_options: Any) -> None: ...
-
-        made = {"__init__": make, "get_col_spec": spec, "cache_ok": True}
-        return type(name, (sa.types.UserDefinedType,), made)
-
-
 def connect(options: SqlAlchemyOptions) -> Connection:
     """Connect, with the settings of the dialect.
 
@@ -205,8 +189,6 @@ def connect(options: SqlAlchemyOptions) -> Connection:
     isolation: Any = {"isolation_level": "SERIALIZABLE"} if dialect is GENERIC else {}
     arguments = _arguments(options, url)
     engine = sa.create_engine(url, poolclass=NullPool, connect_args=arguments, **isolation)
-    known: Any = engine.dialect
-    known.ischema_names = _TypeNames(known.ischema_names)
     try:
         over = engine.connect()
         over.detach()

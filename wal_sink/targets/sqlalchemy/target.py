@@ -94,10 +94,10 @@ class SqlAlchemyTarget(KeyedTarget):
 
         :raises SchemaMismatch: the table, or the ledger's, no longer has transactions.
         """
-        from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.sqlalchemy import catalogue, storage  # noqa: PLC0415 -- not in tasks
 
         for name in (self.options.data, self.options.ledger):
-            catalogue.refuse_storage(connection, name)
+            storage.refuse_storage(connection, name)
         return catalogue.read_columns(connection, self.options.data)
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
@@ -111,9 +111,9 @@ class SqlAlchemyTarget(KeyedTarget):
 
     def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
         """Ask the server who holds locks."""
-        from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.sqlalchemy import storage  # noqa: PLC0415 -- not in tasks
 
-        return catalogue.lock_holders(connection, self.options.data)
+        return storage.lock_holders(connection, self.options.data)
 
     def remedy(self, error: Exception) -> str:
         """Return what to do about an error at a start."""
@@ -154,18 +154,18 @@ class SqlAlchemyTarget(KeyedTarget):
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table, and check table and server."""
-        from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- not in tasks
+        from wal_sink.targets.sqlalchemy import catalogue, storage  # noqa: PLC0415 -- not in tasks
 
-        catalogue.refuse_server(connection)
+        storage.refuse_server(connection)
         live = catalogue.read_table(connection, self.options.data)
         if not live.columns:
             hint = did_you_mean(self.options.data.table, live.others)
             raise self.missing_table(schema, hint)
         for name in (self.options.data, self.options.ledger):
-            catalogue.refuse_storage(connection, name)
+            storage.refuse_storage(connection, name)
         rules = types.Rules(self._backend, self.table_name, self.quote)
         agreed = self.match(schema, key, live.columns, live.unique, rules)
-        for warning in catalogue.warnings(connection, self.options.data):
+        for warning in storage.warnings(connection, self.options.data):
             logger.warning("%s", warning)
         return agreed
 

@@ -174,7 +174,8 @@ def arrow_type(backend: str, words: str) -> pa.DataType | None:
     return held(type_) if callable(held) else held
 
 
-_OF_CHARSET = " of character set "
+OF_CHARSET = " of character set "
+"""What a type of MySQL ends with, before the name of a character set that does not hold every text."""
 
 
 class Rules(CastRules):
@@ -192,7 +193,7 @@ class Rules(CastRules):
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """Say how a column gets a type that can be written, where no cast leads to its own."""
         type_ = new_type(self._backend, field.type, key=False)
-        words, other_charset, _ = column.type.partition(_OF_CHARSET)
+        words, other_charset, _ = column.type.partition(OF_CHARSET)
         if other_charset:
             type_ = f"{words} CHARACTER SET utf8mb4"
         statement = self._alter(field.name, f"TYPE {type_}", f"{type_}")
@@ -215,7 +216,7 @@ class Rules(CastRules):
 
     def to_allow_null(self, column: TableColumn) -> str:
         """Return the statement."""
-        words = column.type.partition(_OF_CHARSET)[0]
+        words = column.type.partition(OF_CHARSET)[0]
         statement = self._alter(column.name, "DROP NOT NULL", f"{words} NULL")
         return f"run: {statement}" if statement else super().to_allow_null(column)
 
