@@ -161,7 +161,7 @@ class TestDuckDbAppend(OnDuckDb, RowsContract):
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """It is named as one of its slice, and nothing of the window stays."""
-        written = [("a", 1, 1, "x"), ("b", 2, 2, "y")]
+        written: list[Record] = [("a", 1, 1, "x"), ("b", 2, 2, "y")]
         rows = self.slice(target, plan, written)
         deliver(session, plan, rows)
         self.store.execute("CREATE UNIQUE INDEX u ON t (k)")
