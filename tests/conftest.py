@@ -95,7 +95,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over what is there: thousands of tests, which stay to the end."""
+    """Let the garbage collector skip what is there: thousands of tests, which stay to the end."""
     gc.collect()
     gc.freeze()
 
@@ -106,9 +106,9 @@ def rank(item: pytest.Item) -> order.Rank:
     The tests of a module with a node of its own stay together: else each process would start one.
     """
     marks = ("slow_first", "spark", "cassandra")
-    found = next((i for i, mark in enumerate(marks) if item.get_closest_marker(mark)), len(marks))
-    together = found == marks.index("cassandra")
-    return order.Rank(found, item.nodeid.split("::")[0] if together else item.nodeid)
+    result = next((i for i, mark in enumerate(marks) if item.get_closest_marker(mark)), len(marks))
+    together = result == marks.index("cassandra")
+    return order.Rank(result, item.nodeid.split("::")[0] if together else item.nodeid)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -266,7 +266,7 @@ def test_progress_never_connects() -> None:
 
 
 def test_modules_import_without_circles() -> None:
-    """Every module can be read after those that it imports; the lazy `__init__` aside."""
+    """Every module can be read after those that it imports; but for the lazy `__init__`."""
     graph = {
         module: {name for name in imports(module) if name in MODULES and name != "wal_sink"}
         for module in MODULES

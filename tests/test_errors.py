@@ -46,10 +46,10 @@ def test_a_line_of_a_log_has_sentences(what: str, line: str) -> None:
 
 def test_each_error_has_its_exit_code() -> None:
     """No hierarchy: a kind is what the operator does next. Whatever has no kind of its own ends with 1."""
-    found = {kind.__name__: kind.exit_code for kind in EVERY}
+    result = {kind.__name__: kind.exit_code for kind in EVERY}
     promised = {name: code for code, names in CODES.items() for name in names}
-    assert {name: found.get(name) for name in promised} == promised
-    assert set(found.values()) == set(CODES)
+    assert {name: result.get(name) for name in promised} == promised
+    assert set(result.values()) == set(CODES)
     assert {kind.__bases__ for kind in EVERY} == {(WalSinkError,)}
     assert WalSinkError.exit_code == 1
 

@@ -79,10 +79,10 @@ def test_a_worker_without_the_targets_module_names_it(
         capture_output=True,
         check=False,
     )
-    found = failure_in(worker.stderr.decode())
-    assert found is not None
-    assert f"cannot import shop_target_{tmp_path.name}" in found.what
-    assert "spark.submit.pyFiles" in found.remedy
+    result = failure_in(worker.stderr.decode())
+    assert result is not None
+    assert f"cannot import shop_target_{tmp_path.name}" in result.what
+    assert "spark.submit.pyFiles" in result.remedy
 
 
 def test_a_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +105,8 @@ def test_an_extra_is_not_blamed_for_another_module(missing: str) -> None:
 
 def test_each_extra_brings_its_clients() -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
-    found = packages_distributions()
+    result = packages_distributions()
     for info in OWN.values():
-        brought = {re.split(r"[\[><=]", each)[0] for each in extras.get(info.name, ())}
+        brought = {re.split(r"[\[><=]", item)[0] for item in extras.get(info.name, ())}
         for module in info.client:
-            assert brought & {each.lower() for each in found[module]}, module
+            assert brought & {item.lower() for item in result[module]}, module

@@ -401,7 +401,7 @@ def test_wrong_duration_or_size_is_quoted(option: str, written: str, takes: str)
 
 
 def test_option_by_column_is_named_in_any_case() -> None:
-    """Spark passes names in lower case, Python as they are typed; without a column it is no option."""
+    """Spark passes names in lower case, Python as they are typed; without a column it is not an option."""
     for written in ("iceberg.catalog.S3.Region", "ICEBERG.CATALOG.s3.region"):
         names = named(written, ["table", "iceberg.catalog.<column>"])
         assert names == Named("iceberg.catalog.<column>", "s3.region")

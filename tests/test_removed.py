@@ -48,11 +48,11 @@ def test_every_removed_option_is_refused_with_its_way_out(rows: dict[str, str]) 
     for row, instead in rows.items():
         option, _, value = row.partition("=")
         own = option.replace("<name>", "orders")
-        for given, written in ((ONE, own), (SEVERAL, f"orders.{own.removeprefix('orders.')}")):
-            if given is ONE and option.startswith("<name>."):
+        for options, written in ((ONE, own), (SEVERAL, f"orders.{own.removeprefix('orders.')}")):
+            if options is ONE and option.startswith("<name>."):
                 continue
             with pytest.raises(OptionError) as caught:
-                configure({**given, written.upper(): value or "x"})
+                configure({**options, written.upper(): value or "x"})
             assert "no longer" in caught.value.what, row
             assert instead in caught.value.remedy, row
             assert caught.value.exit_code == 2

@@ -28,29 +28,35 @@ def without(*names: str) -> dict[str, str]:
 
 
 def names_of(configuration: Configuration) -> list[str]:
-    return [each.name for each in configuration.destinations]
+    return [destination.name for destination in configuration.destinations]
 
 
 def test_each_target_has_its_options() -> None:
     """Names are case-insensitive, and no secret is in what the state has of a run."""
-    found = configure(GIVEN)
-    assert found.several
-    assert names_of(found) == ["orders", "books"]
-    assert [each.target.name for each in found.destinations] == ["cassandra", "postgresql"]
-    assert [each.target.writes_to for each in found.destinations] == ["shop.orders", "orders"]
-    assert found.public["orders.keyspace"] == "shop"
-    assert found.public["books.target"] == "postgresql"
-    assert "target" not in found.public
-    assert "Geheim" not in json.dumps(found.public)
-    again = configure(found.public | {"books.postgresql.uri": GIVEN["books.postgresql.uri"]})
-    assert again.public == found.public
-    copy = pickle.loads(pickle.dumps(found))
+    result = configure(GIVEN)
+    assert result.several
+    assert names_of(result) == ["orders", "books"]
+    assert [destination.target.name for destination in result.destinations] == [
+        "cassandra",
+        "postgresql",
+    ]
+    assert [destination.target.writes_to for destination in result.destinations] == [
+        "shop.orders",
+        "orders",
+    ]
+    assert result.public["orders.keyspace"] == "shop"
+    assert result.public["books.target"] == "postgresql"
+    assert "target" not in result.public
+    assert "Geheim" not in json.dumps(result.public)
+    again = configure(result.public | {"books.postgresql.uri": GIVEN["books.postgresql.uri"]})
+    assert again.public == result.public
+    copy = pickle.loads(pickle.dumps(result))
     assert isinstance(copy, Configuration)
-    assert names_of(copy) == names_of(found)
+    assert names_of(copy) == names_of(result)
 
 
 @pytest.mark.parametrize(
-    ("given", "what", "remedy"),
+    ("options", "what", "remedy"),
     [
         (without("orders.target"), "orders.target is missing", '.option("orders.target", …)'),
         (without("orders.keyspace"), "Target orders: Option keyspace is missing", "orders"),
@@ -91,11 +97,11 @@ def test_each_target_has_its_options() -> None:
     ],
 )
 def test_option_that_does_not_fit_several_targets_is_refused(
-    given: dict[str, str], what: str, remedy: str
+    options: dict[str, str], what: str, remedy: str
 ) -> None:
     """And the remedy has the option's whole name, or the one that was meant."""
     with pytest.raises(OptionError) as caught:
-        configure(given)
+        configure(options)
     assert what in caught.value.what
     assert remedy in caught.value.remedy
     assert "Geheim" not in str(caught.value)

@@ -74,9 +74,9 @@ def test_two_accounts_in_one_kind_of_store() -> None:
     ).location
     opened = [options_for(f"s3://b/{path}", location.stores) for path in ("ck2/query", "ck2")]
     assert opened == [KEYS, KEYS]
-    for path in ("ck", "ck/wal_sink/query", "ck23", "aside"):
+    for path in ("ck", "ck/wal_sink/query", "ck23", "beside"):
         assert options_for(f"s3://b/{path}", location.stores) == OTHER
-    assert options_for("file:///aside", location.stores) == {}
+    assert options_for("file:///beside", location.stores) == {}
 
 
 def test_checkpoint_inside_the_log_folder_has_own_options() -> None:
@@ -176,9 +176,9 @@ def test_store_unfit_for_an_option_is_refused(url: str, reason: str) -> None:
 
 def test_a_checkpoint_in_a_bucket_needs_a_promise() -> None:
     """Of two drivers one could overwrite what the other one has planned; the log alone may be there."""
-    given = GIVEN | {"checkpointLocation": "s3a://bucket/ck"}
+    options = GIVEN | {"checkpointLocation": "s3a://bucket/ck"}
     with pytest.raises(OptionError, match="rename is a copy") as refused:
-        preflight(given, pa.schema([]))
+        preflight(options, pa.schema([]))
     assert "wal.location into the bucket" in refused.value.remedy
     configured("s3a://bucket/ck", **{"checkpoint.oneDriver": "true"}).refuse_bucket()
     configured("/ck", wal__location="s3://bucket/log").refuse_bucket()

@@ -73,7 +73,7 @@ def test_stopped_command_says_how_much_is_pending(world: World) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_ended_command_is_not_a_live_flusher(world: World, *, fails: bool) -> None:
-    """Though its process lives on; `set-mark` is not refused."""
+    """Though its process runs on; `set-mark` is not refused."""
     world.run().batch([("a", 1)])
     faults = Faults(at=0, error=RuntimeError, matching="write") if fails else None
     with pytest.raises(errors.TargetRefused) if fails else contextlib.nullcontext():
@@ -100,14 +100,14 @@ def test_error_is_raised_though_closing_fails(
 
 
 def test_crash_is_no_interruption(world: World) -> None:
-    """What is no `Exception`, such as a panic of delta-rs, ends it as what it is, though in a thread."""
+    """What is not an `Exception`, such as a panic of delta-rs, ends it as what it is, though in a thread."""
     world.run().batch([("a", 1)])
     with pytest.raises(Crash):
         own(world, Faults(at=0, matching="write")).drain()
 
 
 def test_unpublished_query_has_nothing_to_flush(world: World) -> None:
-    """There is nothing to do, and that is no error."""
+    """There is nothing to do, and that is not an error."""
     world.run()
     done = own(world).drain()
     assert (done.flushed, done.epochs, done.reason) == (
@@ -123,8 +123,8 @@ def test_copied_checkpoint_writes_nothing_to_the_log(world: World) -> None:
     elsewhere = open_backend(f"memory://{uuid.uuid4().hex}/copy")
     for path in world.checkpoint.list():
         elsewhere.create(path, world.checkpoint.read(path))
-    before = {path: world.log_backend.read(path) for path in world.log_backend.list()}
+    earlier = {path: world.log_backend.read(path) for path in world.log_backend.list()}
     copied = world.flusher().pipeline
     with pytest.raises(errors.WrongOwner, match="Two copies would write"):
         FlushCommand(replace(copied, checkpoint=Checkpoint(elsewhere)))
-    assert {path: world.log_backend.read(path) for path in world.log_backend.list()} == before
+    assert {path: world.log_backend.read(path) for path in world.log_backend.list()} == earlier

@@ -37,11 +37,11 @@ def lower(options: dict[str, str]) -> dict[str, str]:
 
 
 def refused(
-    logged: dict[str, str], given: dict[str, str], environment: dict[str, str]
+    logged: dict[str, str], options: dict[str, str], environment: dict[str, str]
 ) -> OptionError | None:
     """The refusal; None when the options may be used."""
     try:
-        refuse_unconfirmed(CassandraOptions, lower(logged), lower(given), environment)
+        refuse_unconfirmed(CassandraOptions, lower(logged), lower(options), environment)
     except OptionError as error:
         return error
     return None
@@ -49,19 +49,19 @@ def refused(
 
 def test_every_option_that_decides_about_a_connection_is_marked() -> None:
     """A new one of cassandra.ssl.* that is forgotten would let a secret out."""
-    found = marked(CassandraOptions, "connects")
-    assert {each.name for each in fields(CassandraOptions) if each.field in found} == CONNECTS
+    result = marked(CassandraOptions, "connects")
+    assert {field.name for field in fields(CassandraOptions) if field.field in result} == CONNECTS
     secrets = marked(CassandraOptions, "secret")
     tls = {f for f in names_of("cassandra.ssl.") if f not in secrets}
-    assert tls == {name for name in found if name.startswith("ssl_")}
+    assert tls == {name for name in result if name.startswith("ssl_")}
 
 
 def names_of(prefix: str) -> set[str]:
-    return {each.field for each in fields(CassandraOptions) if each.name.startswith(prefix)}
+    return {field.field for field in fields(CassandraOptions) if field.name.startswith(prefix)}
 
 
 @pytest.mark.parametrize(
-    ("given", "environment"),
+    ("options", "environment"),
     [
         ({}, PASSWORD),
         ({"cassandra.password": "S3CRET"}, {}),
@@ -70,9 +70,11 @@ def names_of(prefix: str) -> set[str]:
         ({"cassandra.username": "prod"}, PASSWORD),
     ],
 )
-def test_a_secret_goes_nowhere_unasked(given: dict[str, str], environment: dict[str, str]) -> None:
+def test_a_secret_goes_nowhere_unasked(
+    options: dict[str, str], environment: dict[str, str]
+) -> None:
     """Wherever it comes from; the refusal has the exact words, and not the secret."""
-    error = refused(FORGED, given, environment)
+    error = refused(FORGED, options, environment)
     assert error is not None
     words = [word for word in shlex.split(error.remedy) if "=" in word and word.startswith("cass")]
     typed = [word.rstrip(".") for word in words]
@@ -84,7 +86,7 @@ def test_a_secret_goes_nowhere_unasked(given: dict[str, str], environment: dict[
     ]
     assert "S3CRET" not in str(error)
     assert any(name in error.what for name in (*environment, "cassandra.password"))
-    assert refused(FORGED, given | option_values(typed), environment) is None
+    assert refused(FORGED, options | option_values(typed), environment) is None
 
 
 @pytest.mark.parametrize(
@@ -112,8 +114,8 @@ def test_each_is_asked_for_by_itself(name: str) -> None:
 
 def test_default_recorded_by_a_run_needs_no_confirmation() -> None:
     """A run records its defaults, too."""
-    given = {"cassandra.contactPoints": "10.0.0.1", "keyspace": "ks", "table": "t"}
-    recorded = public(parse(given, CassandraOptions))
+    options = {"cassandra.contactPoints": "10.0.0.1", "keyspace": "ks", "table": "t"}
+    recorded = public(parse(options, CassandraOptions))
     assert recorded["cassandra.port"] == "9042"
     assert refused(recorded, {"cassandra.contactPoints": "10.0.0.1"}, PASSWORD) is None
 
@@ -128,7 +130,7 @@ def test_log_text_is_escaped_for_terminal_and_shell() -> None:
 
 
 def test_a_class_is_imported_at_the_operators_word_alone() -> None:
-    """Importing a module runs it; a name that an installed package registers is no code of the log's."""
+    """Importing a module runs it; a name that an installed package registers is not code of the log's."""
     refuse_unregistered("cassandra", None)
     with pytest.raises(OptionError, match="option target is this:d") as caught:
         refuse_unregistered("this:d", None)

@@ -65,10 +65,10 @@ def waits() -> Iterator[Callable[[CommitWatcher], Waiting]]:
         return started[-1]
 
     yield start
-    for each in started:
-        each.interrupt()
-        assert each.ended()
-        each._commit_watcher.close()
+    for item in started:
+        item.interrupt()
+        assert item.ended()
+        item._commit_watcher.close()
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_quiet_folder_is_not_listed(tmp_path: Path) -> None:
 
 
 def test_watcher_of_a_bucket_sends_no_requests() -> None:
-    """The event, and a look now and then, have to do."""
+    """The event, and a listing now and then, have to do."""
     commit_watcher = CommitWatcher("s3://bucket/checkpoint")
     assert not commit_watcher.can_watch
     assert not commit_watcher.has_new_commit()
@@ -161,7 +161,7 @@ def test_a_wait_can_be_interrupted(tmp_path: Path, waits: Waits) -> None:
 
 
 @pytest.mark.usefixtures("told_or_never")
-def test_a_folder_that_comes_late_or_anew_is_watched(tmp_path: Path, waits: Waits) -> None:
+def test_a_folder_that_comes_late_or_again_is_watched(tmp_path: Path, waits: Waits) -> None:
     """Spark makes it as the query starts; people delete checkpoints."""
     checkpoint = tmp_path / "checkpoint"
     commit_watcher = CommitWatcher(f"file://{checkpoint}")
@@ -193,7 +193,7 @@ def test_watcher_reads_a_replaced_folder_without_event(
         assert waiting.ended()
         assert waiting.found
     monkeypatch.setattr("wal_sink.checkpoint.watcher._WATCHED_LOOK_S", NEVER)
-    waiting = waits(commit_watcher)  # by now it looks every few milliseconds
+    waiting = waits(commit_watcher)  # then it looks every few milliseconds
     rename_in(checkpoint, "4")
     assert waiting.ended()
 
@@ -212,8 +212,8 @@ def test_a_system_that_watches_no_more_folders(tmp_path: Path, waits: Waits) -> 
         except OSError as error:
             refused = error.errno or 0
         finally:
-            for each in taken:
-                os.close(each)
+            for item in taken:
+                os.close(item)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert refused == errno.EMFILE
@@ -237,14 +237,14 @@ def _all_descriptors() -> list[int]:
 def test_no_open_file_is_left(tmp_path: Path) -> None:
     """A late interrupt does not write into what has the number of a file that was closed."""
     commit(tmp_path, "0")
-    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are wanted
+    earlier = set(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are wanted
     commit_watcher = CommitWatcher(f"file://{tmp_path}")
     assert commit_watcher.wait(0)
-    assert len(os.listdir("/proc/self/fd")) == len(before) + 2  # noqa: PTH208
+    assert len(os.listdir("/proc/self/fd")) == len(earlier) + 2  # noqa: PTH208
     commit_watcher.close()
     with (tmp_path / "other").open("wb") as one, (tmp_path / "another").open("wb") as another:
         commit_watcher.interrupt()
         assert (one.tell(), another.tell()) == (0, 0)
     assert (tmp_path / "other").read_bytes() + (tmp_path / "another").read_bytes() == b""
-    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert set(os.listdir("/proc/self/fd")) == earlier  # noqa: PTH208
     commit_watcher.close()

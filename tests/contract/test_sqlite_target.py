@@ -22,7 +22,7 @@ from wal_sink.testing.faults import Faults
 
 
 class Served(SqliteTarget):
-    """SQLite as behind a server: when that dies, all connections are lost."""
+    """SQLite as with a server: when that dies, all connections are lost."""
 
     session: type[Any] = SqlSession
     connections: ClassVar[list[sqlite3.Connection]] = []

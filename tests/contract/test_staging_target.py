@@ -44,12 +44,12 @@ class TestStaging(StagedContract, RestartContract):
 
         def finish(
             self: StagingSession,
-            seen: LedgerRow | None,
+            current: LedgerRow | None,
             new: LedgerRow,
             receipts: Sequence[bytes] = (),
         ) -> Outcome:
             patch.setattr(StagingSession, "finish", real)
-            real(self, seen, new, receipts)
+            real(self, current, new, receipts)
             landed()
             raise sqlite3.OperationalError("database is locked")
 

@@ -32,24 +32,24 @@ class Failures:
 
 def run(name: str, tests: Iterable[str]) -> Failures:
     """Run tests of a class in `wrong_targets`, in this process."""
-    found = Failures()
+    result = Failures()
     arguments = [
         *(f"--rootdir={Path(__file__).parents[2]}", "-c", "/dev/null", "--noconftest"),
         *("--import-mode=importlib", "--capture=no", "-W", "ignore"),
         *(option for plugin in PLUGINS for option in ("-p", f"no:{plugin}")),
         *(f"{wrong_targets.__file__}::{name}::{test}" for test in tests),
     ]
-    pytest.main(arguments, [found])
-    return found
+    pytest.main(arguments, [result])
+    return result
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.what)
 def test_a_wrong_target_is_caught(wrong: Wrong) -> None:
     """By an assertion of each test that the table names, not by an accident before it."""
     tests = wrong.caught_by.split()
-    found = run(named(wrong), tests)
-    assert found.errors == []
-    assert len(found.failed) >= len(tests), f"{found.passed}: {wrong.what}"
+    result = run(named(wrong), tests)
+    assert result.errors == []
+    assert len(result.failed) >= len(tests), f"{result.passed}: {wrong.what}"
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -60,9 +60,9 @@ def test_a_right_target_passes(suite: str) -> None:
     } - {
         "test_flusher_that_dies_anywhere_loses_nothing"
     }  # long, and of each suite in its own module
-    found = run(f"TestRight{suite}", sorted(tests))
-    assert found.errors + found.failed == []
-    assert len(found.passed) >= len(tests)
+    result = run(f"TestRight{suite}", sorted(tests))
+    assert result.errors + result.failed == []
+    assert len(result.passed) >= len(tests)
 
 
 class ProvenSession(wrong_targets.Reconnecting):
@@ -72,6 +72,6 @@ class ProvenSession(wrong_targets.Reconnecting):
 
 
 class TestReconnecting(wrong_targets.SQL):
-    """A right session passes over a driver that reconnects."""
+    """A right session survives a driver that reconnects."""
 
     kind = ProvenSession

@@ -138,12 +138,12 @@ class Reconnecting(Sqlite):
 class TwoCommitsSession(SqlSession):
     """Commits rows, then the ledger row."""
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if self._window and seen is not None:
-            assert self._ledger.move(seen, seen)
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if self._window and current is not None:
+            assert self._ledger.move(current, current)
             self._connection.commit()
             self._window = None
-        return super().finish(seen, new)
+        return super().finish(current, new)
 
 
 class CommittingReadSession(SqlSession):
@@ -276,20 +276,20 @@ class CommittingDelete(SqlAlchemyTarget):
 class ForgettingSession(SqlSession):
     """Skips the rows that the server refuses."""
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         if self._window:
             self._window.search.refused.clear()
-        return super().finish(seen, new)
+        return super().finish(current, new)
 
 
 class NeighbourSession(SqlSession):
     """Names the row after the one that the server refuses."""
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         if self._window:
             search = self._window.search
             search.refused = [row._replace(us=row.us + 1) for row in search.refused]
-        return super().finish(seen, new)
+        return super().finish(current, new)
 
 
 class WrongRefusals(SqlAlchemyTarget):
@@ -309,17 +309,17 @@ class SkippingSession(StagingSession):
 
     def add(self, receipts: Sequence[bytes]) -> None:
         folder = self.target.folder
-        super().add([each for each in receipts if (folder / each.decode()).exists()])
+        super().add([receipt for receipt in receipts if (folder / receipt.decode()).exists()])
 
 
 class MeetingItselfSession(StagingSession):
     """Its client repeats a request whose answer was lost, meets the first one, and calls that a conflict."""
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
         with contextlib.suppress(sqlite3.OperationalError):
-            return super().finish(seen, new, receipts)
+            return super().finish(current, new, receipts)
         return Outcome.CONFLICT
 
 
@@ -327,15 +327,15 @@ class RowsFirstSession(StagingSession):
     """Commits rows, then the ledger row."""
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        if seen is not None:
+        if current is not None:
             self.sql.read()
             self.add((*receipts, *self.drain()))
-            self.sql._ledger.move(seen, seen)
+            self.sql._ledger.move(current, current)
             self.sql._connection.commit()
         self.sql.read()
-        return self.sql.finish(seen, new)
+        return self.sql.finish(current, new)
 
 
 class LateStagingSession(StagingSession):
@@ -344,11 +344,11 @@ class LateStagingSession(StagingSession):
     late: tuple[LedgerRow | None, LedgerRow, Sequence[bytes]] | None = None
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        if seen is None:
-            return super().finish(seen, new, receipts)
-        self.late = seen, new, receipts
+        if current is None:
+            return super().finish(current, new, receipts)
+        self.late = current, new, receipts
         return Outcome.APPLIED
 
     def close(self) -> None:
@@ -394,11 +394,11 @@ class OneTimestampForKeys(OneTimestamp):
 class ComparingFirstCells(MemorySession):
     """Compares the ledger row, and then updates whatever the row is."""
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         self.drain()
-        if self.read() != seen:
+        if self.read() != current:
             return Outcome.CONFLICT
-        if seen is not None:
+        if current is not None:
             meet(self._target)
         return self.put(new)
 
@@ -412,27 +412,27 @@ class ComparingFirstCells(MemorySession):
 class PartialCells(MemorySession):
     """Compares the epoch alone."""
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         present = self.read()
-        if present and seen and present.epoch == seen.epoch:
-            seen = present
-        return super().finish(seen, new)
+        if present and current and present.epoch == current.epoch:
+            current = present
+        return super().finish(current, new)
 
 
 class EpochAndLogCells(MemorySession):
     """Compares all cells but the digest."""
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         present = self.read()
-        if present and seen and present[:3] == seen[:3]:
-            seen = present
-        return super().finish(seen, new)
+        if present and current and present[:3] == current[:3]:
+            current = present
+        return super().finish(current, new)
 
 
 class UnconditionalCells(ComparingFirstCells):
     """Tries what was not applied again, as a plain update."""
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         self.drain()
         return self.put(new)
 
@@ -440,9 +440,9 @@ class UnconditionalCells(ComparingFirstCells):
 class EarlyCells(MemorySession):
     """Moves the ledger row before its rows are acknowledged."""
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         pending, self._in_flight = self._in_flight, []
-        outcome = super().finish(seen, new)
+        outcome = super().finish(current, new)
         self._in_flight = pending
         return outcome
 

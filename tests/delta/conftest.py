@@ -56,15 +56,15 @@ class Query:
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Bring rows into the table, as the next epoch."""
-        seen = row_of(self.session)
-        outcome = finish(self.session, seen, following(seen), self.stage(rows))
+        current = row_of(self.session)
+        outcome = finish(self.session, current, following(current), self.stage(rows))
         assert outcome is Outcome.APPLIED
 
 
 def table_of(path: str) -> list[dict[str, Any]]:
     """Read a table as another client does."""
-    found: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
-    return found
+    to_pylist: list[dict[str, Any]] = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return to_pylist
 
 
 def batch(rows: Sequence[tuple[str, int]]) -> pa.RecordBatch:

@@ -45,14 +45,16 @@ def test_another_flusher_is_quicker_by_a_moment(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It commits between this one's look at the ledger and its commit."""
-    seen, receipts = staged(query)
+    current, receipts = staged(query)
     other = query.connect()
     plan = query.plan()
     other.write(plan, query.slice(batch([("a", 1)]), plan))
     theirs = other.drain()
     outcomes: list[Outcome] = []
-    between(monkeypatch, lambda: outcomes.append(finish(other, seen, following(seen), theirs)))
-    assert finish(query.session, seen, following(seen), receipts) is Outcome.CONFLICT
+    between(
+        monkeypatch, lambda: outcomes.append(finish(other, current, following(current), theirs))
+    )
+    assert finish(query.session, current, following(current), receipts) is Outcome.CONFLICT
     assert outcomes == [Outcome.APPLIED]
     assert table_of(query.path) == [{"k": "a", "v": 1}]
 
@@ -64,7 +66,7 @@ def test_other_writers_do_not_hold_up_a_commit(
     """What they add stays beside, and what they delete is gone."""
     theirs = pa.table([["b"], [2]], schema=SCHEMA)
     write_deltalake(query.path, theirs, mode="append")
-    seen, receipts = staged(query)
+    current, receipts = staged(query)
 
     def write() -> None:
         if writer == "appends":
@@ -73,7 +75,7 @@ def test_other_writers_do_not_hold_up_a_commit(
             DeltaTable(query.path).delete("v = 2")
 
     between(monkeypatch, write)
-    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
+    assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     others = [row for row in table_of(query.path) if row["k"] == "b"]
     assert len(others) == (2 if writer == "appends" else 0)
     assert row_of(query.session).epoch == 0
@@ -82,13 +84,13 @@ def test_other_writers_do_not_hold_up_a_commit(
 def test_a_table_that_is_altered_after_rows_were_staged(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the last moment: the commit is refused, and the next try compares plan and table anew."""
-    (seen, receipts), plan = staged(query), query.plan()
+    """At the last moment: the commit is refused, and the next try compares plan and table again."""
+    (current, receipts), plan = staged(query), query.plan()
     between(
         monkeypatch,
         lambda: DeltaTable(query.path).alter.add_constraint({"few": "v < 10"}),
     )
-    assert finish(query.session, seen, following(seen), receipts) is Outcome.CONFLICT
+    assert finish(query.session, current, following(current), receipts) is Outcome.CONFLICT
     assert table_of(query.path) == []
     with pytest.raises(SchemaMismatch, match="constraint few"):
         query.stage(batch([("a", 1)]))
@@ -98,7 +100,7 @@ def test_a_table_that_is_altered_after_rows_were_staged(
 
 def test_a_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store said nothing. The request may arrive at any later time: all of its files have to be there."""
-    seen, receipts = staged(query)
+    current, receipts = staged(query)
     late: list[Callable[[], None]] = []
     real: Any = Table.commit
 
@@ -109,8 +111,8 @@ def test_a_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyP
 
     with monkeypatch.context() as patch:
         patch.setattr(Table, "commit", lossy)
-        assert finish(query.session, seen, following(seen), receipts) is Outcome.UNKNOWN
-    assert (row_of(query.session), table_of(query.path)) == (seen, [])
+        assert finish(query.session, current, following(current), receipts) is Outcome.UNKNOWN
+    assert (row_of(query.session), table_of(query.path)) == (current, [])
     late[0]()
     assert row_of(query.connect()).epoch == 0
     assert table_of(query.path) == [{"k": "a", "v": 1}]
@@ -120,7 +122,7 @@ def test_an_error_that_is_no_conflict_leaves_the_files(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs says `CommitFailedError` of a lock that it did not get, too; its request may still arrive."""
-    seen, receipts = staged(query)
+    current, receipts = staged(query)
     late: list[Callable[[], None]] = []
     real: Any = Table.commit
 
@@ -132,7 +134,7 @@ def test_an_error_that_is_no_conflict_leaves_the_files(
     with monkeypatch.context() as patch:
         patch.setattr(Table, "commit", lossy)
         with pytest.raises(CommitFailedError) as caught:
-            finish(query.session, seen, following(seen), receipts)
+            finish(query.session, current, following(current), receipts)
     assert query.target.classify(caught.value) == "fatal"
     late[0]()
     assert row_of(query.connect()).epoch == 0
@@ -143,7 +145,7 @@ def test_commit_that_met_itself_is_applied_or_unknown(
     query: Query, monkeypatch: pytest.MonkeyPatch, *, cleaned_up: bool
 ) -> None:
     """The log of the table says that it took effect, unless its commits were cleaned up."""
-    seen, receipts = staged(query)
+    current, receipts = staged(query)
 
     def landed() -> None:
         other = query.connect()
@@ -163,14 +165,14 @@ def test_commit_that_met_itself_is_applied_or_unknown(
 
     refresh = Table.refresh
     conflict_after_commit(monkeypatch, landed)
-    outcome = finish(query.session, seen, following(seen), receipts)
+    outcome = finish(query.session, current, following(current), receipts)
     assert outcome is (Outcome.UNKNOWN if cleaned_up else Outcome.APPLIED)
     assert row_of(query.session).epoch == 1
     assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
 
 
 def test_a_table_that_was_made_again_has_no_ledger(query: Query) -> None:
-    """Under an open session, too: it must not go on upon the old table's log."""
+    """Under an open session, too: it must not go on with the old table's log."""
     query.add(batch([("a", 1)]))
     shutil.rmtree(query.path)
     with pytest.raises((SchemaMismatch, OSError)):
@@ -183,21 +185,21 @@ def test_a_table_that_was_made_again_has_no_ledger(query: Query) -> None:
 
 def test_table_made_again_between_reads_has_no_ledger(query: Query) -> None:
     query.add(batch([("a", 1)]))
-    seen = row_of(query.session)
+    current = row_of(query.session)
     shutil.rmtree(query.path)
     DeltaTable.create(query.path, SCHEMA)
     assert query.session.read() is None
-    assert finish(query.session, seen, following(seen)) is Outcome.CONFLICT
+    assert finish(query.session, current, following(current)) is Outcome.CONFLICT
     assert DeltaTable(query.path).version() == 0
 
 
 def test_a_table_that_is_replaced_has_no_ledger(query: Query) -> None:
     """CREATE OR REPLACE keeps the table's log, with all transactions, and takes its rows away."""
     query.add(batch([("a", 1)]))
-    seen = row_of(query.session)
+    current = row_of(query.session)
     DeltaTable.create(query.path, SCHEMA, mode="overwrite")
     assert (query.session.read(), query.connect().read()) == (None, None)
-    assert finish(query.session, seen, following(seen)) is Outcome.CONFLICT
+    assert finish(query.session, current, following(current)) is Outcome.CONFLICT
     create(query.session, query.query_id, 0)
     query.add(batch([("a", 2)]))
     assert table_of(query.path) == [{"k": "a", "v": 2}]
@@ -207,12 +209,12 @@ def test_a_table_that_is_replaced_has_no_ledger(query: Query) -> None:
 def test_table_replaced_under_a_window_gets_no_rows(
     query: Query, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    """After the row was read: what is committed all the same is no row of the new table."""
+    """After the row was read: what is committed all the same is not a row of the new table."""
     query.add(batch([("a", 1)]))
-    seen = row_of(query.session)
+    current = row_of(query.session)
     receipts = query.stage(batch([("a", 2)] * rows))
     between(monkeypatch, lambda: DeltaTable.create(query.path, SCHEMA, mode="overwrite"))
-    outcome = finish(query.session, seen, following(seen), receipts)
+    outcome = finish(query.session, current, following(current), receipts)
     assert outcome is Outcome.CONFLICT or not rows
     assert query.session.read() is None
     assert table_of(query.path) == []
@@ -231,25 +233,25 @@ def test_the_log_says_which_epoch_is_there(query: Query) -> None:
     query.add(batch([("a", 2)]))
     table = DeltaTable(query.path)
     assert table.transaction_version(query.query_id) == 1
-    said = [(commit.get("userMetadata"), commit["isBlindAppend"]) for commit in table.history(2)]
-    assert said == [("wal_sink: epochs 1 to 1", True), ("wal_sink: epochs 0 to 0", True)]
+    text = [(commit.get("userMetadata"), commit["isBlindAppend"]) for commit in table.history(2)]
+    assert text == [("wal_sink: epochs 1 to 1", True), ("wal_sink: epochs 0 to 0", True)]
 
 
 def test_vacuum_deletes_uncommitted_files(query: Query) -> None:
     """Orphans of a process that died; neither rows that count nor the ledger."""
     query.add(batch([("a", 1)]))
-    seen = row_of(query.session)
+    current = row_of(query.session)
     (receipt,) = query.stage(batch([("a", 2)]))
     assert [row["v"] for row in table_of(query.path)] == [1]
     files = {path.name for path in Path(query.path).glob("*.parquet")}
     DeltaTable(query.path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
-    left = {path.name for path in Path(query.path).glob("*.parquet")}
-    assert len(files - left) == 1
-    assert row_of(query.session) == seen
+    remaining = {path.name for path in Path(query.path).glob("*.parquet")}
+    assert len(files - remaining) == 1
+    assert row_of(query.session) == current
     with pytest.raises(TargetUnavailable, match="VACUUM"):
-        finish(query.session, seen, following(seen), [receipt])
+        finish(query.session, current, following(current), [receipt])
     assert (
-        finish(query.session, seen, following(seen), query.stage(batch([("a", 2)])))
+        finish(query.session, current, following(current), query.stage(batch([("a", 2)])))
         is Outcome.APPLIED
     )
     assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
@@ -259,17 +261,17 @@ def test_rows_of_an_older_plan_fit_an_added_column(query: Query) -> None:
     """A table that grows a column that takes nulls holds up nothing."""
     plan = query.plan()
     DeltaTable(query.path).alter.add_columns([Field("n", PrimitiveType("integer"))])
-    seen = row_of(query.session)
+    current = row_of(query.session)
     query.session.write(plan, query.slice(batch([("a", 1)]), plan))
     receipts: Sequence[bytes] = query.session.drain()
-    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
+    assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     assert table_of(query.path) == [{"k": "a", "v": 1, "n": None}]
 
 
 def test_a_ledger_row_survives_checkpoints_and_clean_ups(query: Query) -> None:
     """The commits themselves go, and with them what they say in their history."""
-    seen, receipts = staged(query)
-    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
+    current, receipts = staged(query)
+    assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     table = DeltaTable(query.path)
     table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
     write_deltalake(query.path, pa.table([["a"], [0]], schema=SCHEMA), mode="append")

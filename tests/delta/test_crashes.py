@@ -91,7 +91,7 @@ def test_a_crash_at_every_access(
 def test_a_store_that_fails_at_every_access(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: When
 ) -> None:
-    """The session lives on, as after an outage; the flusher meets an error, or an answer that is unknown."""
+    """The session goes on, as after an outage; the flusher meets an error, or an answer that is unknown."""
     for k in count():
         path = str(tmp_path / str(k))
         DeltaTable.create(path, SCHEMA)

@@ -96,8 +96,8 @@ def count_datafusion(path: str, column: str, value: Any) -> int:
     """By delta-rs' own query engine."""
     wanted = "IS NULL" if value is None else f"= {literal(value, COLUMNS[column][0])}"
     query = QueryBuilder().register("t", DeltaTable(path))
-    found = query.execute(f'SELECT count(*) AS n FROM t WHERE "{column}" {wanted}').read_all()
-    return int(found["n"][0].as_py())
+    result = query.execute(f'SELECT count(*) AS n FROM t WHERE "{column}" {wanted}').read_all()
+    return int(result["n"][0].as_py())
 
 
 def literal(value: Any, type_: pa.DataType) -> str:
@@ -132,8 +132,8 @@ def count_duckdb(path: str, column: str, value: Any) -> int:
         connection.register("t", DeltaTable(path).to_pyarrow_dataset())
         wanted, given_ = ("IS NULL", []) if value is None else ("= ?", [value])
         query = f'SELECT count(*) FROM t WHERE "{column}" {wanted}'
-        (found,) = connection.execute(query, given_).fetchall()
-    return int(found[0])
+        (result,) = connection.execute(query, given_).fetchall()
+    return int(result[0])
 
 
 READERS: list[Count] = [count_dataset, count_datafusion, count_polars, count_duckdb]
@@ -145,8 +145,8 @@ READERS: list[Count] = [count_dataset, count_datafusion, count_polars, count_duc
     rows=st.lists(
         st.fixed_dictionaries(
             {
-                name: st.none() | st.sampled_from(EXTREMES[name]) | of
-                for name, (_, of) in COLUMNS.items()
+                name: st.none() | st.sampled_from(EXTREMES[name]) | source
+                for name, (_, source) in COLUMNS.items()
             }
         ),
         min_size=1,

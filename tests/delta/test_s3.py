@@ -28,8 +28,8 @@ class InBucket(Query):
         super().__init__(path)
 
     def made(self) -> DeltaTarget:
-        given = {"delta.path": self.path, "delta.storageOptions": json.dumps(self.storage)}
-        return DeltaTarget(parse(given, DeltaOptions))
+        options = {"delta.path": self.path, "delta.storageOptions": json.dumps(self.storage)}
+        return DeltaTarget(parse(options, DeltaOptions))
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def storage(s3: S3) -> dict[str, str]:
 
 def test_a_bucket_that_is_not_there_is_no_outage(storage: dict[str, str]) -> None:
     """It does not come by itself."""
-    given = {"delta.path": "s3://nowhere/t", "delta.storageOptions": json.dumps(storage)}
-    target = DeltaTarget(parse(given, DeltaOptions))
+    options = {"delta.path": "s3://nowhere/t", "delta.storageOptions": json.dumps(storage)}
+    target = DeltaTarget(parse(options, DeltaOptions))
     with pytest.raises(OptionError, match="NoSuchBucket"):
         target.plan(SCHEMA, "key")
 
@@ -55,9 +55,9 @@ def test_a_bucket_that_is_not_there_is_no_outage(storage: dict[str, str]) -> Non
 def test_a_store_that_does_not_answer_is_an_outage(storage: dict[str, str], path: str) -> None:
     """delta-rs quotes the address in its error, whatever the table is called."""
     gone = storage | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "max_retries": "0"}
-    given = {"delta.path": f"s3://b/{path}", "delta.storageOptions": json.dumps(gone)}
+    options = {"delta.path": f"s3://b/{path}", "delta.storageOptions": json.dumps(gone)}
     with pytest.raises(TargetUnavailable, match=path):
-        DeltaTarget(parse(given, DeltaOptions)).plan(SCHEMA, "key")
+        DeltaTarget(parse(options, DeltaOptions)).plan(SCHEMA, "key")
 
 
 def test_a_table_in_a_bucket(s3: S3, storage: dict[str, str]) -> None:
@@ -66,12 +66,12 @@ def test_a_table_in_a_bucket(s3: S3, storage: dict[str, str]) -> None:
     DeltaTable.create(path, SCHEMA, storage_options=storage)
     query = InBucket(path, storage)
     query.add(batch([("a", 1)]))
-    seen = row_of(query.session)
+    current = row_of(query.session)
     staged, again = query.stage(batch([("a", 2)])), query.stage(batch([("a", 2)]))
     with query.connect() as other:
-        assert finish(other, seen, following(seen), staged) is Outcome.APPLIED
-    assert finish(query.session, seen, following(seen), again) is Outcome.CONFLICT
+        assert finish(other, current, following(current), staged) is Outcome.APPLIED
+    assert finish(query.session, current, following(current), again) is Outcome.CONFLICT
     query.session.discard(again)
     assert row_of(query.session).epoch == 1
-    found: pa.Table = DeltaTable(path, storage_options=storage).to_pyarrow_table()
-    assert sorted(found["v"].to_pylist()) == [1, 2]
+    table: pa.Table = DeltaTable(path, storage_options=storage).to_pyarrow_table()
+    assert sorted(table["v"].to_pylist()) == [1, 2]

@@ -29,12 +29,12 @@ def test_files_end_when_they_are_full(query: Query, monkeypatch: pytest.MonkeyPa
     """A file for each slice; every row once."""
     monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
     plan = query.plan()
-    seen = row_of(query.session)
+    current = row_of(query.session)
     for n in range(4):
         query.session.write(plan, query.slice(batch([("a", 2 * n), ("b", 2 * n + 1)]), plan))
     receipts = query.session.drain()
     assert len(receipts) == 4
-    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
+    assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     assert sorted(row["v"] for row in table_of(query.path)) == [*range(8)]
 
 
@@ -44,7 +44,7 @@ def test_many_partitions_are_few_open_files(
     """Each of them is in every slice; servers commonly permit a process 1,024 open files."""
     query = partitioned(tmp_path)
     plan = query.plan()
-    seen = row_of(query.session)
+    current = row_of(query.session)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 40, hard)
@@ -54,7 +54,7 @@ def test_many_partitions_are_few_open_files(
             rows = batch([(f"p{partition}", n) for partition in range(150)])
             query.session.write(plan, query.slice(rows, plan))
         receipts = query.session.drain()
-        assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
+        assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert len(receipts) == 150

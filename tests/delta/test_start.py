@@ -56,8 +56,8 @@ def test_a_missing_table_for_what_delta_has_no_type(tmp_path: Path, type_: pa.Da
 def test_column_that_makes_a_table_unreadable_is_not_added(tmp_path: Path) -> None:
     """delta-rs adds it without the feature that the table needs then."""
     DeltaTable.create(path := tmp_path / "t", pa.schema([("k", pa.string())]))
-    of = pa.map_(pa.string(), pa.list_(pa.timestamp("us")))
-    schema = pa.schema([("k", pa.string()), ("d", of)])
+    map_ = pa.map_(pa.string(), pa.list_(pa.timestamp("us")))
+    schema = pa.schema([("k", pa.string()), ("d", map_)])
     for where, option in ((path, "delta.mergeSchema"), (tmp_path / "new", "createTable")):
         with pytest.raises(SchemaMismatch, match="no type for d"):
             target(where, **{option: "true"}).plan(schema, "key")
@@ -199,7 +199,7 @@ def test_a_feature_is_known_if_a_commit_succeeds(tmp_path: Path, feature: str) -
 def test_feature_unknown_to_delta_rs_is_refused_early(
     tmp_path: Path, version: int, features: list[str]
 ) -> None:
-    """By the start. A commit without that look ends with delta-rs' own error, which is no conflict."""
+    """By the start. A commit without that check ends with delta-rs' own error, which is not a conflict."""
     path = with_protocol(tmp_path / "t", version, features)
     name = features[0] if features else "identityColumns"
     with pytest.raises(SchemaMismatch, match=f"delta-rs, does not know: {name}"):

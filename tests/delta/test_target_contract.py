@@ -40,8 +40,8 @@ class TestDelta(StagedContract, RestartContract):
 
     def records(self, target: Target) -> list[Record]:
         assert isinstance(target, DeltaTarget)
-        found: pa.Table = DeltaTable(target.options.path).to_pyarrow_table()
-        return [(row["k"], row["n"], row["v"], row["t"]) for row in found.to_pylist()]
+        table: pa.Table = DeltaTable(target.options.path).to_pyarrow_table()
+        return [(row["k"], row["n"], row["v"], row["t"]) for row in table.to_pylist()]
 
     def conflict_after_commit(
         self, patch: pytest.MonkeyPatch, landed: Callable[[], object]
@@ -50,10 +50,10 @@ class TestDelta(StagedContract, RestartContract):
 
     def doubles(self, target: Target) -> list[float | None]:
         assert isinstance(target, DeltaTarget)
-        found: list[float | None] = (
+        to_pylist: list[float | None] = (
             DeltaTable(target.options.path).to_pyarrow_table()["d"].to_pylist()
         )
-        return found
+        return to_pylist
 
 
 class TestPartitioned(TestDelta):
@@ -69,13 +69,13 @@ class TestDeltaDeletes(UnavailableContract):
     def target(self, tmp_path: Path, request: pytest.FixtureRequest) -> DeltaTarget:
         path = str(tmp_path / "t")
         DeltaTable.create(path, SCHEMA, partition_by=list(request.param))
-        given = {"delta.mode": "upsert", "keyColumns": "k,n"}
-        given |= {"operationColumn": COLUMN, "operations": OPERATIONS}
-        given |= {"unavailableValue": UNAVAILABLE}
-        return DeltaTarget(parse({"delta.path": path, **given}, DeltaOptions))
+        options = {"delta.mode": "upsert", "keyColumns": "k,n"}
+        options |= {"operationColumn": COLUMN, "operations": OPERATIONS}
+        options |= {"unavailableValue": UNAVAILABLE}
+        return DeltaTarget(parse({"delta.path": path, **options}, DeltaOptions))
 
     def rows(self, target: Target) -> Table:
         assert isinstance(target, DeltaTarget)
-        found = DeltaTable(target.options.path).to_pyarrow_table().to_pylist()
-        assert len({(row["k"], row["n"]) for row in found}) == len(found)
-        return {(row["k"], row["n"]): (row["v"], row["t"]) for row in found}
+        to_pylist = DeltaTable(target.options.path).to_pyarrow_table().to_pylist()
+        assert len({(row["k"], row["n"]) for row in to_pylist}) == len(to_pylist)
+        return {(row["k"], row["n"]): (row["v"], row["t"]) for row in to_pylist}

@@ -177,7 +177,7 @@ def test_misfit_element_refuses_its_own_row_alone(tmp_path: Path) -> None:
     batch = pa.RecordBatch.from_pylist([good[0], wrong[0], good[1], wrong[1], good[2]], schema)
     split = split_invalid(batch, lambda rows: query.target.check(rows, plan))
     assert [row for part in split.taken for row in part.to_pylist()] == good
-    assert [row for each in split.refused for row in each.rows.to_pylist()] == wrong
+    assert [row for item in split.refused for row in item.rows.to_pylist()] == wrong
     with pytest.raises(InvalidRow, match=r"Column c of .* \(\[2147483648\]\) does not fit"):
         query.target.check(batch, plan)
 
@@ -270,7 +270,7 @@ def test_a_varchar_that_grows_shorter_stops_the_flush(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "fits"),
+    ("earlier", "now", "fits"),
     [
         ("varchar(3)", "varchar(5)", True),
         ("varchar(3)", "string", True),
@@ -280,16 +280,16 @@ def test_a_varchar_that_grows_shorter_stops_the_flush(tmp_path: Path) -> None:
     ],
 )
 def test_lengthened_text_column_takes_older_rows(
-    tmp_path: Path, before: str, now: str, *, fits: bool
+    tmp_path: Path, earlier: str, now: str, *, fits: bool
 ) -> None:
-    """Spark makes none shorter again: what waits in the log would be stuck for good."""
+    """Spark makes none shorter again: what waits in the log would be stuck."""
     schema = spark_schema("s string")
     query = created(tmp_path, schema)
 
     def alter(type_: str) -> None:
         DeltaTable(query.path).alter.set_column_metadata("s", {types.DECLARED: type_})
 
-    alter(before)
+    alter(earlier)
     plan = query.plan(schema)
     query.session.compare(plan)
     alter(now)
@@ -320,8 +320,8 @@ def test_partitions_are_respected(tmp_path: Path, ddl: str) -> None:
     values = PARTITIONED[ddl]
     rows = [{"p": value, "v": n} for n, value in enumerate(values * 2)]
     query.add(pa.RecordBatch.from_pylist(rows, schema))
-    found = sorted(table_of(query.path), key=lambda row: row["v"])
-    assert found == rows
+    result = sorted(table_of(query.path), key=lambda row: row["v"])
+    assert result == rows
     actions = pa.table(DeltaTable(query.path).get_add_actions(flatten=True)).to_pylist()
     assert sorted(map(str, (action["partition.p"] for action in actions))) == sorted(
         map(str, values)
@@ -333,7 +333,7 @@ def test_a_partition_beyond_the_year_9999_is_refused(tmp_path: Path, ddl: str, b
     """In the task; as a value of another column it is kept."""
     schema = spark_schema(f"p {ddl}, v {ddl}")
     query = created(tmp_path, schema, ["p"])
-    arrays = [pa.array(each, schema.field(0).type) for each in ([0, bad, None], [bad, 0, bad])]
+    arrays = [pa.array(item, schema.field(0).type) for item in ([0, bad, None], [bad, 0, bad])]
     batch = pa.record_batch(arrays, schema=schema)
     with pytest.raises(InvalidRow, match=r"Column p .*years 1 to 9999") as caught:
         query.target.check(batch, query.plan(schema))
@@ -353,9 +353,9 @@ def test_several_partition_columns_and_filters(tmp_path: Path) -> None:
     query.add(pa.RecordBatch.from_pylist(rows, schema))
     dataset = DeltaTable(query.path).to_pyarrow_dataset()
     wanted = (pa.compute.field("region") == "a b") & (pa.compute.field("v") > 5)
-    found = dataset.to_table(filter=wanted).to_pylist()
+    to_pylist = dataset.to_table(filter=wanted).to_pylist()
     expected = [row for row in rows if row["region"] == "a b" and row["v"] > 5]
-    assert sorted(row["v"] for row in found) == [row["v"] for row in expected]
+    assert sorted(row["v"] for row in to_pylist) == [row["v"] for row in expected]
     for row in rows:
         late = dataset.to_table(filter=pa.compute.field("ts") >= row["ts"])
         assert late.num_rows == sum(other["ts"] >= row["ts"] for other in rows)
@@ -370,8 +370,8 @@ def test_type_that_cannot_be_a_partition_is_refused(tmp_path: Path) -> None:
     schema = spark_schema("p string, v bigint")
     DeltaTable.create(str(tmp_path / "u"), schema, partition_by=["p"])
     query = Query(str(tmp_path / "u"))
-    for bad, why in (("", "empty text"), ("a " * 85, "too long for the name of a partition")):
-        with pytest.raises(InvalidRow, match=why):
+    for bad, reason in (("", "empty text"), ("a " * 85, "too long for the name of a partition")):
+        with pytest.raises(InvalidRow, match=reason):
             query.target.check(
                 pa.RecordBatch.from_pylist([{"p": bad, "v": 1}], schema), query.plan(schema)
             )

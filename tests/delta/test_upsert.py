@@ -32,9 +32,9 @@ Pairs = list[tuple[str, int]]
 class Upserting(Query):
     """A query that upserts by `k`."""
 
-    def made(self, **given: str) -> DeltaTarget:
+    def made(self, **arguments: str) -> DeltaTarget:
         options = {"delta.path": self.path, "delta.mode": "upsert", "keyColumns": "k"}
-        return DeltaTarget(parse(options | given, DeltaOptions))
+        return DeltaTarget(parse(options | arguments, DeltaOptions))
 
 
 @pytest.fixture(params=[(), ("k",)], ids=["plain", "partitioned"])
@@ -53,7 +53,7 @@ def test_the_last_row_of_a_key_stays(query: Upserting) -> None:
     query.add(batch([("a", 1), ("b", 1), ("a", 2)]))
     assert pairs(query.path) == [("a", 2), ("b", 1)]
     plan = query.plan()
-    seen = row_of(query.session)
+    current = row_of(query.session)
     late = Slice(1, query.target.check(batch([("a", 5), ("c", 5)]), plan), 50)
     early = Slice(1, query.target.check(batch([("c", 4), ("a", 4), ("d", 4)]), plan), 10)
     receipts: tuple[bytes, ...] = ()
@@ -61,7 +61,7 @@ def test_the_last_row_of_a_key_stays(query: Upserting) -> None:
         with query.connect() as task:
             task.write(plan, rows)
             receipts += task.drain()
-    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
+    assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     assert pairs(query.path) == [("a", 5), ("b", 1), ("c", 5), ("d", 4)]
     staged = list(Path(query.path).rglob("*.parquet"))
     named = DeltaTable(query.path).file_uris()
@@ -73,9 +73,9 @@ def test_the_last_row_of_a_key_stays(query: Upserting) -> None:
 
 
 def test_a_commit_that_comes_twice(query: Upserting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """delta-rs repeats a request and meets its own: the rows are there once, and the answer is no refusal."""
+    """delta-rs repeats a request, meets its own: the rows are there once, and the answer is not a refusal."""
     query.add(batch([("a", 1)]))
-    seen = row_of(query.session)
+    current = row_of(query.session)
     receipts = query.stage(batch([("a", 2), ("b", 2)]))
     real: Any = Table.merge
 
@@ -86,18 +86,18 @@ def test_a_commit_that_comes_twice(query: Upserting, monkeypatch: pytest.MonkeyP
         real(stale, *arguments)
 
     monkeypatch.setattr(Table, "merge", merge)
-    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
+    assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     assert pairs(query.path) == [("a", 2), ("b", 2)]
 
 
 def test_one_of_two_flushers_commits(query: Upserting) -> None:
     """Both have seen the same row, and looked at the same version."""
-    seen = row_of(query.session)
+    current = row_of(query.session)
     receipts = query.stage(batch([("a", 1)]))
     with query.connect() as other:
         other.read()
-        assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
-        assert finish(other, seen, following(seen), receipts) is Outcome.CONFLICT
+        assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
+        assert finish(other, current, following(current), receipts) is Outcome.CONFLICT
     assert pairs(query.path) == [("a", 1)]
 
 
@@ -105,10 +105,10 @@ def test_one_of_two_flushers_commits(query: Upserting) -> None:
 def test_others_commit_between_look_and_commit(
     query: Upserting, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """The merge is made anew upon their rows."""
+    """The merge is made again with their rows."""
     for v in range(2):
         query.add(batch([("a", v), (f"x{v}", v)]))
-    seen = row_of(query.session)
+    current = row_of(query.session)
     receipts = query.stage(batch([("a", 7), ("new", 7)]))
     real: Any = Table.merge
 
@@ -133,7 +133,7 @@ def test_others_commit_between_look_and_commit(
         real(self, *arguments)
 
     monkeypatch.setattr(Table, "merge", merge)
-    assert finish(query.session, seen, following(seen), receipts) is Outcome.APPLIED
+    assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     assert pairs(query.path) == [("a", 7), ("new", 7), ("x0", 0), ("x1", 1)]
     assert row_of(query.session).epoch == 2
 
@@ -142,14 +142,16 @@ def test_rows_that_were_published_for_an_append_are_added(tmp_path: Path) -> Non
     """The option was changed while they waited. The other way round, the flush says what to set."""
     path = str(tmp_path / "t")
     DeltaTable.create(path, SCHEMA)
-    before, after = Query(path), Upserting(path)
-    plan = before.plan()
-    seen = row_of(after.session)
-    after.session.write(plan, Slice(0, before.target.check(batch([("a", 1), ("a", 2)]), plan), 1))
-    assert finish(after.session, seen, following(seen), after.session.drain()) is Outcome.APPLIED
+    earlier, after = Query(path), Upserting(path)
+    plan = earlier.plan()
+    current = row_of(after.session)
+    after.session.write(plan, Slice(0, earlier.target.check(batch([("a", 1), ("a", 2)]), plan), 1))
+    assert (
+        finish(after.session, current, following(current), after.session.drain()) is Outcome.APPLIED
+    )
     assert pairs(path) == [("a", 1), ("a", 2)]
     with pytest.raises(OptionError, match=r"with delta\.mode=upsert, and the options say append"):
-        before.session.write(after.plan(), Slice(0, batch([("a", 1)]), 1))
+        earlier.session.write(after.plan(), Slice(0, batch([("a", 1)]), 1))
 
 
 def test_added_and_merged_rows_share_no_window(tmp_path: Path) -> None:
@@ -167,12 +169,12 @@ def test_added_and_merged_rows_share_no_window(tmp_path: Path) -> None:
     world.flush()
     assert pairs(path) == [("a", 3), ("b", 1), ("c", 3)]
     history = DeltaTable(path).history()
-    said = {each.get("userMetadata"): each.get("isBlindAppend", False) for each in history}
-    assert said["wal_sink: epochs 1 to 2"] is False, "epochs that are merged share one"
+    text = {item.get("userMetadata"): item.get("isBlindAppend", False) for item in history}
+    assert text["wal_sink: epochs 1 to 2"] is False, "epochs that are merged share one"
 
 
 def test_an_append_only_table_takes_no_rows_by_key(tmp_path: Path) -> None:
-    """The first row that replaces one would stop the flush for good."""
+    """The first row that replaces one would stop the flush forever."""
     path = str(tmp_path / "t")
     DeltaTable.create(path, SCHEMA, configuration={"delta.appendOnly": "true"})
     Query(path).plan()
@@ -196,10 +198,10 @@ def test_rows_of_another_key_column_are_not_merged(tmp_path: Path) -> None:
     """Merged by the new key, they would replace rows of other keys that are in the table."""
     path = str(tmp_path / "t")
     DeltaTable.create(path, SCHEMA)
-    before = Upserting(path)
-    plan = before.plan()
+    earlier = Upserting(path)
+    plan = earlier.plan()
     options = {"delta.path": path, "delta.mode": "upsert", "keyColumns": "v"}
-    with DeltaTarget(parse(options, DeltaOptions)).connect(before.query_id) as after:
+    with DeltaTarget(parse(options, DeltaOptions)).connect(earlier.query_id) as after:
         for use in (after.compare, lambda plan: after.write(plan, Slice(0, batch([("a", 1)]), 1))):
             with pytest.raises(OptionError, match=r"the key k were published .* say keyColumns=v"):
                 use(plan)
@@ -236,16 +238,16 @@ def test_values_of_keys(tmp_path: Path, type_: pa.DataType, values: list[Any]) -
     DeltaTable.create(path, schema)
 
     class Keyed(Upserting):
-        def made(self, **given: str) -> DeltaTarget:
-            return super().made(keyColumns='a "key"', **given)
+        def made(self, **options: str) -> DeltaTarget:
+            return super().made(keyColumns='a "key"', **options)
 
     keyed = Keyed(path)
     for v in range(2):
         rows = pa.record_batch([pa.array(values, type_), [v] * len(values)], schema=schema)
         keyed.add(rows)
-    found = table_of(path)
-    assert len(found) == len(values)
-    assert {row["v"] for row in found} == {1}
+    result = table_of(path)
+    assert len(result) == len(values)
+    assert {row["v"] for row in result} == {1}
 
 
 NUMBER = pa.field("a", pa.int32(), nullable=False)
@@ -274,16 +276,16 @@ def test_struct_with_a_required_field_is_merged(
         rows = [{"k": "a", "v": 1, "x": value}, {"k": "b", "v": 2, "x": x}]
         query.add(pa.RecordBatch.from_pylist(rows, schema))
     query.add(batch([("c", 3)]))
-    found = {row["k"]: row["x"] for row in table_of(path)}
-    assert found == {"a": value, "b": None, "c": None}
+    result = {row["k"]: row["x"] for row in table_of(path)}
+    assert result == {"a": value, "b": None, "c": None}
 
 
-def target(path: object, **given: str) -> DeltaTarget:
-    return DeltaTarget(parse({"delta.path": str(path), **given}, DeltaOptions))
+def target(path: object, **options: str) -> DeltaTarget:
+    return DeltaTarget(parse({"delta.path": str(path), **options}, DeltaOptions))
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("options", "error"),
     [
         ({"delta.mode": "upsert"}, "keyColumns names no column"),
         ({"keyColumns": "k"}, "a Delta table has no key"),
@@ -292,11 +294,11 @@ def target(path: object, **given: str) -> DeltaTarget:
         ({"delta.mode": "upsert", "keyColumns": "f"}, "not compared by equality"),
     ],
 )
-def test_options_that_do_not_fit(tmp_path: Path, given: dict[str, str], error: str) -> None:
+def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, str], error: str) -> None:
     schema = SCHEMA.append(pa.field("f", pa.float64()))
     DeltaTable.create(str(tmp_path / "t"), schema)
     with pytest.raises((OptionError, SchemaMismatch), match=error):
-        target(tmp_path / "t", **given).plan(schema, "key")
+        target(tmp_path / "t", **options).plan(schema, "key")
 
 
 TIMED = SCHEMA.append(pa.field("at", pa.timestamp("us", "UTC")))
@@ -305,8 +307,8 @@ TIMED = SCHEMA.append(pa.field("at", pa.timestamp("us", "UTC")))
 class Timed(Upserting):
     """A query in which the later time decides."""
 
-    def made(self, **given: str) -> DeltaTarget:
-        return super().made(**{"delta.timestampColumn": "at"} | given)
+    def made(self, **options: str) -> DeltaTarget:
+        return super().made(**{"delta.timestampColumn": "at"} | options)
 
 
 def at(*rows: tuple[str, int, int | None]) -> pa.RecordBatch:
@@ -353,7 +355,7 @@ def test_a_row_without_a_time_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("options", "error"),
     [
         ({"delta.timestampColumn": "at"}, "delta.mode is append"),
         (
@@ -367,17 +369,17 @@ def test_a_row_without_a_time_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_times_that_do_not_fit(tmp_path: Path, given: dict[str, str], error: str) -> None:
+def test_times_that_do_not_fit(tmp_path: Path, options: dict[str, str], error: str) -> None:
     DeltaTable.create(str(tmp_path / "t"), TIMED)
     with pytest.raises((OptionError, SchemaMismatch), match=error):
-        target(tmp_path / "t", **{"delta.timestampColumn": "at"} | given).plan(TIMED, "key")
+        target(tmp_path / "t", **{"delta.timestampColumn": "at"} | options).plan(TIMED, "key")
 
 
 def test_a_table_is_made_and_gets_columns(tmp_path: Path) -> None:
     """By a start, and not by a check."""
     path = tmp_path / "t"
-    given = {"createTable": "true", "partitionColumns": "k", "delta.mergeSchema": "true"}
-    made = target(path, **given, **{"delta.mode": "upsert", "keyColumns": "k"})
+    options = {"createTable": "true", "partitionColumns": "k", "delta.mergeSchema": "true"}
+    made = target(path, **options, **{"delta.mode": "upsert", "keyColumns": "k"})
     shown = made.dry_plan(SCHEMA, "key").creates
     assert "`k` string NOT NULL" in shown
     assert "PARTITIONED BY (k) TBLPROPERTIES ('delta.dataSkipping" in shown
@@ -398,7 +400,7 @@ def test_a_table_is_made_and_gets_columns(tmp_path: Path) -> None:
 
 
 def test_a_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
-    """Neither by a new column, nor by a new table; a name that differs by its case is no new column."""
+    """Neither by a new column, nor by a new table; a name that differs by its case is not a new column."""
     path = tmp_path / "t"
     DeltaTable.create(str(path), SCHEMA)
     merging = target(path, **{"delta.mergeSchema": "true"})
@@ -424,8 +426,8 @@ def test_a_delete_needs_its_key_alone(tmp_path: Path) -> None:
     )
 
     class Deleting(Upserting):
-        def made(self, **given: str) -> DeltaTarget:
-            return super().made(operationColumn="op", **given)
+        def made(self, **options: str) -> DeltaTarget:
+            return super().made(operationColumn="op", **options)
 
     query = Deleting(path)
 
@@ -451,9 +453,14 @@ def test_a_new_table_has_no_column_of_operations(tmp_path: Path) -> None:
     """Nor does one whose columns are added at a start."""
     schema = pa.schema([("op", pa.string()), *SCHEMA])
     path = str(tmp_path / "t")
-    given = {"delta.path": path, "delta.mode": "upsert", "keyColumns": "k", "operationColumn": "op"}
+    options = {
+        "delta.path": path,
+        "delta.mode": "upsert",
+        "keyColumns": "k",
+        "operationColumn": "op",
+    }
     made = DeltaTarget(
-        parse(given | {"createTable": "true", "delta.mergeSchema": "true"}, DeltaOptions)
+        parse(options | {"createTable": "true", "delta.mergeSchema": "true"}, DeltaOptions)
     )
     for fields in (schema, schema.append(pa.field("new", pa.int32()))):
         made.plan(fields, "key")
@@ -472,7 +479,7 @@ def test_a_new_table_has_no_column_of_operations(tmp_path: Path) -> None:
 def test_value_that_delta_rs_cannot_merge_is_refused(
     tmp_path: Path, type_: pa.DataType, bad: object, says: str
 ) -> None:
-    """As a partition of a table that is merged; the flush would stop for good."""
+    """As a partition of a table that is merged; the flush would stop forever."""
     schema = pa.schema([("k", type_), ("v", pa.int64())])
     DeltaTable.create(str(tmp_path / "t"), schema, partition_by=["k"])
     upserting = Upserting(str(tmp_path / "t"))

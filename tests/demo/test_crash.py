@@ -16,8 +16,8 @@ def test_a_crash_shows_the_stacks_of_all_threads(tmp_path: Path) -> None:
     driver = Driver(["-c", script], tmp_path / "output")
     with pytest.raises(DriverDidNot) as caught:
         driver.finish()
-    said = str(caught.value)
-    assert "ended with -11" in said
-    assert "Segmentation fault" in said
-    assert "in crash" in said
-    assert "\nThread 0x" in said, "the main one"
+    text = str(caught.value)
+    assert "ended with -11" in text
+    assert "Segmentation fault" in text
+    assert "in crash" in text
+    assert "\nThread 0x" in text, "the main one"

@@ -46,8 +46,8 @@ class TestCassandraContainer(NodeContract):
 
     def processes(self, node: Node) -> list[int]:
         """Return the process id of what listens on the node's port, as Docker knows it."""
-        found = [each.attrs["State"]["Pid"] for each in containers(publish=node.port)]
-        return [pid for pid in found if pid]
+        result = [container.attrs["State"]["Pid"] for container in containers(publish=node.port)]
+        return [pid for pid in result if pid]
 
     def log(self, node: Node) -> str:
         (container,) = self._all(node)

@@ -43,7 +43,7 @@ def _leaves(menu: object) -> list[str]:
         case str():
             return [menu]
         case list():
-            return [leaf for each in menu for leaf in _leaves(each)]
+            return [leaf for item in menu for leaf in _leaves(item)]
         case dict():
-            return [leaf for each in menu.values() for leaf in _leaves(each)]
+            return [leaf for item in menu.values() for leaf in _leaves(item)]
     raise TypeError(menu)

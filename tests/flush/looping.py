@@ -120,10 +120,10 @@ def flushing_in() -> Iterator[Callable[..., Flushing]]:
         return made[-1]
 
     yield make
-    for each in made:
-        if each.loop.ident is not None:
-            each.loop.stop()
-            assert each.ended()
+    for item in made:
+        if item.loop.ident is not None:
+            item.loop.stop()
+            assert item.ended()
     # A sync that was begun early for the next epoch is not waited for: it ends by itself.
     until(lambda: not any(t.name.startswith("wal_sink-") for t in threading.enumerate()))
 

@@ -231,4 +231,4 @@ def test_a_backlog_drains_while_new_epochs_come(
     assert world.table() == world.expected()
     ends = [int(name.split()[1]) for name in outage.operations if name.startswith("finish")]
     assert ends == sorted(ends)
-    assert max(end - before for before, end in pairwise([-1, *ends])) <= 8
+    assert max(end - earlier for earlier, end in pairwise([-1, *ends])) <= 8

@@ -71,13 +71,13 @@ def test_error_of_a_failing_loop_is_in_its_report(
     it = flushing(outage).start()
     until(lambda: outage.failures >= 2)
     until(lambda: it.error() is not None)
-    found = it.error()
-    assert found is not None
-    assert (found.kind, found.transient) == (kind, transient)
-    assert str(error()).splitlines()[0] in found.what
+    result = it.error()
+    assert result is not None
+    assert (result.kind, result.transient) == (kind, transient)
+    assert str(error()).splitlines()[0] in result.what
     if operation != LIST:
-        assert found.epoch == 0
-        assert found.remedy
+        assert result.epoch == 0
+        assert result.remedy
     if not transient:
         with pytest.raises(getattr(errors, kind, errors.WalSinkError)):
             wait_until_flushed(Checkpoint(world.checkpoint), world.store, SECONDS)
@@ -220,7 +220,7 @@ def test_loop_that_ends_by_a_bug_logs_it(
     monkeypatch.setattr(it.loop, "_wait", rest)
     it.start()
     assert it.ended()
-    (record,) = [each for each in caplog.records if "Report this as a bug" in each.message]
+    (record,) = [record for record in caplog.records if "Report this as a bug" in record.message]
     assert record.exc_info
 
 

@@ -54,7 +54,7 @@ def test_no_row_is_lost_and_each_keeps_its_timestamp() -> None:
     for rate in (1, 7, 1_000):
         clock = Clock()
         got = passed(RateLimit(rate, clock, clock.sleep), slices(30, 1, 40))
-        ids = [(each, rows.first_us + i) for rows in got for i, each in enumerate(values(rows))]
+        ids = [(item, rows.first_us + i) for rows in got for i, item in enumerate(values(rows))]
         assert ids == [(i, 1_000 + i) for i in range(71)]
         assert {rows.epoch for rows in got} == {3}
 
@@ -89,10 +89,10 @@ def test_without_a_bound_slices_pass_as_they_are() -> None:
 
 def test_the_option() -> None:
     """A whole number of rows."""
-    given = {"checkpointLocation": "c"}
-    assert parse(given, SinkOptions).max_rows_per_second is None
-    assert parse(given | {"flush.maxRowsPerSecond": "50"}, SinkOptions).max_rows_per_second == 50
+    options = {"checkpointLocation": "c"}
+    assert parse(options, SinkOptions).max_rows_per_second is None
+    assert parse(options | {"flush.maxRowsPerSecond": "50"}, SinkOptions).max_rows_per_second == 50
     for wrong in ("0", "many", "-1", "1.5"):
         with pytest.raises(OptionError, match=r"flush\.maxRowsPerSecond") as refused:
-            parse(given | {"flush.maxRowsPerSecond": wrong}, SinkOptions)
+            parse(options | {"flush.maxRowsPerSecond": wrong}, SinkOptions)
         assert "1 or more" in refused.value.remedy

@@ -108,7 +108,7 @@ class Clock:
 
 
 def heartbeats(store: LogStore, enough: int) -> None:
-    """Wait until so many different reports were there; on a busy machine each may be late."""
+    """Wait until that number of different reports were there; on a busy machine each may be late."""
     times: set[int | None] = set()
     until_s = time.monotonic() + 30
     while len(times) < enough:
@@ -120,9 +120,9 @@ def heartbeats(store: LogStore, enough: int) -> None:
 
 def quiet(store: LogStore, for_s: float) -> bool:
     """Return True if no report comes meanwhile."""
-    before = read_report(store, TARGET)
+    report = read_report(store, TARGET)
     time.sleep(for_s)
-    return read_report(store, TARGET) == before
+    return read_report(store, TARGET) == report
 
 
 def test_flusher_in_a_long_request_goes_on_reporting(store: LogStore) -> None:

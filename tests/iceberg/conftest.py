@@ -135,5 +135,5 @@ def load(options: dict[str, str]) -> Table:
 
 def read(options: dict[str, str]) -> list[dict[str, Any]]:
     """Read the table by pyiceberg."""
-    found: list[dict[str, Any]] = load(options).scan().to_arrow().to_pylist()
-    return found
+    to_pylist: list[dict[str, Any]] = load(options).scan().to_arrow().to_pylist()
+    return to_pylist

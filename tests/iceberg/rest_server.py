@@ -1,7 +1,7 @@
 """Runs a REST catalog: Iceberg's reference server, of the tests of its core, over a catalog in a folder.
 
 `RESTCatalogServlet` judges conditions and applies changes by `CatalogHandlers`, as servers do that are built
-upon the library of Iceberg. Nothing is compiled: this process drives a Java with py4j's gateway.
+with the library of Iceberg. Nothing is compiled: this process drives a Java with py4j's gateway.
 """
 
 from __future__ import annotations

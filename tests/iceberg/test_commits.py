@@ -42,14 +42,14 @@ def row(v: int) -> dict[str, Any]:
 
 
 def values(options: dict[str, str]) -> list[int]:
-    return sorted(each["v"] for each in read(options))
+    return sorted(item["v"] for item in read(options))
 
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, str]:
-    found = catalog_options(tmp_path)
-    make_table(found, SCHEMA)
-    return found
+    result = catalog_options(tmp_path)
+    make_table(result, SCHEMA)
+    return result
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_windows_without_rows_make_no_snapshot(options: dict[str, str], running:
 
 
 def test_others_commit_while_a_window_is_staged(options: dict[str, str], running: Query) -> None:
-    """Neither loses a row: this commit is made anew upon theirs."""
+    """Neither loses a row: this commit is made again after theirs."""
     running.add([row(1)])
     receipts = running.stage([row(2)])
     append_elsewhere(options, 3)
@@ -106,7 +106,7 @@ def test_another_commit_comes_between_look_and_commit(
     monkeypatch.setattr(Table, "_do_commit", commit)
     assert running.commit(receipts) is Outcome.APPLIED
     assert values(options) == [1, 2]
-    sequences = [each.sequence_number for each in load(options).metadata.snapshots]
+    sequences = [snapshot.sequence_number for snapshot in load(options).metadata.snapshots]
     assert len({*sequences}) == len(sequences)
 
 
@@ -175,7 +175,7 @@ def test_files_named_by_a_catalog_survive_a_power_loss(
 def test_staged_file_lost_before_its_sync_is_staged_again(
     tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that is gone before the commit: that is no refusal, and `await_flushed` waits."""
+    """As one that is gone before the commit: that is not a refusal, and `await_flushed` waits."""
     monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
     running.write([row(1)])
     (staged,) = tmp_path.rglob("*.parquet")
@@ -310,27 +310,27 @@ WIDER = [
 def test_widened_column_takes_older_rows(
     tmp_path: Path, name: str, type_: pa.DataType, wider: PrimitiveType, value: Any
 ) -> None:
-    """Iceberg makes no type narrower again: what waits in the log would be stuck for good."""
+    """Iceberg makes no type narrower again: what waits in the log would be stuck."""
     column, _, part = name.partition(".")
     nested = {
         "list": (pa.list_(type_), [value, None]),
         "map": (pa.map_(pa.string(), type_), [("k", value)]),
         "struct": (pa.struct([("f", type_)]), {"f": value}),
     }
-    held, given = nested.get(column, (type_, value))
+    held, arguments = nested.get(column, (type_, value))
     options, schema = catalog_options(tmp_path), pa.schema([(column, held)])
     make_table(options, schema)
     with query(options, schema) as running:
-        running.add([{column: given}])
+        running.add([{column: arguments}])
         with load(options).update_schema() as update:
             update.update_column((column, part) if part else column, field_type=wider)
-        running.add([{column: given}, {column: None}])
-        before = pa.array([given], held).cast(load(options).schema().as_arrow().field(0).type)
-        assert [row[column] for row in read(options)].count(before[0].as_py()) == 2
+        running.add([{column: arguments}, {column: None}])
+        cast = pa.array([arguments], held).cast(load(options).schema().as_arrow().field(0).type)
+        assert [row[column] for row in read(options)].count(cast[0].as_py()) == 2
         with load(options).update_schema() as update:
             update.rename_column(column, "renamed")
         with pytest.raises(SchemaMismatch, match=f"column {column} is gone"):
-            running.add([{column: given}])
+            running.add([{column: arguments}])
 
 
 def test_widened_column_takes_larger_values_after_a_start(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_branch_keeps_the_configured_number_of_snapshots(
 ) -> None:
     running.add([row(1)])
     head = load(options).metadata.refs["main"]
-    told = SetSnapshotRefUpdate(
+    changed = SetSnapshotRefUpdate(
         ref_name="main",
         type="branch",
         snapshot_id=head.snapshot_id,
@@ -376,7 +376,7 @@ def test_branch_keeps_the_configured_number_of_snapshots(
         max_snapshot_age_ms=9,
     )
     with load(options).transaction() as change:
-        change._apply((told,), ())
+        change._apply((changed,), ())
     running.add([row(2)])
     head = load(options).metadata.refs["main"]
     assert (head.min_snapshots_to_keep, head.max_snapshot_age_ms) == (7, 9)
@@ -410,38 +410,38 @@ def test_the_catalog_judges_the_condition(options: dict[str, str], running: Quer
     with running.connect() as other:
         other.read()
         looked = other._table()
-        seen = looked.seen(other._tag)
-        assert seen.row is not None
+        current = looked.seen(other._tag)
+        assert current.row is not None
         assert running.commit(running.stage([row(1)])) is Outcome.APPLIED
         with pytest.raises(CommitFailedException):
-            looked.commit(other._tag, seen, 77, seen.row, [], "")
+            looked.commit(other._tag, current, 77, current.row, [], "")
 
 
 ROW = LedgerRow("q", "log", 4, "digest")
 
 
 def test_outcome_of_a_commit_that_met_another_is_read() -> None:
-    seen = Seen(1, Row(ledger=ROW))
+    current = Seen(1, Row(ledger=ROW))
 
-    def there(snapshot: int, *before: int) -> Seen:
-        return Seen(snapshot, Row(ledger=ROW, former=before))
+    def there(snapshot: int, *earlier: int) -> Seen:
+        return Seen(snapshot, Row(ledger=ROW, former=earlier))
 
-    assert conflict_outcome(seen, 2, there(2, 1)) is Outcome.APPLIED
-    assert conflict_outcome(seen, 2, there(3, 2, 1)) is Outcome.APPLIED
-    assert conflict_outcome(seen, 2, there(3, 1)) is Outcome.CONFLICT
-    assert conflict_outcome(seen, 2, there(1)) is None
-    assert conflict_outcome(seen, 2, Seen(None, None)) is Outcome.UNKNOWN
+    assert conflict_outcome(current, 2, there(2, 1)) is Outcome.APPLIED
+    assert conflict_outcome(current, 2, there(3, 2, 1)) is Outcome.APPLIED
+    assert conflict_outcome(current, 2, there(3, 1)) is Outcome.CONFLICT
+    assert conflict_outcome(current, 2, there(1)) is None
+    assert conflict_outcome(current, 2, Seen(None, None)) is Outcome.UNKNOWN
     assert conflict_outcome(Seen(None, None), 2, Seen(None, None)) is None
     assert conflict_outcome(Seen(None, None), 2, there(3)) is Outcome.CONFLICT
-    assert conflict_outcome(seen, 2, there(99, *range(50, 82))) is Outcome.UNKNOWN
+    assert conflict_outcome(current, 2, there(99, *range(50, 82))) is Outcome.UNKNOWN
 
 
 def test_a_row_names_those_before_it() -> None:
-    seen = Seen(None, None)
+    current = Seen(None, None)
     for snapshot in range(100):
-        seen = Seen(snapshot, seen.next(ROW))
-    assert seen.row is not None
-    assert seen.row.former == tuple(range(98, 66, -1))
+        current = Seen(snapshot, current.next(ROW))
+    assert current.row is not None
+    assert current.row.former == tuple(range(98, 66, -1))
 
 
 @pytest.mark.parametrize(
@@ -457,9 +457,9 @@ def test_a_row_names_those_before_it() -> None:
 )
 def test_rows_that_are_not_in_the_table_any_more(head: int | None, gone: bool) -> None:
     parents = {4: None, 5: 4, 6: 5, 8: 7, 9: 4}
-    found = Row(ledger=ROW, rows=5, sequence=5)
-    assert are_rows_gone(found, head, parents, {each: each for each in parents}) is gone
-    assert not are_rows_gone(Row(ledger=ROW), head, parents, {each: each for each in parents})
+    result = Row(ledger=ROW, rows=5, sequence=5)
+    assert are_rows_gone(result, head, parents, {parent: parent for parent in parents}) is gone
+    assert not are_rows_gone(Row(ledger=ROW), head, parents, {parent: parent for parent in parents})
 
 
 def test_tags_of_two_queries_differ() -> None:
@@ -472,6 +472,6 @@ def test_a_ledger_state_of_nothing_is_replaced_whole(running: Query) -> None:
     row_before = running.row
     new = row_before._replace(log_id="another")
     assert running.session.finish(row_before, new) is Outcome.APPLIED
-    seen = running.session._refreshed().seen(running.session._tag)
-    assert seen.row is not None
-    assert seen.row.rows is not None
+    current = running.session._refreshed().seen(running.session._tag)
+    assert current.row is not None
+    assert current.row.rows is not None

@@ -75,11 +75,11 @@ def test_a_text_without_bounds_hides_no_row(tmp_path: Path) -> None:
         change.set_properties({"write.parquet.row-group-limit": "2"})
     texts = ["z" * 5000, "a", "b", "c", "b" * 15 + "\ud7ff!"]
     with query(options, schema) as running:
-        running.add([{"text": each} for each in texts[:4]])
-        running.add([{"text": each} for each in texts[4:]])
+        running.add([{"text": text} for text in texts[:4]])
+        running.add([{"text": text} for text in texts[4:]])
     table = load(options)
-    for each in texts:
-        assert len(table.scan(row_filter=EqualTo("text", each)).to_arrow()) == 1, each[:20]
+    for text in texts:
+        assert len(table.scan(row_filter=EqualTo("text", text)).to_arrow()) == 1, text[:20]
 
 
 PARTITIONS: list[tuple[str, Any]] = [
@@ -100,7 +100,7 @@ def test_a_partition_has_its_rows(tmp_path: Path, name: str, by: Any) -> None:
     with query(options, schema) as running:
         running.add(rows)
     assert sorted(read(options), key=lambda row: row["other"]) == rows
-    partitions = {str(each["partition"]) for each in load(options).inspect.files().to_pylist()}
+    partitions = {str(item["partition"]) for item in load(options).inspect.files().to_pylist()}
     assert len(partitions) == (4 if isinstance(by, BucketTransform) else len(rows))
 
 
@@ -117,11 +117,11 @@ def test_files_are_sorted_as_the_table_says(tmp_path: Path) -> None:
     ]
     with query(options, schema) as running:
         running.add(rows)
-    found = read(options)
-    assert [row["k"] for row in found] == ["b"] * 4 + ["a"] * 4 + [None] * 4
-    assert [row["v"] for row in found][::4] == [None] * 3
+    result = read(options)
+    assert [row["k"] for row in result] == ["b"] * 4 + ["a"] * 4 + [None] * 4
+    assert [row["v"] for row in result][::4] == [None] * 3
     buckets = [
-        BucketTransform(1000).transform(table.schema().find_type("v"))(r["v"]) for r in found
+        BucketTransform(1000).transform(table.schema().find_type("v"))(r["v"]) for r in result
     ]
     assert buckets[1:4] == sorted(buckets[1:4])
 

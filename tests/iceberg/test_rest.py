@@ -50,14 +50,14 @@ def test_one_of_many_finishing_from_one_row_wins(options: dict[str, str]) -> Non
     make_table(options, SCHEMA)
     with query(options, SCHEMA) as running:
         for _ in range(3):
-            seen = running.row
-            rows = [following(seen) for _ in range(6)]
+            row = running.row
+            rows = [following(row) for _ in range(6)]
             sessions = [running.connect() for _ in rows]
             with ThreadPoolExecutor(len(rows)) as pool:
-                outcomes = [*pool.map(lambda s, n: s.finish(seen, n), sessions, rows)]  # noqa: B023
+                outcomes = [*pool.map(lambda s, n: s.finish(row, n), sessions, rows)]  # noqa: B023
             assert outcomes.count(Outcome.APPLIED) == 1
             assert running.row == rows[outcomes.index(Outcome.APPLIED)]
-            staged = running.stage([{"k": "a", "v": seen.epoch}])
+            staged = running.stage([{"k": "a", "v": row.epoch}])
             assert running.commit(staged) is Outcome.APPLIED
-        assert sorted(each["v"] for each in read(options)) == [-1, 1, 3]
+        assert sorted(item["v"] for item in read(options)) == [-1, 1, 3]
         assert len(load(options).metadata.snapshots) == 4

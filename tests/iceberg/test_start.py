@@ -29,8 +29,8 @@ ROW: dict[str, Any] = {"k": "a", "v": 1, "at": None}
 DOUBLE = pa.field("d", pa.float64())
 
 
-def target(options: dict[str, str], **given: str) -> IcebergTarget:
-    return IcebergTarget(parse(options | given, IcebergOptions))
+def target(options: dict[str, str], **arguments: str) -> IcebergTarget:
+    return IcebergTarget(parse(options | arguments, IcebergOptions))
 
 
 def test_a_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
@@ -48,7 +48,11 @@ def test_a_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
     plans = [target(options).plan(SCHEMA, "key") for _ in range(2)]
     assert plans[0] == plans[1]
     table = load(options)
-    assert [str(each.transform) for each in table.spec().fields] == ["day", "bucket[4]", "identity"]
+    assert [str(field.transform) for field in table.spec().fields] == [
+        "day",
+        "bucket[4]",
+        "identity",
+    ]
     assert table.format_version == 2
     assert table.schema().identifier_field_names() == {"k"}
     with query(options, SCHEMA) as running:
@@ -87,7 +91,7 @@ def test_a_store_that_does_not_answer_is_an_outage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("options", "error"),
     [
         ({"partitionColumns": "k"}, "without createTable"),
         (
@@ -121,9 +125,9 @@ def test_a_store_that_does_not_answer_is_an_outage() -> None:
         ({"iceberg.catalog.uri": "sqlite:////no/such/folder/c.db"}, "does not answer"),
     ],
 )
-def test_options_that_do_not_fit(tmp_path: Path, given: dict[str, str], error: str) -> None:
+def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, str], error: str) -> None:
     with pytest.raises(WalSinkError, match=error) as caught:
-        target(catalog_options(tmp_path), **given).plan(SCHEMA.append(DOUBLE), "key")
+        target(catalog_options(tmp_path), **options).plan(SCHEMA.append(DOUBLE), "key")
     assert "secret" not in str(caught.value)
 
 
@@ -131,7 +135,7 @@ def test_a_partition_has_no_name_of_a_column(tmp_path: Path) -> None:
     options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "day(at)"}
     schema = pa.schema([("at", pa.date32()), ("at_day", pa.string())])
     target(options).plan(schema, "key")
-    assert [each.name for each in load(options).spec().fields] == ["at_day_"]
+    assert [field.name for field in load(options).spec().fields] == ["at_day_"]
 
 
 def test_new_columns_are_added_at_a_start(tmp_path: Path) -> None:
@@ -168,7 +172,7 @@ def test_column_without_an_iceberg_type_makes_no_table(tmp_path: Path, type_: pa
 
 
 def test_a_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
-    """A name that differs by its case is no new column."""
+    """A name that differs by its case is not a new column."""
     options = catalog_options(tmp_path)
     make_table(options, SCHEMA)
     merging = target(options | {"iceberg.mergeSchema": "true"})
@@ -252,12 +256,12 @@ def test_tasks_get_what_the_driver_has_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of pyiceberg's own configuration; an option counts before it, there and here."""
-    given = catalog_options(tmp_path) | {"iceberg.catalog.name": "lake"}
+    options = catalog_options(tmp_path) | {"iceberg.catalog.name": "lake"}
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "sqlite:////elsewhere.db")
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__REGION", "eu-central-1")
-    sent = target(given).for_tasks()
+    sent = target(options).for_tasks()
     monkeypatch.delenv("PYICEBERG_CATALOG__LAKE__S3__REGION")
-    assert sent.options.catalog_properties["uri"] == given["iceberg.catalog.uri"]
+    assert sent.options.catalog_properties["uri"] == options["iceberg.catalog.uri"]
     assert sent.options.catalog_properties["s3.region"] == "eu-central-1"
     assert "eu-central-1" not in repr(sent)
 
@@ -271,8 +275,8 @@ def test_tasks_get_what_is_nested_in_the_drivers_file(
     (tmp_path / ".pyiceberg.yaml").write_text("\n".join(lines))
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     sent = target(catalog_options(tmp_path), **{"iceberg.catalog.name": "lake"}).for_tasks()
-    found: dict[str, Any] = {**sent.options.catalog_properties}
-    assert found["auth"] == {"type": "basic", "basic": {"username": "me", "password": "mine"}}
+    result: dict[str, Any] = {**sent.options.catalog_properties}
+    assert result["auth"] == {"type": "basic", "basic": {"username": "me", "password": "mine"}}
     assert "mine" not in repr(sent)
 
 
@@ -284,9 +288,9 @@ def test_a_catalog_that_keeps_silent_is_given_up(
     monkeypatch.setattr("wal_sink.targets.iceberg.table._WAITS_S", (1.0, 0.2))
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        given = {"iceberg.catalog.type": type_, "iceberg.catalog.uri": uri}
+        options = {"iceberg.catalog.type": type_, "iceberg.catalog.uri": uri}
         with pytest.raises(TargetUnavailable, match="timed out"):
-            target(catalog_options(tmp_path) | given).plan(SCHEMA, "key")
+            target(catalog_options(tmp_path) | options).plan(SCHEMA, "key")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +305,7 @@ def test_a_catalog_that_keeps_silent_is_given_up(
 def test_number_with_an_unrepresentable_truncation_is_refused(
     tmp_path: Path, type_: pa.DataType, least: Decimal | int
 ) -> None:
-    """Of decimals pyiceberg could not commit the file; readers' filters would pass over such an integer."""
+    """Of decimals pyiceberg could not commit the file; readers' filters would skip such an integer."""
     options, schema = catalog_options(tmp_path), pa.schema([("v", type_)])
     make_table(options, schema, [("v", TruncateTransform(10))])
     made = target(options)
@@ -320,7 +324,7 @@ POINT = pa.struct([("k", pa.string()), ("n", pa.int32())])
 
 
 @pytest.mark.parametrize(
-    ("type_", "name", "by", "why"),
+    ("type_", "name", "by", "reason"),
     [
         (pa.binary(), "v", TruncateTransform(2), r"truncate\[2\] of v, binary, which pyiceberg"),
         (pa.uuid(), "v", IdentityTransform(), "identity of v, uuid, which pyiceberg"),
@@ -329,12 +333,12 @@ POINT = pa.struct([("k", pa.string()), ("n", pa.int32())])
     ],
 )
 def test_a_partition_that_cannot_be_written_is_refused(
-    tmp_path: Path, type_: pa.DataType, name: str, by: Transform[Any, Any], why: str
+    tmp_path: Path, type_: pa.DataType, name: str, by: Transform[Any, Any], reason: str
 ) -> None:
     """It raised as rows were staged, or hid them."""
     options, schema = catalog_options(tmp_path), pa.schema([("v", type_), ("w", pa.int64())])
     make_table(options, schema, [(name, by)])
-    with pytest.raises(SchemaMismatch, match=f"partitioned by {why}"):
+    with pytest.raises(SchemaMismatch, match=f"partitioned by {reason}"):
         target(options).plan(schema.remove(0), "key")
 
 

@@ -31,8 +31,8 @@ class IcebergContract(StagedContract):
     def _read(self, target: Target) -> list[dict[str, Any]]:
         assert isinstance(target, IcebergTarget)
         table = catalog_of(target.options).load_table(target.options.table)
-        found: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
-        return found
+        to_pylist: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
+        return to_pylist
 
     def records(self, target: Target) -> list[Record]:
         return [(row["k"], row["n"], row["v"], row["t"]) for row in self._read(target)]

@@ -45,17 +45,17 @@ class TopicWorld(World):
         self._broker = broker
         self.topic = f"t-{name}"
         broker.create_topic(self.topic, partitions=2)
-        given = {
+        options = {
             "topic": self.topic,
             "kafka.bootstrap.servers": broker.address,
         }
-        target = PairsTarget(parse(given, KafkaOptions))
+        target = PairsTarget(parse(options, KafkaOptions))
         super().__init__(*in_memory(), target)
 
     def visible(self) -> list[tuple[str, int]]:
         """Read the topic as a consumer of committed records does."""
-        found = self._broker.records(self.topic)
-        return [((key or b"").decode(), int(value or b"")) for key, value in found]
+        records = self._broker.records(self.topic)
+        return [((key or b"").decode(), int(value or b"")) for key, value in records]
 
     def ledger(self) -> LedgerRow | None:
         """Read the ledger's topic."""
@@ -67,7 +67,7 @@ def altered(kafka: Broker, topic: str, name: str, value: str) -> None:
     """Alter a setting of a topic."""
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka.address})  # which lives as long as its request
+    admin = AdminClient({"bootstrap.servers": kafka.address})  # which stays as long as its request
     (future,) = admin.incremental_alter_configs([resource]).values()
     future.result()
 

@@ -38,9 +38,9 @@ def test_open_ledger_transaction_is_ended_by_the_next_flusher(
 
     real = KafkaSession.finish
 
-    def dies(self: KafkaSession, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if seen is None:
-            return real(self, seen, new)
+    def dies(self: KafkaSession, current: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if current is None:
+            return real(self, current, new)
         value, key = msgspec.json.encode(new.cells), self._query_id.encode()
         self._producer.produce(self._ledger.topic, value, key, 0)
         self._producer.flush()
@@ -64,9 +64,9 @@ def test_a_dead_flusher_holds_up_no_other_query(kafka: Broker) -> None:
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic)
     dead, alive = (f"{name}-{topic}" for name in ("dead", "alive"))
-    given = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
-    own = KafkaTarget(parse(given, KafkaOptions))
-    shared = KafkaTarget(parse({**given, "kafka.ledgerTopic": f"ledger-{topic}"}, KafkaOptions))
+    options = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
+    own = KafkaTarget(parse(options, KafkaOptions))
+    shared = KafkaTarget(parse({**options, "kafka.ledgerTopic": f"ledger-{topic}"}, KafkaOptions))
     for target in (own, shared):
         for query_id in (dead, alive):
             with target.connect(query_id) as session:
@@ -92,16 +92,16 @@ def test_a_ledger_is_made_to_be_compacted(kafka: Broker) -> None:
     """Its segments are full after some windows, and Kafka compacts full ones alone."""
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic)
-    given = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
-    made = KafkaTarget(parse(given, KafkaOptions))
+    options = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
+    made = KafkaTarget(parse(options, KafkaOptions))
     with made.connect(topic) as session:
         create(session, topic)
     resource = ConfigResource(ResourceType.TOPIC, made.options.ledger_of(topic))
     admin = AdminClient({"bootstrap.servers": kafka.address})  # its futures end with it
     (future,) = admin.describe_configs([resource]).values()
-    found = future.result()
-    assert found["cleanup.policy"].value == "compact"
-    assert int(found["segment.bytes"].value) <= 1 << 20
+    result = future.result()
+    assert result["cleanup.policy"].value == "compact"
+    assert int(result["segment.bytes"].value) <= 1 << 20
 
 
 @pytest.mark.test_all
@@ -109,14 +109,14 @@ def test_the_ledger_stays_short() -> None:
     """Kafka compacts it: what a session reads does not grow with the windows that were flushed."""
     with Broker({"log.cleaner.backoff.ms": 100}) as broker:
         broker.create_topic("t")
-        given = {"kafka.bootstrap.servers": broker.address, "topic": "t"}
-        made = KafkaTarget(parse(given, KafkaOptions))
+        options = {"kafka.bootstrap.servers": broker.address, "topic": "t"}
+        made = KafkaTarget(parse(options, KafkaOptions))
         with made.connect("query") as session:
             row = first_row("query")._replace(log_id="x" * 30_000)  # its segments have a megabyte
             assert finish(session, None, row) is Outcome.APPLIED
             for _ in range(100):
-                row, seen = following(row), row
-                assert finish(session, seen, row) is Outcome.APPLIED
+                row, current = following(row), row
+                assert finish(session, current, row) is Outcome.APPLIED
         topic = made.options.ledger_of("query")
         until_s = time.monotonic() + 60
         while len(broker.records(topic)) > 50:
@@ -134,11 +134,11 @@ def test_each_of_two_flushers_fences_the_other(
     second: list[int] = []
     real = KafkaSession.finish
 
-    def finish_second(self: KafkaSession, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if seen is not None and not second:
+    def finish_second(self: KafkaSession, current: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if current is not None and not second:
             second.append(1)
             flush(world.flusher())
-        return real(self, seen, new)
+        return real(self, current, new)
 
     monkeypatch.setattr(KafkaSession, "finish", finish_second)
     first = world.flusher()
@@ -158,10 +158,10 @@ def test_transaction_that_times_out_names_the_setting(
     monkeypatch.setattr(world.target, "options", short)
     real = KafkaSession.finish
 
-    def late(self: KafkaSession, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if seen is not None:
+    def late(self: KafkaSession, current: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if current is not None:
             time.sleep(4)  # the broker checks every half second
-        return real(self, seen, new)
+        return real(self, current, new)
 
     with monkeypatch.context() as patch:
         patch.setattr(KafkaSession, "finish", late)

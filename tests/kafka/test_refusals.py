@@ -72,26 +72,26 @@ def test_check_and_brokers_refuse_the_same_records(
     """A record that this session calls refused is one that the brokers refuse."""
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic)
-    given = {
+    options = {
         "kafka.bootstrap.servers": kafka.address,
         "topic": topic,
         "kafka.compression.type": "none",
     }
-    target = KafkaTarget(parse(given, KafkaOptions))
+    target = KafkaTarget(parse(options, KafkaOptions))
     plan, now_us = target.plan(SCHEMA, "key"), time.time_ns() // 1000
     rows = [{"key": f"k{n}", "value": "v", "timestamp": now_us} for n in range(9)]
     rows[4] |= bad
     checked = Slice(0, target.check(pa.RecordBatch.from_pylist(rows, SCHEMA), plan), BASE_US)
     altered(kafka, topic, setting, value)
     with target.connect(topic) as session:
-        seen = create(session, topic)
+        current = create(session, topic)
         session.write(plan, checked)
         with pytest.raises(RowsRefused) as raised:
-            finish(session, seen, following(seen))
+            finish(session, current, following(current))
         assert [row.us for row in raised.value.rows] == [BASE_US + 4]
     with target.connect(topic) as session, monkeypatch.context() as patch:
-        assert session.read() == seen
+        assert session.read() == current
         patch.setattr("wal_sink.targets.kafka.session.refuse", lambda *_: None)
         alone = checked._replace(batch=checked.batch.slice(4, 1))
         with pytest.raises((TargetRefused, KafkaException), match=r"key=(b'k4'|None)|large"):
-            write_all(session, [(plan, alone)], seen)
+            write_all(session, [(plan, alone)], current)

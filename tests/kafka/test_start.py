@@ -39,13 +39,13 @@ def topic(kafka: Broker) -> str:
     return name
 
 
-def target(address: str, topic: str, **given: str) -> KafkaTarget:
+def target(address: str, topic: str, **arguments: str) -> KafkaTarget:
     options = {"kafka.bootstrap.servers": address, "topic": topic}
-    return KafkaTarget(parse({**options, **given}, KafkaOptions))
+    return KafkaTarget(parse({**options, **arguments}, KafkaOptions))
 
 
 @pytest.mark.parametrize(
-    ("schema", "why"),
+    ("schema", "reason"),
     [
         (pa.schema([("key", pa.string())]), "value: it is not in the DataFrame"),
         (
@@ -67,9 +67,9 @@ def target(address: str, topic: str, **given: str) -> KafkaTarget:
     ],
 )
 def test_a_dataframe_that_is_no_record_is_refused(
-    kafka: Broker, topic: str, schema: pa.Schema, why: str
+    kafka: Broker, topic: str, schema: pa.Schema, reason: str
 ) -> None:
-    with pytest.raises(SchemaMismatch, match=why):
+    with pytest.raises(SchemaMismatch, match=reason):
         target(kafka.address, topic).plan(schema, "key")
 
 
@@ -79,7 +79,7 @@ def test_a_topic_that_is_missing_is_named(kafka: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("partitions", "settings", "why"),
+    ("partitions", "settings", "reason"),
     [
         (2, {"cleanup.policy": "compact"}, "has 2 partitions"),
         (1, {}, "cleanup.policy delete"),
@@ -88,16 +88,16 @@ def test_a_topic_that_is_missing_is_named(kafka: Broker) -> None:
     ],
 )
 def test_ledger_topic_without_compaction_is_refused(
-    kafka: Broker, topic: str, partitions: int, settings: dict[str, str], why: str
+    kafka: Broker, topic: str, partitions: int, settings: dict[str, str], reason: str
 ) -> None:
     """At the start, and by each session: a topic may be altered."""
     kafka.create_topic(f"ledger-{topic}", partitions, settings)
     made = target(kafka.address, topic, **{"kafka.ledgerTopic": f"ledger-{topic}"})
-    with pytest.raises(SchemaMismatch, match=why):
+    with pytest.raises(SchemaMismatch, match=reason):
         made.plan(RECORD, "key")
     with (
         made.connect("query") as session,
-        pytest.raises(SchemaMismatch, match=why),
+        pytest.raises(SchemaMismatch, match=reason),
     ):
         create(session, "query")
 
@@ -129,21 +129,21 @@ def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("given", "topic"), [("orders, ", "orders"), (" a,b ,, a", "a,b"), ("orders", "orders")]
+    ("options", "topic"), [("orders, ", "orders"), (" a,b ,, a", "a,b"), ("orders", "orders")]
 )
-def test_start_checks_the_brokers_that_get_records(given: str, topic: str) -> None:
+def test_start_checks_the_brokers_that_get_records(options: str, topic: str) -> None:
     """Spaces and empty names do not count: neither for the check, nor for the records, nor for the plan."""
-    found = target("localhost:1", given)
-    assert (found.options.topic, found.writes_to) == (topic, topic)
-    assert found.options.topics == tuple(topic.split(","))
-    assert found.shape == target("localhost:1", topic).shape
-    assert pickle.loads(pickle.dumps(found.options)) == found.options
+    result = target("localhost:1", options)
+    assert (result.options.topic, result.writes_to) == (topic, topic)
+    assert result.options.topics == tuple(topic.split(","))
+    assert result.shape == target("localhost:1", topic).shape
+    assert pickle.loads(pickle.dumps(result.options)) == result.options
 
 
-@pytest.mark.parametrize("given", [",", " , "])
-def test_an_option_that_names_no_topic_is_refused(given: str) -> None:
+@pytest.mark.parametrize("options", [",", " , "])
+def test_an_option_that_names_no_topic_is_refused(options: str) -> None:
     with pytest.raises(OptionError, match=r"Option topic is .* names no topic"):
-        target("localhost:1", given)
+        target("localhost:1", options)
 
 
 def test_the_ledger_is_in_no_topic_of_the_records() -> None:
@@ -191,11 +191,11 @@ def test_rows_too_large_for_the_topic_are_refused(kafka: Broker, topic: str) -> 
 def test_a_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: str) -> None:
     """In the task if it was compacted at the start, else in the flush, which says what to do."""
     made = target(kafka.address, topic)
-    before = made.plan(RECORD, "key")
+    plan = made.plan(RECORD, "key")
     no_key = pa.schema([("value", pa.string())])
     without = made.plan(no_key, "key")
-    keyed = made.check(pa.record_batch([["k"], ["v"]], RECORD), before)
-    unkeyed = made.check(pa.record_batch([pa.array([None], pa.string()), ["v"]], RECORD), before)
+    keyed = made.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
+    unkeyed = made.check(pa.record_batch([pa.array([None], pa.string()), ["v"]], RECORD), plan)
     altered(kafka, topic, "cleanup.policy", "compact")
     with pytest.raises(SchemaMismatch, match=r"key: the topic .* is compacted"):
         made.plan(no_key, "key")
@@ -203,14 +203,14 @@ def test_a_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: s
         made.check(unkeyed, made.plan(RECORD, "key"))
     with made.connect(topic) as session:
         create(session, topic)
-        session.compare(before)
+        session.compare(plan)
         with pytest.raises(SchemaMismatch, match="compacted now, and these records have no key"):
             session.compare(without)
         with pytest.raises(RowsRefused, match=r"row of epoch 0, .* has no key.*column key"):
-            deliver(session, before, Slice(0, unkeyed, BASE_US))
+            deliver(session, plan, Slice(0, unkeyed, BASE_US))
     with made.connect(f"other-{topic}") as session:
         create(session, f"other-{topic}")
-        deliver(session, before, Slice(0, keyed, 0))
+        deliver(session, plan, Slice(0, keyed, 0))
     assert kafka.records(topic) == [(b"k", b"v")]
 
 
@@ -231,15 +231,15 @@ def test_a_key_chooses_the_partition_that_javas_producers_choose(
     kafka.create_topic(topic, partitions=count)
     made = target(kafka.address, topic, **{"kafka.partitioner": partitioner})
     producer = Producer({**made.options.client, **made.options.producer})
-    found: dict[bytes, int] = {}
+    result: dict[bytes, int] = {}
     for key in java:
         producer.produce(
-            topic, b"v", key, on_delivery=lambda _, m: found.update({m.key(): m.partition()})
+            topic, b"v", key, on_delivery=lambda _, m: result.update({m.key(): m.partition()})
         )
     assert producer.flush(30) == 0
     hashes = java if partitioner == "murmur2" else {key: zlib.crc32(key) for key in java}
     positive = 0x7FFFFFFF if partitioner == "murmur2" else 0xFFFFFFFF
-    assert found == {key: (number & positive) % count for key, number in hashes.items()}
+    assert result == {key: (number & positive) % count for key, number in hashes.items()}
 
 
 def test_records_go_to_the_topic_that_the_options_name(kafka: Broker, topic: str) -> None:
@@ -291,11 +291,11 @@ def test_headers_partitions_and_nulls_arrive(kafka: Broker) -> None:
     )
     consumer.subscribe([topic])
     try:
-        found = consumer.consume(3, timeout=60)
+        consume = consumer.consume(3, timeout=60)
     finally:
         consumer.close()
-    seen = {(m.partition(), m.key(), m.value(), str(m.headers())) for m in found}
-    assert seen == {
+    current = {(m.partition(), m.key(), m.value(), str(m.headers())) for m in consume}
+    assert current == {
         (2, b"a", "é".encode(), "[('h', b'1')]"),
         (1, None, b"no key", "None"),
         (1, b"gone", None, "[('n', None)]"),
@@ -346,7 +346,9 @@ def test_each_row_names_its_topic_and_its_time(kafka: Broker) -> None:
     )
     consumer.subscribe(topics)
     try:
-        times = {found.topic(): found.timestamp()[1] for found in consumer.consume(2, timeout=60)}
+        times = {
+            result.topic(): result.timestamp()[1] for result in consumer.consume(2, timeout=60)
+        }
     finally:
         consumer.close()
     assert times[topics[0]] == ms, "microseconds are cut off"
@@ -364,8 +366,8 @@ def test_each_row_names_its_topic_and_its_time(kafka: Broker) -> None:
             "further in the future than the topic returns-",
         ),
     ]
-    for wrong, why in mistakes:
-        with pytest.raises(InvalidRow, match=why) as caught:
+    for wrong, reason in mistakes:
+        with pytest.raises(InvalidRow, match=reason) as caught:
             made.check(pa.concat_batches([first, routed(**wrong)]), plan)
         assert caught.value.rows.to_pylist() == [False, True]
     now = routed(topic=topics[1], timestamp=time.time_ns() // 1000)
@@ -382,10 +384,10 @@ def test_topics_that_give_records_another_time_are_refused(kafka: Broker, topic:
     schema = pa.schema([("timestamp", COLUMNS["timestamp"])])
     with pytest.raises(SchemaMismatch) as caught:
         target(kafka.address, f"now-{topic},new-{topic}").plan(schema, "key")
-    said = caught.value.what
-    assert f"the topic now-{topic} gives records the time at which they arrive" in said
-    assert f"the topic new-{topic} refuses a record that is older than 60,000 ms" in said
-    assert "topic: option topic names now-" in said
-    assert "value: it is not in the DataFrame" in said
+    what = caught.value.what
+    assert f"the topic now-{topic} gives records the time at which they arrive" in what
+    assert f"the topic new-{topic} refuses a record that is older than 60,000 ms" in what
+    assert "topic: option topic names now-" in what
+    assert "value: it is not in the DataFrame" in what
     with pytest.raises(SchemaMismatch, match=f"no topic nor-{topic}. Did you mean n"):
         target(kafka.address, f"nor-{topic}").plan(RECORD, "key")

@@ -34,11 +34,11 @@ class TestKafka(RefusalsContract, TransactionalContract, RestartContract):
     def target(self, kafka: Broker) -> KafkaTarget:
         topic = f"t-{uuid.uuid4().hex}"
         kafka.create_topic(topic, partitions=2)
-        given = {
+        options = {
             "topic": topic,
             "kafka.bootstrap.servers": kafka.address,
         }
-        return KafkaTarget(parse(given, KafkaOptions))
+        return KafkaTarget(parse(options, KafkaOptions))
 
     @pytest.fixture(autouse=True)
     def _remember(self, kafka: Broker) -> None:

@@ -43,9 +43,9 @@ WIDER = {"REFUSED_ROW": ["REFUSED"]}
 
 
 def kind(name: str) -> Name[Any]:
-    found = getattr(paths, name)
-    assert isinstance(found, Name)
-    return found
+    store_type = getattr(paths, name)
+    assert isinstance(store_type, Name)
+    return store_type
 
 
 def test_every_kind_is_tested() -> None:
@@ -105,7 +105,7 @@ def test_a_file_among_the_segments_has_their_epoch(
         "state/000000000٣.json",
         "segments/0/000000-0-x.arrow",
         "segments/0000000000000000000٣/000000-0-x.arrow",
-        # something before, behind or between
+        # something before, after or between
         "x/manifests/00000000000000000000-run.json",
         "manifests/x/00000000000000000000-run.json",
         "manifests/00000000000000000000-run.json.bak",

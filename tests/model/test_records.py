@@ -255,7 +255,7 @@ def test_broken_json_is_refused(name: str, cut: int) -> None:
 @pytest.mark.parametrize("name", RECORDS)
 @pytest.mark.parametrize("text", [b"[]", b"1", b"null", b'""', b"{}", b"\xff\xfe", b"{}{}"])
 def test_other_json_is_refused(name: str, text: bytes) -> None:
-    """JSON that is no record is refused in the same way."""
+    """JSON that is not a record is refused in the same way."""
     refused(name, text)
 
 
@@ -264,17 +264,17 @@ def test_every_field_is_needed_and_has_its_type(name: str) -> None:
     """Nothing is guessed: only fields with a default may be absent, and none may be of another type."""
     kind = type(GOLDEN_RECORDS[name])
     for field in msgspec.structs.fields(kind):
-        given: dict[str, Any] = json.loads(golden(name))
-        odd = json.dumps(given | {field.name: [{"odd": []}]}).encode()
+        options: dict[str, Any] = json.loads(golden(name))
+        odd = json.dumps(options | {field.name: [{"odd": []}]}).encode()
         refused(name, odd)
         refused(name, laid_out(odd))
-        given.pop(field.name, None)  # it may have come after the golden file
-        text = json.dumps(given).encode()
-        for each in (text, laid_out(text)):
+        options.pop(field.name, None)  # it may have come after the golden file
+        text = json.dumps(options).encode()
+        for item in (text, laid_out(text)):
             if field.required or field.name == "format":
-                refused(name, each)
+                refused(name, item)
             else:
-                kind.from_json(each, "there")
+                kind.from_json(item, "there")
 
 
 @pytest.mark.parametrize("value", ["1", 1.5, None, True])
@@ -304,14 +304,14 @@ WITH_ROWS = msgspec.structs.replace(
 )
 
 
-def test_the_rows_of_a_manifest_lie_behind_its_json() -> None:
+def test_rows_of_a_manifest_follow_its_json() -> None:
     """Nothing of them is encoded; the digest is that of the JSON, which has theirs."""
     data = WITH_ROWS.to_file()
     json_, rows = data[: data.index(b"\n}\n") + 3], b"\n}\nARROW0ARROW1"
     assert data == json_ + rows
-    assert [each.get("data") for each in json.loads(json_)["segments"]] == ["", None, ""]
-    found = Manifest.from_file(data, "there")
-    assert found == (WITH_ROWS, digest(json_))
+    assert [load.get("data") for load in json.loads(json_)["segments"]] == ["", None, ""]
+    from_file = Manifest.from_file(data, "there")
+    assert from_file == (WITH_ROWS, digest(json_))
     assert manifest_digest(data) == digest(json_)
     assert Manifest.from_json(json_, "there") == WITH_ROWS.without_data()
 

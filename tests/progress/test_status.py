@@ -50,8 +50,8 @@ def wait(world: World, timeout: float | None = SECONDS) -> Flushed:
 def report(world: World, error: ErrorReport | None = None, age_s: float = 0.0) -> None:
     """Leave a report as a flusher of another process does."""
     heartbeat_us = time.time_ns() // 1_000 - int(age_s * 1_000_000)
-    said = FlusherReport(flusher="there:1", doing="writing", heartbeat_us=heartbeat_us, error=error)
-    world.store.replace(report_path(world), said.to_json())
+    text = FlusherReport(flusher="there:1", doing="writing", heartbeat_us=heartbeat_us, error=error)
+    world.store.replace(report_path(world), text.to_json())
 
 
 def report_path(world: World) -> str:
@@ -81,19 +81,17 @@ def test_status_is_shown_at_prompt_and_in_notebook(world: World) -> None:
     what = "down \x1b[31m<b>"
     report(
         world,
-        ErrorReport(
-            kind="E", what=what, remedy="See to\nit.", epoch=1, at_us=NOW_US, transient=True
-        ),
+        ErrorReport(kind="E", what=what, remedy="Mend\nit.", epoch=1, at_us=NOW_US, transient=True),
     )
-    found = status(world)
-    assert re.search(r"^checkpointed +1$", repr(found), re.MULTILINE)
-    assert re.search(r"^lag +1 epoch, 2 rows, ", repr(found), re.MULTILINE)
-    assert re.search(r"^last error +E: down \\x1b\[31m<b>$", repr(found), re.MULTILINE)
-    assert re.search(r"^what to do +See to\n +it\.$", repr(found), re.MULTILINE)
+    result = status(world)
+    assert re.search(r"^checkpointed +1$", repr(result), re.MULTILINE)
+    assert re.search(r"^lag +1 epoch, 2 rows, ", repr(result), re.MULTILINE)
+    assert re.search(r"^last error +E: down \\x1b\[31m<b>$", repr(result), re.MULTILINE)
+    assert re.search(r"^what to do +Mend\n +it\.$", repr(result), re.MULTILINE)
     assert (
-        "<td style='text-align:left;white-space:pre-wrap'>1 epoch, 2 rows, " in found._repr_html_()
+        "<td style='text-align:left;white-space:pre-wrap'>1 epoch, 2 rows, " in result._repr_html_()
     )
-    assert "&lt;b&gt;" in found._repr_html_()
+    assert "&lt;b&gt;" in result._repr_html_()
 
 
 def test_result_of_a_wait_is_a_sentence() -> None:
@@ -239,12 +237,12 @@ def test_status_has_the_last_report_of_the_flusher(world: World) -> None:
 @contextmanager
 def waiting(world: World, timeout: float | None = SECONDS) -> Iterator[Future[Flushed]]:
     """Call `wait_until_flushed` in a thread; go on when it has read what is checkpointed, and waits."""
-    seen = Faults(matching="report-")
-    store = LogStore(FaultyBackend(world.log_backend, seen))
+    current = Faults(matching="report-")
+    store = LogStore(FaultyBackend(world.log_backend, current))
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(wait_until_flushed, Checkpoint(world.checkpoint), store, timeout)
         deadline = time.monotonic() + SECONDS
-        while not seen.operations:
+        while not current.operations:
             assert not future.done()
             assert time.monotonic() < deadline
             time.sleep(0.001)
@@ -355,7 +353,7 @@ def test_wait_ignores_a_flusher_that_hangs(world: World, monkeypatch: pytest.Mon
 def test_a_flusher_that_reports_is_waited_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a timeout, for as long as it lives, however wrong its clock is."""
+    """Without a timeout, for as long as it runs, however wrong its clock is."""
     monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.3)
     world.run().batch([("a", 1)])
     report(world)

@@ -45,16 +45,16 @@ def test_each_rule_that_is_broken_costs_one_look_more() -> None:
     rows: list[Any] = [*good, *nulls, *inner, *empty, ("last", 0, None)]
     looks = 0
 
-    def counted(given: pa.RecordBatch) -> pa.RecordBatch:
+    def counted(options: pa.RecordBatch) -> pa.RecordBatch:
         nonlocal looks
         looks += 1
-        return check(given, PLAN)
+        return check(options, PLAN)
 
     split = split_invalid(batch(*rows), counted)
     assert looks == 4
     (taken,) = split.taken
     assert taken.column("k").to_pylist() == [*(k for k, *_ in good), "last"]
-    assert [(each.rows.num_rows, each.error.column) for each in split.refused] == [
+    assert [(item.rows.num_rows, item.error.column) for item in split.refused] == [
         (300, "k"),
         (2, "tags.element"),
         (9, "k"),
@@ -68,15 +68,15 @@ def test_batch_is_halved_when_a_check_names_no_rows() -> None:
     """A target of one's own supports the quarantine without a line."""
     looked_at = []
 
-    def one_by_one(given: pa.RecordBatch) -> pa.RecordBatch:
-        looked_at.append(given.num_rows)
-        if pc.any(given.column("k").is_null()).as_py():
+    def one_by_one(options: pa.RecordBatch) -> pa.RecordBatch:
+        looked_at.append(options.num_rows)
+        if pc.any(options.column("k").is_null()).as_py():
             raise InvalidRow("no key")
-        return given
+        return options
 
     rows = [(None if i in (3, 77) else str(i), 0, None) for i in range(100)]
     split = split_invalid(batch(*rows), one_by_one)
-    assert [each.rows.column("k").to_pylist() for each in split.refused] == [[None], [None]]
+    assert [item.rows.column("k").to_pylist() for item in split.refused] == [[None], [None]]
     taken = [key for part in split.taken for key in part.column("k").to_pylist()]
     assert taken == [str(i) for i in range(100) if i not in (3, 77)]
     assert len(looked_at) < 30
@@ -85,18 +85,18 @@ def test_batch_is_halved_when_a_check_names_no_rows() -> None:
 def test_flags_that_name_no_row_are_not_believed() -> None:
     """A check with a bug neither loses a row nor goes on for ever."""
 
-    def odd(given: pa.RecordBatch) -> pa.RecordBatch:
-        raise InvalidRow("odd", rows=given.column("k").is_null())
+    def odd(options: pa.RecordBatch) -> pa.RecordBatch:
+        raise InvalidRow("odd", rows=options.column("k").is_null())
 
     split = split_invalid(batch(("a", 0, None), ("b", 0, None)), odd)
-    assert [each.rows.num_rows for each in split.refused] == [1, 1]
+    assert [item.rows.num_rows for item in split.refused] == [1, 1]
     assert split.taken == ()
 
 
 def test_other_errors_pass() -> None:
-    """A batch of another schema is no refused row."""
+    """A batch of another schema is not a refused row."""
     with pytest.raises(Exception, match="was made"):
-        split_invalid(pa.RecordBatch.from_pydict({"x": [1]}), lambda given: check(given, PLAN))
+        split_invalid(pa.RecordBatch.from_pydict({"x": [1]}), lambda options: check(options, PLAN))
 
 
 def test_refused_rows_keep_their_types_and_their_bytes() -> None:

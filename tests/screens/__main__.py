@@ -50,15 +50,15 @@ def main() -> None:
             time.sleep(LONG_S)
             watch = "wal-sink status /data/checkpoint --watch"
             save("outage", watch, status_screen(elsewhere(sink.status(query), names)))
-            found = find_query(checkpoint)
-            listed = elsewhere(list_epochs(found, "", MOST), names)
+            result = find_query(checkpoint)
+            listed = elsewhere(list_epochs(result, "", MOST), names)
             save(
                 "show",
                 f"wal-sink show /data/checkpoint --most {MOST}",
                 log_screen(listed, now_us()),
             )
             epoch = listed.flushed + 1
-            one = elsewhere(show_epoch(found, epoch, "", 3), names)
+            one = elsewhere(show_epoch(result, epoch, "", 3), names)
             command = f"wal-sink show /data/checkpoint {epoch} --rows 3"
             save("epoch", command, epoch_screen(one))
             node.resume()

@@ -354,7 +354,7 @@ class StateBackendContract:
         assert backend.list("runs/") == paths
 
     def test_create_refuses_what_exists(self, backend: StateBackend) -> None:
-        """(2) A second create raises `FileExistsError` and changes nothing, be it of the same bytes."""
+        """(2) A second create raises `FileExistsError` and changes nothing, also with the same bytes."""
         backend.create("a/b", b"first")
         for data in (b"second", b"first"):
             with pytest.raises(FileExistsError):
@@ -369,8 +369,8 @@ class StateBackendContract:
         objects = {f"flushed/{number}": b"new" for number in (1, 2, 3)}
         for _ in range(2):
             backend.create_missing(objects)
-            found = [backend.read(path) for path in objects]
-            assert found == [b"new", b"was there", b"new"]
+            result = [backend.read(path) for path in objects]
+            assert result == [b"new", b"was there", b"new"]
         assert backend.list() == [*objects]
         assert backend.sweep_unfinished(0) == 0, "something is left to sweep"
         with pytest.raises(ValueError, match="empty"):
@@ -408,7 +408,7 @@ class StateBackendContract:
         assert backend.list("m") == below
         assert [backend.folders(), backend.folders("m/")] == [["m", "m-2"], ["a"]]
         assert backend.list("m/a/b") == ["m/a/b/c", "m/a/b/d"]
-        assert backend.list("z/") == [], "an object is no folder"
+        assert backend.list("z/") == [], "an object is not a folder"
 
     def test_list_of_a_missing_folder_is_empty(self, backend: StateBackend) -> None:
         """(3) What was never written lists as nothing, the whole store included."""

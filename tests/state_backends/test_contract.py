@@ -57,9 +57,9 @@ class ExistsThenWrite(LocalBackend):
     def create(self, path: str, data: bytes) -> None:
         file = self._root / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        found = file.exists()
+        exists = file.exists()
         time.sleep(_GAP_S)
-        if found:
+        if exists:
             raise FileExistsError(path)
         with file.open("wb") as out:
             out.write(data[:1])
@@ -82,14 +82,14 @@ class ListsWithDetails(LocalBackend):
     """Lists as older releases of fsspec do: a file that vanishes meanwhile hides its folder."""
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        found = []
+        result = []
         for folder, _, names in os.walk(self._root / prefix):
             time.sleep(0.001)  # widens the gap, so that a busy machine meets it as well
             with suppress(FileNotFoundError):
-                found += [
+                result += [
                     str(file) for file in map(Path(folder).joinpath, names) if file.stat().st_size
                 ]
-        return sorted(path.removeprefix(f"{self._root}/") for path in found)
+        return sorted(path.removeprefix(f"{self._root}/") for path in result)
 
 
 class Forgetful(MemoryBackend):

@@ -55,8 +55,8 @@ def test_free_bytes_are_known_before_the_folder_is(backend: LocalBackend, root: 
     """Of the file system in which it will be made; an object store has no such bound."""
     free = backend.free_bytes()
     assert not root.exists()
-    found = os.statvfs(root.parent.parent)
-    assert abs(free - found.f_bavail * found.f_frsize) < 10**9, "others use the disk, too"
+    statvfs = os.statvfs(root.parent.parent)
+    assert abs(free - statvfs.f_bavail * statvfs.f_frsize) < 10**9, "others use the disk, too"
     assert open_backend("memory://free").free_bytes() is None
 
 
@@ -204,11 +204,16 @@ def test_list_raises_what_hides_objects(
 def test_sweep_takes_old_unfinished_files_only(backend: LocalBackend, root: Path) -> None:
     """Nothing but our own unfinished files goes, and only when they are old enough."""
     backend.create("a/object", b"x")
-    for left in (f"a/{_LEFT_BEHIND}", f"gone/{_LEFT_BEHIND}", f"young/{_LEFT_BEHIND}", "a/.other"):
-        (root / left).parent.mkdir(exist_ok=True)
-        (root / left).write_bytes(b"x")
-        if "young" not in left:
-            os.utime(root / left, (0, 0))
+    for remaining in (
+        f"a/{_LEFT_BEHIND}",
+        f"gone/{_LEFT_BEHIND}",
+        f"young/{_LEFT_BEHIND}",
+        "a/.other",
+    ):
+        (root / remaining).parent.mkdir(exist_ok=True)
+        (root / remaining).write_bytes(b"x")
+        if "young" not in remaining:
+            os.utime(root / remaining, (0, 0))
     os.utime(root / "a/object", (0, 0))
     assert backend.list() == ["a/object"]
     assert backend.sweep_unfinished(3600) == 2
@@ -219,8 +224,8 @@ def test_sweep_takes_old_unfinished_files_only(backend: LocalBackend, root: Path
 def test_sweep_takes_empty_folders(backend: LocalBackend, root: Path) -> None:
     """Writers that failed leave them; below the folder that is asked for, and with their parents."""
     backend.create("a/object", b"x")
-    for left in ("a/b/c", "a/d", "e"):
-        (root / left).mkdir(parents=True)
+    for remaining in ("a/b/c", "a/d", "e"):
+        (root / remaining).mkdir(parents=True)
     assert backend.sweep_unfinished(3600, "a") == 0
     assert sorted(path.name for path in root.rglob("*")) == ["a", "e", "object"]
     assert backend.sweep_unfinished(3600) == 0
@@ -252,7 +257,7 @@ def test_writer_whose_file_was_swept_fails(backend: LocalBackend) -> None:
 
 
 def test_object_and_folder_do_not_share_a_name(backend: LocalBackend, root: Path) -> None:
-    """A clash of names is no lost race: who hears `FileExistsError` reads the object back."""
+    """A clash of names is not a lost race: who hears `FileExistsError` reads the object back."""
     backend.create("a/b", b"x")
     for path in ("a", "a/b/c", "a/b/c/d"):
         with pytest.raises(StateBackendError, match=r"is a folder|is a file"):
@@ -275,9 +280,9 @@ def test_linked_folder_is_followed(backend: LocalBackend, root: Path, tmp_path: 
 
 def test_package_stands_alone() -> None:
     """The state backends know nothing of the sink, Spark or a database."""
-    seen = subprocess.run(
+    split = subprocess.run(
         [sys.executable, "-c", "import sys, state_backends; print(*sys.modules)"],
         check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2],
     ).stdout.split()  # fmt: skip
-    assert "state_backends" in seen
-    assert not {"wal_sink", "pyspark", "pyarrow", "cassandra", "pytest"}.intersection(seen)
+    assert "state_backends" in split
+    assert not {"wal_sink", "pyspark", "pyarrow", "cassandra", "pytest"}.intersection(split)

@@ -13,9 +13,9 @@ from state_backends import LocalBackend, open_backend
 
 @pytest.fixture(params=[0o000, 0o002, 0o022, 0o077], ids=oct)
 def umask(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = os.umask(request.param)
+    mask = os.umask(request.param)
     yield request.param
-    os.umask(before)
+    os.umask(mask)
 
 
 @pytest.fixture
@@ -72,13 +72,13 @@ def test_an_unfinished_file_is_its_users_alone(top: Path) -> None:
 
 @pytest.mark.usefixtures("umask")
 @pytest.mark.parametrize(
-    ("given", "folders", "files"), [(0o2770, 0o2770, 0o640), (0o2757, 0o2750, 0o640)]
+    ("options", "folders", "files"), [(0o2770, 0o2770, 0o640), (0o2757, 0o2750, 0o640)]
 )
 def test_a_folder_with_setgid_is_shared_with_its_group(
-    top: Path, given: int, folders: int, files: int
+    top: Path, options: int, folders: int, files: int
 ) -> None:
     """As the group's bits of the folder around say, at any depth; never with all users."""
-    top.chmod(given)
+    top.chmod(options)
     _write_in_every_way(LocalBackend(top / "log"))
     for path in (top / "log").rglob("*"):
         mode = stat.S_IMODE(path.stat().st_mode)

@@ -65,7 +65,7 @@ def test_a_lost_answer_to_an_upload_is_a_success(s3: S3, lost: int) -> None:
 
 @pytest.mark.test_all
 def test_a_create_without_any_answer_is_looked_for(s3: S3) -> None:
-    """When every answer is lost, a look says whose object it is."""
+    """When every answer is lost, a read says whose object it is."""
     backend = s3.backend("lossy-1000")
     backend.create("a", b"content")
     assert backend.read("a") == b"content"
@@ -80,7 +80,7 @@ def test_another_creators_object_is_not_taken_for_ours(s3: S3) -> None:
 
 
 def test_a_busy_store_is_asked_again(s3: S3) -> None:
-    """SlowDown to the first requests of every kind is no error."""
+    """SlowDown to the first requests of every kind is not an error."""
     backend = s3.backend("busy-1")
     backend.create("a", b"x")
     assert backend.read("a") == b"x"
@@ -123,7 +123,7 @@ def test_store_that_never_answers_raises_connection_error() -> None:
     ]
     started = time.monotonic()
     with ThreadPoolExecutor(len(acts)) as pool:  # they wait between their tries
-        errors = [each.exception(60) for each in [pool.submit(act) for act in acts]]
+        errors = [item.exception(60) for item in [pool.submit(act) for act in acts]]
     assert time.monotonic() - started < 60
     for error in errors:
         assert isinstance(error, ConnectionError)
@@ -141,7 +141,7 @@ def test_store_that_never_answers_raises_connection_error() -> None:
 def test_probe_refuses_a_store_that_ignores_the_condition(
     s3: S3, behaviour: str, reason: str
 ) -> None:
-    """The header is no promise: some stores drop it, some for completed uploads only."""
+    """The header does not promise that: some stores drop it, some for completed uploads only."""
     backend = s3.backend(behaviour)
     with pytest.raises(StateBackendError, match=rf"{reason}.*If-None-Match.*Choose a store"):
         backend.probe()
@@ -211,7 +211,7 @@ def test_wrong_storage_options_are_named(s3: S3, wrong: dict[str, object]) -> No
 
 
 def test_object_that_cannot_be_deleted_is_an_error(s3: S3) -> None:
-    """The answer to a bulk deletion is 200 all the same, and s3fs passes over what is in it."""
+    """The answer to a bulk deletion is 200 all the same, and s3fs ignores what is in it."""
     with pytest.raises(StateBackendError, match=r"could not be deleted.*AccessDenied"):
         s3.backend("keeping").delete(["a"])
 
@@ -232,11 +232,11 @@ def test_more_than_a_page_is_listed_and_deleted(s3: S3) -> None:
     """S3 gives some names at once, and deletes 1,000."""
     backend = s3.backend("paging-3")
     paths = [f"flushed/{number:020}" for number in range(1_001)]
-    there = [*paths[:6], paths[-1]]
-    for path in there:
+    present = [*paths[:6], paths[-1]]
+    for path in present:
         backend.create(path, b"x")
     s3.counts()
-    assert backend.list("flushed") == there
+    assert backend.list("flushed") == present
     assert s3.counts()["LIST"] == 3
     backend.delete(paths)
     assert s3.counts()["DELETE"] == 2
@@ -249,8 +249,8 @@ def test_the_prefix_is_a_folder(s3: S3) -> None:
     one, other, whole = (S3Backend(f"{bucket}{at}", s3.options) for at in ("/log", "/log-2", ""))
     one.create("a", b"1")
     other.create("a", b"2")
-    for left in ("log/folder/", "log/.hidden", "log/a//b"):
-        one._call("put_object", Key=left)
+    for remaining in ("log/folder/", "log/.hidden", "log/a//b"):
+        one._call("put_object", Key=remaining)
     assert one.list() == ["a"]
     assert one.list("folder") == []
     assert whole.list() == ["log-2/a", "log/a"]
@@ -361,13 +361,13 @@ def test_threads_share_a_client(s3: S3) -> None:
     backend.create("a", b"x")
     assert S3Backend(backend.url, s3.options)._fs is backend._fs
     assert S3Backend(backend.url, {**s3.options, "key": "other"})._fs is not backend._fs
-    found: list[bytes] = []
-    threads = [threading.Thread(target=lambda: found.append(backend.read("a"))) for _ in range(4)]
+    result: list[bytes] = []
+    threads = [threading.Thread(target=lambda: result.append(backend.read("a"))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [b"x"] * 4
+    assert result == [b"x"] * 4
 
 
 def test_a_forked_process_has_its_own_client(s3: S3) -> None:

@@ -68,7 +68,7 @@ def test_row_with_invalid_utf8_is_named(case: str, begin: int) -> None:
     assert f"the row with id={first}, c=" in caught.value.what
     assert "make_valid_utf8" in caught.value.remedy
     assert (caught.value.column, caught.value.rows.to_pylist()) == (path, bad[begin:])
-    refuse_invalid_utf8(batch.filter(pa.array([not each for each in bad[begin:]])))
+    refuse_invalid_utf8(batch.filter(pa.array([not item for item in bad[begin:]])))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_row_with_invalid_utf8_is_named(case: str, begin: int) -> None:
     ids=["text", "binary", "null", "null structs", "filtered", "null lists", "not referred to"],
 )
 def test_bytes_under_a_null_are_not_checked(column: pa.Array) -> None:
-    """Arrow validates bytes under a null and behind a slice, too: they are no value of a row."""
+    """Arrow validates bytes under a null and after a slice, too: they are not values of a row."""
     refuse_invalid_utf8(pa.record_batch([IDS, column], names=["id", "c"]))
 
 
@@ -103,17 +103,17 @@ def test_years_of_python() -> None:
     }.items():
         fits = pa.array([first, None, last], type_)
         assert beyond_python(fits) is None
-        assert [each for each in fits.to_pylist() if each is not None]
+        assert [item for item in fits.to_pylist() if item is not None]
         for wrong in (first - 1, last + 1):
             column = pa.array([0, wrong, None], type_)
-            found = beyond_python(column)
-            assert found is not None
-            assert found.to_pylist() == [False, True, False]
+            result = beyond_python(column)
+            assert result is not None
+            assert result.to_pylist() == [False, True, False]
             with pytest.raises((ValueError, OverflowError)):
                 column.to_pylist()
     nested = pa.array([[0], [], [1, days[1] + 1]], pa.list_(pa.date32()))
-    found = beyond_python(nested)
-    assert found is not None
-    assert found.to_pylist() == [False, False, True]
+    result = beyond_python(nested)
+    assert result is not None
+    assert result.to_pylist() == [False, False, True]
     assert beyond_python(pa.array([2**63 - 1, -(2**63)], pa.timestamp("ns"))) is None
     assert beyond_python(pa.array([2**63 - 1])) is None

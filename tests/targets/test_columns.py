@@ -76,8 +76,8 @@ def test_misfit_type_is_named_in_terms_of_spark() -> None:
 
 def planned(*columns: str) -> Plan:
     fields = [(name, pa.int64() if name == "Id" else pa.string()) for name in columns]
-    found = match_columns(pa.schema(fields), TABLE, "t", Rules())
-    return Plan(key="k", target="t", table="t", columns=found)
+    result = match_columns(pa.schema(fields), TABLE, "t", Rules())
+    return Plan(key="k", target="t", table="t", columns=result)
 
 
 def test_fitting_columns_are_planned_in_dataframe_order() -> None:
@@ -91,7 +91,7 @@ def test_all_that_has_changed_is_one_error() -> None:
     """New columns that a row may leave out, and a column that takes nulls now, do not matter."""
     plan = planned("Id", "name", "note")
     refuse_changed(plan, TABLE)
-    refuse_changed(plan, [each._replace(required=False) for each in TABLE])
+    refuse_changed(plan, [item._replace(required=False) for item in TABLE])
     refuse_changed(plan, [*TABLE, TableColumn("new", "INT")])
     now = [TABLE[0]._replace(type="BIG"), TABLE[4]._replace(required=True)]
     with pytest.raises(SchemaMismatch) as caught:
@@ -140,5 +140,5 @@ def test_expression_for_raw_records_is_shown_once(names: tuple[str, ...], lines:
     """Kafka has no table, and one expression holds all of them."""
     with pytest.raises(SchemaMismatch) as caught:
         agreed_columns(pa.schema([(name, pa.int64()) for name in names]), {})
-    assert caught.value.what.splitlines()[1:] == [f"  - {each}" for each in lines]
+    assert caught.value.what.splitlines()[1:] == [f"  - {line}" for line in lines]
     assert "table" not in str(caught.value)

@@ -39,7 +39,7 @@ def test_table_names(name: str, allowed: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "partition", "found"),
+    ("key", "partition", "result"),
     [
         ("id", "", (["id"], [])),
         ("customer, at", "", (["customer"], ["at"])),
@@ -47,17 +47,17 @@ def test_table_names(name: str, allowed: bool) -> None:
         ("shop, day", "shop, day", (["shop", "day"], [])),
     ],
 )
-def test_a_primary_key(key: str, partition: str, found: tuple[list[str], list[str]]) -> None:
+def test_a_primary_key(key: str, partition: str, result: tuple[list[str], list[str]]) -> None:
     """The first column is the partition key, or those that are named."""
-    given = primary_key(read_layout(key, partition, create=True))
-    assert ([*given.partition], [*given.key]) == (found[0], found[0] + found[1])
+    options = primary_key(read_layout(key, partition, create=True))
+    assert ([*options.partition], [*options.key]) == (result[0], result[0] + result[1])
 
 
 @pytest.mark.parametrize(
-    ("key", "partition", "said"),
+    ("key", "partition", "text"),
     [("", "", "names no column"), ("", "a", "names no column"), ("a", "b", "names b")],
 )
-def test_no_primary_key(key: str, partition: str, said: str) -> None:
+def test_no_primary_key(key: str, partition: str, text: str) -> None:
     """A table of Cassandra has one, and the partition key is part of it."""
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(OptionError, match=text):
         primary_key(read_layout(key, partition, create=True))

@@ -12,15 +12,15 @@ WHERE: dict[str, Any] = {"keyspace": "shop", "table": "orders", "contact_points"
 
 def test_cassandra_says_by_what_the_newest_row_is_known() -> None:
     """By position, with the option that lets the event decide; with that option, by its column."""
-    said = CassandraTarget(CassandraOptions(**WHERE)).description["newest"]
-    assert "after a shuffle it may be either (see cassandra.timestampColumn)" in said
+    text = CassandraTarget(CassandraOptions(**WHERE)).description["newest"]
+    assert "after a shuffle it may be either (see cassandra.timestampColumn)" in text
     timed = CassandraTarget(CassandraOptions(**WHERE, timestamp_column="changed_at"))
     assert "later changed_at" in timed.description["newest"]
 
 
 def test_postgresql_says_it_where_rows_replace_each_other() -> None:
     """Not where each is added."""
-    given: dict[str, Any] = {"table": "orders", "uri": "postgresql://localhost/shop"}
-    assert "newest" not in PostgresqlTarget(PostgresqlOptions(**given)).description
-    replacing = PostgresqlTarget(PostgresqlOptions(**given, mode="upsert"))
+    options: dict[str, Any] = {"table": "orders", "uri": "postgresql://localhost/shop"}
+    assert "newest" not in PostgresqlTarget(PostgresqlOptions(**options)).description
+    replacing = PostgresqlTarget(PostgresqlOptions(**options, mode="upsert"))
     assert "after a shuffle it may be either" in replacing.description["newest"]

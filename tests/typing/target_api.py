@@ -35,7 +35,7 @@ class PaperSession(IdempotentSession):
     def read(self) -> LedgerRow | None:
         raise NotImplementedError
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         raise NotImplementedError
 
     def write(self, plan: Plan, rows: Slice) -> None:
@@ -57,7 +57,7 @@ class PaperTransaction(TransactionalSession):
     def write(self, plan: Plan, rows: Slice) -> None:
         raise NotImplementedError
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class PaperStage(StagedSession):
         raise NotImplementedError
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
         raise NotImplementedError
 

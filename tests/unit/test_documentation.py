@@ -52,11 +52,11 @@ def text(page: Path) -> str:
 
 def section(page: Path, heading: str) -> str:
     """Return what is under a heading of the second level."""
-    found = re.search(
+    match = re.search(
         rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", text(page), re.MULTILINE | re.DOTALL
     )
-    assert found, f"{page} has no section {heading}"
-    return found[1]
+    assert match, f"{page} has no section {heading}"
+    return match[1]
 
 
 def rows(table: str) -> list[list[str]]:
@@ -183,13 +183,13 @@ MAP = Path("wal_sink", "README.md")
 
 def packages() -> dict[str, set[str]]:
     """Return the modules of each package of the product."""
-    found: dict[str, set[str]] = {}
+    result: dict[str, set[str]] = {}
     for top in ("wal_sink", "state_backends"):
         for path in sorted((ROOT / top).rglob("*.py")):
             name = f"{path.parent.relative_to(ROOT).as_posix()}/"
             package = name if name == "wal_sink/" else name.removeprefix("wal_sink/")
-            found.setdefault(package, set()).update({path.stem} - {"__init__"})
-    return found
+            result.setdefault(package, set()).update({path.stem} - {"__init__"})
+    return result
 
 
 def test_the_map_names_every_module() -> None:
@@ -300,19 +300,19 @@ def commands_in(page: str) -> list[str]:
     prose = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
     lines = re.findall(r"^ *(wal-sink .*)$", page, re.MULTILINE)
-    told = [span for span in spans if span.partition(" ")[0] in COMMANDS and " " in span]
+    changed = [span for span in spans if span.partition(" ")[0] in COMMANDS and " " in span]
     named = [text for text in (*spans, *lines) if text.startswith("wal-sink ")]
-    return told + [text.removeprefix("wal-sink ") for text in named]
+    return changed + [text.removeprefix("wal-sink ") for text in named]
 
 
 def assert_leads_somewhere(page: Path, link: str) -> None:
     """See that a relative link has its file, and the file its heading."""
     path, _, anchor = link.partition("#")
-    there = (ROOT / page).parent / path if path else ROOT / page
-    assert there.exists(), f"{page}: {link}"
+    present = (ROOT / page).parent / path if path else ROOT / page
+    assert present.exists(), f"{page}: {link}"
     if anchor:
-        content = there.read_text(encoding="utf-8")
-        content = MARK.sub(lambda found: generated(found[1]), content)
+        content = present.read_text(encoding="utf-8")
+        content = MARK.sub(lambda result: generated(result[1]), content)
         headings = re.findall(r"^#+ (.*)$", content, re.MULTILINE)
         slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert anchor in slugs | set(re.findall(r'<a id="([^"]+)">', content)), f"{page}: {link}"

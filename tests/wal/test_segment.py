@@ -101,10 +101,10 @@ def test_every_type_comes_back(backend: StateBackend, compression: Compression) 
     """Values, nulls and the schema, through each compression and each kind of store."""
     batch = all_types()
     ref = write(backend, batch, compression=compression)
-    (found,) = read_segment(backend, ref)
-    assert found.schema.equals(ALL_TYPES, check_metadata=True)
-    assert found.equals(batch)
-    found.validate(full=True)
+    (result,) = read_segment(backend, ref)
+    assert result.schema.equals(ALL_TYPES, check_metadata=True)
+    assert result.equals(batch)
+    result.validate(full=True)
 
 
 def test_a_sliced_batch_is_written_as_it_looks() -> None:
@@ -189,9 +189,9 @@ def test_a_truncated_file_is_found(backend: StateBackend, keep: int) -> None:
     ref = write(backend, numbers(0, 100))
     cut = backend.read(PATH)[:keep]
     overwrite(backend, cut)
-    said = refuse(backend, ref)
-    assert f"has {len(cut)} bytes" in said
-    assert f"says {ref.bytes} bytes" in said
+    text = refuse(backend, ref)
+    assert f"has {len(cut)} bytes" in text
+    assert f"says {ref.bytes} bytes" in text
 
 
 @pytest.mark.parametrize("change", [{"bytes": 1}, {"digest": "0" * 64}, {"digest": ""}])
@@ -270,8 +270,8 @@ def test_segment_keeps_the_rows_as_cast_by_check(backend: StateBackend) -> None:
         check=as_text,
         compression="lz4",
     )
-    found = [batch.to_pydict() for batch in read_segment(backend, appended.segments[0])]
-    assert found == [{"v": ["0", "1", "2"]}]
+    result = [batch.to_pydict() for batch in read_segment(backend, appended.segments[0])]
+    assert result == [{"v": ["0", "1", "2"]}]
 
 
 @pytest.mark.parametrize("good", [0, 1, 2])
@@ -348,7 +348,9 @@ def test_worker_frees_a_finished_segment(backend: StateBackend, most: int, faili
             inline_bytes=most,
         )
     gc.collect()
-    assert [each for each in gc.get_objects() if type(each) is SegmentWriter] == []
+    assert [
+        get_object for get_object in gc.get_objects() if type(get_object) is SegmentWriter
+    ] == []
 
 
 def test_inlined_bytes_of_all_tasks_are_bounded() -> None:
@@ -369,8 +371,8 @@ def test_any_range_of_rows_comes_back(sizes: list[int], data: st.DataObject) -> 
     ref = write(backend, *(numbers(sum(sizes[:i]), size) for i, size in enumerate(sizes)))
     start = data.draw(st.integers(0, total - 1))
     stop = data.draw(st.integers(start + 1, total))
-    found = read_segment(backend, ref, start, stop)
-    values = [v for batch in found for v in batch.column("v").to_pylist()]
+    segment = read_segment(backend, ref, start, stop)
+    values = [v for batch in segment for v in batch.column("v").to_pylist()]
     assert values == list(range(start, stop))
 
 
@@ -378,9 +380,9 @@ def test_another_number_of_rows_is_seen() -> None:
     """A reader of the last row sees that more follow, or that it is not there."""
     backend = in_memory()
     ref = write(backend, numbers(0, 10), numbers(10, 10))
-    for said in (19, 21):
-        wrong = msgspec.structs.replace(ref, rows=said)
-        with pytest.raises(CorruptLog, match=f"holds 20 rows, its manifest says {said}"):
+    for text in (19, 21):
+        wrong = msgspec.structs.replace(ref, rows=text)
+        with pytest.raises(CorruptLog, match=f"holds 20 rows, its manifest says {text}"):
             list(read_segment(backend, wrong, 5))
 
 
