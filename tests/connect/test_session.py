@@ -12,9 +12,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql.connect.streaming.query import StreamingQuery
 
 import wal_sink
-from tests.connect.app import KIND, SCHEMA, Shop, writer
+from tests.connect.app import KIND, SCHEMA, Shop, environment, session, writer
 from tests.support.waiting import until
-from wal_sink.errors import CheckpointNotVisible, NotDrained, OptionError, UnsupportedSpark
+from wal_sink.demo.connect_server import ConnectServer
+from wal_sink.errors import (
+    CheckpointNotVisible,
+    NotDrained,
+    OptionError,
+    TargetUnavailable,
+    UnsupportedSpark,
+)
 from wal_sink.spark.data_source import ConnectDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect]
@@ -146,3 +153,51 @@ def test_two_clients_of_one_checkpoint_lose_nothing(remote: Any, other: Any, sho
         until(lambda: handle.status(queries[1]).checkpointed == 1)
         queries[1].stop()
     assert shop.ids() == list(range(shop.rows))
+
+
+def test_secret_option_is_warned_of(
+    remote: Any, shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark's event log has what a client sends; the warning names the options, and no value."""
+    options = {
+        "checkpointLocation": shop.checkpoint,
+        "target": "postgresql",
+        "postgresql.uri": "postgresql://ann:Geheimnis-1@127.0.0.1:1/shop",
+        "postgresql.password": "Geheimnis-2",
+        "table": "orders",
+    }
+    with wal_sink.register(remote):
+        writer(remote, shop.source, options).start().stop()
+    (line,) = [line for line in caplog.messages if "environment variables" in line]
+    assert "here postgresql.password and postgresql.uri" in line
+    assert "Geheimnis" not in caplog.text
+
+
+@pytest.mark.test_all
+@pytest.mark.timeout(600)
+def test_secret_of_the_server_is_left_nowhere(shop: Shop) -> None:
+    """It is in the server's environment: not in its log, Spark's events, or the checkpoint."""
+    events = shop.folder / "events"
+    events.mkdir()
+    settings = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": str(events),
+        "spark.sql.ui.explainMode": "extended",
+    }
+    variables = {**environment(), "WAL_SINK_POSTGRESQL_PASSWORD": "Geheimnis-3"}
+    options = {
+        "checkpointLocation": shop.checkpoint,
+        "target": "postgresql",
+        "postgresql.uri": "postgresql://ann@127.0.0.1:1/shop",
+        "table": "orders",
+    }
+    with ConnectServer(shop.folder, settings=settings, environment=variables) as server:
+        spark = session(server.url)
+        with pytest.raises(TargetUnavailable), wal_sink.register(spark):
+            writer(spark, shop.source, options).start().awaitTermination()
+        spark.stop()
+    files = [path for path in shop.folder.rglob("*") if path.is_file()]
+    texts = {path: path.read_text(errors="replace") for path in files}
+    assert any("postgresql.uri" in text for text in texts.values())
+    assert [path for path, text in texts.items() if "Geheimnis-3" in text] == []

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -25,10 +26,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.admin.follow import Follower, at_checkpoint
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import storage_options
+from wal_sink.configuration import storage_options, target_names
 from wal_sink.errors import CheckpointNotVisible, NotDrained, OptionError, WalSinkError
 from wal_sink.metrics.server import Exposition
-from wal_sink.options import SinkOptions, as_texts, lowered, parse
+from wal_sink.options import SinkOptions, as_texts, fields, lowered, options_of, parse, qualified
 from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
@@ -38,6 +39,7 @@ from wal_sink.spark.internals import connect_session
 from wal_sink.spark.internals.connect_session import StreamStart
 from wal_sink.spark.modes import ASYNCHRONOUS, append_only, refuse_layout, refuse_mode
 from wal_sink.spark.sink import Sink
+from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.text import counted
 from wal_sink.wal.location import locate, store_errors
 from wal_sink.wal.store import LogStore
@@ -52,6 +54,8 @@ _TRIGGERS = {
 
 _JOIN_S = 5.0
 """How long `close` waits for the threads: they have nothing left to do, or are in a request."""
+
+_PASSWORD_IN_URL = re.compile(r"://[^/@:]*:[^/@]+@")
 
 _STORE_OPTIONS = ("wal.storageoptions", "checkpoint.storageoptions")
 
@@ -178,6 +182,13 @@ class ConnectSink(Sink):
         if start.format.lower() != FORMAT:
             return
         self._options[query_id] = lowered(start.options)
+        if secrets := _secrets(start.options):
+            logger.warning(
+                "query %s: Spark writes what a Connect client sends in plain text into its event log and its"
+                " UI, here %s. Give secrets to the server as environment variables, and change these",
+                query_id,
+                " and ".join(secrets),
+            )
         if start.path:
             logger.warning(
                 "query %s: no row goes to %s, which start() was given. Call start() without a path",
@@ -286,6 +297,25 @@ def _check(start: StreamStart) -> None:
             f"The call toTable({start.table!r}) makes a table in Spark's catalog, and no row goes there.",
             "Call start(); the sink's own options name the table that it writes to.",
         )
+
+
+def _secrets(options: Mapping[str, str]) -> list[str]:
+    """Return the names of options that are a secret, or have a password in a URL."""
+    marked = {option.name.lower() for option in fields(SinkOptions) if "secret" in option.extra}
+    for prefix in target_names(options) or ("",):
+        kind = lowered(options_of(prefix, options)).get("target", "cassandra")
+        if is_installed(kind):
+            declared = fields(target_type(kind).options_type)
+            marked |= {
+                qualified(prefix, option.name).lower()
+                for option in declared
+                if "secret" in option.extra
+            }
+    return sorted(
+        name
+        for name, value in options.items()
+        if value and (name.lower() in marked or _PASSWORD_IN_URL.search(value))
+    )
 
 
 def _opened(options: Mapping[str, str]) -> tuple[Checkpoint, LogStore]:
