@@ -13,10 +13,11 @@ from typing import Self
 
 import pytest
 
-from state_backends import open_backend
+from state_backends import StateBackend, open_backend
 from tests.cli.job import KIND, Job, batches, rows_of
 from tests.cli.shell import run, start
 from tests.support.programs import ran
+from tests.support.s3 import S3
 from tests.support.waiting import until
 from wal_sink.admin.follow import Follower, LogsUnder, at_checkpoint
 from wal_sink.demo.servers import process
@@ -196,25 +197,36 @@ def test_follower_waits_for_a_query_to_begin(tmp_path: Path, lines: list[str]) -
     assert ["not flushed for now" in line for line in lines] == [True, False]
 
 
-def test_search_skips_what_is_in_spark_folders() -> None:
-    """They may have millions of files; a log in a checkpoint, and one called as its query, are found."""
-    query = "8498ea58-1266-4e34-a42c-66f173bde06f"
-    root = open_backend("memory://search")
-    for path in (
-        f"a/offsets/{query}/state/1.json",
-        "a/commits/0",
-        f"a/wal_sink/{query}/state/0000000001.json",
-        f"logs/{query}/state/0000000001.json",
-        f"logs/{query}/manifests/{query}/state/0000000001.json",
-        f"spark/{query}/state/0/0/1.delta",
-        f"spark/{query}/offsets/0",
-        "spark/no-query/state/0000000001.json",
-    ):
+QUERY = "8498ea58-1266-4e34-a42c-66f173bde06f"
+OBJECTS = (
+    f"a/offsets/{QUERY}/state/1.json",
+    "a/commits/0",
+    f"a/wal_sink/{QUERY}/state/0000000001.json",
+    f"logs/{QUERY}/state/0000000001.json",
+    f"logs/{QUERY}/manifests/{QUERY}/state/0000000001.json",
+    f"spark/{QUERY}/state/0/0/1.delta",
+    f"spark/{QUERY}/offsets/0",
+    "spark/no-query/state/0000000001.json",
+)
+
+
+def logs_among_objects(root: StateBackend) -> list[str]:
+    """Return the logs that are found where the objects lie."""
+    for path in OBJECTS:
         root.create(path, b"x")
-    assert [place.url for place in logs_below(root)] == [
-        f"memory://search/a/wal_sink/{query}",
-        f"memory://search/logs/{query}",
-    ]
+    return [place.url.removeprefix(f"{root.url}/") for place in logs_below(root)]
+
+
+def test_search_skips_what_is_in_spark_folders(tmp_path: Path) -> None:
+    """They may have millions of files; a log in a checkpoint, and one beside others, are found."""
+    for place in ("memory://search", str(tmp_path)):
+        logs = logs_among_objects(open_backend(place))
+        assert logs == [f"a/wal_sink/{QUERY}", f"logs/{QUERY}"]
+
+
+def test_search_finds_logs_in_a_bucket(s3: S3) -> None:
+    root = open_backend(f"{s3.bucket()}/prefix", s3.options)
+    assert logs_among_objects(root) == [f"a/wal_sink/{QUERY}", f"logs/{QUERY}"]
 
 
 def test_place_that_cannot_be_opened_is_refused() -> None:
