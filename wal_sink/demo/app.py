@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import tenacity
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -43,14 +44,22 @@ def main(folder: Path, stores: Stores, remote: str = "") -> None:
             if remote and query.sink == "wal_sink":
                 options = stores.options(query.table)
                 sink.follow(str(folder / query.checkpoint), options=options)
-        # The control first: a Connect server gives its Python process ten seconds to come up.
+        # The control first, while the processors are idle: see `start`.
         for started in [start(spark, query, folder, stores) for query in reversed(QUERIES)]:
             started.awaitTermination()
 
 
 def start(spark: SparkSession, query: Query, folder: Path, stores: Stores) -> StreamingQuery:
     """Start one of the queries; it ends when its source is read."""
-    return writer(spark, query, folder, stores).trigger(availableNow=True).start()
+    starting = writer(spark, query, folder, stores).trigger(availableNow=True)
+    return tenacity.Retrying(
+        # A Connect server gives the Python process of foreachBatch ten seconds to come up.
+        retry=tenacity.retry_if_exception_message(
+            match=r"(?s).*Python worker failed to connect back"
+        ),
+        stop=tenacity.stop_after_attempt(6),
+        reraise=True,
+    )(starting.start)
 
 
 def writer(spark: SparkSession, query: Query, folder: Path, stores: Stores) -> DataStreamWriter:
