@@ -72,10 +72,10 @@ class Folders:
         and not yet synced looks like any other, and its content would be lost with it. Above the
         root, syncs only the folders in `made`, and the first one that existed.
         """
-        for each in (folder, *folder.parents):
+        for parent in (folder, *folder.parents):
             # A folder can be gone only when a deleter has already deleted the new object.
-            sync(each)
-            if each not in made and (each == self._root or each in self._root.parents):
+            sync(parent)
+            if parent not in made and (parent == self._root or parent in self._root.parents):
                 return
 
     def sync_or_remove(self, folders: Iterable[Path]) -> None:
@@ -83,7 +83,7 @@ class Folders:
         open_ones = set(folders)
         while open_ones:
             depth = max(len(folder.parts) for folder in open_ones)
-            for folder in [each for each in open_ones if len(each.parts) == depth]:
+            for folder in [path for path in open_ones if len(path.parts) == depth]:
                 open_ones.discard(folder)
                 gone = folder != self._root and _is_removed(folder)
                 if (gone or not sync(folder)) and folder != self._root:
@@ -106,7 +106,7 @@ def sync(folder: Path) -> bool:
 def open_to_others(folder: Path) -> bool:
     """Whether every user of this host can get into a folder; False when that cannot be told."""
     try:
-        return all(each.stat().st_mode & stat.S_IXOTH for each in (folder, *folder.parents))
+        return all(parent.stat().st_mode & stat.S_IXOTH for parent in (folder, *folder.parents))
     except OSError:
         return False
 
@@ -158,7 +158,7 @@ def _is_removed(folder: Path) -> bool:
         return True
     except OSError as error:
         if error.errno in _STAYS:
-            return False  # an empty folder is no object, so one that stays does no harm
+            return False  # an empty folder is not an object, so one that stays does no harm
         raise
     return True
 
@@ -174,9 +174,9 @@ def content(descriptor: int) -> bytes:
 
 def write(descriptor: int, data: bytes) -> None:
     """Write all of `data` to a new file."""
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")
@@ -250,12 +250,12 @@ class LocalBackend(StateBackend):
     def size(self, path: str) -> int:
         """See `StateBackend.size`."""
         try:
-            found = os.stat(f"{self._place}{check_path(path)}")  # noqa: PTH116 - Path is slow
+            stats = os.stat(f"{self._place}{check_path(path)}")  # noqa: PTH116 - Path is slow
         except NotADirectoryError as error:
             raise _missing(path) from error
-        if stat.S_ISDIR(found.st_mode):
+        if stat.S_ISDIR(stats.st_mode):
             raise _missing(path)
-        return found.st_size
+        return stats.st_size
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
@@ -295,7 +295,9 @@ class LocalBackend(StateBackend):
         """See `StateBackend.folders`."""
         place = self._root / check_prefix(prefix)
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(place) as entries:
-            return sorted(each.name for each in entries if each.name[0] != "." and each.is_dir())
+            return sorted(
+                entry.name for entry in entries if entry.name[0] != "." and entry.is_dir()
+            )
         return []
 
     def delete(self, paths: Iterable[str]) -> None:

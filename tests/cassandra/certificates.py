@@ -1,4 +1,4 @@
-"""An authority, a node's certificate and a client's, for a node that wants TLS; made anew for each run."""
+"""An authority, a node's certificate and a client's, for a node that wants TLS; made for each run."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _signed(
 ) -> tuple[x509.Certificate, Key]:
     key = ec.generate_private_key(ec.SECP256R1())
     named = x509.SubjectAlternativeName(
-        [x509.IPAddress(ipaddress.ip_address(each)) for each in addresses]
+        [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
     )
     builder = _builder(_name(name), authority.subject, key).add_extension(named, critical=False)
     return builder.sign(by, hashes.SHA256()), key

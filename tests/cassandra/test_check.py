@@ -185,18 +185,18 @@ def test_digits_below_the_millisecond_in_a_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cql", "of"),
+    ("cql", "source"),
     [
         ("map<timestamp, int>", lambda at: pa.array([[(at, 1)]], pa.map_(INSTANT, pa.int32()))),
         ("frozen<set<timestamp>>", lambda at: pa.array([[at]], pa.list_(INSTANT))),
     ],
 )
-def test_digits_below_the_millisecond_where_two_could_become_one(cql: str, of: Any) -> None:
+def test_digits_below_the_millisecond_where_two_could_become_one(cql: str, source: Any) -> None:
     """A map's keys and a set's elements are keys, too; a map's values and a list's elements are not."""
     with pytest.raises(InvalidRow, match="two could become one") as refused:
-        one(cql, of(1_001))
+        one(cql, source(1_001))
     assert "transform" in refused.value.remedy
-    assert one(cql, of(1_000)).null_count == 0
+    assert one(cql, source(1_000)).null_count == 0
     values = pa.array([[(1, 1_001)]], pa.map_(pa.int32(), INSTANT))
     assert one("map<int, timestamp>", values).to_pylist() == [[(1, 1)]]
     listed = pa.array([[1_001]], pa.list_(INSTANT))

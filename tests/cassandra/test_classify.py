@@ -80,8 +80,8 @@ def test_kinds(error: Exception, kind: ErrorClass, unknown: bool) -> None:
 def test_no_host_available_is_judged_by_its_hosts(
     errors: list[Exception], kind: ErrorClass
 ) -> None:
-    """For good only when all of them refuse for good; a request that no host took had no effect."""
-    error = NoHostAvailable("none", {f"host {i}": each for i, each in enumerate(errors)})
+    """Fatal only when all of them refuse forever; a request that no host took had no effect."""
+    error = NoHostAvailable("none", {f"host {i}": item for i, item in enumerate(errors)})
     assert classify(error) == kind
     assert effect_unknown(error) is False
 
@@ -100,7 +100,7 @@ def test_a_socket_without_room_says_nothing_about_the_cluster(
     errors: list[Exception], *, unsent: bool
 ) -> None:
     """Only when all that was tried was full."""
-    error = NoHostAvailable("none", {f"host {i}": each for i, each in enumerate(errors)})
+    error = NoHostAvailable("none", {f"host {i}": item for i, item in enumerate(errors)})
     assert was_not_sent(error) is unsent
 
 

@@ -142,5 +142,5 @@ def test_plan_key_does_not_depend_on_the_process() -> None:
     sent: Any = str(b"unset", "utf-8")
     ttl = RowTtl(ttl_s=1, max_ttl_s=int(str(RowTtl().max_ttl_s)))
     here = CassandraRowPlan(keyspace="k", table="t", ttl=RowTtl(ttl_s=1))
-    there = CassandraRowPlan(keyspace="k", table="t", nulls=sent, ttl=ttl)
-    assert msgspec.json.encode(here) == msgspec.json.encode(there)
+    present = CassandraRowPlan(keyspace="k", table="t", nulls=sent, ttl=ttl)
+    assert msgspec.json.encode(here) == msgspec.json.encode(present)

@@ -76,19 +76,19 @@ def test_names_that_differ_in_case_only_are_two_columns() -> None:
 def test_a_name_in_another_case_is_renamed() -> None:
     """It is a slip; a new column of the same letters would be the next one."""
     schema = pa.schema([("ID", pa.int32()), ("day", pa.date32())])
-    said = refusal(schema, live(*COLUMNS))
+    text = refusal(schema, live(*COLUMNS))
     assert (
         "- ID: the table has no such column. There is id, which differs in upper and lower case only: names"
         ' are exact. Rename it, .withColumnRenamed("ID", "id"), or set cassandra.columns to {"ID": "id"}.'
-    ) in said
-    assert "ALTER TABLE" not in said
+    ) in text
+    assert "ALTER TABLE" not in text
 
 
 def test_static_columns_alone_want_update() -> None:
     """An INSERT has no partition without a row; an UPDATE has."""
     schema = pa.schema([("id", pa.int32()), ("shop", pa.string())])
-    said = refusal(schema, live(*COLUMNS))
-    assert "and not in the DataFrame. Add it, or set cassandra.writeMode to update, which" in said
+    text = refusal(schema, live(*COLUMNS))
+    assert "and not in the DataFrame. Add it, or set cassandra.writeMode to update, which" in text
     assert match_columns(schema, live(*COLUMNS), update=True)
 
 
@@ -104,8 +104,8 @@ def test_all_problems_in_one_error() -> None:
             ("zzz", pa.int32()),
         ]
     )
-    said = refusal(schema, live(*COLUMNS))
-    lines = [line for line in said.splitlines() if line.startswith("  - ")]
+    text = refusal(schema, live(*COLUMNS))
+    lines = [line for line in text.splitlines() if line.startswith("  - ")]
     assert len(lines) == 6
     for expected in (
         "- id: string does not fit the table's bigint",
@@ -115,22 +115,22 @@ def test_all_problems_in_one_error() -> None:
         'no such column. Rename or drop it, or run: ALTER TABLE "shop"."orders" ADD "zzz" int;',
         "- day: it is in the table's primary key (clustering key, date) and not in the DataFrame.",
     ):
-        assert expected in said
+        assert expected in text
 
 
 def test_no_such_keyspace() -> None:
     """The error prints a CREATE KEYSPACE."""
     table = live()._replace(name=TableName("shopp", "orders"))
-    said = refusal(FITTING, table)
-    assert "Keyspace shopp does not exist. Did you mean shop?" in said
-    assert 'CREATE KEYSPACE "shopp"' in said
+    text = refusal(FITTING, table)
+    assert "Keyspace shopp does not exist. Did you mean shop?" in text
+    assert 'CREATE KEYSPACE "shopp"' in text
 
 
 def test_no_such_table() -> None:
     """The error prints a CREATE TABLE for the DataFrame."""
     schema = pa.schema([('a "b"', pa.int64()), ("at", pa.timestamp("us", "UTC")), ("s", pa.null())])
-    said = refusal(schema, live(table="order"))
-    assert 'Table "shop"."order" does not exist. Did you mean orders?' in said
+    text = refusal(schema, live(table="order"))
+    assert 'Table "shop"."order" does not exist. Did you mean orders?' in text
     assert (
         """
 CREATE TABLE "shop"."order" (
@@ -139,14 +139,14 @@ CREATE TABLE "shop"."order" (
   -- "s": null is not supported yet
   PRIMARY KEY ("a ""b\""")  -- choose: rows with equal keys overwrite each other
 );"""
-        in said
+        in text
     )
 
 
 def test_a_table_of_another_case() -> None:
     """Names are exact."""
-    said = refusal(FITTING, live(table="customers"))
-    assert "There is Customers, which differs in upper and lower case only" in said
+    text = refusal(FITTING, live(table="customers"))
+    assert "There is Customers, which differs in upper and lower case only" in text
 
 
 def test_table_that_cannot_be_exactly_once_is_refused() -> None:
@@ -154,9 +154,9 @@ def test_table_that_cannot_be_exactly_once_is_refused() -> None:
     assert "is a materialized view" in refusal(FITTING, live(*COLUMNS, table="by_day"))
     counter = live(*COLUMNS[:1], ColumnMetadata("n", "counter", "regular"))
     assert "is a counter table" in refusal(pa.schema([("id", pa.int64())]), counter)
-    said = refusal(FITTING, live(*COLUMNS, durable=False))
-    assert "durable_writes = false" in said
-    assert 'ALTER KEYSPACE "shop" WITH durable_writes = true' in said
+    text = refusal(FITTING, live(*COLUMNS, durable=False))
+    assert "durable_writes = false" in text
+    assert 'ALTER KEYSPACE "shop" WITH durable_writes = true' in text
 
 
 def planned(schema: pa.Schema = FITTING, **details: Any) -> CassandraPlan:
@@ -226,7 +226,7 @@ def test_table_of_another_shape_is_no_ledger(columns: tuple[ColumnMetadata, ...]
 
 
 def test_a_ledger_that_is_gone_or_not_durable() -> None:
-    """The DDL is printed; what it means to create it anew is said."""
+    """The DDL is printed; what it means to create it again is said."""
     with pytest.raises(SchemaMismatch, match=r"(?s)does not exist.*restore it.*CREATE TABLE"):
         refuse_other_ledger(live(tables=()))
     with pytest.raises(SchemaMismatch, match="durable_writes"):

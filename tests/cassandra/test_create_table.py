@@ -36,9 +36,9 @@ GIVEN = {
 }
 
 
-def target(node: Node, keyspace: str, **given: str) -> CassandraTarget:
+def target(node: Node, keyspace: str, **options: str) -> CassandraTarget:
     """Return a target whose table is missing."""
-    return target_of(node, keyspace, "sales", **GIVEN | given)
+    return target_of(node, keyspace, "sales", **GIVEN | options)
 
 
 def tables(node: Node, keyspace: str) -> set[str]:
@@ -65,8 +65,8 @@ def test_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace: s
     with made.connect("query") as session:
         create(session, "query")
         deliver(session, plans[0], Slice(0, rows, now_us()))
-    found = cassandra.execute(f"SELECT shop, tags FROM {keyspace}.sales")
-    assert [tuple(row) for row in found] == [(1, ["x"])]
+    result = cassandra.execute(f"SELECT shop, tags FROM {keyspace}.sales")
+    assert [tuple(row) for row in result] == [(1, ["x"])]
 
 
 def test_ddl_shown_by_a_check_makes_the_table(cassandra: Node, keyspace: str) -> None:
@@ -91,7 +91,7 @@ def test_table_that_is_there_with_another_key_is_refused(cassandra: Node, keyspa
 
 
 @pytest.mark.parametrize(
-    ("given", "schema", "said"),
+    ("options", "schema", "text"),
     [
         ({"keyColumns": "shop, Day, nowhere"}, SCHEMA, "names nowhere"),
         ({"cassandra.ledgerTable": "nowhere.l"}, SCHEMA, "nowhere of cassandra.ledgerTable"),
@@ -101,11 +101,11 @@ def test_table_that_is_there_with_another_key_is_refused(cassandra: Node, keyspa
     ids=["key", "ledger", "struct", "interval"],
 )
 def test_start_that_is_refused_makes_no_table(
-    cassandra: Node, keyspace: str, given: dict[str, str], schema: pa.Schema, said: str
+    cassandra: Node, keyspace: str, options: dict[str, str], schema: pa.Schema, text: str
 ) -> None:
     """Whatever the reason is."""
-    with pytest.raises(SchemaMismatch, match=said):
-        target(cassandra, keyspace, **given).plan(schema, "key")
+    with pytest.raises(SchemaMismatch, match=text):
+        target(cassandra, keyspace, **options).plan(schema, "key")
     assert "sales" not in tables(cassandra, keyspace)
 
 

@@ -37,6 +37,6 @@ def test_a_node_whose_connections_time_out_is_an_outage() -> None:
     """The driver reaches it, and opens no session: it then names addresses in place of their errors."""
     raw = {"keyspace": "k", "table": "t", "cassandra.contactPoints": "10.0.0.1"}
     error = NoHostAvailable("Unable to connect to any servers", ["10.0.0.1"])
-    found = _no_connection(error, parse(raw, CassandraOptions))
-    assert isinstance(found, TargetUnavailable)
-    assert "Unable to connect to any servers" in found.what
+    result = _no_connection(error, parse(raw, CassandraOptions))
+    assert isinstance(result, TargetUnavailable)
+    assert "Unable to connect to any servers" in result.what

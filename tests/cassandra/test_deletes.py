@@ -63,7 +63,7 @@ def target_of(node: Node, table: str, **more: str) -> CassandraTarget:
 
 
 def write(target: CassandraTarget, *batches: pa.RecordBatch) -> None:
-    """Plan, check and write, as planner, task and flusher do it; each batch behind the one before."""
+    """Plan, check and write, as planner, task and flusher do it; each batch after the one before."""
     plan = target.plan(batches[0].schema, "key")
     with target.connect(secrets.token_hex(8)) as session:
         us = US
@@ -113,18 +113,18 @@ def test_rows_ranges_and_partitions(
     assert 20 < len(expected) < 150
     names = ["k1", "k2", "a", "b", "c"]
     rows = [{**change, **dict(zip(names, change["key"], strict=False))} for change in changes]
-    given = {name: [row.get(name) for row in rows] for name in SCHEMA.names}
-    given["c"] = [None if c is None else str(c) for c in given["c"]]
+    options = {name: [row.get(name) for row in rows] for name in SCHEMA.names}
+    options["c"] = [None if c is None else str(c) for c in options["c"]]
     plain = {"a": pa.int32(), "c": pa.string()}  # of which Arrow makes dates and decimals
     batch = pa.record_batch(
-        [pa.array(given[f.name], plain.get(f.name, f.type)).cast(f.type) for f in SCHEMA],
+        [pa.array(options[f.name], plain.get(f.name, f.type)).cast(f.type) for f in SCHEMA],
         schema=SCHEMA,
     )
     write(target_of(cassandra, table), batch[:1_000], batch[1_000:1_001], batch[1_001:])
-    found = cassandra.execute(f"SELECT k1, k2, a, b, c, v FROM {table} PER PARTITION LIMIT 1000")
+    result = cassandra.execute(f"SELECT k1, k2, a, b, c, v FROM {table} PER PARTITION LIMIT 1000")
     assert {
         (str(r.k1), r.k2, r.a.days_from_epoch, r.b, int(r.c)): set(r.v)
-        for r in found
+        for r in result
         if r.a is not None
     } == expected
 
@@ -210,11 +210,11 @@ def test_unavailable_cells_keep_their_values(
     ]
     arrays = zip(*columns, strict=True)
     batch = pa.record_batch(
-        [pa.array(each, f.type) for each, f in zip(arrays, fields, strict=True)], fields
+        [pa.array(item, f.type) for item, f in zip(arrays, fields, strict=True)], fields
     )
     write(target, batch)
-    found = {row.k: (row.v, row.t, row.b) for row in cassandra.execute(f"SELECT * FROM {name}")}
-    assert found == {
+    result = {row.k: (row.v, row.t, row.b) for row in cassandra.execute(f"SELECT * FROM {name}")}
+    assert result == {
         "a": (2, "t1", b"b1"),
         "b": (3, "t2", b"b1" if nulls == "unset" else None),
         "c": (2, None, b"b2"),

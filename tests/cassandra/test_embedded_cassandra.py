@@ -38,13 +38,13 @@ time.sleep(600)
 
 def pids_naming(folder: Path) -> list[int]:
     """Find the Java processes whose command line has the folder in it."""
-    found = []
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
             command = (process / "cmdline").read_bytes()
             if str(folder).encode() in command and b"CassandraDaemon" in command:
-                found.append(int(process.name))
-    return found
+                result.append(int(process.name))
+    return result
 
 
 @pytest.mark.test_all
@@ -91,8 +91,8 @@ def test_dies_with_a_killed_parent(tmp_path: Path) -> None:
     with parent:
         assert parent.stdout is not None
         try:
-            said = parent.stdout.readline()
-            assert said == "5.0.9\n", "the node outlives the thread that called start()"
+            readline = parent.stdout.readline()
+            assert readline == "5.0.9\n", "the node outlives the thread that called start()"
             (pid,) = pids_naming(tmp_path)
             (host, port), second = sorted(listening_on(pid))
             assert (host, second) == ("127.0.0.1", (host, port + 1))

@@ -56,7 +56,7 @@ def test_whole_numbers_of_each_width(cql: str, arrow: pa.DataType, bits: int) ->
 def test_decimals_keep_their_scale(sign: int, scale: int) -> None:
     """Whatever the digits: the most there can be, one, and zeros."""
     digits = [(9,) * 38, (1,), (0,), (1, 0, 0)]
-    values = [decimal.Decimal((sign, each, -scale)) for each in digits]
+    values = [decimal.Decimal((sign, digit, -scale)) for digit in digits]
     same("decimal", pa.array([*values, None], pa.decimal128(38, scale)))
 
 

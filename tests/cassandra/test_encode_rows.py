@@ -33,7 +33,7 @@ def batch_of(
     columns: Mapping[str, tuple[Role, str, pa.Array]], nulls: str = "unset"
 ) -> tuple[pa.RecordBatch, CassandraPlan]:
     """Check columns of a role, a CQL type and values, with their plan."""
-    fields = [(name, role, cql, each.type) for name, (role, cql, each) in columns.items()]
+    fields = [(name, role, cql, item.type) for name, (role, cql, item) in columns.items()]
     plan = plan_of(*fields, nulls=nulls)
     batch = pa.record_batch({name: values for name, (_, _, values) in columns.items()})
     return check(batch, plan), plan
@@ -64,7 +64,7 @@ def rows_of(encoded: Encoded) -> list[bytes]:
 @pytest.mark.parametrize("nulls", ["unset", "write"])
 @pytest.mark.parametrize("protocol", [4, 5])
 def test_rows_are_head_values_and_timestamp(nulls: str, protocol: int) -> None:
-    """What the driver writes for each bound statement, behind what is the same for all."""
+    """What the driver writes for each bound statement, after what is the same for all."""
     batch, plan = readings(nulls)
     expected = [HEAD + row.wire for row in driver_rows(batch, plan, US, protocol=protocol)]
     encoded = encode(batch, plan, US, HEAD)

@@ -28,7 +28,7 @@ from wal_sink.targets.cassandra.encode import encode
 from wal_sink.targets.cassandra.types import NESTED, TYPES, UserTypes
 
 US = 1_700_000_000_000_000
-TWO: UserTypes = {type_name(each): tuple((name, each.cql) for name in FIELDS) for each in SCALARS}
+TWO: UserTypes = {type_name(item): tuple((name, item.cql) for name in FIELDS) for item in SCALARS}
 TREE: UserTypes = {
     "leaf": (("n", "varint"), ("d", "decimal")),
     "inner": (("leaves", "frozen<list<frozen<leaf>>>"), ("by", "frozen<map<inet, blob>>")),
@@ -63,10 +63,10 @@ def test_alone_and_as_a_part(case: Case, data: st.DataObject, protocol: int, nul
     """In collections, tuples and user-defined types, some frozen; with nulls and without."""
     for shape in shapes(case):
         values = data.draw(st.lists(shape.values, max_size=5) | st.lists(st.none() | shape.values))
-        found = compare(shape.array(values), shape.cql, nulls, protocol, TWO)
+        result = compare(shape.array(values), shape.cql, nulls, protocol, TWO)
         without = None if nulls == "write" else UNSET_VALUE
         in_place = shape.cql.startswith(("list", "set", "map"))
-        for value, back in zip(values, found, strict=True):
+        for value, back in zip(values, result, strict=True):
             if value is None:
                 assert back is without
             else:
@@ -109,7 +109,7 @@ DEEP: list[tuple[str, pa.DataType, st.SearchStrategy[Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("cql", "arrow", "strategy"), DEEP, ids=lambda each: str(each)[:30])
+@pytest.mark.parametrize(("cql", "arrow", "strategy"), DEEP, ids=lambda item: str(item)[:30])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_parts_of_parts(

@@ -22,16 +22,16 @@ COSMOS = Server("3.11.0", "CosmosProd", {"shop": {}})
 """What cqlsh prints of it: Connected to CosmosProd … Cassandra 3.11.0 | CQL spec 3.4.4."""
 
 
-def options(**given: str) -> CassandraOptions:
+def options(**options: str) -> CassandraOptions:
     raw = {"keyspace": "shop", "table": "t", "cassandra.contactPoints": "10.0.0.1"}
     return parse(
-        raw | {f"cassandra.{name}": value for name, value in given.items()}, CassandraOptions
+        raw | {f"cassandra.{name}": value for name, value in options.items()}, CassandraOptions
     )
 
 
-def refusal(server: Server, **given: str) -> SchemaMismatch:
+def refusal(server: Server, **arguments: str) -> SchemaMismatch:
     with pytest.raises(SchemaMismatch) as refused:
-        refuse_unfit(server, options(**given))
+        refuse_unfit(server, options(**arguments))
     assert refused.value.remedy
     return refused.value
 
@@ -48,7 +48,7 @@ def test_amazon_keyspaces() -> None:
 
 
 def test_cosmos_db() -> None:
-    """By what it says, or by its address, behind which it may say something else."""
+    """By what it says, or by its address, where it may say something else."""
     assert "one write timestamp for a row" in refusal(COSMOS).what
     at = "us.example.org, shop.cassandra.cosmos.azure.com"
     assert "Azure Cosmos DB" in refusal(COSMOS._replace(cluster_name="x"), contactPoints=at).what
@@ -80,12 +80,12 @@ def test_level_beyond_the_nodes_is_refused(
     replication: dict[str, str], nodes: dict[str, int], level: str, serial: str, problem: str
 ) -> None:
     server = CASSANDRA._replace(keyspaces={"shop": replication}, nodes=nodes)
-    given = options(consistencyLevel=level, serialConsistencyLevel=serial)
+    arguments = options(consistencyLevel=level, serialConsistencyLevel=serial)
     if not problem:
-        refuse_too_few_nodes(server, given, next(iter(nodes)))
+        refuse_too_few_nodes(server, arguments, next(iter(nodes)))
         return
     with pytest.raises(SchemaMismatch, match=problem) as refused:
-        refuse_too_few_nodes(server, given, next(iter(nodes)))
+        refuse_too_few_nodes(server, arguments, next(iter(nodes)))
     assert 'ALTER KEYSPACE "shop" WITH replication = {' in refused.value.remedy
 
 
@@ -96,4 +96,4 @@ def test_the_ledgers_id_follows_from_its_name() -> None:
     assert create_ledger(name).endswith(f" WITH id = {ledger_id(name)}")
     assert "id =" not in create_ledger(name, with_id=False)
     others = TableName("Shop", "wal_sink_ledger"), TableName("shop", "led"), TableName("a", "b")
-    assert len({ledger_id(each) for each in (name, *others)}) == 4
+    assert len({ledger_id(item) for item in (name, *others)}) == 4

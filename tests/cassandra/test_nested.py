@@ -118,9 +118,9 @@ def test_refused(cql: str, values: pa.Array, says: str) -> None:
     """Each with the path, the value, the row and a remedy."""
     with pytest.raises(InvalidRow) as refused:
         one(cql, values)
-    said = str(refused.value).replace('"ks"."t"', "t")
-    assert says in said
-    assert "in the row with id=1." in said
+    changed = str(refused.value).replace('"ks"."t"', "t")
+    assert says in changed
+    assert "in the row with id=1." in changed
     assert refused.value.remedy
 
 
@@ -205,16 +205,16 @@ CODE = (("n", "int"),)
 
 def test_a_plan_remembers_the_types_it_is_made_of() -> None:
     """Also those inside of others; new fields are no change, anything else is."""
-    before = live(place=PLACE, code=CODE, other=CODE)
+    earlier = live(place=PLACE, code=CODE, other=CODE)
     code = pa.struct([("n", pa.int32())])
     value = pa.struct([("Zip", code)])
     schema = pa.schema([("id", pa.int32()), ("c", pa.map_(pa.int32(), value))])
-    columns = match_columns(schema, before)
-    types = used_types(columns, before)
+    columns = match_columns(schema, earlier)
+    types = used_types(columns, earlier)
     assert set(types) == {"place", "code"}
     made = msgspec.structs.replace(plan_of(types=types), columns=columns)
     assert made.plain.details["types"]["code"] == [["n", "int"]]
-    refuse_changed(made, before)
+    refuse_changed(made, earlier)
     refuse_changed(made, live(place=(*PLACE, ("more", "int")), code=CODE))
     with pytest.raises(SchemaMismatch, match=r'type code was \("n" int\), is \("m" int\)'):
         refuse_changed(made, live(place=PLACE, code=(("m", "int"),)))

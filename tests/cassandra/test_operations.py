@@ -49,7 +49,7 @@ POSTGRESQL = {
 
 
 @pytest.mark.parametrize(
-    ("given", "words", "remedy"),
+    ("options", "words", "remedy"),
     [
         (GIVEN | {"operations": '{"D": "delete"}'}, "without operationColumn", "operationColumn"),
         (GIVEN | {"operationColumn": "op", "operations": "U=upsert"}, "not a JSON object", '{"U"'),
@@ -101,19 +101,19 @@ POSTGRESQL = {
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
-    given: dict[str, str], words: str, remedy: str
+    options: dict[str, str], words: str, remedy: str
 ) -> None:
     """At the start, with a remedy."""
     with pytest.raises(OptionError, match=words) as caught:
-        configure(given)
+        configure(options)
     assert remedy in caught.value.remedy
 
 
 def test_words_are_exact_and_replace_the_others() -> None:
     assert read_words("op", "") == {"upsert": "upsert", "delete": "delete"}
-    given = '{"c": "upsert", "r": "upsert", "é": "delete"}'
-    assert read_words("op", given) == json.loads(given)
-    target = configure(GIVEN | {"operationColumn": "op", "operations": given}).target
+    options = '{"c": "upsert", "r": "upsert", "é": "delete"}'
+    assert read_words("op", options) == json.loads(options)
+    target = configure(GIVEN | {"operationColumn": "op", "operations": options}).target
     assert "whose op is é" in target.description["deletes"]
 
 
@@ -252,8 +252,8 @@ def test_request_keeps_the_order_of_rows_in_its_slice() -> None:
     plan = PreparedPlan(
         PLAN, Statements(PLAN, by_second), Limits(shared_bytes=0), replicas, SliceBuffer()
     )
-    found = {each.routing_key: rows_of(each) for each in requests(plan, rows, None)}
-    assert found == {
+    result = {request.routing_key: rows_of(request) for request in requests(plan, rows, None)}
+    assert result == {
         b"x": [
             (INSERT, US),
             (DELETE + ' AND "a" = ? AND "b" = ?', US + 1),

@@ -22,9 +22,10 @@ from wal_sink.targets.cassandra.options import ENVIRONMENT, login
 MINIMUM = {"keyspace": "shop", "table": "orders", "cassandra.contactPoints": "10.0.0.1"}
 
 
-def options(**given: str) -> CassandraOptions:
+def options(**options: str) -> CassandraOptions:
     return parse(
-        MINIMUM | {key.replace("__", "."): value for key, value in given.items()}, CassandraOptions
+        MINIMUM | {key.replace("__", "."): value for key, value in options.items()},
+        CassandraOptions,
     )
 
 
@@ -60,16 +61,16 @@ def test_values_are_converted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("arguments", "expected"),
     [
         ("led", ("shop", "led")),
         ("ops.Ledger", ("ops", "Ledger")),
         ("", ("shop", "wal_sink_ledger")),
     ],
 )
-def test_the_ledger_may_be_elsewhere(given: str, expected: tuple[str, str]) -> None:
+def test_the_ledger_may_be_elsewhere(arguments: str, expected: tuple[str, str]) -> None:
     """A table of the data's keyspace, or keyspace.table."""
-    assert options(cassandra__ledgerTable=given).ledger == expected
+    assert options(cassandra__ledgerTable=arguments).ledger == expected
 
 
 @pytest.mark.parametrize(
@@ -129,9 +130,9 @@ def test_a_bundle_stands_for_contact_points_and_tls() -> None:
     """It says both; a TLS option beside it would be silently without effect."""
     assert parse(BUNDLE, CassandraOptions).where == "/b.zip"
     for extra in ({"enabled": "true"}, {"caCertificate": "/ca"}, {"checkHostname": "false"}):
-        given = {f"cassandra.ssl.{name}": value for name, value in extra.items()}
+        options = {f"cassandra.ssl.{name}": value for name, value in extra.items()}
         with pytest.raises(OptionError, match=r"beside cassandra\.secureConnectBundle"):
-            parse(BUNDLE | given, CassandraOptions)
+            parse(BUNDLE | options, CassandraOptions)
 
 
 def test_a_key_needs_its_certificate() -> None:
@@ -165,10 +166,12 @@ def test_a_login_comes_from_options_or_the_environment(monkeypatch: pytest.Monke
     assert login(options()) == ("vault", "two")
 
 
-@pytest.mark.parametrize(("given", "missing"), [("username", "password"), ("password", "username")])
-def test_half_a_login(given: str, missing: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "missing"), [("username", "password"), ("password", "username")]
+)
+def test_half_a_login(arguments: str, missing: str) -> None:
     """The other half may come later, so it is asked for at each connection."""
-    half = options(**{f"cassandra__{given}": "hunter2"})
+    half = options(**{f"cassandra__{arguments}": "hunter2"})
     with pytest.raises(OptionError, match=f"without cassandra.{missing}") as refused:
         login(half)
     assert ENVIRONMENT[missing] in refused.value.remedy
@@ -193,12 +196,12 @@ def test_tasks_get_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_file_that_cannot_be_used(name: str, tmp_path: Path) -> None:
     """Found before anything is connected; option and path are named."""
     path = tmp_path / "it"
-    given = options(**{"cassandra__ssl__enabled": "true", f"cassandra__ssl__{name}": str(path)})
+    arguments = options(**{"cassandra__ssl__enabled": "true", f"cassandra__ssl__{name}": str(path)})
     for content in (None, b"0x30"):
         if content:
             path.write_bytes(content)
         with pytest.raises(OptionError, match="cannot be used") as refused:
-            connect(given)
+            connect(arguments)
         assert f"cassandra.ssl.{name}: {path}" in refused.value.what
 
 
@@ -206,20 +209,20 @@ def test_a_file_that_cannot_be_used(name: str, tmp_path: Path) -> None:
 def test_a_bundle_that_cannot_be_used(tmp_path: Path) -> None:
     """The driver opens it, and asks the address in it."""
     path = tmp_path / "bundle.zip"
-    given = parse(BUNDLE | {"cassandra.secureConnectBundle": str(path)}, CassandraOptions)
+    options = parse(BUNDLE | {"cassandra.secureConnectBundle": str(path)}, CassandraOptions)
 
     for content in (None, b"no zip"):
         if content:
             path.write_bytes(content)
         with pytest.raises(OptionError, match=r"bundle\.zip is not a zip file"):
-            connect(given)
+            connect(options)
     certificates = Certificates(tmp_path, "127.0.0.1")
     with zipfile.ZipFile(path, "w") as opened:
         opened.writestr("config.json", json.dumps({"host": "127.0.0.1", "port": 1}))
         for name, file in {"ca.crt": "ca", "cert": "client", "key": "client_key"}.items():
             opened.writestr(name, getattr(certificates, file).read_text())
     with pytest.raises(TargetUnavailable, match=r"bundle\.zip.*metadata service"):
-        connect(given)
+        connect(options)
 
 
 TTLS = {"cassandra.ttl": "9", "cassandra.ttlColumn": "ttl", "cassandra.expiresAtColumn": "until"}
@@ -237,7 +240,7 @@ def test_two_ttls_of_a_row_are_refused(pair: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words", "remedy"),
+    ("options", "words", "remedy"),
     [
         ({"table": "a,b"}, "several tables", "by option targets"),
         ({"table": "shop.b"}, "holds a keyspace too", '.option("keyspace", "shop")'),
@@ -250,11 +253,11 @@ def test_two_ttls_of_a_row_are_refused(pair: tuple[str, str]) -> None:
     ],
 )
 def test_options_that_say_no_table_are_refused(
-    given: dict[str, str], words: str, remedy: str
+    options: dict[str, str], words: str, remedy: str
 ) -> None:
     """At the start, with a remedy."""
     with pytest.raises(OptionError, match=words) as caught:
-        parse(MINIMUM | given, CassandraOptions)
+        parse(MINIMUM | options, CassandraOptions)
     assert remedy in caught.value.remedy
 
 
@@ -276,16 +279,16 @@ SAID = [
 def test_option_for_rows_makes_another_plan() -> None:
     """None leaves the plan as it was without it, so that a query that goes on needs no new one."""
 
-    def target(given: dict[str, str]) -> CassandraTarget:
-        return CassandraTarget(parse(MINIMUM | given, CassandraOptions))
+    def target(options: dict[str, str]) -> CassandraTarget:
+        return CassandraTarget(parse(MINIMUM | options, CassandraOptions))
 
     plain = target({})
     assert plain.shape == {"keyspace": "shop", "table": "orders"}
     assert {heading for _, heading, _ in SAID} & {*plain.description} == {"newest"}
-    for given, heading, words in SAID:
-        assert words in target(given).description[heading]
+    for arguments, heading, words in SAID:
+        assert words in target(arguments).description[heading]
     schema = pa.schema([("id", pa.int64())])
-    keys = {plan_key(schema, "cassandra", target(given).shape) for given, _, _ in SAID}
+    keys = {plan_key(schema, "cassandra", target(arguments).shape) for arguments, _, _ in SAID}
     assert len({plan_key(schema, "cassandra", plain.shape), *keys}) == len(SAID) + 1
     defaults = {"cassandra.writeMode": "insert"}
     assert target(defaults).shape == plain.shape

@@ -101,8 +101,8 @@ def admin(node: EmbeddedCassandra) -> Iterator[Any]:
     connection.close()
 
 
-def options(node: EmbeddedCassandra, **given: str) -> CassandraOptions:
-    more = {f"cassandra.{k.replace('__', '.')}": v for k, v in given.items()}
+def options(node: EmbeddedCassandra, **options: str) -> CassandraOptions:
+    more = {f"cassandra.{k.replace('__', '.')}": v for k, v in options.items()}
     return options_of(node, "ks", **{"cassandra.requestTimeout": "5", **more})
 
 
@@ -182,7 +182,7 @@ def table(admin: Any) -> dict[str, Any]:
 def test_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Made again, it gets what was not flushed before; status, log and screen say the same."""
     admin.execute("DROP TABLE ks.t")
-    before = len(caplog.records)
+    count = len(caplog.records)
     epoch = flushing.batch(("b", 2))
     stopped = flushing.stops("SchemaMismatch", "the table is gone")
     assert "Change the table back" in str(stopped.remedy)
@@ -194,8 +194,8 @@ def test_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCapture
     assert later == epoch + 1
     assert table(admin) == {"b": 2, "c": 3}
     assert "works again, after" in caplog.text
-    said = [record for record in caplog.records[before:] if record.levelno >= logging.WARNING]
-    assert [record.name for record in said].count("wal_sink.flush.report") <= 3
+    text = [record for record in caplog.records[count:] if record.levelno >= logging.WARNING]
+    assert [record.name for record in text].count("wal_sink.flush.report") <= 3
 
 
 def test_retyped_column(flushing: Flushing, admin: Any) -> None:
@@ -223,13 +223,13 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("moment", ["_schema_version", "_compare", "add"])
-@pytest.mark.parametrize(("said", "changes"), CHANGES)
+@pytest.mark.parametrize(("text", "changes"), CHANGES)
 def test_table_that_changes_while_it_is_compared(
     node: EmbeddedCassandra,
     admin: Any,
     role: str,
     monkeypatch: pytest.MonkeyPatch,
-    said: str,
+    text: str,
     changes: tuple[str, ...],
     moment: str,
 ) -> None:
@@ -237,22 +237,22 @@ def test_table_that_changes_while_it_is_compared(
     monkeypatch.setattr("wal_sink.targets.cassandra.write.drift.CHECK_EVERY_S", 3_600)
     target = CassandraTarget(options(node, username=role, password="first"))
     batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
-    plan, left = target.plan(batch.schema, "k"), list(changes)
+    plan, remaining = target.plan(batch.schema, "k"), list(changes)
     step = getattr(DriftWatch, moment)
 
     def then_it_changes(self: DriftWatch, *args: Any) -> Any:
         done = step(self, *args)
-        while left:
-            admin.execute(left.pop(0))
+        while remaining:
+            admin.execute(remaining.pop(0))
         return done
 
     monkeypatch.setattr(DriftWatch, moment, then_it_changes)
     with (
         target.connect(role) as session,
-        pytest.raises(SchemaMismatch, match=said),
+        pytest.raises(SchemaMismatch, match=text),
     ):
         write(session, plan, Slice(0, target.check(batch, plan), 1))
-    assert not left
+    assert not remaining
 
 
 def test_table_lacking_on_one_node_is_an_outage(
@@ -268,10 +268,10 @@ def test_table_lacking_on_one_node_is_an_outage(
     table_id = admin.execute(f"SELECT id FROM system_schema.tables {where}").one().id
     again = [f"CREATE TABLE ks.t (k text PRIMARY KEY, v bigint) WITH id = {table_id}"]
 
-    def when_the_node_has_it(self: DriftWatch, *args: Any, **given: Any) -> None:
-        if given.get("now") and again:
+    def when_the_node_has_it(self: DriftWatch, *args: Any, **options: Any) -> None:
+        if options.get("now") and again:
             admin.execute(again.pop())
-        check(self, *args, **given)
+        check(self, *args, **options)
 
     with target.connect(f"{role} lacks") as session:
         write(session, plan, rows[0])
@@ -290,8 +290,8 @@ def test_table_that_another_node_has_is_there(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The node that is asked lags behind, or another start has just made the table."""
-    given = {"username": role, "password": "first", "ledgerTable": "wal_sink_lagging"}
-    target = CassandraTarget(options(node, **given))
+    arguments = {"username": role, "password": "first", "ledgerTable": "wal_sink_lagging"}
+    target = CassandraTarget(options(node, **arguments))
     plan = target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
     where_it_is = table_module._where_it_is
     again = {
@@ -437,11 +437,11 @@ def test_rotated_password(
 # --- TLS ------------------------------------------------------------------------------------------
 
 
-def tls(node: EmbeddedCassandra, **given: object) -> CassandraOptions:
-    found = {f"ssl__{name}": str(value) for name, value in given.items()}
-    points = {"contactPoints": found.pop("ssl__at", node.host)}
+def tls(node: EmbeddedCassandra, **arguments: object) -> CassandraOptions:
+    result = {f"ssl__{name}": str(value) for name, value in arguments.items()}
+    points = {"contactPoints": result.pop("ssl__at", node.host)}
     return options(
-        node, username=ROLES[0], password="first", ssl__enabled="true", **points, **found
+        node, username=ROLES[0], password="first", ssl__enabled="true", **points, **result
     )
 
 
@@ -454,10 +454,12 @@ def test_tls_with_the_right_certificates(
     encrypted = client | {"clientKey": certificates.encrypted_key}
     with connect(tls(node, **client, clientKey=certificates.client_key)) as connection:
         assert connection.session.execute("SELECT key FROM system.local").one()
-        by, told = PipelinedRequests(connection.session, connection.datacenter, 5), list[Ended]()
-        assert by.send([EncodedBatch(0, b"", OwnStatements({}, "system"), b"")], None, told.append)
-        assert eventually(lambda: told)
-        assert told[0].acknowledged == 1
+        by, changed = PipelinedRequests(connection.session, connection.datacenter, 5), list[Ended]()
+        assert by.send(
+            [EncodedBatch(0, b"", OwnStatements({}, "system"), b"")], None, changed.append
+        )
+        assert eventually(lambda: changed)
+        assert changed[0].acknowledged == 1
     with connect(tls(node, **encrypted, clientKeyPassword=PASSWORD)):
         pass
     with pytest.raises(OptionError, match="cannot be used"):
@@ -485,10 +487,10 @@ def test_tls_takes_light_requests(
     plan = target.plan(batch.schema, "k")
     send = PipelinedRequests.send
 
-    def counted(self: PipelinedRequests, requests: Any, node: Any, told: Any) -> bool:
+    def counted(self: PipelinedRequests, requests: Any, node: Any, changed: Any) -> bool:
         def tell(sent: Ended) -> None:
             pushed.update(pushes=1, requests=len(requests), acknowledged=sent.acknowledged)
-            told(sent)
+            changed(sent)
 
         return send(self, requests, node, tell)
 

@@ -75,12 +75,12 @@ def test_flush_that_died_is_repeated_with_the_same_timestamps(
     """Half of the rows are there; the next flusher writes all of them, over themselves."""
     world.run().batch(ROWS)
     world.dies_halfway()
-    before = write_times(cassandra, keyspace)
-    assert 0 < len(before) < 10
+    earlier = write_times(cassandra, keyspace)
+    assert 0 < len(earlier) < 10
     world.clock.us += 60_000_000
     world.flush()
     after = write_times(cassandra, keyspace)
-    assert before.items() <= after.items()
+    assert earlier.items() <= after.items()
     assert sorted(after.values()) == list(range(min(after.values()), min(after.values()) + 10))
 
 
@@ -93,8 +93,8 @@ def test_lists_of_a_flush_that_died_get_later_timestamps(
     assert run.plan.sent_once
     run.batch(ROWS)
     world.dies_halfway()
-    before = write_times(cassandra, keyspace)
-    assert 0 < len(before) < 10
+    earlier = write_times(cassandra, keyspace)
+    assert 0 < len(earlier) < 10
     with world.target.connect(world.query_id) as session:
         row = session.read()
     assert row is not None
@@ -107,7 +107,7 @@ def test_lists_of_a_flush_that_died_get_later_timestamps(
         k: (v, [v, v]) for k, v in dict([*ROWS, ("k0", 100)]).items()
     }
     after = write_times(cassandra, keyspace)
-    assert all(after[k] >= us + len(ROWS) for k, us in before.items())
+    assert all(after[k] >= us + len(ROWS) for k, us in earlier.items())
 
 
 def test_row_that_the_node_refuses_goes_to_quarantine(

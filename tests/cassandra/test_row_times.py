@@ -44,15 +44,15 @@ def test_on_a_real_node(cassandra: Node, keyspace: str) -> None:
 
     numbers = pa.array([[1, 2]], pa.list_(pa.int32()))
     write(target, now - 400 * S_US, row("a", numbers))
-    (found,) = cassandra.execute(f"SELECT TTL(s) AS s, v FROM {table} WHERE k = 'a'")
-    assert 580 < found.s <= 600
-    assert set(found.v) == {1, 2}
+    (rows,) = cassandra.execute(f"SELECT TTL(s) AS s, v FROM {table} WHERE k = 'a'")
+    assert 580 < rows.s <= 600
+    assert set(rows.v) == {1, 2}
 
     # Altered while rows wait. What is over takes what an older row without end had written.
     cassandra.execute(f"ALTER TABLE {table} WITH default_time_to_live = 0")
     write(target, now - 9_000 * S_US, row("b", numbers))
-    (found,) = cassandra.execute(f"SELECT TTL(s) AS s FROM {table} WHERE k = 'b'")
-    assert found.s is None
+    (rows,) = cassandra.execute(f"SELECT TTL(s) AS s FROM {table} WHERE k = 'b'")
+    assert rows.s is None
     short = target_of(cassandra, keyspace, **{"cassandra.ttl": "100"})
     write(short, now - 200 * S_US, row("b", pa.array([[3]], pa.list_(pa.int32()))))
     read = f"SELECT k, s, v FROM {table} WHERE k = 'b'"
@@ -64,16 +64,16 @@ def test_on_a_real_node(cassandra: Node, keyspace: str) -> None:
     for us in (now + 7, now + 6):
         at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
         write(events, now, row("c", pa.array([at], INSTANT), schema=fields))
-    (found,) = cassandra.execute(f"SELECT at, WRITETIME(at) AS us FROM {table} WHERE k = 'c'")
-    assert found.us == now + 7
+    (rows,) = cassandra.execute(f"SELECT at, WRITETIME(at) AS us FROM {table} WHERE k = 'c'")
+    assert rows.us == now + 7
 
     # A static column is a cell of the partition, so rows of several keys and one time share it.
     names = events.plan(fields, "key").of_table().columns
     assert {column.name for column in names if column.role == "static"} == {"s"}
     both = [["d", "d"], pa.array([1, 2], pa.int32()), ["z", "a"], pa.array([at, at], INSTANT)]
     write(events, now, pa.record_batch(both, schema=fields))
-    found = cassandra.execute(f"SELECT n, s FROM {table} WHERE k = 'd'")
-    assert [tuple(each) for each in found] == [(1, "z"), (2, "z")]
+    rows = cassandra.execute(f"SELECT n, s FROM {table} WHERE k = 'd'")
+    assert [tuple(item) for item in rows] == [(1, "z"), (2, "z")]
     cassandra.execute(f"DELETE FROM {table} USING TIMESTAMP {now + 10} WHERE k = 'd'")
 
     plan = short.plan(sets, "key")
@@ -86,5 +86,5 @@ def test_on_a_real_node(cassandra: Node, keyspace: str) -> None:
             target_of(cassandra, keyspace, **{"cassandra.ttl": "630720000"}).plan(sets, "key")
     longest = target_of(cassandra, keyspace, **{"cassandra.ttl": str(most_s - 10)})
     write(longest, now_us(), row("d", numbers))
-    (found,) = cassandra.execute(f"SELECT TTL(s) AS s FROM {table} WHERE k = 'd'")
-    assert most_s - 60 < found.s <= most_s
+    (rows,) = cassandra.execute(f"SELECT TTL(s) AS s FROM {table} WHERE k = 'd'")
+    assert most_s - 60 < rows.s <= most_s

@@ -49,8 +49,8 @@ class TestCassandra(TargetContract):
         return target_of(cassandra, keyspace, table=table)
 
     def rows(self, target: Target) -> Table:
-        found = self.node.execute(f"SELECT k, n, v, t FROM {self.table}")
-        return {(row.k, row.n): (row.v, row.t) for row in found}
+        rows = self.node.execute(f"SELECT k, n, v, t FROM {self.table}")
+        return {(row.k, row.n): (row.v, row.t) for row in rows}
 
     def doubles(self, target: Target) -> list[float | None]:
         return [row.d for row in self.node.execute(f"SELECT d FROM {self.table}")]
@@ -81,8 +81,8 @@ class TestCassandraTimes(TimesContract):
     rows = TestCassandra.rows
 
     def ttls(self, target: Target) -> dict[tuple[str, int], int | None]:
-        found = self.node.execute(f"SELECT k, n, TTL(v) AS ttl_s FROM {self.table}")
-        return {(row.k, row.n): row.ttl_s for row in found}
+        rows = self.node.execute(f"SELECT k, n, TTL(v) AS ttl_s FROM {self.table}")
+        return {(row.k, row.n): row.ttl_s for row in rows}
 
 
 class TestCassandraUpdates(UpdatesContract):
@@ -112,11 +112,11 @@ class TestCassandraUpdates(UpdatesContract):
         with target.connect(new_query()) as session:
             session.write(plan, Slice(0, target.check(rows, plan), now_us()))
             session.drain()
-        found = cassandra.execute(f"SELECT a, b, n, s, TTL(s) AS ttl_s FROM {table}")
-        assert {(r.a, r.b, r.n, r.s) for r in found} == {
+        result = cassandra.execute(f"SELECT a, b, n, s, TTL(s) AS ttl_s FROM {table}")
+        assert {(r.a, r.b, r.n, r.s) for r in result} == {
             (1, "x", None, "one"),
             (2, "y", None, "two"),
         }
-        assert all(8_000 < r.ttl_s <= 9_000 for r in found)
+        assert all(8_000 < r.ttl_s <= 9_000 for r in result)
         with pytest.raises(SchemaMismatch, match="static columns and clustering columns"):
             target.plan(schema.append(pa.field("n", pa.int32())), "key")

@@ -38,15 +38,15 @@ def row(node: Node, keyspace: str) -> dict[str, Any]:
 
 def test_ledger_row_has_four_columns(cassandra: Node, keyspace: str, session: Session) -> None:
     """Those that docs/cassandra.md documents."""
-    seen = create(session, QUERY, 6)
+    current = create(session, QUERY, 6)
     assert row(cassandra, keyspace) == {
         "query_id": QUERY,
         "log_id": "log",
         "epoch": 6,
         "digest": "",
     }
-    new = following(seen, 3)
-    assert finish(session, seen, new) is Outcome.APPLIED
+    new = following(current, 3)
+    assert finish(session, current, new) is Outcome.APPLIED
     moved = {"query_id": QUERY, "log_id": "log", "epoch": 9, "digest": new.digest}
     assert row(cassandra, keyspace) == moved
 
@@ -55,7 +55,7 @@ def test_window_costs_one_conditional_update(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no read, after the first one."""
-    seen = create(session, QUERY)
+    current = create(session, QUERY)
     ledger: Any = session._ledger  # type: ignore[attr-defined]
     execute, statements = ledger._execute, list[str]()
 
@@ -65,8 +65,8 @@ def test_window_costs_one_conditional_update(
 
     monkeypatch.setattr(ledger, "_execute", note)
     for _ in range(3):
-        seen, before = following(seen), seen
-        assert finish(session, before, seen) is Outcome.APPLIED
+        current, earlier = following(current), current
+        assert finish(session, earlier, current) is Outcome.APPLIED
     assert statements == ["UPDATE"] * 3
 
 
@@ -75,8 +75,8 @@ def test_ledger_row_outlives_the_default_ttl(
 ) -> None:
     """An administrator's default TTL must not make the sink forget."""
     cassandra.execute(f"ALTER TABLE {keyspace}.wal_sink_ledger WITH default_time_to_live = 1000")
-    seen = create(session, QUERY)
-    finish(session, seen, following(seen))
+    current = create(session, QUERY)
+    finish(session, current, following(current))
     ttls = cassandra.execute(
         f"SELECT ttl(log_id), ttl(epoch), ttl(digest) FROM {keyspace}.wal_sink_ledger"
     )
@@ -109,13 +109,13 @@ def test_too_few_replicas_make_an_update_unknown(
     cassandra: Node, keyspace: str, session: Session
 ) -> None:
     """A coordinator says `Unavailable` before it starts, and also after a proposal was accepted."""
-    seen = create(session, QUERY)
+    current = create(session, QUERY)
     replication = (
         f"ALTER KEYSPACE {keyspace} WITH replication = "
         "{'class': 'SimpleStrategy', 'replication_factor': %d}"
     )
     cassandra.execute(replication % 3)
-    assert finish(session, seen, following(seen)) is Outcome.UNKNOWN
+    assert finish(session, current, following(current)) is Outcome.UNKNOWN
     cassandra.execute(replication % 1)
-    assert row_of(session) == seen
-    assert finish(session, seen, following(seen)) is Outcome.APPLIED
+    assert row_of(session) == current
+    assert finish(session, current, following(current)) is Outcome.APPLIED

@@ -97,8 +97,8 @@ def session(target: CassandraTarget, plan: Plan, observer: Retries) -> Iterator[
     query_id = uuid.uuid4().hex
     with target.connect(query_id) as session:
         session.report_to(observer)
-        seen = create(session, query_id)
-        assert finish(session, following(seen), following(seen)) is Outcome.CONFLICT
+        current = create(session, query_id)
+        assert finish(session, following(current), following(current)) is Outcome.CONFLICT
         yield session
 
 
@@ -109,8 +109,8 @@ def rows(target: CassandraTarget, plan: Plan, count: int, first: int = 0) -> Sli
 
 
 def write(session: IdempotentSession, plan: Plan, *slices: Slice) -> None:
-    for each in slices:
-        session.write(plan, each)
+    for item in slices:
+        session.write(plan, item)
     session.drain()
 
 
@@ -128,11 +128,11 @@ def send_all(sender: Sender, statements: Iterable[Any]) -> None:
 
 
 def finish_in_vain(
-    target: CassandraTarget, session: Session, seen: LedgerRow
+    target: CassandraTarget, session: Session, current: LedgerRow
 ) -> ErrorClass | Outcome:
     """Nothing was sent, or it is unknown; either way a flusher goes on later."""
     try:
-        return finish(session, seen, following(seen))
+        return finish(session, current, following(current))
     except Exception as error:  # noqa: BLE001 - whatever the driver raises is classified
         return target.classify(error)
 
@@ -150,15 +150,15 @@ def eventually(session: Session, expected: LedgerRow, seconds: float = 30) -> Le
 
 def test_lost_answer_is_unknown_and_a_read_tells(node: EmbeddedCassandra, session: Session) -> None:
     """The node gets the update and cannot answer in time; after that only the row knows."""
-    seen = row_of(session)
-    new = following(seen)
+    current = row_of(session)
+    new = following(current)
     node.pause()
     try:
-        assert finish(session, seen, new) is Outcome.UNKNOWN
+        assert finish(session, current, new) is Outcome.UNKNOWN
     finally:
         node.resume()
     assert eventually(session, new) == new
-    assert finish(session, seen, following(seen)) is Outcome.CONFLICT
+    assert finish(session, current, following(current)) is Outcome.CONFLICT
 
 
 def test_slow_answer_to_the_first_row_is_no_conflict(
@@ -207,13 +207,13 @@ def test_rows_arrive_after_a_pause(
     }
 
 
-@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("current", [True, False])
 def test_full_socket_is_no_failure(
     node: EmbeddedCassandra,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     *,
-    seen: bool,
+    current: bool,
 ) -> None:
     """It is waited for, without a word; where it cannot be seen, what the driver refuses is sent again."""
     refused = 0
@@ -222,7 +222,7 @@ def test_full_socket_is_no_failure(
         session = connection.session
         (pool,) = session.get_pools()
         pool._connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-        if not seen:  # a driver that is built otherwise
+        if not current:  # a driver that is built otherwise
             monkeypatch.setattr(session, "get_pools", None)
         insert = session.prepare("INSERT INTO ks.t (id, v) VALUES (?, ?)")
         law = Concurrency(8)
@@ -254,7 +254,7 @@ def test_full_socket_is_no_failure(
         in_flight = ResumesWhenFull(session, law, None, 60, Observer())
         send_all(Sender(session, in_flight), feed())
     # Each costs a stream id; a buffer may become full between the look and the sending.
-    assert refused < 20 if seen else refused > 0
+    assert refused < 20 if current else refused > 0
     assert not [record for record in caplog.records if record.name == Sender.__module__]
     assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(80_000, 80_050))
     node.execute("TRUNCATE ks.t")
@@ -361,10 +361,10 @@ def test_session_survives_a_crash_of_the_node(
     node: EmbeddedCassandra, session: IdempotentSession, target: CassandraTarget, plan: Plan
 ) -> None:
     """What was acknowledged is durable; the open session finds the node again by itself."""
-    seen = row_of(session)
+    current = row_of(session)
     write(session, plan, rows(target, plan, 100, 20_000))
-    new = following(seen)
-    assert finish(session, seen, new) is Outcome.APPLIED
+    new = following(current)
+    assert finish(session, current, new) is Outcome.APPLIED
     node.kill()
     with pytest.raises(TargetUnavailable, match=r"No connection to Cassandra at 127\.0\.0\.1"):
         target.connect("q")
@@ -432,8 +432,8 @@ class Restarted(RestartContract):
         self._node = node
 
     def rows(self, target: Target) -> Table:
-        found = self._node.execute("SELECT k, n, v, t FROM ks.restarted")
-        return {(row.k, row.n): (row.v, row.t) for row in found}
+        rows = self._node.execute("SELECT k, n, v, t FROM ks.restarted")
+        return {(row.k, row.n): (row.v, row.t) for row in rows}
 
     def doubles(self, target: Target) -> list[float | None]:
         return [row.d for row in self._node.execute("SELECT d FROM ks.restarted")]
@@ -481,10 +481,10 @@ def test_ledger_whose_requests_never_end_is_an_outage(
     chosen, query_id = options(node), f"q-{uuid.uuid4()}"
     with connect(chosen) as connection:
         ledger = Ledger(connection.session, chosen.ledger, query_id, timeout_s=2)
-        seen = first_row(query_id)
-        assert ledger.compare_and_set(None, seen) is Outcome.APPLIED
-        new = following(seen)
-        assert ledger.compare_and_set(seen, new) is Outcome.APPLIED
+        current = first_row(query_id)
+        assert ledger.compare_and_set(None, current) is Outcome.APPLIED
+        new = following(current)
+        assert ledger.compare_and_set(current, new) is Outcome.APPLIED
         stand_still(connection, standstill)
         began = time.monotonic()
         assert ledger.compare_and_set(new, following(new)) is Outcome.UNKNOWN

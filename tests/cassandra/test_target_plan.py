@@ -49,12 +49,12 @@ def no_thread_is_left(table: str) -> Iterator[None]:
 
     The fixture's session gets an event about the ledger's table, and its pool may grow by that.
     """
-    before = set(threading.enumerate())
-    pools = {_pool(thread) for thread in before}
+    earlier = set(threading.enumerate())
+    pools = {_pool(thread) for thread in earlier}
     yield
-    left = [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
-    left = [thread for thread in left if _pool(thread) not in pools]
-    assert [thread.name for thread in left if thread.name != "event_loop"] == []
+    remaining = [thread for thread in set(threading.enumerate()) - earlier if thread.is_alive()]
+    remaining = [thread for thread in remaining if _pool(thread) not in pools]
+    assert [thread.name for thread in remaining if thread.name != "event_loop"] == []
 
 
 def _pool(thread: threading.Thread) -> str:
@@ -62,9 +62,9 @@ def _pool(thread: threading.Thread) -> str:
     return re.sub(r"^(ThreadPoolExecutor-\d+)_\d+$", r"\1", thread.name)
 
 
-def refusal(of: CassandraTarget, schema: pa.Schema = SCHEMA) -> str:
+def refusal(source: CassandraTarget, schema: pa.Schema = SCHEMA) -> str:
     with pytest.raises(SchemaMismatch) as refused:
-        of.plan(schema, "k")
+        source.plan(schema, "k")
     assert refused.value.remedy
     return str(refused.value)
 
@@ -104,9 +104,9 @@ def test_ledgers_table_is_created_once(cassandra: Node, table: str) -> None:
 
 def test_ledger_elsewhere(cassandra: Node, table: str) -> None:
     """In another keyspace, which must exist; quoted, so capitals count."""
-    said = refusal(target(cassandra, table, ledgerTable="nowhere.led"))
-    assert "Keyspace nowhere of cassandra.ledgerTable does not exist" in said
-    assert 'CREATE KEYSPACE "nowhere"' in said
+    text = refusal(target(cassandra, table, ledgerTable="nowhere.led"))
+    assert "Keyspace nowhere of cassandra.ledgerTable does not exist" in text
+    assert 'CREATE KEYSPACE "nowhere"' in text
     other = table.replace("test_", "Test_")
     cassandra.create_keyspace(other)
     try:
@@ -122,9 +122,9 @@ def test_ledger_elsewhere(cassandra: Node, table: str) -> None:
 def test_another_table_in_the_ledgers_place(cassandra: Node, table: str) -> None:
     """Refused by the planner and by the flusher, with the DDL."""
     wrong = target(cassandra, table, ledgerTable="t")
-    said = refusal(wrong)
-    assert "is not a ledger of wal_sink" in said
-    assert 'CREATE TABLE IF NOT EXISTS "' in said
+    text = refusal(wrong)
+    assert "is not a ledger of wal_sink" in text
+    assert 'CREATE TABLE IF NOT EXISTS "' in text
     with pytest.raises(SchemaMismatch, match="is not a ledger of wal_sink"):
         wrong.connect("q")
 

@@ -40,8 +40,8 @@ def shared(cassandra: Node) -> Iterator[str]:
     cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=None)  # of many tables
 
 
-def options(node: Node, keyspace: str, **given: str) -> CassandraOptions:
-    return options_of(node, keyspace, **{f"cassandra.{name}": v for name, v in given.items()})
+def options(node: Node, keyspace: str, **options: str) -> CassandraOptions:
+    return options_of(node, keyspace, **{f"cassandra.{name}": v for name, v in options.items()})
 
 
 @pytest.mark.parametrize(
@@ -135,18 +135,18 @@ def test_node_without_the_keyspace_decides_no_table_id(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It refuses the statement as it stands; without the id another node might take it."""
-    given = options(cassandra, shared, ledgerTable="gone.ledger")
+    arguments = options(cassandra, shared, ledgerTable="gone.ledger")
     cassandra.create_keyspace("gone")
 
     def as_it_was(session: Any, name: TableName) -> TableMetadata:
         live = read_table(session, name)
-        if name == given.ledger:
+        if name == arguments.ledger:
             cassandra.execute("DROP KEYSPACE gone")
         return live
 
     monkeypatch.setattr(ledger, "read_table", as_it_was)
     with pytest.raises(TargetUnavailable, match="lacks keyspace gone"):
-        CassandraTarget(given).plan(SCHEMA, "k")
+        CassandraTarget(arguments).plan(SCHEMA, "k")
     assert "without an id" not in caplog.text
 
 

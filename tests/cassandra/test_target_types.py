@@ -36,8 +36,8 @@ class Place:
         self.keyspace = keyspace
 
     def target(self, table: str, nulls: str = "unset", **more: str) -> CassandraTarget:
-        given = {f"cassandra.{name}": value for name, value in {"nulls": nulls, **more}.items()}
-        return target_of(self.node, self.keyspace, table, **given)
+        options = {f"cassandra.{name}": value for name, value in {"nulls": nulls, **more}.items()}
+        return target_of(self.node, self.keyspace, table, **options)
 
     def write(
         self, table: str, *batches: tuple[int, pa.RecordBatch], nulls: str = "unset", **more: str
@@ -93,15 +93,15 @@ def in_place_list(case: Case) -> bool:
 
 def some(case: Case, count: int) -> list[Any]:
     """Draw values, nulls among them; a draw for all cases at once is more than Hypothesis gives."""
-    found = []
+    result = []
 
     @settings(max_examples=count, database=None, phases=[Phase.generate], deadline=None)
     @given(st.none() | case.values)
     def draw(value: Any) -> None:
-        found.append(value)
+        result.append(value)
 
     draw()
-    return [*found, *[None] * count][:count]
+    return [*result, *[None] * count][:count]
 
 
 def test_values_of_every_type_are_read_back(place: Place, wide: tuple[str, list[Case]]) -> None:
@@ -115,11 +115,11 @@ def test_values_of_every_type_are_read_back(place: Place, wide: tuple[str, list[
     batch = pa.record_batch({"id": ints(*range(12)), **columns})
     slices = [batch.slice(begin, 4) for begin in (0, 4, 8)]
     for us, options in ((US, {}), (now_us() - 90 * S_US, {"ttl": "100000"})):
-        place.write(table, *((us, each) for each in slices), **options)
+        place.write(table, *((us, item) for item in slices), **options)
         rows = {row.id: row for row in place.select(table)}
         for i, (case, values) in enumerate(zip(cases, drawn, strict=True)):
             back = [getattr(rows[j], f"c{i}") for j in range(12)]
-            got = [None if each is None else plain(each) for each in back]
+            got = [None if item is None else plain(item) for item in back]
             assert got == [expected(case, value) for value in values], case.cql
     place.write(table, (now_us() - 50 * S_US, slices[0]), ttl="1")
     until(lambda: {row.id for row in place.select(table, "id")} == {*range(4, 12)}, seconds=20)
@@ -179,7 +179,7 @@ def test_written_three_times_and_an_older_one_late(place: Place, alone: bool) ->
     new = collections((1, [2, 3], [(2, 9)], {"x": 2, "y": None}))
     if not alone:
         other = collections((2, [7], [(7, 7)], {"x": 7, "y": 7}))
-        old, new = (pa.concat_batches([each, other]) for each in (old, new))
+        old, new = (pa.concat_batches([item, other]) for item in (old, new))
     place.write(table, (US + 10, new), (US + 10, new), (US + 10, new), (US, old), (US + 10, new))
     later = {} if alone else {2: ([7], {7: 7}, (7, 7))}
     assert read(place, table) == {1: ([2, 3], {2: 9}, (2, None))} | later
@@ -228,7 +228,7 @@ def test_lists_that_are_not_frozen(place: Place) -> None:
     rows = {row.id: row for row in place.select(types)}
     for i, (case, values) in enumerate(zip(cases, drawn, strict=True)):
         back = [getattr(rows[j], f"c{i}") for j in range(6)]
-        got = [None if each is None else plain(each) for each in back]
+        got = [None if item is None else plain(item) for item in back]
         assert got == [expected(case, value) for value in values], case.cql
     table = place.create("k int PRIMARY KEY, l list<int>, v int")
     kind = pa.list_(pa.int32())
@@ -356,8 +356,8 @@ def test_printed_types_can_be_created(place: Place) -> None:
     )
     with pytest.raises(SchemaMismatch) as refused:
         place.target("new").plan(schema, "k")
-    said = str(refused.value)
-    for statement in said[said.index("CREATE TYPE") :].split(";")[:-1]:
+    text = str(refused.value)
+    for statement in text[text.index("CREATE TYPE") :].split(";")[:-1]:
         place.node.execute(statement)
     assert [column.type for column in place.target("new").plan(schema, "k").columns][1:] == [
         "frozen<a_b>",

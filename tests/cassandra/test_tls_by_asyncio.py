@@ -44,4 +44,4 @@ def test_tls_by_asyncio(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _BY_ASYNCIO, *files]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "runs by asyncio here, which takes no TLS" in done.stdout, done
-    assert done.stdout.startswith("b'' "), "it has sent something: by now the driver takes TLS so"
+    assert done.stdout.startswith("b'' "), "it has sent something: the driver takes TLS so"

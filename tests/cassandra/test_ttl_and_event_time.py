@@ -201,11 +201,11 @@ def test_remaining_ttl_never_exceeds_option_or_server() -> None:
 
 def test_ttls_count_from_the_earlier_of_two_clocks() -> None:
     """A clock that is ahead lets no row expire; between two answers of a node its clock goes on."""
-    mine, told, since, asked = [5_000 * S_US], [4_000 * S_US], [0.0], []
+    mine, changed, since, asked = [5_000 * S_US], [4_000 * S_US], [0.0], []
 
     def ask() -> int:
         asked.append(since[0])
-        return told[0]
+        return changed[0]
 
     clock = WriteClock(ask, lambda: mine[0], lambda: since[0])
     assert clock.now_s() == 4_000
@@ -213,7 +213,7 @@ def test_ttls_count_from_the_earlier_of_two_clocks() -> None:
     assert clock.now_s() == 4_020
     assert asked == [0.0]
     since[0] += ASK_EVERY_S
-    told[0] = 6_000 * S_US
+    changed[0] = 6_000 * S_US
     assert clock.now_s() == 5_000
     assert asked == [0.0, 20 + ASK_EVERY_S]
     assert WriteClock(lambda: None, lambda: 7 * S_US).now_s() == 7
@@ -238,30 +238,30 @@ def test_rows_with_ttl_equal_what_the_driver_binds(nulls: str) -> None:
     rows_of_log = TimestampedRows(stored, stamps)
     ttls = remaining_ttls(rows_of_log, plan.details.ttl, lambda: NOW_S + 4)
     parts = Statements(plan, prepared).divide(rows_of_log, ttls)
-    found = []
+    result = []
     for part in parts:
-        of, batch = part.statement, part.rows.batch
-        query = of.prepared.query_id.decode()
+        source, batch = part.statement, part.rows.batch
+        query = source.prepared.query_id.decode()
         assert query == upsert(plan.of_table(), with_ttl=True)
         assert query.endswith("USING TIMESTAMP ? AND TTL ?")
         assert part.ttls is not None
         data = encode(
-            *(batch, of.plan, part.rows.timestamps_us, of.head),
+            *(batch, source.plan, part.rows.timestamps_us, source.head),
             ttls=part.ttls,
             cleared=part.cleared,
         )
         bound = bind(
-            *(batch, of.plan, part.rows.timestamps_us.tolist()),
+            *(batch, source.plan, part.rows.timestamps_us.tolist()),
             ttls=part.ttls.tolist(),
             cleared=part.cleared,
         )
         whole = data.data.to_pybytes()
         for values, (i, j) in zip(bound, itertools.pairwise(data.offsets.tolist()), strict=True):
-            assert whole[i:j] == of.head + b"".join(map(wire, values, TYPES))
-        found += [(row, part.cleared) for row in bound]
-    unset = [value for row, _ in found for value in row if value is UNSET_VALUE]
+            assert whole[i:j] == source.head + b"".join(map(wire, values, TYPES))
+        result += [(row, part.cleared) for row in bound]
+    unset = [value for row, _ in result for value in row if value is UNSET_VALUE]
     assert len(unset) == (2 if nulls == "unset" else 0)
-    by_key = {row[0]: (row, cleared) for row, cleared in found}
+    by_key = {row[0]: (row, cleared) for row, cleared in result}
     assert by_key["a"] == (("a", 1.5, 1, (1, 2), NOW_S * S_US, 6), False)
     (_, v, c, _, stamp, ttl), cleared = by_key["b"]
     assert (v, c, stamp, ttl, cleared) == (None, 2, NOW_S * S_US + 1, 1, True)
@@ -275,7 +275,7 @@ def wire(value: Any, cql: str) -> bytes:
     if value is None or value is UNSET_VALUE:
         return (-1 if value is None else -2).to_bytes(4, "big", signed=True)
     if cql.startswith("set"):
-        inner = b"".join(wire(each, "int") for each in value)
+        inner = b"".join(wire(item, "int") for item in value)
         data = len(value).to_bytes(4, "big") + inner
     else:
         data = SIMPLE[cql].serialize(value, 5)

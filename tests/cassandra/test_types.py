@@ -93,11 +93,11 @@ def test_the_documentation_has_the_table() -> None:
     """Each CQL type, and what goes to it."""
     page = Path(__file__).parents[2] / "docs" / "cassandra.md"
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
-    said = dict(rows)
-    assert {name: said[name] for name in TYPES} == {
-        name: ", ".join(of.accepts) for name, of in TYPES.items()
+    text = dict(rows)
+    assert {name: text[name] for name in TYPES} == {
+        name: ", ".join(source.accepts) for name, source in TYPES.items()
     }
-    assert said.keys() >= NESTED.keys() - {"udt"}
+    assert text.keys() >= NESTED.keys() - {"udt"}
 
 
 @pytest.mark.parametrize("spark", sorted(set(SPARK) & set(CQL_FOR) - {"timestamp_ntz"}))
@@ -277,7 +277,7 @@ def test_parts_that_do_not_fit(source: pa.DataType, cql: str, expected: list[str
 def test_all_that_differs_within_a_column() -> None:
     """A line each."""
     source = struct(zip=pa.int64(), street=pa.int32(), other=pa.int32())
-    assert [each.split(":")[0] for each in said(source, "address", ADDRESS)] == [
+    assert [item.split(":")[0] for item in said(source, "address", ADDRESS)] == [
         "c.zip",
         "c.street",
         "c.other",

@@ -37,13 +37,13 @@ def plan(schema: pa.Schema) -> CassandraPlan:
 def test_an_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
     """In this order, whatever that of the DataFrame; encoded as the driver binds them."""
     schema = pa.schema([KEY[1], ("shop", pa.string()), KEY[0]])
-    of = plan(schema)
+    source = plan(schema)
     rows = pa.record_batch(
         [pa.array([1, 2], pa.int32()).cast(pa.date32()), ["x", None], [7, 8]], schema=schema
     )
     # Static columns alone are refused beside clustering columns; the statement does not care.
     ttls = np.array([90, 0]) if with_ttl else None
-    parts = Statements(of, prepared).divide(TimestampedRows(rows, np.array([5, 6])), ttls)
+    parts = Statements(source, prepared).divide(TimestampedRows(rows, np.array([5, 6])), ttls)
     using = "USING TIMESTAMP ? AND TTL ?" if with_ttl else "USING TIMESTAMP ?"
     for part in parts:
         statement, stamps = part.statement, part.rows.timestamps_us
@@ -79,9 +79,9 @@ def test_an_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
 
 def test_static_columns_alone_are_of_a_partition() -> None:
     """Without clustering columns, which an INSERT would need here; the table is what it was."""
-    of = plan(STATIC)
-    assert of.static_alone
-    refuse_changed(of, LIVE)
+    source = plan(STATIC)
+    assert source.static_alone
+    refuse_changed(source, LIVE)
     with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
         match_columns(STATIC, LIVE)
     with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):

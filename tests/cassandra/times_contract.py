@@ -65,26 +65,28 @@ class TimesContract(ABC):
                 write(now, [row])
         assert self.rows(target) == {("a", 1): (-1, "x")}
 
-    @pytest.mark.parametrize("given", ["ttl", "column", "expiry"])
-    def test_ttl_begins_when_its_row_was_published(self, make: Make, given: str) -> None:
+    @pytest.mark.parametrize("arguments", ["ttl", "column", "expiry"])
+    def test_ttl_begins_when_its_row_was_published(self, make: Make, arguments: str) -> None:
         """Not when it is written, nor when it is written again."""
         options = {
             "ttl": {"cassandra.ttl": "1000"},
             "column": TTL_COLUMN,
             "expiry": EXPIRES_COLUMN,
-        }[given]
+        }[arguments]
         target, now = make(options), now_us()
-        with _open(target, {"column": "ttl", "expiry": "until"}.get(given)) as write:
+        with _open(target, {"column": "ttl", "expiry": "until"}.get(arguments)) as write:
             for ago_s in (400, 0):
                 end = _instant(now + (1000 - ago_s) * S_US)
-                brought: tuple[Any, ...] = {"ttl": (), "column": (1000,), "expiry": (end,)}[given]
+                brought: tuple[Any, ...] = {"ttl": (), "column": (1000,), "expiry": (end,)}[
+                    arguments
+                ]
                 for _ in range(2):
                     write(now - ago_s * S_US, [("a", ago_s, 1, "x", *brought)])
         first, second = (self.ttls(target)["a", ago_s] for ago_s in (400, 0))
         assert first is not None
         assert second is not None
-        assert 580 < first <= 600 + (given == "expiry")
-        assert 980 < second <= 1000 + (given == "expiry")
+        assert 580 < first <= 600 + (arguments == "expiry")
+        assert 980 < second <= 1000 + (arguments == "expiry")
 
     def test_expired_row_hides_what_it_would_have_hidden(self, make: Make) -> None:
         """As if the row had been written at once; whatever comes in which order, and again.
@@ -92,7 +94,7 @@ class TimesContract(ABC):
         What its nulls left, stays. Its values are never seen. What is newer is not touched.
         """
         target, now = make(TTL_COLUMN), now_us()
-        before: Epoch = (
+        earlier: Epoch = (
             now - 5000 * S_US,
             [
                 ("a", 1, 1, "stays", 90_000),
@@ -114,10 +116,10 @@ class TimesContract(ABC):
         chance = random.Random(4)
         with _open(target, "ttl") as write:
             for _ in range(3):
-                for us, rows in chance.sample([before, over, after], 3):
+                for us, rows in chance.sample([earlier, over, after], 3):
                     write(us, rows)
-                seen = [value for key, value in self.rows(target).items() if key != ("e", 1)]
-                assert not {2, "y", "z"} & {each for values in seen for each in values}
+                current = [value for key, value in self.rows(target).items() if key != ("e", 1)]
+                assert not {2, "y", "z"} & {item for values in current for item in values}
         expected: Table = {("a", 1): (None, "stays"), ("e", 1): (3, None)}
         until(lambda: self.rows(target) == expected, seconds=20)
 

@@ -39,20 +39,20 @@ class AddingTarget(MemoryTarget):
         """
         values = rows.batch.to_pylist()
         refused = [
-            RefusedRow(rows.first_us + number, TargetRefused(why, "Change the target."))
+            RefusedRow(rows.first_us + number, TargetRefused(reason, "Change the target."))
             for number, row in enumerate(values)
-            if (why := self.refuses(row))
+            if (reason := self.refuses(row))
         ]
         if refused:
             raise RowsRefused(refused)
         return [(row["k"], row["v"]) for row in values]
 
     def move(
-        self, key: str, seen: LedgerRow | None, new: LedgerRow, rows: Sequence[Pair]
+        self, key: str, current: LedgerRow | None, new: LedgerRow, rows: Sequence[Pair]
     ) -> Outcome:
         """Add rows and move the ledger row in one step."""
         with self.lock:
-            if self.ledger.get(key) != seen:
+            if self.ledger.get(key) != current:
                 return Outcome.CONFLICT
             self.ledger[key] = new
             self.added += rows
@@ -71,9 +71,9 @@ class _Transaction(TransactionalSession):
     def write(self, plan: Plan, rows: Slice) -> None:
         self._rows += self._target.pairs(rows)
 
-    def finish(self, seen: LedgerRow | None, new: LedgerRow) -> Outcome:
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         rows, self._rows = self._rows, []
-        return self._target.move(self._key, seen, new, rows)
+        return self._target.move(self._key, current, new, rows)
 
     def close(self) -> None:
         self._rows.clear()
@@ -114,12 +114,12 @@ class StagingSession(StagedSession):
         return (receipt,)
 
     def finish(
-        self, seen: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
         rows = [
             row for receipt in (*receipts, *self.drain()) for row in self.target.staged[receipt]
         ]
-        return self.target.move(self._key, seen, new, rows)
+        return self.target.move(self._key, current, new, rows)
 
     def discard(self, receipts: Sequence[bytes]) -> None:
         for receipt in receipts:

@@ -1,6 +1,6 @@
 """The played query of the project's own tests: over `MemoryTarget`, with clocks that tests set.
 
-`wal_sink.testing.micro_batches` plays Spark. Here is what reads and forges the state behind the query.
+`wal_sink.testing.micro_batches` plays Spark. Here is what reads and forges the files of the query.
 """
 
 from __future__ import annotations

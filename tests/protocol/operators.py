@@ -76,10 +76,10 @@ class TargetBackup:
 
 def stops(world: World, error: type[WalSinkError] = WalSinkError) -> WalSinkError:
     """Flush twice; return the error at which the flush stops. Nothing is deleted from the log meanwhile."""
-    before = {path for path in world.log_backend.list() if not path.startswith("state/")}
+    earlier = {path for path in world.log_backend.list() if not path.startswith("state/")}
     for _ in range(2):
         with pytest.raises(error) as caught:
             world.flush()
-    assert before <= set(world.log_backend.list())
+    assert earlier <= set(world.log_backend.list())
     assert caught.value.remedy
     return caught.value

@@ -27,19 +27,19 @@ def objects(backend: StateBackend, folder: str) -> dict[str, Any]:
 
 
 def parsed(data: bytes) -> dict[str, Any]:
-    """Parse an object; of a manifest, segments have as `data` their bytes, which lie behind the JSON."""
+    """Parse an object; of a manifest, segments have as `data` their bytes, which follow the JSON."""
     text = json_of(data)
-    found: dict[str, Any] = json.loads(text)
+    result: dict[str, Any] = json.loads(text)
     held = io.BytesIO(data[len(text) :])
-    for segment in found.get("segments", ()):
+    for segment in result.get("segments", ()):
         if "data" in segment:
             segment["data"] = held.read(segment["bytes"])
     assert not held.read()
-    return found
+    return result
 
 
 def json_of(data: bytes) -> bytes:
-    """Return the JSON of an object: all of it, but for what a manifest has behind it."""
+    """Return the JSON of an object: all of it, but for what follows it in a manifest."""
     return b"".join(data.partition(b"\n}\n")[:2])
 
 
@@ -50,9 +50,9 @@ def manifest_digest(data: bytes) -> str:
 
 def manifest_file(fields: dict[str, Any]) -> bytes:
     """Return the file of a manifest that `parsed` has parsed."""
-    segments = [each | ({"data": ""} if "data" in each else {}) for each in fields["segments"]]
+    segments = [field | ({"data": ""} if "data" in field else {}) for field in fields["segments"]]
     text = json.dumps(fields | {"segments": segments}, indent=1) + "\n"
-    return text.encode() + b"".join(each.get("data", b"") for each in fields["segments"])
+    return text.encode() + b"".join(field.get("data", b"") for field in fields["segments"])
 
 
 def state(backend: StateBackend) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def state(backend: StateBackend) -> dict[str, Any]:
 
 def marks(backend: StateBackend) -> dict[str, int]:
     """Return the last epoch that the log says is in each target, by the target's name."""
-    return {each["name"]: each["mark"]["epoch"] for each in state(backend).get("targets", ())}
+    return {item["name"]: item["mark"]["epoch"] for item in state(backend).get("targets", ())}
 
 
 def segment_bytes(backend: StateBackend, segment: dict[str, Any]) -> bytes:
@@ -82,18 +82,18 @@ def sources(plan: str) -> str:
 
 def body_run(data: bytes) -> str | None:
     """Return which run wrote a file of `commits/`; None: a tool."""
-    found: dict[str, Any] = json.loads(data.split(b"\n")[1])
-    return found.get("by")
+    result: dict[str, Any] = json.loads(data.split(b"\n")[1])
+    return result.get("by")
 
 
 def kept(world: World) -> dict[int, str]:
     """Return who wrote `commits/N`, by epoch; purged ones as they were when they were written."""
-    found = dict(world.keepers)
+    result = dict(world.keepers)
     for path in world.checkpoint.list("commits/"):
         run = body_run(world.checkpoint.read(path))
         assert run is not None, f"a tool made {path}"
-        found[int(path.removeprefix("commits/"))] = run
-    return found
+        result[int(path.removeprefix("commits/"))] = run
+    return result
 
 
 def newest(epochs: Iterable[int], world: World) -> dict[str, int]:
@@ -114,7 +114,7 @@ def expected(epochs: int, world: World) -> list[tuple[str, int]]:
     return [(key, value) for key, value in rows if value is not None]
 
 
-def whole(world: World, why: object) -> dict[int, set[str]]:
+def whole(world: World, reason: object) -> dict[int, set[str]]:
     """At any moment: what is visible is completed, and attempts at one epoch are not mixed.
 
     Return the runs whose rows are visible, by epoch.
@@ -123,29 +123,29 @@ def whole(world: World, why: object) -> dict[int, set[str]]:
     wrote: dict[int, set[str]] = {}
     for key, value in world.visible():
         attempts = {a for a, rows in world.computed.items() if (key, value) in rows}
-        assert attempts, f"{key} was never computed ({why})"
+        assert attempts, f"{key} was never computed ({reason})"
         for epoch, run in attempts:
             wrote.setdefault(epoch, set()).add(run)
-            assert epoch in whose, f"a row of epoch {epoch} without commits/{epoch} ({why})"
+            assert epoch in whose, f"a row of epoch {epoch} without commits/{epoch} ({reason})"
     mixed = {epoch: runs for epoch, runs in wrote.items() if len(runs) > 1}
-    assert not mixed, f"two attempts at one epoch are visible: {mixed} ({why})"
+    assert not mixed, f"two attempts at one epoch are visible: {mixed} ({reason})"
     return wrote
 
 
-def safe(world: World, why: object) -> None:
+def safe(world: World, reason: object) -> None:
     """At any moment: what is visible was kept, whole attempts are not mixed, nothing needed is gone."""
     for view in world.views():
-        _safe(view, why)
+        _safe(view, reason)
 
 
-def _safe(world: World, why: object) -> None:
-    whose, wrote = kept(world), whole(world, why)
+def _safe(world: World, reason: object) -> None:
+    whose, wrote = kept(world), whole(world, reason)
     strangers = {epoch: runs for epoch, runs in wrote.items() if runs != {whose[epoch]}}
-    assert not strangers, f"rows of attempts that Spark did not keep: {strangers} ({why})"
-    needed_is_there(world, why)
+    assert not strangers, f"rows of attempts that Spark did not keep: {strangers} ({reason})"
+    needed_is_there(world, reason)
 
 
-def needed_is_there(world: World, why: object) -> None:
+def needed_is_there(world: World, reason: object) -> None:
     """Every segment of a kept attempt that a target may lack exists, to the byte."""
     backend = world.log_backend
     mark = min(marks(backend).values(), default=-1)
@@ -158,31 +158,33 @@ def needed_is_there(world: World, why: object) -> None:
         if whose.get(epoch) == manifest["run_id"]:
             for segment in manifest["segments"]:
                 data = segment_bytes(backend, segment)
-                found = (len(data), hashlib.sha256(data).hexdigest())
-                assert found == (segment["bytes"], segment["digest"]), why
+                result = (len(data), hashlib.sha256(data).hexdigest())
+                assert result == (segment["bytes"], segment["digest"]), reason
 
 
-def complete(world: World, epochs: int, why: object) -> None:
+def complete(world: World, epochs: int, reason: object) -> None:
     """At the end: every kept row once and none extra, mark and ledger at the end, nothing left."""
-    safe(world, why)
-    assert sorted(kept(world)) == list(range(epochs)), why
+    safe(world, reason)
+    assert sorted(kept(world)) == list(range(epochs)), reason
     for view in world.views():
-        _complete(view, epochs, why)
+        _complete(view, epochs, reason)
     world.flush()
-    left = {path.split("/")[0] for path in world.log_backend.list()}
-    assert left <= {"state", "plans", "agreed.json", "refused"}, f"{left} ({why})"
+    remaining = {path.split("/")[0] for path in world.log_backend.list()}
+    assert remaining <= {"state", "plans", "agreed.json", "refused"}, f"{remaining} ({reason})"
 
 
-def _complete(world: World, epochs: int, why: object) -> None:
+def _complete(world: World, epochs: int, reason: object) -> None:
     verdict = judge(expected(epochs, world), world.visible())
-    assert verdict.exact, f"{verdict} ({why})"
+    assert verdict.exact, f"{verdict} ({reason})"
     backend = world.log_backend
     newest_state = state(backend)
-    assert set(marks(backend).values()) == {epochs - 1}, why
-    assert (newest_state["last"]["epoch"], newest_state["settled"]) == (epochs - 1, epochs - 1), why
+    assert set(marks(backend).values()) == {epochs - 1}, reason
+    assert (newest_state["last"]["epoch"], newest_state["settled"]) == (epochs - 1, epochs - 1), (
+        reason
+    )
     ledger = world.ledger()
-    assert ledger is not None, why
-    assert (ledger.epoch, ledger.digest) == (epochs - 1, newest_state["last"]["digest"]), why
+    assert ledger is not None, reason
+    assert (ledger.epoch, ledger.digest) == (epochs - 1, newest_state["last"]["digest"]), reason
     dated = [
         (epoch, row.cells["v"].us)
         for (key,), row in world.store_target.table.items()
@@ -190,4 +192,4 @@ def _complete(world: World, epochs: int, why: object) -> None:
         if world.dates and (key, row.cells["v"].value) in rows
     ]
     for (epoch, us), (later, later_us) in pairwise(sorted(dated)):
-        assert epoch == later or us < later_us, why
+        assert epoch == later or us < later_us, reason

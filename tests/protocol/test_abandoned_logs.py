@@ -83,12 +83,12 @@ def test_pending_epochs_of_a_deleted_checkpoint_are_found(
     ((query_id, log, epochs),) = place.found(new)
     assert (query_id, log, epochs) == (old.query_id, old.log_backend.url, (1, 2, 3))
     new.run().batch([("a", 1)])
-    assert [each.query_id for each in place.found(new)] == [old.query_id], "not its own"
+    assert [item.query_id for item in place.found(new)] == [old.query_id], "not its own"
     with caplog.at_level(logging.WARNING):
         log_abandoned(new.query_id, place.location)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert old.query_id in said
-    assert f"Epochs 1 to 3 are in {old.log_backend.url}, not flushed" in said
+    (text,) = [record.getMessage() for record in caplog.records]
+    assert old.query_id in text
+    assert f"Epochs 1 to 3 are in {old.log_backend.url}, not flushed" in text
 
 
 def test_flushed_or_unreadable_logs_stop_no_start(place: Place) -> None:

@@ -71,8 +71,8 @@ def test_refused_row_keeps_its_epoch_column(query: World, tmp_path: Path) -> Non
     appended = append(batch, run, [("a", 1), (None, 2)])
     for segments in (appended.segments, appended.refused):
         (segment,) = segments
-        (found,) = read_segment(query.log_backend, segment)
-        rows = rows_of(found) if segments is appended.refused else found
+        (result,) = read_segment(query.log_backend, segment)
+        rows = rows_of(result) if segments is appended.refused else result
         assert rows.column("epoch").to_pylist() == [run.next]
 
 
@@ -195,13 +195,22 @@ def test_columns_get_the_agreed_types() -> None:
         "in": pa.array([[{"at": 2_000}], None], schema(here).field("in").type),
         "map": pa.array([[("k", 3_000)], []], schema(here).field("map").type),
     }
-    found = conformed(pa.record_batch(rows, schema(here)), schema(utc))
-    assert found.schema == schema(utc)
-    assert found.column("at").cast(pa.int64()).to_pylist() == [1_000, None]
-    assert found.column("map").items.cast(pa.int64()).to_pylist() == [3_000]
+    batch = conformed(pa.record_batch(rows, schema(here)), schema(utc))
+    assert batch.schema == schema(utc)
+    assert batch.column("at").cast(pa.int64()).to_pylist() == [1_000, None]
+    assert batch.column("map").items.cast(pa.int64()).to_pylist() == [3_000]
 
 
 def test_options_may_be_python_values() -> None:
     """As `writeStream.option` takes them."""
-    given = {"wal.retention": 5, "cassandra.ssl.enabled": True, "table": "t", "cassandra.ttl": None}
-    assert as_texts(given) == {"wal.retention": "5", "cassandra.ssl.enabled": "true", "table": "t"}
+    options = {
+        "wal.retention": 5,
+        "cassandra.ssl.enabled": True,
+        "table": "t",
+        "cassandra.ttl": None,
+    }
+    assert as_texts(options) == {
+        "wal.retention": "5",
+        "cassandra.ssl.enabled": "true",
+        "table": "t",
+    }

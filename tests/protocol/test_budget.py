@@ -223,8 +223,8 @@ def test_counting_pending_bytes_costs_no_request(world: World) -> None:
     driver = Driver(world.run(faults), 10**9)
     costs = []
     for number in range(20):
-        before = len(faults.operations)
+        count = len(faults.operations)
         driver.batch([(f"k{number}", number)])
-        costs.append(faults.operations[before:])
+        costs.append(faults.operations[count:])
     assert len(costs[-1]) == len(costs[1])
     assert [name for name in costs[-1] if name.startswith(("list manifests", "read manif"))] == []

@@ -59,17 +59,17 @@ def forge(**changes: object) -> Callable[[World], str]:
 
         def renamed(path: str) -> None:
             data = world.log_backend.read(path)
-            for before, after in digests.items():
-                data = data.replace(before, after)
+            for earlier, after in digests.items():
+                data = data.replace(earlier, after)
             edit(world.log_backend, path, data)
 
         for epoch in range(BROKEN, EPOCHS):
             path = manifest_path(world, epoch)
-            before = manifest_digest(world.log_backend.read(path))
+            earlier = manifest_digest(world.log_backend.read(path))
             renamed(path)
             if epoch == BROKEN:
                 change_manifest(world, **changes)
-            digests[before.encode()] = manifest_digest(world.log_backend.read(path)).encode()
+            digests[earlier.encode()] = manifest_digest(world.log_backend.read(path)).encode()
         for path in world.log_backend.list("state/"):
             renamed(path)
         return manifest_path(world)
@@ -147,8 +147,10 @@ def test_epoch_given_up_lets_the_flush_go_on(world: World, name: str) -> None:
     assert lost <= {(f"a{BROKEN}", BROKEN), (f"b{BROKEN}", BROKEN)}
     assert not world.table().items() - expected.items()
     assert (world.mark(), world.row.epoch, world.state.trimmed) == (EPOCHS - 1,) * 3
-    left = {path for path in world.log_backend.list() if not path.startswith(("state/", "plans/"))}
-    assert left == files
+    remaining = {
+        path for path in world.log_backend.list() if not path.startswith(("state/", "plans/"))
+    }
+    assert remaining == files
 
 
 def test_epochs_before_a_damaged_one_are_flushed(world: World) -> None:
@@ -184,11 +186,11 @@ def test_run_over_a_damaged_state_publishes_nothing(
     """A new state would begin after what was pending."""
     run = world.run().batches([("a", 1)])
     damage(world)
-    before = world.log_backend.list("state/")
+    earlier = world.log_backend.list("state/")
     for other in (run, world.run()):
         with pytest.raises(errors.CorruptLog):
             other.publish([("b", 2)])
-    assert world.log_backend.list("state/") == before
+    assert world.log_backend.list("state/") == earlier
 
 
 def test_lost_log_is_not_made_again(world: World) -> None:
@@ -221,7 +223,7 @@ def test_manifest_alone_of_another_attempt_is_not_flushed(world: World) -> None:
     dead = world.run()
     dead.publish([("dead", 1)])
     run = world.run().batches([("kept", 2)], [("next", 3)])
-    kept, other = (f"manifests/{0:020}-{each.run_id}.json" for each in (run, dead))
+    kept, other = (f"manifests/{0:020}-{item.run_id}.json" for item in (run, dead))
     edit(world.log_backend, kept, world.log_backend.read(other))
     stops(world, errors.CorruptLog)
     edit(world.log_backend, kept, None)

@@ -38,7 +38,9 @@ class Counting(FaultyBackend):
 
     def requests(self) -> builtins.list[str]:
         """Return what was asked since the last call, without numbers and names."""
-        requests = [re.sub(r"[0-9a-f-]{6,}", "#", each) for each in self.faults.operations]
+        requests = [
+            re.sub(r"[0-9a-f-]{6,}", "#", operation) for operation in self.faults.operations
+        ]
         self.faults.operations.clear()
         return requests
 
@@ -50,7 +52,7 @@ class Counting(FaultyBackend):
 
 
 def epoch_costs(world: World, epochs: int, name: str = "") -> dict[str, list[str]]:
-    """Return the requests for the last of so many epochs, each flushed before the next one."""
+    """Return the requests for the last of `epochs` epochs, each flushed before the next one."""
     counting = world.log_backend = Counting(world.log_backend)
     run, flusher = world.run(), world.flusher(name=name)
     costs: dict[str, list[str]] = {}
@@ -174,7 +176,7 @@ def test_old_query_costs_what_a_young_one_costs(world: World) -> None:
 
 
 def window_costs(world: World, epochs: int, *, inline: bool = False) -> collections.Counter[str]:
-    """Return how often each request is made for one window of so many epochs, each of two segments."""
+    """Return how often each request is made for one window of `epochs` epochs, each of two segments."""
     world.inline_from = 0 if inline else None
     run = world.run()
     for number in range(epochs):

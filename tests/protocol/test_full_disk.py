@@ -36,14 +36,14 @@ def test_task_that_fills_the_disk_leaves_nothing(
     """What is there is flushed all the same; with space again the next attempt goes through."""
     world = full_world
     run = world.run().batches([("a", 1)])
-    before = small_disk.files()
+    files_before = small_disk.files()
     small_disk.fill(leave=MEGABYTE)
     run.write_offsets()
     with pytest.raises(LogFull, match="No space left on device") as caught:
         run.tasks(large(1))
     assert "Free space there, then start the query again" in caught.value.remedy
     assert caught.value.exit_code == 4
-    assert small_disk.files() == before, "neither a segment nor a half-written file"
+    assert small_disk.files() == files_before, "neither a segment nor a half-written file"
     assert world.flushed() == {"a": 1}
     again = world.run()
     again.write_offsets()

@@ -29,7 +29,7 @@ def world_in(s3: S3, bucket: str) -> World:
 
 
 def script(world: World, epochs: int, run_faults: Faults, flush_faults: Faults) -> None:
-    """Run up to so many epochs, each an update and a row of its own, flushing after each."""
+    """Run up to `epochs` epochs, each an update and a row of its own, flushing after each."""
     run = world.run(run_faults)
     while run.next < epochs:
         key = f"{run.next}-{run.run_id[:8]}"
@@ -84,10 +84,10 @@ def test_status_needs_the_checkpoints_url_alone(s3: S3, monkeypatch: pytest.Monk
     world.run().batch([("a", 1)])
     assert wal_sink.status(url, storage_options=s3.options).pending_epochs == 1
     world.flush()
-    found = wal_sink.await_flushed(url, timeout=0, storage_options=s3.options)
-    assert (found.epoch, found.rows) == (0, 0)
-    seen = wal_sink.status(url, storage_options=s3.options)
-    assert (seen.flushed, seen.log) == (0, f"{location.checkpoint}/wal_sink/query")
+    flushed = wal_sink.await_flushed(url, timeout=0, storage_options=s3.options)
+    assert (flushed.epoch, flushed.rows) == (0, 0)
+    status = wal_sink.status(url, storage_options=s3.options)
+    assert (status.flushed, status.log) == (0, f"{location.checkpoint}/wal_sink/query")
     assert wal_sink.status(url, wal=location.logs, storage_options=s3.options).flushed == 0
 
     with pytest.raises(LogUnavailable, match="there is no bucket"):
@@ -160,6 +160,6 @@ def test_requests_of_an_epoch_are_documented(s3: S3) -> None:
 
 def rows_of(text: str) -> list[list[str]]:
     """Return the rows of the table of requests."""
-    found = re.search(r"\| requests \|.*?\n\n", text, re.DOTALL)
-    assert found, "the README has no table of requests"
-    return [line.strip("| ").split("|") for line in found[0].splitlines()[2:] if line]
+    match = re.search(r"\| requests \|.*?\n\n", text, re.DOTALL)
+    assert match, "the README has no table of requests"
+    return [line.strip("| ").split("|") for line in match[0].splitlines()[2:] if line]

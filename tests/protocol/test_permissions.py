@@ -21,9 +21,9 @@ from wal_sink.protocol.retention import Retention
 @pytest.fixture(autouse=True)
 def _usual_umask() -> Iterator[None]:
     """With which every user can read what a program does not protect."""
-    before = os.umask(0o022)
+    mask = os.umask(0o022)
     yield
-    os.umask(before)
+    os.umask(mask)
 
 
 @pytest.fixture

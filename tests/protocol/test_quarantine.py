@@ -144,7 +144,7 @@ def test_row_refused_by_the_server_does_not_block_others() -> None:
 
 
 def test_kept_row_is_skipped_by_every_later_flusher() -> None:
-    """Also by one that stops at refused rows, and when the target would take the row by now."""
+    """Also by one that stops at refused rows, and when the target would take the row."""
     world = RefusingWorld()
     world.run().batch([("a", 1), ("bad", None), ("b", 2)])
     with pytest.raises(Crash):

@@ -123,7 +123,7 @@ def test_metadata_is_durable_before_a_run_opens(
 def test_epoch_given_up_as_missing_is_synced_in_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a power loss takes what Spark has completed, and the log is ahead of the checkpoint for good."""
+    """Else a power loss takes what Spark has completed, and the log is ahead of the checkpoint forever."""
     place, synced = tmp_path / "checkpoint", list[str]()
     world = World(open_backend(str(place)), open_backend(str(tmp_path / "log")))
     run = world.run()

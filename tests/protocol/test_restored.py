@@ -355,7 +355,7 @@ def test_log_that_adopts_owns_the_target_alone(world: World) -> None:
 
 
 @pytest.mark.rule("restored")
-def test_new_log_behind_an_old_row_adopts_it(world: World) -> None:
+def test_new_log_with_an_old_row_adopts_it(world: World) -> None:
     """The log was deleted after all was flushed: the new one begins after the last completed epoch."""
     world.run().flushed_batches([("a", 1)])
     world.log_backend.delete(world.log_backend.list())

@@ -63,7 +63,7 @@ def test_flushed_epochs_stay_up_to_their_bytes(world: World) -> None:
     world.retention = Retention(us=10**9 * SECOND, bytes=1)
     run.flushed_batches([("a", 9)])
     world.flush()
-    assert epochs(world) == [7], "the mark itself is no byte old"
+    assert epochs(world) == [7], "no bytes are kept but the mark's"
 
 
 def test_replay_of_a_retained_epoch_publishes_nothing(world: World) -> None:

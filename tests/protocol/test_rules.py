@@ -44,16 +44,16 @@ def test_checkpoint_of_another_query_publishes_nothing(world: World) -> None:
 
 
 @pytest.mark.rule("identity")
-@pytest.mark.parametrize("left", ["offsets/", Checkpoint.LOG_URL])
-def test_deleted_checkpoint_is_called_deleted(world: World, left: str) -> None:
+@pytest.mark.parametrize("remaining", ["offsets/", Checkpoint.LOG_URL])
+def test_deleted_checkpoint_is_called_deleted(world: World, remaining: str) -> None:
     """Not a wrong location: something of the query is left; the error says how to flush the log."""
     world.run().batch([("a", 1)])
-    others = [path for path in world.checkpoint.list() if not path.startswith(left)]
+    others = [path for path in world.checkpoint.list() if not path.startswith(remaining)]
     world.checkpoint.delete(others)
     with pytest.raises(errors.CheckpointNotVisible, match="somebody has deleted it") as caught:
         Checkpoint(world.checkpoint).query_id()
     assert "Restore the checkpoint" in caught.value.remedy
-    if left == Checkpoint.LOG_URL:
+    if remaining == Checkpoint.LOG_URL:
         assert errors.stand_in(world.store.url, "LAST") in caught.value.remedy
 
 
@@ -363,7 +363,7 @@ def test_manifest_is_read_once_on_its_way(world: World) -> None:
 def test_windows_follow_each_other_without_gaps(
     world: World, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    """At most so many epochs each, or bytes; one that is larger has a window of its own."""
+    """At most that number of epochs each, or bytes; one that is larger has a window of its own."""
     if bound == "epochs":
         monkeypatch.setattr(flushers, "WINDOW_EPOCHS", 2)
     else:
@@ -405,7 +405,7 @@ def test_sink_that_joins_an_old_query_starts_there(world: World) -> None:
 
 @pytest.mark.rule("order")
 def test_query_that_was_flushed_late_needs_no_old_commits(world: World) -> None:
-    """Spark keeps the newest hundred files; a flusher that is further behind flushes all the same."""
+    """Spark keeps the newest hundred files; a flusher that lags further flushes all the same."""
     backlog(world, 5)
     for epoch in range(4):
         world.checkpoint.delete([f"commits/{epoch}", f"offsets/{epoch}"])

@@ -125,12 +125,12 @@ def test_other_targets_with_pending_epochs_are_refused(
     several.run().batch([("a", 1)])
     several.known["lake"] = MemoryTarget(MemoryOptions(keys="k"))
     several.named = {name: several.known[name] for name in names}
-    before = set(several.log_backend.list("segments/"))
+    earlier = set(several.log_backend.list("segments/"))
     with pytest.raises(OptionError, match="Epoch 0 is not in") as caught:
         several.run().publish([("b", 2)])
     assert "former targets, cells, added" in caught.value.remedy
     assert "give-up CHECKPOINT --target NAME" in caught.value.remedy
-    assert set(several.log_backend.list("segments/")) == before
+    assert set(several.log_backend.list("segments/")) == earlier
     several.named = {name: several.known[name] for name in (CELLS, ADDED)}
     several.run().batch([("b", 2)])
     several.flush()
@@ -180,7 +180,10 @@ def test_status_and_wait_tell_each_target(several: SeveralWorld) -> None:
     checkpoint = Checkpoint(several.checkpoint)
     assert wait_until_flushed(checkpoint, several.store, 0, target=CELLS).epoch == 1
     status = read_status(checkpoint, several.store)
-    assert {each.target: each.pending_epochs for each in status.targets} == {CELLS: 0, ADDED: 1}
+    assert {target.target: target.pending_epochs for target in status.targets} == {
+        CELLS: 0,
+        ADDED: 1,
+    }
     assert (status.flushed, status.pending_epochs, status.safe_to_delete) == (0, 1, False)
     flush(several.flusher(name=ADDED))
     assert wait_until_flushed(checkpoint, several.store, 0).epoch == 1

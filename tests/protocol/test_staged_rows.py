@@ -161,19 +161,19 @@ def test_commit_that_arrives_late_adds_rows_once(
 
     def finish(
         self: StagingSession,
-        seen: LedgerRow | None,
+        current: LedgerRow | None,
         new: LedgerRow,
         receipts: Sequence[bytes] = (),
     ) -> Outcome:
         receipts = (*receipts, *self.drain())
         if not receipts:
-            return real(self, seen, new)
+            return real(self, current, new)
         if not late:
-            late.append((seen, new, receipts))
+            late.append((current, new, receipts))
             return Outcome.UNKNOWN
         if not outcomes and arrives.startswith("before"):
             land()
-        outcome = real(self, seen, new, receipts)
+        outcome = real(self, current, new, receipts)
         if not outcomes:
             land()
         return outcome

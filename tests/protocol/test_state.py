@@ -41,17 +41,17 @@ def opened(committed: int = -1) -> State:
 def manifest(
     state: State, epoch: int, size: int = 1, digest: str = "d", run: str = "run-1"
 ) -> EpochManifest:
-    before = transitions.predecessor_for(state, run, epoch, "o", epoch - 1)
-    assert before is not None
+    predecessor = transitions.predecessor_for(state, run, epoch, "o", epoch - 1)
+    assert predecessor is not None
     return EpochManifest(
         epoch=epoch,
         manifest=paths.MANIFEST.path(paths.ManifestName(epoch, run)),
         digest=f"{digest}{epoch}",
         offsets_digest="o",
-        first_us=before.last_us + 1,
-        last_us=before.last_us + 1,
-        sums=Sums(rows=before.sums.rows + 1, bytes=before.sums.bytes + size),
-        predecessor=before,
+        first_us=predecessor.last_us + 1,
+        last_us=predecessor.last_us + 1,
+        sums=Sums(rows=predecessor.sums.rows + 1, bytes=predecessor.sums.bytes + size),
+        predecessor=predecessor,
     )
 
 

@@ -55,14 +55,14 @@ def test_start_that_reaches_no_target_says_start_again(
 ) -> None:
     """A flush tries again by itself; the query has failed, and nothing of it is published."""
     _, writer = started
-    given = PostgresqlOptions(table="orders", uri="postgresql://user@127.0.0.1:1/shop")
-    target = PostgresqlTarget(given)
+    options = PostgresqlOptions(table="orders", uri="postgresql://user@127.0.0.1:1/shop")
+    target = PostgresqlTarget(options)
     sink, location = (
         writer.micro_batch.configuration.sink,
         writer.micro_batch.configuration.location,
     )
     closed = Configuration(
-        sink, (Destination("postgresql", "", "postgresql", given, target),), location
+        sink, (Destination("postgresql", "", "postgresql", options, target),), location
     )
     with pytest.raises(TargetUnavailable, match="does not answer") as caught:
         agree(closed, pa.schema({"k": pa.string(), "v": pa.int64()}))

@@ -80,9 +80,9 @@ class State(NamedTuple):
 
     def seen(self, now_s: int) -> dict[str, str | None]:
         """Return what a reader sees; empty for no row."""
-        there = self.marker and self.marker.us > self.deleted_us and self.marker.at(now_s)
+        present = self.marker and self.marker.us > self.deleted_us and self.marker.at(now_s)
         values = {name: c.at(now_s) if c.us > self.deleted_us else None for name, c in self.cells}
-        return values if there or any(values.values()) else {}
+        return values if present or any(values.values()) else {}
 
 
 def steps(rules: Rules, s: State) -> Iterator[State]:
@@ -141,22 +141,22 @@ def present(row: dict[str, str | None]) -> dict[str, str]:
 
 def explore(rules: Rules) -> tuple[int, set[str]]:
     """Visit every state; return their number, and what is broken in one of them."""
-    known, todo, found = {State()}, deque([State()]), set()
+    known, todo, result = {State()}, deque([State()]), set()
     while todo:
         state = todo.popleft()
-        found.add(broken(state))
+        result.add(broken(state))
         for reached in steps(rules, state):
             if reached not in known:
                 known.add(reached)
                 todo.append(reached)
-    return len(known), found - {""}
+    return len(known), result - {""}
 
 
 def test_every_order_of_writes_leaves_the_same_table() -> None:
     """Late, again, by flushers that overtake each other; and no value is seen after its end."""
-    states, found = explore(Rules())
+    states, result = explore(Rules())
     covered("model of TTLs", f"{states:,} states")
-    assert found == set()
+    assert result == set()
     assert states > 200
 
 

@@ -27,14 +27,14 @@ BASE_US = 1_700_000_000_000_000
 
 def window(*sizes: tuple[int, int]) -> list[SegmentRange]:
     """Return segments of (rows, bytes), as one epoch."""
-    found, first_us = [], BASE_US
+    result, first_us = [], BASE_US
     for number, (rows, size) in enumerate(sizes):
         segment = SegmentRef(path=f"{number}", rows=rows, bytes=size, digest="")
-        found.append(
+        result.append(
             SegmentRange(epoch=3, plan=PLAN, segment=segment, start=0, stop=rows, first_us=first_us)
         )
         first_us += rows
-    return found
+    return result
 
 
 def size_of(share: tuple[SegmentRange, ...]) -> float:

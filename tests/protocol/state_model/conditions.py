@@ -55,7 +55,7 @@ SWITCHES = {
     "ahead": "restored: a row ahead is recorded with any digest",
     "chain": "restored: a row ahead is compared with any manifest, not with the chain",
     "equal": "restored: a row at the mark is not compared by digest",
-    "behind": "restored: a row behind the mark is not compared by digest",
+    "lagging": "restored: a row behind the mark is not compared by digest",
     "mark_settles": "restored: a mark does not settle",
     "trimmed": "restored: a target goes back to what may be trimmed",
     "says_first": "trim: the state does not say first what may be deleted",
@@ -67,7 +67,7 @@ SWITCHES = {
     "confirm": "stop: an error counts though the state has moved",
     "drained": "targets: others at an open though one lacks an epoch",
     "lift": "targets: one that comes back keeps its old row",
-    "lift_log": "targets: a row behind the first epoch of a log is lifted, too",
+    "lift_log": "targets: a row before the first epoch of a log is lifted, too",
     "completed": "order: what is settled is flushed though commits/ does not cover it any more",
     "entry_first": "rows: the ledger moves before refused rows are durable",
     "pass_over": "rows: a row in refused/ is written again",
@@ -75,7 +75,7 @@ SWITCHES = {
 }
 """Each condition that can be switched off, by its rule: what happens then."""
 
-NOT_NEEDED = {"equal", "behind", "completed"}
+NOT_NEEDED = {"equal", "lagging", "completed"}
 """Switches without which no promise breaks in any setting that was tried; they give the better error."""
 
 NAMES = ("a", "b", "c")
@@ -155,28 +155,31 @@ class Protocol:
         return transitions.create(self.opening(run, place), f"log {ids}", committed, ACTOR)
 
     def open_run(self, st: int, run: int, place: int, n: int, now: int, after: int) -> State | None:
-        before, opening = self.state(st), self.opening(run, place)
+        previous, opening = self.state(st), self.opening(run, place)
         opening = opening._replace(after=f"r{after}" if after >= 0 else "")
         if "planned" in self.off:
-            opening = opening._replace(after=transitions.last_opened(before))
-        told = before
+            opening = opening._replace(after=transitions.last_opened(previous))
+        earlier = previous
         if "identity" in self.off:
-            told = msgspec.structs.replace(told, checkpoint=opening.checkpoint)
+            earlier = msgspec.structs.replace(earlier, checkpoint=opening.checkpoint)
         if "reopen" in self.off:
-            told = _replace(told, opened=tuple(r for r in told.opened if r != opening.run_id))
-            opening = opening._replace(after=transitions.last_opened(told))
+            earlier = _replace(
+                earlier, opened=tuple(r for r in earlier.opened if r != opening.run_id)
+            )
+            opening = opening._replace(after=transitions.last_opened(earlier))
         if "drained" in self.off:
             at_last = tuple(
-                _replace(t, mark=_replace(t.mark, epoch=told.last.epoch)) for t in told.targets
+                _replace(t, mark=_replace(t.mark, epoch=earlier.last.epoch))
+                for t in earlier.targets
             )
-            told = _replace(told, targets=at_last, settled=told.last.epoch)
-        new = transitions.open_run(told, opening, n, n - 1, Actor("model", now))
+            earlier = _replace(earlier, targets=at_last, settled=earlier.last.epoch)
+        new = transitions.open_run(earlier, opening, n, n - 1, Actor("model", now))
         if new is None:
             return None
-        new = _replace(new, checkpoint=before.checkpoint)
+        new = _replace(new, checkpoint=previous.checkpoint)
         if "drained" in self.off:
-            targets = tuple(before.target(t.name) or t for t in new.targets)
-            new = _replace(new, targets=targets, settled=before.settled)
+            targets = tuple(previous.target(t.name) or t for t in new.targets)
+            new = _replace(new, targets=targets, settled=previous.settled)
         return new
 
     def last_opened(self, st: int) -> int:
@@ -185,8 +188,8 @@ class Protocol:
 
     def link(self, st: int, run: int, n: int, v: int) -> Predecessor | None:
         """Return what `predecessor_for` says."""
-        told = self._told_publish(self.state(st), run, n, v)
-        return transitions.predecessor_for(told, f"r{run}", n, f"v{v}", n - 1)
+        changed = self._told_publish(self.state(st), run, n, v)
+        return transitions.predecessor_for(changed, f"r{run}", n, f"v{v}", n - 1)
 
     def _told_publish(self, state: State, run: int, n: int, v: int) -> State:
         if "fence" in self.off:
@@ -199,7 +202,7 @@ class Protocol:
 
     def make_manifest(self, predecessor: Predecessor, run: int, n: int, v: int) -> int:
         """Return the number of a run's manifest: one row, one byte."""
-        before, time = predecessor.sums, predecessor.last_us + 1
+        earlier, time = predecessor.sums, predecessor.last_us + 1
         return self.intern(
             EpochManifest(
                 epoch=n,
@@ -208,24 +211,24 @@ class Protocol:
                 offsets_digest=f"v{v}",
                 first_us=time,
                 last_us=time,
-                sums=Sums(rows=before.rows + 1, bytes=before.bytes + 1),
+                sums=Sums(rows=earlier.rows + 1, bytes=earlier.bytes + 1),
                 predecessor=predecessor,
             )
         )
 
     def publish(self, st: int, run: int, m: int) -> State | None:
-        before, manifest = self.state(st), self.manifest(m)
+        earlier, manifest = self.state(st), self.manifest(m)
         n, v = manifest.epoch, int(manifest.offsets_digest[1:])
-        told = self._told_publish(before, run, n, v)
+        changed = self._told_publish(earlier, run, n, v)
         budget = self.setting.budget or MUCH
-        new = transitions.publish(told, f"r{run}", manifest, n - 1, budget, ACTOR)
+        new = transitions.publish(changed, f"r{run}", manifest, n - 1, budget, ACTOR)
         if new is None:
             return None
         if "budget_completed" in self.off and not transitions.has_space(
-            before, before.last.as_predecessor(), budget
+            earlier, earlier.last.as_predecessor(), budget
         ):
             raise LogFull("what a dead run has published counts")
-        return _replace(new, run=before.run, settled=max(before.settled, new.settled))
+        return _replace(new, run=earlier.run, settled=max(earlier.settled, new.settled))
 
     # --- the flusher -------------------------------------------------------------------------
 
@@ -283,37 +286,39 @@ class Protocol:
         return self._refused(error)
 
     def mark(self, st: int, t: int, row: LedgerRow, man: frozenset[int], now: int) -> State:
-        before = self.state(st)
-        row = self._row(before, row)._replace(sending=0)
-        chain, told = self.chain(before, man), row
+        state_before = self.state(st)
+        row = self._row(state_before, row)._replace(sending=0)
+        chain, changed = self.chain(state_before, man), row
         manifests = [self.manifest(m) for m in man]
-        link = flush_order.link_at(before, row.epoch, chain)
+        link = flush_order.link_at(state_before, row.epoch, chain)
         known = "chain" in self.off and any(
             (m.epoch, m.digest) == (row.epoch, row.digest) for m in manifests
         )
         if self.off & {"missing", "stop"} and row.digest == "none":
             known = True
         if link is not None and (known or "ahead" in self.off):
-            told = row._replace(digest=link.digest)
-        new = transitions.mark(before, NAMES[t], told, chain, self.retention, Actor("model", now))
+            changed = row._replace(digest=link.digest)
+        new = transitions.mark(
+            state_before, NAMES[t], changed, chain, self.retention, Actor("model", now)
+        )
         if "mark_settles" in self.off:
-            new = _replace(new, settled=before.settled)
+            new = _replace(new, settled=state_before.settled)
         if self.off & {"all_marks", "marked", "says_first"}:
-            new = _replace(new, trimmed=before.trimmed)
+            new = _replace(new, trimmed=state_before.trimmed)
         return self._marked(new, t, row)
 
     def went_back(self, st: int, t: int, row: LedgerRow, man: frozenset[int], now: int) -> State:
-        before = self.state(st)
-        row = self._row(before, row)._replace(sending=0)
-        chain, told = self.chain(before, man), before
+        state_before = self.state(st)
+        row = self._row(state_before, row)._replace(sending=0)
+        chain, changed = self.chain(state_before, man), state_before
         if "trimmed" in self.off:
-            told = _replace(told, trimmed=-1)
+            changed = _replace(changed, trimmed=-1)
         row_told = row
-        if "behind" in self.off:
-            link = flush_order.link_at(before, row.epoch, chain)
+        if "lagging" in self.off:
+            link = flush_order.link_at(state_before, row.epoch, chain)
             row_told = row if link is None else row._replace(digest=link.digest)
-        new = transitions.went_back(told, NAMES[t], row_told, chain, Actor("model", now))
-        return self._marked(_replace(new, trimmed=before.trimmed), t, row)
+        new = transitions.went_back(changed, NAMES[t], row_told, chain, Actor("model", now))
+        return self._marked(_replace(new, trimmed=state_before.trimmed), t, row)
 
     def _marked(self, state: State, t: int, row: LedgerRow) -> State:
         targets = tuple(
@@ -325,17 +330,17 @@ class Protocol:
         return _replace(state, targets=targets)
 
     def trim(self, st: int, now: int) -> State | None:
-        before = self.state(st)
-        told = before
+        state_before = self.state(st)
+        earlier = state_before
         if "marked" in self.off:
-            told = _replace(told, targets=())
+            earlier = _replace(earlier, targets=())
         elif "all_marks" in self.off:
-            far = max(told.targets, key=lambda target: target.mark.epoch)
-            told = _replace(told, targets=(far,))
-        if trimmable(told, self.retention, now) <= before.trimmed:
+            far = max(earlier.targets, key=lambda target: target.mark.epoch)
+            earlier = _replace(earlier, targets=(far,))
+        if trimmable(earlier, self.retention, now) <= state_before.trimmed:
             return None
-        new = transitions.trim(told, self.retention, Actor("model", now))
-        return None if new is None else _replace(new, targets=before.targets)
+        new = transitions.trim(earlier, self.retention, Actor("model", now))
+        return None if new is None else _replace(new, targets=state_before.targets)
 
     def is_garbage(self, st: int, epoch: int, run: int, opener: int = -1) -> bool:
         state = self.state(st)

@@ -88,8 +88,8 @@ def explore(setting: Setting, seconds: float = 600, most: int = 3_000_000) -> Re
     broken, trace, complete = "", list[str](), True
     judge = Judge(protocol)
 
-    def path(of: int) -> list[str]:
-        chain = [of]
+    def path(source: int) -> list[str]:
+        chain = [source]
         while parent[chain[-1]]:
             chain.append(parent[chain[-1]])
         world, words = first, []
@@ -183,12 +183,12 @@ class Judge:
         world = world._replace(runs=(*world.runs, Run()))
         fresh, errors = len(world.runs) - 1, dict[int, str]()
         for _ in range(6 * self.setting.epochs + 6):
-            before = world
+            earlier = world
             while following := list(run_steps(protocol, world, fresh)):
                 world = following[-1][1]
             for t in range(self.setting.targets):
                 world, errors[t] = self._flush(protocol, world, t)
-            if world == before:
+            if world == earlier:
                 break
         return world, world.runs[fresh].at, errors
 
@@ -228,16 +228,16 @@ class Judge:
             runs = sorted({r for _, _, r in cells})
             entries = [r for r in range(len(world.runs)) if (t, n, r) in world.refused]
             both = [x for x in cells if x[1] == 1 and x[2] in entries]
-            there = sorted(
+            present = sorted(
                 [i for _, i, _ in cells] + [1 for r in runs if r in entries and not both]
             )
             if both:
                 raise BrokenPromise(f"P2: cell 1 of {n} is in the table and in refused/")
-            if 0 not in there or 1 not in there:
-                raise BrokenPromise(f"P3: target {t} has cells {there} of {n}, which is flushed")
+            if 0 not in present or 1 not in present:
+                raise BrokenPromise(f"P3: target {t} has cells {present} of {n}, which is flushed")
             if len(runs) > 1:
                 raise BrokenPromise(f"P2: target {t} has rows of {n} of runs {runs}")
-            if there != [0, 1]:
+            if present != [0, 1]:
                 raise BrokenPromise(f"P2: target {t} has rows of {n} twice")
             if setting.single and (n, runs[0]) not in world.kept:
                 raise BrokenPromise(f"P2: {n} is of run {runs[0]}, which did not complete it")

@@ -153,10 +153,10 @@ def _change(protocol: Protocol, world: World, f: int, idle: Flusher) -> Steps:
 def _again(protocol: Protocol, world: World, me: Flusher) -> int | None:
     """Return the change from the newest state, if that has the target's part as it was read."""
     log = log_of(world, me.place)
-    before, after = protocol.state(me.st), protocol.state(log.st)
-    if not transitions.may_repeat(before, after, NAMES[me.t]):
+    earlier, after = protocol.state(me.st), protocol.state(log.st)
+    if not transitions.may_repeat(earlier, after, NAMES[me.t]):
         return None
-    target = before.target(NAMES[me.t])
+    target = earlier.target(NAMES[me.t])
     assert target is not None
     assert me.row is not None
     what = protocol.mark if me.row.epoch > target.mark.epoch else protocol.went_back
@@ -251,7 +251,7 @@ def _write(protocol: Protocol, world: World, f: int) -> Steps:
         return
     if cell and setting.refuse:
         if "pass_over" not in protocol.off and (t, n, r) in world.refused:
-            yield f"flusher {f} passes over cell 1 of {n}", _went(world, f, nxt)
+            yield f"flusher {f} skips cell 1 of {n}", _went(world, f, nxt)
             return
         entry = me._replace(at="entry") if "entry_first" not in protocol.off else nxt
         yield f"flusher {f}: cell 1 of {n} is refused", _went(world, f, entry)
@@ -308,11 +308,11 @@ def write(protocol: Protocol, world: World, me: Flusher, n: int, r: int, cell: i
     cells, sent = ledger.cells, ledger.sent
     if setting.kind == "lists":
         sending = me.row.sending if me.row is not None else 0
-        before = max((s for m, i, s in sent if (m, i) == (n, cell)), default=-1)
-        if sending > before:
+        earlier = max((s for m, i, s in sent if (m, i) == (n, cell)), default=-1)
+        if sending > earlier:
             cells = tuple(x for x in cells if x[:2] != (n, cell))
             sent = tuple(x for x in sent if x[:2] != (n, cell))
-        if sending >= before:
+        if sending >= earlier:
             cells = tuple(sorted((*cells, (n, cell, r))))
             sent = tuple(sorted({*sent, (n, cell, sending)}))
     elif setting.kind == "tx" or (n, cell, r) not in cells:

@@ -84,8 +84,8 @@ def steps(numbers: Numbers, store: Store) -> Iterator[Store]:
                 base = base._replace(n=me.n + 1, content=new)
             yield go(base, at="made", made=me.made + 1)
         elif me.at == "made":
-            there = {"content": files.get(me.n) == me.content, "exists": me.n in files, "": True}
-            if there[numbers.base]:
+            present = {"content": files.get(me.n) == me.content, "exists": me.n in files, "": True}
+            if present[numbers.base]:
                 yield go(at="claims", n=me.n + 1, content=(p, me.made - 1))
             else:
                 yield go(**LIST)
@@ -93,8 +93,8 @@ def steps(numbers: Numbers, store: Store) -> Iterator[Store]:
             old = [n for n in files if n <= me.n - numbers.keep]
             if old:
                 oldest = min(old)
-                left = frozenset(item for item in store.files if item[0] != oldest)
-                yield go(store._replace(files=left))
+                rest = frozenset(item for item in store.files if item[0] != oldest)
+                yield go(store._replace(files=rest))
             if me.made < numbers.changes[p]:
                 yield go(at="forward", begin=me.n, begun=me.content)
 
@@ -102,7 +102,7 @@ def steps(numbers: Numbers, store: Store) -> Iterator[Store]:
 def explore(numbers: Numbers) -> tuple[int, str]:
     """Visit every state; return how many, and what broke."""
     first = Store(frozenset({(0, (-1, 0))}), 0, (-1, 0), (Process(),) * len(numbers.changes))
-    level, seen, real = [(first, frozenset({(0, (-1, 0))}))], {hash(first)}, frozenset[object]()
+    level, current, real = [(first, frozenset({(0, (-1, 0))}))], {hash(first)}, frozenset[object]()
     while level:
         following = []
         for store, real in level:
@@ -110,10 +110,10 @@ def explore(numbers: Numbers) -> tuple[int, str]:
                 known = real | {(after.n, after.content)}
                 for process in after.processes:
                     if process.at == "claims" and (process.n, process.content) not in known:
-                        return len(seen), "a change that is void counts"
+                        return len(current), "a change that is void counts"
                 code = hash((after, known))
-                if code not in seen:
-                    seen.add(code)
+                if code not in current:
+                    current.add(code)
                     following.append((after, known))
         level = following
-    return len(seen), ""
+    return len(current), ""

@@ -74,10 +74,10 @@ def _power(world: World) -> Steps:
             base = with_log(
                 world, 0, off=tuple(off), com=tuple(com), seg=frozenset(seg), wet=frozenset()
             )
-            left = (world.left[0], world.left[1], world.left[2] - 1)
+            remaining = (world.left[0], world.left[1], world.left[2] - 1)
             yield (
                 f"the power fails, lost is {list(lost)}",
-                base._replace(runs=dead(world), flushers=idle(world), left=left),
+                base._replace(runs=dead(world), flushers=idle(world), left=remaining),
             )
 
 
@@ -141,13 +141,13 @@ def _copies(protocol: Protocol, world: World) -> Steps:
             base = base._replace(ledgers=(have["ledgers"][0][0], *base.ledgers[1:]))
         if base == world:
             continue
-        left = (world.left[0] - 1, world.left[1], world.left[2])
+        remaining = (world.left[0] - 1, world.left[1], world.left[2])
         yield (
             f"{what} restored from the copy",
             base._replace(
                 back=True,
-                left=left,
-                copy=() if not left[0] else copy,
+                left=remaining,
+                copy=() if not remaining[0] else copy,
                 flushers=idle(base) if setting.stopped else base.flushers,
             ),
         )
@@ -170,8 +170,8 @@ def _acts(protocol: Protocol, world: World) -> Steps:
         return
     if not world.left[1]:
         return
-    left = (world.left[0], world.left[1] - 1, world.left[2])
-    base = world._replace(left=left, back=True)
+    remaining = (world.left[0], world.left[1] - 1, world.left[2])
+    base = world._replace(left=remaining, back=True)
     for what in setting.acts:
         yield from act_steps(protocol, base, what)
 

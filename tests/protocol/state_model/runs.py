@@ -23,7 +23,7 @@ DEAD = Run("dead")
 
 
 def run_place(protocol: Protocol, run: int) -> int:
-    """Return where a run lives."""
+    """Return where a run is."""
     places = protocol.setting.places
     return places[min(run, len(places) - 1)] if places else 0
 
@@ -179,9 +179,9 @@ def _publish(protocol: Protocol, world: World, r: int) -> Steps:
 
 def _refuse_loss(protocol: Protocol, log: Log, new: int) -> None:
     """See that no target is dropped that lacks a completed epoch."""
-    before, after = protocol.state(log.st), protocol.state(new)
-    for target in before.live:
-        lacks = target.mark.epoch < min(top(log.com), before.last.epoch)
+    earlier, after = protocol.state(log.st), protocol.state(new)
+    for target in earlier.live:
+        lacks = target.mark.epoch < min(top(log.com), earlier.last.epoch)
         if after.target(target.name) is None and lacks:
             raise BrokenPromise("P3: a target is dropped that lacks a completed epoch")
 

@@ -23,7 +23,7 @@ def _case(name: str, *stops: str, broken: str = "", long: bool = False, **change
     return Case(name, Setting(**changes), frozenset(stops), broken, long)
 
 
-BEHIND, OTHER, NONE = "LedgerBehindLog", "Diverged", "MissingManifest"
+LAGGING, OTHER, NONE = "LedgerBehindLog", "Diverged", "MissingManifest"
 TARGET: dict[str, Any] = {"restores": ("target",), "ticks": 1}
 PAUSED: dict[str, Any] = {
     **TARGET,
@@ -85,11 +85,11 @@ SETTINGS = [
     ),
     _case("targets change at an open", "run: OptionError", **LISTS, epochs=1),
     _case("targets change at an open, 2 epochs", "run: OptionError", **LISTS, long=True),
-    _case("target restored, flushers stopped", f"target 0: {BEHIND}", **TARGET, runs=1),
+    _case("target restored, flushers stopped", f"target 0: {LAGGING}", **TARGET, runs=1),
     _case(
-        "one of two targets restored", f"target 0: {BEHIND}", **TARGET, runs=1, targets=2, epochs=1
+        "one of two targets restored", f"target 0: {LAGGING}", **TARGET, runs=1, targets=2, epochs=1
     ),
-    _case("target restored, paused flushers, transactions", f"target 0: {BEHIND}", **PAUSED),
+    _case("target restored, paused flushers, transactions", f"target 0: {LAGGING}", **PAUSED),
     _case(
         "checkpoint set back, paused flusher, 1 epoch",
         f"run: {OTHER}",
@@ -127,12 +127,12 @@ SETTINGS = [
         acts=("give up missing",),
     ),
     _case("a target is given up", acts=("give up target",), targets=2, epochs=1),
-    _case("set-mark", f"target 0: {BEHIND}", acts=("set-mark",), runs=1, ticks=1),
+    _case("set-mark", f"target 0: {LAGGING}", acts=("set-mark",), runs=1, ticks=1),
     _case("adopt", "target 0: WrongOwner", acts=("adopt",), epochs=1),
     _case(
         "delete the log, adopt",
         "target 0: WrongOwner",
-        f"target 0: {BEHIND}",
+        f"target 0: {LAGGING}",
         acts=("delete log", "adopt"),
         ops=2,
         long=True,
@@ -167,7 +167,7 @@ SETTINGS = [
     ),
     _case(
         "marks are tried again, target restored, paused flushers, transactions",
-        f"target 0: {BEHIND}",
+        f"target 0: {LAGGING}",
         **PAUSED,
         again=True,
         long=True,

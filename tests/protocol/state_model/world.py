@@ -54,7 +54,7 @@ class Setting(NamedTuple):
     stopped: bool = True
     """Flushers are dead when something is restored or adopted; else they may be paused, and go on."""
     places: tuple[int, ...] = ()
-    """Where run r lives: 1 is a copy of checkpoint and log. Flusher 0 is at place 0, others at place 1."""
+    """Where run r is: 1 is a copy of checkpoint and log. Flusher 0 is at place 0, others at place 1."""
     acts: tuple[str, ...] = ()
     ops: int = 1
     """What operators do, and how often: `give up`, `give up missing`, `give up target`, `set-mark`, `adopt`,
