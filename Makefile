@@ -6,7 +6,7 @@ CHECK_JOBS ?= 2
 QUICK := $(wildcard tests/test_*.py) $(addsuffix .py,$(addprefix tests/,cli/test_screens cli/test_terminal \
 	postgresql/test_options postgresql/test_type_table sql/test_dialects)) \
 	$(addprefix tests/,admin cassandra checkpoint contract demo docs flush kills model mutants progress protocol \
-	publish simulator spark state_backends support targets testing unit wal)
+	publish simulator spark state_backends support targets testing wal)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
