@@ -33,7 +33,7 @@ def check_path(path: str) -> str:
 
 
 def is_path(path: str) -> bool:
-    """Whether `path` may name an object."""
+    """Return True if `path` may name an object."""
     try:
         check_path(path)
     except ValueError:
@@ -224,7 +224,7 @@ class StateBackend(ABC):
         return None
 
     def open_to_others(self) -> bool:
-        """Whether every user of this host can get at the objects; False where that cannot be told.
+        """Return True if every user of this host can get at the objects; False where that cannot be told.
 
         What this package makes in a folder is not; a folder that was there before may be.
         """

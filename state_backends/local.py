@@ -104,7 +104,7 @@ def sync(folder: Path) -> bool:
 
 
 def open_to_others(folder: Path) -> bool:
-    """Whether every user of this host can get into a folder; False when that cannot be told."""
+    """Return True if every user of this host can get into a folder; False when that cannot be told."""
     try:
         return all(parent.stat().st_mode & stat.S_IXOTH for parent in (folder, *folder.parents))
     except OSError:

@@ -55,7 +55,7 @@ class Upload(io.RawIOBase):
 
     @property
     def is_in_parts(self) -> bool:
-        """Whether what was written was too much for one request."""
+        """Return True if what was written was too much for one request."""
         return self.file is not None or self._broken
 
     def writable(self) -> bool:
@@ -340,7 +340,7 @@ class ObjectStoreBackend(StateBackend):
         return self._fs.info(key).get("metadata") or {}
 
     def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:
-        """Whether the object is the one that was to be written with `nonce`.
+        """Return True if the object is the one that was to be written with `nonce`.
 
         Without metadata by its content, so a large output (None) counts as another's. Two creators of
         the same bytes could then both have won: nothing that `wal_sink` creates is decided in this

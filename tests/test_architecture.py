@@ -147,7 +147,7 @@ def full(name: str) -> str:
 
 
 def within(module: str, names: Iterable[str]) -> bool:
-    """Whether a module is one of `names`, or lies in one; none lies in `wal_sink`."""
+    """Return True if a module is one of `names`, or lies in one; none lies in `wal_sink`."""
     return any(
         module == full(name) or (name != "wal_sink" and module.startswith(f"{full(name)}."))
         for name in names

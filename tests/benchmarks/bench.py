@@ -79,7 +79,7 @@ class Bench:
             self.spark.stop()
 
     def can(self, contender: Contender) -> bool:
-        """Whether what it needs is there."""
+        """Return True if what it needs is there."""
         return bool(self._jars) or not isinstance(contender, Connector)
 
     def new_folder(self) -> Path:
@@ -151,7 +151,7 @@ class Bench:
         return run
 
     def complete(self, contender: str, check: Callable[[], None]) -> bool:
-        """Whether a table is complete; when not, the run does not count, and the exit code says so."""
+        """Return True if a table is complete; when not, the run does not count, and the exit code says so."""
         try:
             check()
         except RowsWrong as error:

@@ -36,7 +36,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def met(self) -> bool | None:
-        """Whether the median reaches the target; None without one of both."""
+        """Return True if the median reaches the target; None without one of both."""
         if self.target is None or self.median is None:
             return None
         if self.target.way == "at least":

@@ -87,7 +87,7 @@ def wide(place: Place) -> tuple[str, list[Case]]:
 
 
 def in_place_list(case: Case) -> bool:
-    """Whether it is a list that is not frozen: a row with one has no TTL of its own."""
+    """Return True if it is a list that is not frozen: a row with one has no TTL of its own."""
     return case.cql.startswith("list<")
 
 

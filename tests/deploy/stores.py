@@ -221,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def _is_conditional(self) -> bool:
-        """Whether this request makes an object, if there is none: not one that only opens an upload."""
+        """Return True if this request makes an object, if there is none, and not only an upload."""
         if "uploadType=resumable" in self.path and "upload_id=" not in self.path:
             return False
         ends = self.headers.get("Content-Range", "").rpartition("/")[2].isdigit()  # such an upload

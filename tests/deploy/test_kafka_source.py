@@ -134,7 +134,7 @@ class Job:
         return self._node.execute(query)
 
     def has(self, numbers: Iterable[int]) -> bool:
-        """Whether these orders are in the table, once or more."""
+        """Return True if these orders are in the table, once or more."""
         time.sleep(0.5)  # between two looks
         return set(numbers) <= {row.number for row in self.rows()}
 

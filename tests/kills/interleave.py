@@ -55,7 +55,7 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Whether it has acted to the end."""
+        """Return True if it has acted to the end."""
         return bool(self._greenlet.dead)
 
     def turn(self) -> None:

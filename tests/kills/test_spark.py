@@ -87,7 +87,7 @@ def test_every_window(
 
 
 def may_run(victim: Victim, number: int) -> bool:
-    """Whether a query is started before the kill `number`."""
+    """Return True if a query is started before the kill `number`."""
     return not isinstance(victim, InJob) or number in victim.deaths
 
 

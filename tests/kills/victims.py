@@ -74,7 +74,7 @@ class Victim:
         return Pause(point=at.point, table=self.table.name, epoch=at.epoch, marker=marker)
 
     def is_there(self, number: int) -> bool:
-        """Whether it stands where it is to be killed."""
+        """Return True if it stands where it is to be killed."""
         pause = self.pause(number)
         return pause is None or Path(pause.marker).exists()
 

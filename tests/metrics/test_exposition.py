@@ -182,7 +182,7 @@ def test_malformed_request_disturbs_no_other(
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Whether the other side has hung up."""
+    """Return True if the other side has hung up."""
     client.setblocking(False)
     try:
         return client.recv(1) == b""

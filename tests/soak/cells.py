@@ -50,7 +50,7 @@ class Logged(NamedTuple):
 
     @property
     def is_delete(self) -> bool:
-        """Whether it is one, and not refused."""
+        """Return True if it is one, and not refused."""
         return self.values["seq"] is None
 
 
@@ -217,7 +217,7 @@ class CellVerdict(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether every cell is as it has to be."""
+        """Return True if every cell is as it has to be."""
         return not any(self[2:7])
 
 

@@ -107,7 +107,7 @@ _BAD: list[dict[str, Any]] = [
 
 
 def is_bad(change: dict[str, Any]) -> bool:
-    """Whether no table ever takes a change."""
+    """Return True if no table ever takes a change."""
     return any(all(change[name] == value for name, value in bad.items()) for bad in _BAD)
 
 

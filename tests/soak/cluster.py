@@ -108,7 +108,7 @@ class ClusterOutcome(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether each target has what the topic has, of one attempt, and no reader saw anything else."""
+        """Return True if each target has what the topic has, of one attempt, and no reader saw other rows."""
         right = all(result.verdict.exact and not result.wrong for result in self.found.values())
         return right and not self.differ and all(f.verdict.expected for f in self.found.values())
 

@@ -56,7 +56,7 @@ class FeaturesOutcome(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether every cell is as it has to be, and the log has each change of the source once."""
+        """Return True if every cell is as it has to be, and the log has each change of the source once."""
         wanted = self.wanted
         in_place = self.quarantined == wanted.bad + wanted.late
         return self.cells.exact and not (wanted.wrong or wanted.mixed) and in_place

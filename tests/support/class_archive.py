@@ -71,7 +71,7 @@ class ClassArchive(NamedTuple):
         _make_once(self)
 
     def is_there(self) -> bool:
-        """Whether it is made, of the jars that are there now."""
+        """Return True if it is made, of the jars that are there now."""
         made = self.path
         if not (made.exists() and self.jars.exists()):
             return False

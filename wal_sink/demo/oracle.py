@@ -21,7 +21,7 @@ class Verdict(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether the table holds exactly the rows of the source."""
+        """Return True if the table holds exactly the rows of the source."""
         return self.missing == 0 and self.extra == 0
 
 

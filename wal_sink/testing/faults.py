@@ -158,7 +158,7 @@ def _module(frame: FrameType | None) -> str:
 
 
 def _is_builtin(function: Any) -> bool:
-    """Whether it belongs to Python's own types, or to the module `builtins`."""
+    """Return True if it belongs to Python's own types, or to the module `builtins`."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, ModuleType):
         return owner is builtins

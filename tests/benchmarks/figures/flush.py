@@ -58,7 +58,7 @@ def _sum(run: Run) -> str:
 
 
 def pending(bench: Bench) -> list[Figure]:
-    """Whether many small epochs that wait cost much more than one large one."""
+    """Return True if many small epochs that wait cost much more than one large one."""
     epochs, rows = bench.sizes.pending
     source = _of_size(bench, epochs * rows)
     bench.say(f"backlog of {epochs:,} epochs of {rows:,} rows")

@@ -129,7 +129,7 @@ def _innermost_reason(error: BaseException) -> str:
 
 
 def _is_local(address: str) -> bool:
-    """Whether an address belongs to this machine, or to the container that we are in."""
+    """Return True if an address belongs to this machine, or to the container that we are in."""
     try:
         socket.create_server((address, 0)).close()
     except OSError:

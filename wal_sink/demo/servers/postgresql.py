@@ -356,7 +356,7 @@ def _children(parent: int) -> list[int]:
 
 
 def _is_there(pid: int) -> bool:
-    """Whether a process still holds memory; one that only waits for its parent to ask does not."""
+    """Return True if a process still holds memory; one that only waits for its parent to ask does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (ProcessLookupError, FileNotFoundError):

@@ -146,7 +146,7 @@ def choose(host: str, count: int = 1) -> int:
 
 
 def are_free(host: str, port: int, count: int = 1) -> bool:
-    """Whether `count` ports are free from `port` on."""
+    """Return True if `count` ports are free from `port` on."""
     try:
         for number in range(port, port + count):
             socket.create_server((host, number)).close()

@@ -86,7 +86,7 @@ class Statements:
 
     @property
     def sent_once(self) -> bool:
-        """Whether a row may be sent once only with each timestamp."""
+        """Return True if a row may be sent once only with each timestamp."""
         return self._plan.sent_once
 
     @property
