@@ -87,7 +87,7 @@ print(*(name for name in set(sys.modules) - already if sys.modules[name].__spec_
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> dict[str, dict[str, object]]:
+def pickled(tmp_path: Path) -> dict[str, dict[str, object]]:
     """Return what Spark sends to each process, of a query whose plan is in its log."""
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)
@@ -126,12 +126,12 @@ def given(tmp_path: Path) -> dict[str, dict[str, object]]:
 
 @pytest.mark.parametrize("name", ENTRANCES)
 def test_a_process_imports_what_its_row_says(
-    name: str, options: dict[str, dict[str, object]]
+    name: str, pickled: dict[str, dict[str, object]]
 ) -> None:
     """And no more; in a process of its own, which does the work that it is there for."""
     entrance = ENTRANCES[name]
     program = CHILD.format(there=entrance.there, call=entrance.call)
-    done = ran([sys.executable, "-c", program, pickle.dumps(options[name]).hex()])
+    done = ran([sys.executable, "-c", program, pickle.dumps(pickled[name]).hex()])
     assert done.returncode == 0, done.stderr
     imported = {module.partition(".")[0] for module in done.stdout.split()}
     assert "wal_sink" in imported

@@ -48,7 +48,7 @@ def test_alert_fires_while_cassandra_stalls(
             wal_sink.register(spark)
         with pytest.raises(OptionError, match=r"metrics_host=127\.0\.0\.1"):
             wal_sink.register(spark, metrics_port=0, metrics_host="0.0.0.0")
-        with pytest.raises(OptionError, match="without a metrics_port"):
+        with pytest.raises(OptionError, match="there is no metrics_port"):
             wal_sink.register(spark, metrics_host="0.0.0.0")
         assert sink.metrics_port
         query = (

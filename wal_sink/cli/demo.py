@@ -83,7 +83,7 @@ def demo(
     """Stream real flights into a store while the driver is killed, and compare with the source.
 
     A control sends the same rows by foreachBatch and dies by the same SIGKILLs. The exit code is 0 when
-    no row is missing and none is too many, and the control has extra rows. It takes about four minutes on
+    no row is missing and none is too many, and the control has extra rows. It takes about two minutes on
     two cores; all --flights take six. It needs Java 17. A Cassandra node, a Kafka broker, or the programs
     of PostgreSQL, are downloaded once.
     """
