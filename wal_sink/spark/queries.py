@@ -43,9 +43,6 @@ logger = logging.getLogger(__name__)
 _CHECKED = 4
 """How many queries that have ended are checked at a time: each check costs two listings."""
 
-_PLANNED_S = 60.0
-"""How long `register` waits for the logical plan of a query that was started right before."""
-
 _DONE_KEPT = 100
 """Newest queries that are done of which checkpoint and log stay at hand."""
 
@@ -95,7 +92,6 @@ class Queries:
             if not streaming_query.is_active(query):
                 continue  # it was told to stop, as a query that is refused is
             try:
-                streaming_query.wait_until_planned(query, _PLANNED_S)
                 self._begin(query, str(query.runId), already_runs=True)
             except Exception:  # of this query alone; the handle is there for the others
                 logger.warning(

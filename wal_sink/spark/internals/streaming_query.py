@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any, NamedTuple
@@ -29,8 +28,6 @@ from wal_sink.spark.internals.spark_session import (
 )
 from wal_sink.spark.internals.stream_writer import layout_asked
 from wal_sink.spark.modes import refuse_layout, refuse_mode
-
-_POLL_S = 0.05
 
 _QUERY, _RUN, _EPOCH = "sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"
 """Local properties of the thread that runs a query, and of its tasks."""
@@ -137,7 +134,7 @@ def started_query(
 ) -> StartedQuery | None:
     """Copy what the sink needs to know of a query; None when it writes to another format.
 
-    Outside of `onQueryStarted` the plan may not be there yet, see `wait_until_planned`.
+    Another thread than the query's waits here until Spark has planned the query.
 
     :param options_at: the options of a `foreachBatch` query, which Spark does not have, by its checkpoint;
         None for one of another function.
@@ -204,20 +201,6 @@ def output_mode(query: StreamingQuery) -> str:
     return str(query._jsq.streamingQuery().outputMode().toString()).lower()
 
 
-@without_jvm(None)
-def wait_until_planned(query: StreamingQuery, seconds: float) -> None:
-    """Wait until a query that has just started has its logical plan, or has ended; a limited time.
-
-    Before that, `logicalPlan` fails in every thread but the query's own (MicroBatchExecution.logicalPlan).
-    """
-    (initializing,) = _states(spark_session.INITIALIZING)
-    deadline = time.monotonic() + seconds
-    while query._jsq.streamingQuery().state().get().equals(initializing):
-        if time.monotonic() > deadline:
-            return
-        time.sleep(_POLL_S)
-
-
 def stop(query: StreamingQuery) -> None:
     """Stop a query, also inside `onQueryStarted`: there it never begins, and writes no offsets.
 
@@ -225,16 +208,14 @@ def stop(query: StreamingQuery) -> None:
     would interrupt the delivery of the event, and Spark then removes the listener (4.3.0). So a query that
     has not begun is only marked as stopped, as `stop()` does first; its thread sees the mark, and ends.
     """
-    initializing, terminated = _states(spark_session.INITIALIZING, spark_session.TERMINATED)
+    jvm: Any = SparkContext._jvm
+    initializing, terminated = (
+        find_class(jvm, classes).getField("MODULE$").get(None)
+        for classes in (spark_session.INITIALIZING, spark_session.TERMINATED)
+    )
     marked = query._jsq.streamingQuery().state().compareAndSet(initializing, terminated)
     if not marked and is_active(query):
         query.stop()
-
-
-def _states(*classes: tuple[str, ...]) -> list[Any]:
-    """Return the states of a query that these Scala objects are."""
-    jvm: Any = SparkContext._jvm
-    return [find_class(jvm, names).getField("MODULE$").get(None) for names in classes]
 
 
 @without_jvm(())
