@@ -285,7 +285,7 @@ def _destination(name: str, raw: Mapping[str, str]) -> Destination:
         return Destination(name, name, kind, parsed, target(parsed))
     except OptionError as error:
         raise OptionError(
-            f"Target {name}: {error.what}", f"{error.remedy} Its options begin with {name}."
+            f"Target {name}: {error.what}", f"Its options begin with {name}. {error.remedy}"
         ) from error
 
 

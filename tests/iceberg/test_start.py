@@ -106,7 +106,7 @@ def test_a_store_that_does_not_answer_is_an_outage() -> None:
         ({"createTable": "true", "keyColumns": "key"}, "names key"),
         ({"createTable": "true", "keyColumns": "d"}, "keyColumns is d, and no float"),
         ({"table": "orders"}, "has a namespace"),
-        ({"iceberg.catalog.type": "dynamodb"}, "dynamodb cannot commit"),
+        ({"iceberg.catalog.type": "dynamodb"}, "catalog of dynamodb cannot commit"),
         (
             {
                 "iceberg.catalog.type": "",

@@ -59,7 +59,7 @@ def test_url_that_cannot_be_used_is_refused(url: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("url", "driver", "package", "scheme"),
     [
-        ("mssql+pymssql://me@db/shop", "pymssql", "pymssql", "every flusher run."),
+        ("mssql+pymssql://me@db/shop", "pymssql", "pymssql", "every flusher run:"),
         ("mysql://me@db/shop", "MySQLdb", "pymysql", "mysql+pymysql://"),
     ],
 )

@@ -36,7 +36,7 @@ def importing(target: type[Target] | Target) -> Iterator[None]:
             raise
         raise OptionError(
             f"Option target is {name}, and {error.name} is not installed.",
-            f"pip install 'wal_sink[{name}]', where {_WHERE[target.parallel_writes]}.",
+            f"Run, where {_WHERE[target.parallel_writes]}:\npip install 'wal_sink[{name}]'",
         ) from error
 
 

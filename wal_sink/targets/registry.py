@@ -90,8 +90,8 @@ def _load(name: str, place: str) -> type[Target]:
         raise OptionError(
             f"Target {name} is written for version {loaded.interface} of the interface of targets, and this"
             f" version of wal_sink has {INTERFACE}.",
-            "pip install --upgrade wal_sink, on every host of the query and where commands run; or install an"
-            " older version of the target.",
+            "Install an older version of the target. Or run, on every host of the query and where commands"
+            " run:\npip install --upgrade wal_sink",
         )
     return loaded
 
@@ -115,7 +115,7 @@ def _unpacked(make: Callable[..., Any], module: str, state: bytes) -> Any:
     except ModuleNotFoundError as error:
         raise OptionError(
             f"Spark's Python workers cannot import {error.name}: module {module} of option target is not"
-            " there, or lacks what it needs",
+            " there, or lacks what it needs.",
             f"Install the package with {module} on every node, in the Python that PYSPARK_PYTHON names, or"
             " send it along by spark.submit.pyFiles. On one machine, put its folder on PYTHONPATH before"
             " the session is made.",
@@ -131,7 +131,7 @@ def published_elsewhere(former: str, here: str, options: Iterable[str]) -> Optio
     """
     flags = " ".join(f"--option {shlex.quote(option)}" for option in options)
     return OptionError(
-        f"Rows that wait were published for {former}, and the options name {here}",
+        f"Rows that wait were published for {former}, and the options name {here}.",
         f"If both are right: `wal-sink flush CHECKPOINT {flags}` flushes the pending epochs of the"
         " former, and the query goes on. (Of several targets: with --target NAME, and NAME. before each"
         " option.) If only the log says so, it was edited.",

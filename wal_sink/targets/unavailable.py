@@ -85,7 +85,7 @@ def either(flags: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
 def new_row_error() -> InvalidRow:
     """Return the error of a row with an unavailable cell whose key is not in the table."""
     return InvalidRow(
-        f"the table has no row of this key, and a value of the row is unavailable ({UNAVAILABLE_VALUE})",
+        f"The table has no row of this key, and a value of the row is unavailable ({UNAVAILABLE_VALUE}).",
         "Let the source send this row whole, such as by an incremental snapshot of Debezium: a row that is"
         " new needs all of its values.",
     )

@@ -148,7 +148,9 @@ class MemoryTarget(Target):
         """Refuse a null in the key, and a word that is not an operation."""
         for name in self.keys:
             if batch.column(name).null_count:
-                raise InvalidRow(f"Key column {name} is null", "Filter such rows out.", column=name)
+                raise InvalidRow(
+                    f"Key column {name} is null.", "Filter such rows out.", column=name
+                )
         if plan.operation is None:
             return batch
         operations, bad = read_operations(batch.column(plan.operation), plan.operations)

@@ -190,7 +190,7 @@ def refuse_not_durable(live: TableMetadata) -> None:
         raise SchemaMismatch(
             f"Keyspace {live.name.keyspace} has durable_writes = false: acknowledged rows are lost when a"
             " server's process ends, and the log would not have them any more.",
-            f"Run: ALTER KEYSPACE {quote(live.name.keyspace)} WITH durable_writes = true;",
+            f"Run:\nALTER KEYSPACE {quote(live.name.keyspace)} WITH durable_writes = true;",
         )
 
 

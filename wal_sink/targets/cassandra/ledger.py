@@ -186,7 +186,7 @@ def refuse_other_ledger(live: TableMetadata) -> None:
         raise SchemaMismatch(
             f"{live.name} is not a ledger of wal_sink: it has the columns "
             f"{', '.join(f'{name} {cql}' for name, cql in columns.items())}.",
-            "Name another table in cassandra.ledgerTable. A ledger is created by\n"
+            "Name another table in cassandra.ledgerTable. A ledger is created by:\n"
             f"{create_ledger(live.name)};",
         )
 

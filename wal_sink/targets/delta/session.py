@@ -102,7 +102,7 @@ class LedgerFiles:
         """Return the error for a row whose file is lost."""
         return CorruptLog(
             f"The Delta table's log points to a ledger row of query {self._query_id} whose file in"
-            " _wal_sink/ is gone",
+            " _wal_sink/ is gone.",
             f"Restore the folder _wal_sink/{self._query_id} from a copy of the table: it says what is in the"
             " table already.",
         )
@@ -289,7 +289,7 @@ def _refuse_new(table: Table, partial: pa.Table, options: DeltaOptions) -> None:
         RefusedRow(
             row[ORDER],
             TargetRefused(
-                f"{options.path} refuses the row with {_shown(row, options.keys)}: {error.what}.",
+                f"{options.path} refuses the row with {_shown(row, options.keys)}: {error.what}",
                 error.remedy,
             ),
         )

@@ -452,8 +452,8 @@ class Table:
                     f"The Delta table {self.path} takes no rows by key: delta-rs, which writes them, cannot"
                     f" remove the file {path}: {problem}.",
                     "Let Spark write the files again, by names that delta-rs can remove:"
-                    f" ALTER TABLE {place} SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true');"
-                    f" {rewrite};",
+                    f"\nALTER TABLE {place} SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true');"
+                    f"\n{rewrite};",
                 )
 
     def _opened(self) -> DeltaTable:

@@ -72,7 +72,8 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
             )
         if self.type == "dynamodb":
             raise OptionError(
-                "pyiceberg's catalog of type dynamodb cannot commit to a table (0.12.0).",
+                "Option iceberg.catalog.type is dynamodb. A catalog of dynamodb cannot commit to a table in"
+                " pyiceberg 0.12.0.",
                 "Keep the table in a catalog of type rest, sql, glue or hive.",
             )
         for name in self.properties.keys() - _OWN:

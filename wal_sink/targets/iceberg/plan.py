@@ -372,7 +372,7 @@ def iceberg_schema(schema: pa.Schema, required: Sequence[str] = ()) -> Schema:
         return Schema(*made.fields, identifier_field_ids=key)
     except ValueError as error:
         raise OptionError(
-            f"keyColumns is {', '.join(required)}, and no float or nested value is a key of Iceberg.",
+            f"Option keyColumns is {', '.join(required)}, and no float or nested value is a key of Iceberg.",
             "Name other columns; or cast it, such as to a string.",
         ) from error
 

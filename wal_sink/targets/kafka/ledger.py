@@ -152,7 +152,7 @@ class LedgerReader:
         holder = f"query {query_id}" if query_id else "a program that is none of ours"
         return TargetUnavailable(
             f"The ledger's topic {self.topic} cannot be read to its end for {patience_s:.0f} s: a transaction"
-            f" of {holder} is open there. Its flusher has died or is stalled",
+            f" of {holder} is open there. Its flusher has died or is stalled.",
             "Start that query again, which ends the transaction; or wait: the broker ends it after the"
             " kafka.transaction.timeout.ms of that query."
             + (

@@ -107,7 +107,7 @@ class KafkaSession(TransactionalSession):
         except TargetUnavailable as error:
             if self._ledger.held_by.decode(errors="replace") != self._query_id:
                 raise
-            logger.info("%s. That transaction is ended now", error.what)
+            logger.info("%s That transaction is ended now", error.what)
             return self._take_over()
 
     def compare(self, plan: Plan) -> None:
@@ -210,7 +210,7 @@ class KafkaSession(TransactionalSession):
         self._abort()
         self._limits = self._producer = None  # which is made by the limits
         raise TargetUnavailable(
-            f"The topic {self._options.topic} was altered while its records were written",
+            f"The topic {self._options.topic} was altered while its records were written.",
             "No action needed: all of them are written again.",
         )
 
@@ -389,7 +389,8 @@ def transactional(
         if error.args[0].code() != KafkaError.INVALID_TRANSACTION_TIMEOUT:
             raise
         raise OptionError(
-            f"kafka.transaction.timeout.ms is {options.transaction_timeout_ms}, and the brokers allow less.",
+            f"Option kafka.transaction.timeout.ms is {options.transaction_timeout_ms}, and the brokers allow"
+            " less.",
             "Lower it, or raise transaction.max.timeout.ms of the brokers, which is 900000 (15 minutes)"
             " unless it was changed.",
         ) from error

@@ -132,14 +132,14 @@ def _refuse_ledger(admin: Any, topic: str, partitions: int) -> None:
     if policy != "compact":
         raise SchemaMismatch(
             f"The ledger's topic {topic} has the cleanup.policy {policy}: Kafka would delete the ledger.",
-            f"Set it to compact alone: {alter} cleanup.policy=compact",
+            f"Set it to compact alone:\n{alter} cleanup.policy=compact",
         )
     if int(settings["segment.bytes"]) > _LARGEST_SEGMENT:
         raise SchemaMismatch(
             f"The ledger's topic {topic} has segments of {int(settings['segment.bytes']):,} bytes: Kafka"
             " compacts full segments alone, and each flusher reads the whole topic when it starts.",
             f"Make them small, at most {_LARGEST_SEGMENT:,} bytes:"
-            f" {alter} segment.bytes={_LEDGER['segment.bytes']}",
+            f"\n{alter} segment.bytes={_LEDGER['segment.bytes']}",
         )
 
 

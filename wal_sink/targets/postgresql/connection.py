@@ -100,8 +100,8 @@ def connect(options: PostgresqlOptions) -> BoundedConnection:
         ((serving,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
         if serving != connection.info.backend_pid:  # which came with the login
             raise OptionError(
-                f"postgresql.uri {options.uri} leads to a pooler, such as PgBouncer, and not to the server:"
-                " the settings of a session could be lost between its transactions.",
+                f"Option postgresql.uri {options.uri} leads to a pooler, such as PgBouncer, and not to the"
+                " server: the settings of a session could be lost between its transactions.",
                 "Name the server itself, by its own port. A flusher keeps one connection: a pooler spares"
                 " none.",
             )

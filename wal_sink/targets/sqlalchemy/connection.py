@@ -52,7 +52,7 @@ class Connection:
         """
         if _identity(self._file) != self._opened:
             raise TargetUnavailable(
-                f"{self._file} is gone, or another file than the one that was opened",
+                f"{self._file} is gone, or another file than the one that was opened.",
                 "If a backup was put in its place: nothing, the flush goes on with that. Else put it back.",
             )
         return self._cursor()
@@ -266,10 +266,10 @@ def _url(options: SqlAlchemyOptions) -> sa.URL:
 def _missing(options: SqlAlchemyOptions, error: ModuleNotFoundError) -> OptionError:
     package, begin = str(error.name), ""
     if options.dialect.is_mysql:
-        package, begin = "pymysql", f", and begin the URL with {options.backend}+pymysql://"
+        package, begin = "pymysql", f"Begin the URL with {options.backend}+pymysql://. "
     return OptionError(
         f"Option sql.url is {options.url}, and its driver {error.name} is not installed.",
-        f"pip install '{package}', where Spark's driver and every flusher run{begin}.",
+        f"{begin}Run, where Spark's driver and every flusher run:\npip install '{package}'",
     )
 
 

@@ -41,8 +41,8 @@ def statements(around: tuple[str, str], batch: pa.RecordBatch, most: int) -> Ite
     for row, size in enumerate(sizes):
         if size > space:
             raise InvalidRow(
-                f"a statement with it has {most - space + size:,} bytes, and the server's max_allowed_packet"
-                f" is {most:,}",
+                f"A statement with the row has {most - space + size:,} bytes, and the server's"
+                f" max_allowed_packet is {most:,}.",
                 "Raise max_allowed_packet on the server, or filter such rows out.",
             )
         if row > begin and taken + size > min(space, _USUAL):

@@ -55,7 +55,7 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
                 raise SchemaMismatch(
                     what, "Make another table with ENGINE=InnoDB, and copy the rows."
                 )
-            raise SchemaMismatch(what, f"Run: ALTER TABLE {text} ENGINE=InnoDB;")
+            raise SchemaMismatch(what, f"Run:\nALTER TABLE {text} ENGINE=InnoDB;")
     elif connection.dialect.title == "SQLite":
         for object_, statement in _sqlite_statements(connection, name):
             if _ROLLBACK.search(statement):
