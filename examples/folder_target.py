@@ -25,7 +25,7 @@ from wal_sink.targets import (
     Options,
     Outcome,
     Plan,
-    Slice,
+    RowSlice,
     StagedSession,
     Target,
 )
@@ -86,7 +86,7 @@ class FolderSession(StagedSession):
         """Read the catalogue."""
         return self._catalogue().ledger.get(self._query_id)
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         """Write a file."""
         self.refuse_unfit(rows.batch.schema)
         if rows.batch.num_rows:

@@ -71,7 +71,7 @@ class RedisSession(targets.TransactionalSession):
         cells = self.client.get(self.ledger)
         return cells and targets.LedgerRow.from_cells(json.loads(cells), self.ledger)
 
-    def write(self, plan: targets.Plan, rows: targets.Slice) -> None:
+    def write(self, plan: targets.Plan, rows: targets.RowSlice) -> None:
         if plan.table != self.list:
             raise OptionError(f"These rows are for the list {plan.table}.", "Set redis.key back.")
         self.rows.append("\n".join(map(json.dumps, rows.batch.to_pylist())))

@@ -9,7 +9,7 @@ from tests.support.cassandra import target_of
 from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch, TargetRefused
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
@@ -64,7 +64,7 @@ def test_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace: s
     rows = made.check(pa.record_batch(ROW, schema=SCHEMA), plans[0])
     with made.connect("query") as session:
         create(session, "query")
-        deliver(session, plans[0], Slice(0, rows, now_us()))
+        deliver(session, plans[0], RowSlice(0, rows, now_us()))
     result = cassandra.execute(f"SELECT shop, tags FROM {keyspace}.sales")
     assert [tuple(row) for row in result] == [(1, ["x"])]
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support import cassandra as tables
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.observer import Observer
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
 from wal_sink.targets.cassandra.driver.connection import connect
@@ -68,7 +68,7 @@ def write(target: CassandraTarget, *batches: pa.RecordBatch) -> None:
     with target.connect(secrets.token_hex(8)) as session:
         us = US
         for batch in batches:
-            session.write(plan, Slice(0, target.check(batch, plan), us))
+            session.write(plan, RowSlice(0, target.check(batch, plan), us))
             us += batch.num_rows
         session.drain()
 

@@ -38,7 +38,7 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
 from wal_sink.targets.cassandra import table as table_module
 from wal_sink.targets.cassandra.driver.connection import connect
@@ -251,7 +251,7 @@ def test_table_that_changes_while_it_is_compared(
         target.connect(role) as session,
         pytest.raises(SchemaMismatch, match=text),
     ):
-        write(session, plan, Slice(0, target.check(batch, plan), 1))
+        write(session, plan, RowSlice(0, target.check(batch, plan), 1))
     assert not remaining
 
 
@@ -263,7 +263,7 @@ def test_table_lacking_on_one_node_is_an_outage(
     target = CassandraTarget(options(node, username=role, password="first"))
     batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
     plan, check = target.plan(batch.schema, "k"), DriftWatch.check
-    rows = [Slice(0, target.check(batch, plan), us) for us in (1, 2)]
+    rows = [RowSlice(0, target.check(batch, plan), us) for us in (1, 2)]
     where = "WHERE keyspace_name = 'ks' AND table_name = 't'"
     table_id = admin.execute(f"SELECT id FROM system_schema.tables {where}").one().id
     again = [f"CREATE TABLE ks.t (k text PRIMARY KEY, v bigint) WITH id = {table_id}"]
@@ -500,7 +500,7 @@ def test_tls_takes_light_requests(
         (pool,) = session._connection.session.get_pools()
         assert isinstance(pool._connection, LibevConnection)
         assert isinstance(pool._connection._socket, ssl.SSLSocket)
-        session.write(plan, Slice(0, target.check(batch, plan), 1))
+        session.write(plan, RowSlice(0, target.check(batch, plan), 1))
         session.drain()
     assert pushed["acknowledged"] == pushed["requests"] > 2 * pushed["pushes"] > 0
     assert table(admin) == dict(zip(keys, range(count), strict=True))

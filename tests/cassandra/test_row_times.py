@@ -12,7 +12,7 @@ from tests.support.waiting import until
 from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import OptionError
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
@@ -27,7 +27,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("s", pa.string())])
 def write(target: CassandraTarget, us: int, batch: pa.RecordBatch) -> None:
     plan = target.plan(batch.schema, "key")
     with target.connect("query") as session:
-        session.write(plan, Slice(0, target.check(batch, plan), us))
+        session.write(plan, RowSlice(0, target.check(batch, plan), us))
         session.drain()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra.write import batches
 from wal_sink.targets.cassandra.write.batches import SliceBuffer
 
@@ -21,10 +21,10 @@ class Clock:
         return self.now
 
 
-def part(epoch: int, rows: int = ROWS) -> Slice:
+def part(epoch: int, rows: int = ROWS) -> RowSlice:
     """Make a slice whose values name epoch and row, and whose timestamps follow from them."""
     values = pa.array([epoch * 1_000_000 + row for row in range(rows)], pa.int64())
-    return Slice(epoch, pa.record_batch({"v": values}), epoch * 1_000_000)
+    return RowSlice(epoch, pa.record_batch({"v": values}), epoch * 1_000_000)
 
 
 def test_each_row_keeps_its_timestamp() -> None:
@@ -46,7 +46,7 @@ def test_columns_of_any_kind_are_joined(column: pa.Array) -> None:
     """Where Arrow cannot make one array of them, they stay several, with their timestamps."""
     waiting = SliceBuffer()
     for epoch in (1, 2):
-        waiting.add(Slice(epoch, pa.record_batch({"c": column}), epoch * 10))
+        waiting.add(RowSlice(epoch, pa.record_batch({"c": column}), epoch * 10))
     taken = waiting.take()
     values = [value for rows in taken for value in rows.batch.column("c").to_pylist()]
     assert values == column.to_pylist() * 2
@@ -62,7 +62,7 @@ def test_buffer_with_enough_rows_is_due() -> None:
     waiting.add(part(2, batches.BUFFER_ROWS - ROWS))
     assert waiting.is_due(), "rows"
     waiting.take()
-    waiting.add(Slice(1, pa.record_batch({"v": ["x" * batches.BUFFER_BYTES]}), 1))
+    waiting.add(RowSlice(1, pa.record_batch({"v": ["x" * batches.BUFFER_BYTES]}), 1))
     assert waiting.is_due(), "bytes"
     waiting.take()
     waiting.add(part(1))

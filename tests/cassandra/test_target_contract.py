@@ -13,7 +13,7 @@ from tests.support.cassandra import target_of
 from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.base import Slice, Target
+from wal_sink.targets.base import RowSlice, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.cells import Table, TargetContract
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
@@ -110,7 +110,7 @@ class TestCassandraUpdates(UpdatesContract):
         )
         plan = target.plan(schema, "key")
         with target.connect(new_query()) as session:
-            session.write(plan, Slice(0, target.check(rows, plan), now_us()))
+            session.write(plan, RowSlice(0, target.check(rows, plan), now_us()))
             session.drain()
         result = cassandra.execute(f"SELECT a, b, n, s, TTL(s) AS ttl_s FROM {table}")
         assert {(r.a, r.b, r.n, r.s) for r in result} == {

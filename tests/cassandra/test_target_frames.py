@@ -19,7 +19,7 @@ from tests.support.cassandra import options_of
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
@@ -45,10 +45,10 @@ class Table:
         node.execute(f"CREATE TABLE {keyspace}.{self.table} ({columns})")
         self.options = options_of(node, keyspace, self.table)
 
-    def slice(self, batch: pa.RecordBatch, us: int = US) -> tuple[Plan, Slice]:
+    def slice(self, batch: pa.RecordBatch, us: int = US) -> tuple[Plan, RowSlice]:
         target = CassandraTarget(self.options)
         plan = target.plan(batch.schema, "k")
-        return plan, Slice(0, target.check(batch, plan), us)
+        return plan, RowSlice(0, target.check(batch, plan), us)
 
     @contextmanager
     def writer(self, version: int = 5, reactor: type = WideConnection) -> Iterator[Writer]:
@@ -187,7 +187,7 @@ def test_statement_that_the_server_has_forgotten_is_prepared_again(
 # --- what the server warns of ----------------------------------------------------------------
 
 
-def warnings(writer: Writer, plan: Plan, rows: Slice) -> set[str]:
+def warnings(writer: Writer, plan: Plan, rows: RowSlice) -> set[str]:
     """Send each request by itself, and return what the server says about it."""
     texts: set[str] = set()
     prepared = writer.prepare(plan)

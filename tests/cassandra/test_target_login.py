@@ -19,7 +19,7 @@ from tests.support.cassandra import target_of
 from tests.support.cassandra_fixtures import QUICK_SCHEMA
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
-from wal_sink.targets.base import RowsRefused, Slice
+from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.fitness import is_too_old
@@ -126,10 +126,10 @@ def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
         row = create(session, "q")
         assert session.read() == row
         batch = flusher.check(pa.record_batch({"id": pa.array([1], pa.int32())}), plan)
-        session.write(plan, Slice(0, batch, NOW_US))
+        session.write(plan, RowSlice(0, batch, NOW_US))
         session.drain()
         admin.execute("REVOKE MODIFY ON TABLE ks.t FROM flusher")
-        session.write(plan, Slice(0, batch, NOW_US))
+        session.write(plan, RowSlice(0, batch, NOW_US))
         with pytest.raises(Exception, match="no MODIFY permission") as raised:
             session.drain()
         assert flusher.classify(raised.value) == "fatal"
@@ -179,7 +179,7 @@ def test_masked_columns_are_written_without_unmask(node: EmbeddedCassandra, admi
         batch = pa.record_batch(columns | {"op": pa.array(operations)})
         plan = writer.plan(batch.schema, "k")
         with writer.connect("q") as session:
-            session.write(plan, Slice(0, writer.check(batch, plan), NOW_US))
+            session.write(plan, RowSlice(0, writer.check(batch, plan), NOW_US))
             session.drain()
     assert [tuple(row) for row in admin.execute("SELECT k, c, v FROM ks.masked")] == [(1, 1, 1)]
 
@@ -193,7 +193,7 @@ def test_rows_that_are_too_old_for_a_guardrail(node: EmbeddedCassandra, admin: A
     plan = flusher.plan(SCHEMA, "k")
     fine = flusher.check(pa.record_batch({"id": pa.array([1], pa.int32())}), plan)
     with flusher.connect("q") as session:
-        session.write(plan, Slice(0, fine, NOW_US - 31 * DAY_US))
+        session.write(plan, RowSlice(0, fine, NOW_US - 31 * DAY_US))
         session.drain()
     insert = f"INSERT INTO ks.guarded (id) VALUES (1) USING TIMESTAMP {NOW_US - 31 * DAY_US}"
     with connect(flusher.options) as connection, pytest.raises(InvalidRequest) as old:
@@ -222,7 +222,7 @@ def test_value_that_a_guardrail_refuses(
     batch = pa.record_batch({"id": ids, "c": values})
     plan = flusher.plan(batch.schema, "k")
     with flusher.connect("q") as session:
-        session.write(plan, Slice(0, flusher.check(batch, plan), NOW_US))
+        session.write(plan, RowSlice(0, flusher.check(batch, plan), NOW_US))
         with pytest.raises(RowsRefused) as refused:
             session.drain()
     (row,) = refused.value.rows

@@ -26,7 +26,7 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import ErrorClass, IdempotentSession, Session, Slice, Target
+from wal_sink.targets.base import ErrorClass, IdempotentSession, RowSlice, Session, Target
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver import connection as driver_connection
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
@@ -102,13 +102,13 @@ def session(target: CassandraTarget, plan: Plan, observer: Retries) -> Iterator[
         yield session
 
 
-def rows(target: CassandraTarget, plan: Plan, count: int, first: int = 0) -> Slice:
+def rows(target: CassandraTarget, plan: Plan, count: int, first: int = 0) -> RowSlice:
     ids = pa.array(range(first, first + count), pa.int32())
     batch = pa.record_batch({"id": ids, "v": [f"v{i}" for i in range(count)]})
-    return Slice(0, target.check(batch, plan), US)
+    return RowSlice(0, target.check(batch, plan), US)
 
 
-def write(session: IdempotentSession, plan: Plan, *slices: Slice) -> None:
+def write(session: IdempotentSession, plan: Plan, *slices: RowSlice) -> None:
     for item in slices:
         session.write(plan, item)
     session.drain()
@@ -276,7 +276,7 @@ def test_asyncio_queue_of_a_silent_node_is_bounded(
     count, first = 3_000, 100_000
     ids = pa.array(range(first, first + count), pa.int32())
     batch = target.check(pa.record_batch({"id": ids, "v": ["x" * 20_000] * count}), plan)
-    slices = [Slice(0, batch.slice(i, 100), US + i) for i in range(0, count, 100)]
+    slices = [RowSlice(0, batch.slice(i, 100), US + i) for i in range(0, count, 100)]
     most = 0
     with (
         target.connect(uuid.uuid4().hex) as session,

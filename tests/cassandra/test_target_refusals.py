@@ -19,7 +19,7 @@ from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import RowsRefused, Slice
+from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.write.concurrency import Concurrency
@@ -58,7 +58,7 @@ class Table:
         """As the flusher does; rows that tasks have let pass."""
         with self.target.connect("q") as session:
             for batch in batches:
-                session.write(plan, Slice(0, batch, us))
+                session.write(plan, RowSlice(0, batch, us))
             session.drain()
 
     def ids(self) -> set[int]:
@@ -165,7 +165,7 @@ def test_full_cdc_space_blames_no_row(caplog: pytest.LogCaptureFixture) -> None:
         written = False
         while not written:  # as the flusher does after an outage
             with target.connect("q") as session, contextlib.suppress(TargetUnavailable):
-                session.write(plan, Slice(0, batch, US))
+                session.write(plan, RowSlice(0, batch, US))
                 session.drain()
                 written = True
         assert len(node.execute("SELECT id FROM ks.t")) == 300

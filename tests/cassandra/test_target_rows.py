@@ -16,7 +16,7 @@ from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
-from wal_sink.targets.base import IdempotentSession, Slice
+from wal_sink.targets.base import IdempotentSession, RowSlice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 
 pytestmark = pytest.mark.cassandra
@@ -41,7 +41,7 @@ class Table:
         checked = target.check(batch, plan)
         if self.session is None:
             self.session = target.connect(uuid.uuid4().hex)
-        self.session.write(plan, Slice(0, checked, us))
+        self.session.write(plan, RowSlice(0, checked, us))
         self.session.drain()
         return plan
 

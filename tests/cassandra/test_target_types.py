@@ -18,7 +18,7 @@ from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
 
 pytestmark = pytest.mark.cassandra
@@ -47,7 +47,7 @@ class Place:
         plan = target.plan(batches[0][1].schema, uuid.uuid4().hex)
         with target.connect(uuid.uuid4().hex) as session:
             for us, batch in batches:
-                session.write(plan, Slice(0, target.check(batch, plan), us))
+                session.write(plan, RowSlice(0, target.check(batch, plan), us))
             session.drain()
         return plan
 
@@ -327,7 +327,7 @@ def test_user_defined_type_that_grows(place: Place) -> None:
     plan = place.write(table, (US, batch))
     place.node.execute(f"ALTER TYPE {place.keyspace}.growing ADD y int")
     target = place.target(table)
-    checked = Slice(0, target.check(batch, plan), US + 1)
+    checked = RowSlice(0, target.check(batch, plan), US + 1)
     with target.connect("q") as session:
         session.write(plan, checked)
     assert [(tuple(row.u), tuple(row.l[0])) for row in place.select(table)] == [

@@ -14,7 +14,7 @@ import pytest
 from tests.support.waiting import until
 from wal_sink.clock import now_us
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import Slice, Target
+from wal_sink.targets.base import RowSlice, Target
 from wal_sink.testing.contracts.cells import write
 from wal_sink.testing.contracts.ledger import new_query
 from wal_sink.testing.contracts.rows import SCHEMA, Table
@@ -157,7 +157,7 @@ class _open:  # noqa: N801 -- used as a function
 
     def __call__(self, us: int, rows: Sequence[Sequence[Any]]) -> None:
         stored = self._target.check(_frame(rows, *self._names), self._plan)
-        write(self._session, self._plan, Slice(0, stored, us))
+        write(self._session, self._plan, RowSlice(0, stored, us))
 
     def __enter__(self) -> _open:
         return self

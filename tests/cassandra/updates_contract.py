@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import Slice, Target
+from wal_sink.targets.base import RowSlice, Target
 from wal_sink.testing.contracts.cells import write
 from wal_sink.testing.contracts.ledger import create, new_query
 from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Record, Table, deliver, frame
@@ -38,6 +38,6 @@ class UpdatesContract(ABC):
                 for rows in (newest, first, later):
                     write(session, plan, rows)
 
-    def slice(self, target: Target, plan: Plan, records: Sequence[Record], us: int) -> Slice:
+    def slice(self, target: Target, plan: Plan, records: Sequence[Record], us: int) -> RowSlice:
         """Make a slice as a task does: checked rows."""
-        return Slice(0, target.check(frame(records), plan), us)
+        return RowSlice(0, target.check(frame(records), plan), us)

@@ -12,7 +12,7 @@ from sqlite_target import SqliteTarget
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Session, Slice, StagedSession
+from wal_sink.targets.base import RowSlice, Session, StagedSession
 from wal_sink.targets.sql.session import SqlSession
 
 
@@ -44,7 +44,7 @@ class StagingSession(StagedSession):
     def compare(self, plan: Plan) -> None:
         self.sql.compare(plan)
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         self.compare(plan)
         if rows.batch.num_rows:
             self._pending.append((plan, rows.batch))
@@ -78,7 +78,7 @@ class StagingSession(StagedSession):
             reader = pa.ipc.open_file(path)
             plan = Plan.from_json(reader.schema.metadata[b"plan"], "plan")
             for number in range(reader.num_record_batches):
-                self.sql.write(plan, Slice(0, reader.get_batch(number), 0))
+                self.sql.write(plan, RowSlice(0, reader.get_batch(number), 0))
 
     def discard(self, receipts: Sequence[bytes]) -> None:
         for receipt in receipts:

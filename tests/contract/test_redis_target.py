@@ -24,7 +24,7 @@ from redis_target import DURABLE, RedisOptions, RedisSession, RedisTarget
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.targets.base import RowSlice, Session, Target
 from wal_sink.testing.contracts.ledger import following, row_of
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import (
@@ -107,7 +107,7 @@ class TestRedis(TransactionalContract, RestartContract):
     def doubles(self, target: Target) -> list[float | None]:
         return [row.get("d") for row in self._read()]
 
-    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
+    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:
         """Rows for another list: a list has no column that could get lost."""
         return msgspec.structs.replace(plan, table="others"), self.slice(target, plan, ROWS)
 
@@ -157,7 +157,7 @@ class TestRedis(TransactionalContract, RestartContract):
         """It takes 1,048,576, and closes the connection for more."""
         number = 2**20 + 1
         rows = pa.record_batch([pa.nulls(number, pa.string())], ["k"])
-        deliver(session, plan, Slice(0, rows, BASE_US))
+        deliver(session, plan, RowSlice(0, rows, BASE_US))
         assert self.server.client().llen("orders") == number
 
 

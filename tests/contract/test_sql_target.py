@@ -19,7 +19,7 @@ from wal_sink.errors import (
     SchemaMismatch,
     TargetUnavailable,
 )
-from wal_sink.targets.base import ErrorClass, Slice
+from wal_sink.targets.base import ErrorClass, RowSlice
 from wal_sink.targets.sql import SqlTarget, TableColumn
 from wal_sink.testing.contracts.ledger import create, row_of
 from wal_sink.testing.contracts.rows import deliver
@@ -230,7 +230,7 @@ def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
     execute(path, "CREATE TABLE other (Id INTEGER, price REAL)")
     former = SqliteTarget(options(path))
     plan = former.plan(PRICES, "key")
-    rows = Slice(0, pa.record_batch([[1], [2.0]], PRICES), 0)
+    rows = RowSlice(0, pa.record_batch([[1], [2.0]], PRICES), 0)
     for table in ("other", "t"):
         target = SqliteTarget(SqliteOptions(path=str(path), table=table))
         with target.connect("query") as session:
@@ -273,7 +273,7 @@ def test_a_target_reads_its_columns_by_an_inspector(path: Path) -> None:
     rows = target.check(pa.record_batch([[1], [0.5]], schema=PRICES), plan)
     with target.connect("query") as session:
         create(session, "query")
-        deliver(session, plan, Slice(0, rows, 0))
+        deliver(session, plan, RowSlice(0, rows, 0))
     assert execute(path, "SELECT Id, price FROM t") == [(1, 0.5)]
     connection = target.open()
     connection.cursor().execute("BEGIN")

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import RowsRefused, Slice, Target
+from wal_sink.targets.base import RowSlice, RowsRefused, Target
 from wal_sink.testing.contracts.cells import SequentialContract, Table, write
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesContract
 from wal_sink.testing.contracts.ledger import new_query, row_of
@@ -26,7 +26,7 @@ class TestMemory(SequentialContract):
         store.refuses = lambda row: "It is not wanted." if row["k"] == "unwanted" else ""
         return store
 
-    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
+    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:
         return plan, self.slice(target, plan, [("unwanted", 1, 1, "x")])
 
     def rows(self, target: Target) -> Table:
@@ -59,7 +59,7 @@ def test_list_sent_twice_has_its_elements_twice(lists: str, twice: list[int]) ->
     assert plan.sent_once == bool(lists)
     with target.connect(new_query()) as session:
         for us, value in ((BASE_US, [1]), (BASE_US, twice), (BASE_US + 1, [1])):
-            write(session, plan, Slice(0, batch, us))
+            write(session, plan, RowSlice(0, batch, us))
             assert target.rows() == {("a",): {"v": value}}
 
 

@@ -21,7 +21,7 @@ from tests.sql.test_contracts import TestSqliteAppend, TestSqliteDeletes
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import are_deletes
-from wal_sink.targets.base import RowsRefused, Session, Slice, Target
+from wal_sink.targets.base import RowSlice, RowsRefused, Session, Target
 from wal_sink.targets.sql.ledger import Ledger
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
@@ -377,7 +377,7 @@ class SwallowingCells(MemorySession):
 class OneTimestamp(MemorySession):
     """A slice has one timestamp, where each row of it should have its own."""
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         for number in range(rows.batch.num_rows):
             super().write(plan, rows._replace(batch=rows.batch.slice(number, 1)))
 
@@ -385,7 +385,7 @@ class OneTimestamp(MemorySession):
 class OneTimestampForKeys(OneTimestamp):
     """The same, by a client that sends the last row of each key alone."""
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         last = {(row["k"], row["n"]): row for row in rows.batch.to_pylist()}
         batch = pa.RecordBatch.from_pylist([*last.values()], rows.batch.schema)
         super().write(plan, rows._replace(batch=batch))

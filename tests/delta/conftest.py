@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import DeltaOptions
@@ -45,8 +45,8 @@ class Query:
     def plan(self, schema: pa.Schema = SCHEMA) -> Plan:
         return self.target.plan(schema, plan_key(schema, "delta", self.target.shape))
 
-    def slice(self, rows: pa.RecordBatch, plan: Plan) -> Slice:
-        return Slice(0, self.target.check(rows, plan), 1)
+    def slice(self, rows: pa.RecordBatch, plan: Plan) -> RowSlice:
+        return RowSlice(0, self.target.check(rows, plan), 1)
 
     def stage(self, rows: pa.RecordBatch) -> tuple[bytes, ...]:
         """Stage rows of the next window."""

@@ -19,7 +19,7 @@ from tests.protocol.engine import World, in_memory
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.ledger import Outcome
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.table import Table
@@ -54,8 +54,8 @@ def test_the_last_row_of_a_key_stays(query: Upserting) -> None:
     assert pairs(query.path) == [("a", 2), ("b", 1)]
     plan = query.plan()
     current = row_of(query.session)
-    late = Slice(1, query.target.check(batch([("a", 5), ("c", 5)]), plan), 50)
-    early = Slice(1, query.target.check(batch([("c", 4), ("a", 4), ("d", 4)]), plan), 10)
+    late = RowSlice(1, query.target.check(batch([("a", 5), ("c", 5)]), plan), 50)
+    early = RowSlice(1, query.target.check(batch([("c", 4), ("a", 4), ("d", 4)]), plan), 10)
     receipts: tuple[bytes, ...] = ()
     for rows in (late, early):
         with query.connect() as task:
@@ -145,13 +145,15 @@ def test_rows_that_were_published_for_an_append_are_added(tmp_path: Path) -> Non
     earlier, after = Query(path), Upserting(path)
     plan = earlier.plan()
     current = row_of(after.session)
-    after.session.write(plan, Slice(0, earlier.target.check(batch([("a", 1), ("a", 2)]), plan), 1))
+    after.session.write(
+        plan, RowSlice(0, earlier.target.check(batch([("a", 1), ("a", 2)]), plan), 1)
+    )
     assert (
         finish(after.session, current, following(current), after.session.drain()) is Outcome.APPLIED
     )
     assert pairs(path) == [("a", 1), ("a", 2)]
     with pytest.raises(OptionError, match=r"with delta\.mode=upsert, and the options say append"):
-        earlier.session.write(after.plan(), Slice(0, batch([("a", 1)]), 1))
+        earlier.session.write(after.plan(), RowSlice(0, batch([("a", 1)]), 1))
 
 
 def test_added_and_merged_rows_share_no_window(tmp_path: Path) -> None:
@@ -202,7 +204,10 @@ def test_rows_of_another_key_column_are_not_merged(tmp_path: Path) -> None:
     plan = earlier.plan()
     options = {"delta.path": path, "delta.mode": "upsert", "keyColumns": "v"}
     with DeltaTarget(parse(options, DeltaOptions)).connect(earlier.query_id) as after:
-        for use in (after.compare, lambda plan: after.write(plan, Slice(0, batch([("a", 1)]), 1))):
+        for use in (
+            after.compare,
+            lambda plan: after.write(plan, RowSlice(0, batch([("a", 1)]), 1)),
+        ):
             with pytest.raises(OptionError, match=r"the key k were published .* say keyColumns=v"):
                 use(plan)
 
@@ -340,7 +345,7 @@ def test_rows_with_a_time_are_not_merged_without_it(tmp_path: Path) -> None:
     query = Timed(path)
     plan = query.plan(TIMED)
     late = Upserting(path)
-    rows = Slice(0, query.target.check(at(("a", 1, 3)), plan), 1)
+    rows = RowSlice(0, query.target.check(at(("a", 1, 3)), plan), 1)
     with pytest.raises(OptionError, match=r"and delta\.timestampColumn is not given"):
         late.session.write(plan, rows)
 

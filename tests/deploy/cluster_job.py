@@ -22,7 +22,7 @@ from pyspark import TaskContext
 import wal_sink
 from wal_sink.demo.local_spark import local_session
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.base import RowSlice, Session
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.session import DeltaSession
 
@@ -53,7 +53,7 @@ class SlowDelta(DeltaTarget):
 
 
 class _SlowSession(DeltaSession):
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         if not rows.batch.num_rows:  # it only says that others write
             super().write(plan, rows)
             return

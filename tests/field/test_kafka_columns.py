@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.errors import SchemaMismatch
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.ledger import create
@@ -77,7 +77,7 @@ def test_remedy_for_a_column_is_pasted_and_helps(
     with target.connect(topic) as session:
         create(session, topic)
         (batch,) = fixed.to_batches()
-        deliver(session, plan, Slice(0, target.check(batch, plan), 0))
+        deliver(session, plan, RowSlice(0, target.check(batch, plan), 0))
     assert first_record(kafka, topic)[place] == wanted
 
 

@@ -8,7 +8,7 @@ import pytest
 from wal_sink.errors import OptionError
 from wal_sink.flush.rate import RateLimit, divided
 from wal_sink.options import SinkOptions, parse
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 
 
 class Clock:
@@ -26,16 +26,16 @@ class Clock:
         self.now += seconds
 
 
-def slices(*counts: int) -> list[Slice]:
+def slices(*counts: int) -> list[RowSlice]:
     first, made = 0, []
     for count in counts:
         batch = pa.record_batch({"id": range(first, first + count)})
-        made.append(Slice(3, batch, 1_000 + first))
+        made.append(RowSlice(3, batch, 1_000 + first))
         first += count
     return made
 
 
-def passed(rate_limit: RateLimit, epoch: list[Slice]) -> list[Slice]:
+def passed(rate_limit: RateLimit, epoch: list[RowSlice]) -> list[RowSlice]:
     return [part for rows in epoch for part in rate_limit.paced(rows)]
 
 
@@ -59,7 +59,7 @@ def test_no_row_is_lost_and_each_keeps_its_timestamp() -> None:
         assert {rows.epoch for rows in got} == {3}
 
 
-def values(rows: Slice) -> list[int]:
+def values(rows: RowSlice) -> list[int]:
     return rows.batch.column("id").to_pylist()  # type: ignore[no-any-return]
 
 

@@ -17,7 +17,7 @@ from tests.support.power import Power
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import plan_key
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import iceberg_schema
@@ -103,7 +103,7 @@ class Query:
     def write(self, rows: list[dict[str, Any]]) -> None:
         """Write rows of the next window."""
         batch = pa.RecordBatch.from_pylist(rows, self.schema)
-        self.session.write(self.plan, Slice(0, self.target.check(batch, self.plan), 1))
+        self.session.write(self.plan, RowSlice(0, self.target.check(batch, self.plan), 1))
 
     def stage(self, rows: list[dict[str, Any]]) -> tuple[bytes, ...]:
         """Stage rows of the next window."""

@@ -17,7 +17,7 @@ from wal_sink.demo.servers.kafka import Broker
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.session import KafkaSession, transactional
@@ -209,7 +209,7 @@ def test_broker_killed_in_mid_transaction_loses_nothing() -> None:
         killed: list[int] = []
         real = KafkaSession.write
 
-        def write(self: KafkaSession, plan: object, rows: Slice) -> None:
+        def write(self: KafkaSession, plan: object, rows: RowSlice) -> None:
             real(self, plan, rows)  # type: ignore[arg-type]
             if not killed:
                 killed.append(1)

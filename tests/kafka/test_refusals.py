@@ -14,7 +14,7 @@ from tests.kafka.conftest import TopicWorld, altered
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.options import parse
-from wal_sink.targets.base import RowsRefused, Slice
+from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.ledger import create, finish, following
@@ -81,7 +81,7 @@ def test_check_and_brokers_refuse_the_same_records(
     plan, now_us = target.plan(SCHEMA, "key"), time.time_ns() // 1000
     rows = [{"key": f"k{n}", "value": "v", "timestamp": now_us} for n in range(9)]
     rows[4] |= bad
-    checked = Slice(0, target.check(pa.RecordBatch.from_pylist(rows, SCHEMA), plan), BASE_US)
+    checked = RowSlice(0, target.check(pa.RecordBatch.from_pylist(rows, SCHEMA), plan), BASE_US)
     altered(kafka, topic, setting, value)
     with target.connect(topic) as session:
         current = create(session, topic)

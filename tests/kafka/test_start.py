@@ -21,7 +21,7 @@ from wal_sink.errors import (
     TargetUnavailable,
 )
 from wal_sink.options import parse
-from wal_sink.targets.base import RowsRefused, Slice
+from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import TOPICS, planned_limits
@@ -118,7 +118,7 @@ def test_record_limit_unknown_to_the_client_is_kept(kafka: Broker, largest: int)
     rows = made.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
     with made.connect(topic) as session:
         create(session, topic)
-        deliver(session, plan, Slice(0, rows, 0))
+        deliver(session, plan, RowSlice(0, rows, 0))
     assert kafka.records(topic) == [(b"k", b"v")]
 
 
@@ -207,10 +207,10 @@ def test_a_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: s
         with pytest.raises(SchemaMismatch, match="compacted now, and these records have no key"):
             session.compare(without)
         with pytest.raises(RowsRefused, match=r"row of epoch 0, .* has no key.*column key"):
-            deliver(session, plan, Slice(0, unkeyed, BASE_US))
+            deliver(session, plan, RowSlice(0, unkeyed, BASE_US))
     with made.connect(f"other-{topic}") as session:
         create(session, f"other-{topic}")
-        deliver(session, plan, Slice(0, keyed, 0))
+        deliver(session, plan, RowSlice(0, keyed, 0))
     assert kafka.records(topic) == [(b"k", b"v")]
 
 
@@ -252,7 +252,7 @@ def test_records_go_to_the_topic_that_the_options_name(kafka: Broker, topic: str
     with other.connect(topic) as session:
         create(session, topic)
         with pytest.raises(OptionError, match=f"for the topic {topic}, .* name other-{topic}"):
-            deliver(session, plan, Slice(0, rows, 0))
+            deliver(session, plan, RowSlice(0, rows, 0))
         with pytest.raises(OptionError, match=f"for the topic {topic}, .* name other-{topic}"):
             session.compare(plan)
     assert kafka.records(f"other-{topic}") == []
@@ -279,7 +279,9 @@ def test_headers_partitions_and_nulls_arrive(kafka: Broker) -> None:
     with made.connect(uuid.uuid4().hex) as session:
         create(session, uuid.uuid4().hex)
         deliver(
-            session, plan, Slice(0, made.check(pa.RecordBatch.from_pylist(rows, schema), plan), 0)
+            session,
+            plan,
+            RowSlice(0, made.check(pa.RecordBatch.from_pylist(rows, schema), plan), 0),
         )
     consumer = Consumer(
         {
@@ -338,7 +340,7 @@ def test_each_row_names_its_topic_and_its_time(kafka: Broker) -> None:
     began_ms = time.time_ns() // 1_000_000
     with made.connect(uuid.uuid4().hex) as session:
         create(session, uuid.uuid4().hex)
-        deliver(session, plan, Slice(0, made.check(rows, plan), 0))
+        deliver(session, plan, RowSlice(0, made.check(rows, plan), 0))
     assert kafka.records(topics[0]) == [(b"k", b"x" * 2000)]
     assert kafka.records(topics[1]) == [(None, b"v")]
     consumer = Consumer(

@@ -15,7 +15,7 @@ from tests.kafka.conftest import altered
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice, Target
+from wal_sink.targets.base import RowSlice, Target
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.refusals import RefusalsContract
@@ -74,6 +74,6 @@ class TestKafka(RefusalsContract, TransactionalContract, RestartContract):
         """As in `tests/kafka/test_faults.py`, where a broker is killed in mid-transaction."""
         super().test_restart_of_the_server_keeps_whole_windows(target, plan)
 
-    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
+    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:
         large = pa.record_batch([["a"], [bytes(2_000_000)]], names=["key", "value"])
-        return plan, Slice(0, large, BASE_US)
+        return plan, RowSlice(0, large, BASE_US)

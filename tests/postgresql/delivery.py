@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.model.plan import plan_key
-from wal_sink.targets.base import Session, Slice
+from wal_sink.targets.base import RowSlice, Session
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
@@ -43,4 +43,4 @@ def bring_over(
     """Bring batches as the next window of a query."""
     schema = batches[0].schema
     plan = target.plan(schema, plan_key(schema, target.name, target.shape))
-    deliver(session, plan, *(Slice(0, target.check(batch, plan), 0) for batch in batches))
+    deliver(session, plan, *(RowSlice(0, target.check(batch, plan), 0) for batch in batches))

@@ -7,7 +7,7 @@ import pytest
 
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
@@ -51,7 +51,7 @@ def test_check_shows_the_table_that_a_start_makes(postgresql: Server, schema: st
     with made.connect("query") as session:
         create(session, "query")
         for epoch in range(2):
-            deliver(session, plans[0], Slice(epoch, rows, 0))
+            deliver(session, plans[0], RowSlice(epoch, rows, 0))
     assert postgresql.execute(f"SELECT id, tags FROM {schema}.orders") == [(1, ["x"])]
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.postgresql.delivery import bring, new_query, target_of
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.rows import deliver
 
@@ -144,7 +144,7 @@ def test_row_hidden_by_a_later_policy_stops_the_flush(postgresql: Server, schema
         with new_query(target) as session:
             postgresql.execute(f"ALTER TABLE {schema}.t ENABLE ROW LEVEL SECURITY")
             with pytest.raises(SchemaMismatch, match="row-level security"):
-                deliver(session, plan, Slice(0, target.check(batch, plan), 0))
+                deliver(session, plan, RowSlice(0, target.check(batch, plan), 0))
 
 
 def test_start_warns_of_foreign_keys_to_the_table(

@@ -18,7 +18,7 @@ from wal_sink.demo.servers.postgresql import Server, downloaded_programs
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts import rows as contract
@@ -48,7 +48,7 @@ def at_write(
     """Do something right after rows were written and before they are committed."""
     real, done = SqlSession.write, list[int]()
 
-    def write(self: SqlSession, plan: Plan, rows: Slice) -> None:
+    def write(self: SqlSession, plan: Plan, rows: RowSlice) -> None:
         real(self, plan, rows)
         if len(done) < times:
             done.append(rows.epoch)
@@ -151,7 +151,7 @@ def test_stalled_flusher_loses_the_ledger_row(postgresql: Server, schema: str) -
     postgresql.execute(f"CREATE TABLE {schema}.t (k text, n int, v bigint, t text)")
     target = target_of(postgresql, f"{schema}.t", lock_timeout=5, idle_timeout=0.5)
     plan = target.plan(contract.SCHEMA, "key")
-    rows = Slice(0, target.check(contract.frame([("a", 1, 1, "x")]), plan), contract.BASE_US)
+    rows = RowSlice(0, target.check(contract.frame([("a", 1, 1, "x")]), plan), contract.BASE_US)
     with target.connect("query") as stalled, target.connect("query") as other:
         row = create(stalled, "query")
         assert other.read() == row
@@ -233,7 +233,7 @@ def test_default_that_always_fails_is_not_an_outage(postgresql: Server, schema: 
     postgresql.execute(f"CREATE TABLE {table} ({columns})")
     target = target_of(postgresql, table, mode="upsert")
     plan = target.plan(contract.SCHEMA, "key")
-    rows = Slice(0, target.check(contract.frame([("a", 1, 1, "x")]), plan), contract.BASE_US)
+    rows = RowSlice(0, target.check(contract.frame([("a", 1, 1, "x")]), plan), contract.BASE_US)
     with (
         new_query(target) as session,
         pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState) as caught,

@@ -22,7 +22,7 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.postgresql.connection import _PIECE
 from wal_sink.targets.postgresql.schema import read_relation
@@ -131,7 +131,7 @@ def test_table_made_unlogged_takes_no_rows(postgresql: Server, schema: str, rela
     postgresql.execute(ddl.format(s=schema, key=""))
     target = target_of(postgresql, f"{schema}.t", lock_timeout=0.5)
     plan = target.plan(BATCH.schema, "key")
-    low, high = (Slice(0, target.check(BATCH.slice(i, 1), plan), 0) for i in range(2))
+    low, high = (RowSlice(0, target.check(BATCH.slice(i, 1), plan), 0) for i in range(2))
     with target.connect("query") as session:
         create(session, "query")
         deliver(session, plan, low, high)
@@ -213,7 +213,7 @@ def test_foreign_table_is_refused(postgresql: Server, schema: str) -> None:
         with target.connect("query") as session:
             create(session, "query")
             with pytest.raises(SchemaMismatch, match="partitions on other servers"):
-                deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
+                deliver(session, plan, RowSlice(0, target.check(BATCH, plan), 0))
         assert f"{schema}.part" in refused(postgresql, f"{schema}.t").what
     finally:
         postgresql.execute(f"DROP FOREIGN DATA WRAPPER fdw_{schema} CASCADE")
@@ -456,10 +456,10 @@ def test_table_altered_under_a_session_takes_no_rows(postgresql: Server, schema:
     plan = target.plan(BATCH.schema, "key")
     with target.connect("query") as session:
         create(session, "query")
-        deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
+        deliver(session, plan, RowSlice(0, target.check(BATCH, plan), 0))
         postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision")
         with pytest.raises(TargetUnavailable, match="was altered while rows were written"):
-            deliver(session, plan, Slice(1, target.check(BATCH, plan), 10))
+            deliver(session, plan, RowSlice(1, target.check(BATCH, plan), 10))
     assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1.0,), (2.0,)]
 
 
@@ -517,8 +517,8 @@ def test_table_altered_after_the_comparison_takes_rows(
     with target.connect("query") as session:
         create(session, "query")
         with pytest.raises(TargetUnavailable, match="was altered while rows were written"):
-            deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
+            deliver(session, plan, RowSlice(0, target.check(BATCH, plan), 0))
     assert postgresql.execute(f"SELECT id FROM {table}") == []
     with target.connect("query") as session:
-        deliver(session, plan, Slice(0, target.check(BATCH, plan), 0))
+        deliver(session, plan, RowSlice(0, target.check(BATCH, plan), 0))
     assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,)]

@@ -11,9 +11,9 @@ from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import (
     RefusedRow,
+    RowSlice,
     RowsRefused,
     Session,
-    Slice,
     StagedSession,
     TransactionalSession,
 )
@@ -32,7 +32,7 @@ class AddingTarget(MemoryTarget):
     def connect(self, query_id: str) -> Session:
         return _Transaction(self, query_id)
 
-    def pairs(self, rows: Slice) -> list[Pair]:
+    def pairs(self, rows: RowSlice) -> list[Pair]:
         """Return the rows of a slice.
 
         :raises RowsRefused: the target refuses some of them.
@@ -68,7 +68,7 @@ class _Transaction(TransactionalSession):
         self._rows.clear()
         return self._target.ledger.get(self._key)
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         self._rows += self._target.pairs(rows)
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
@@ -102,7 +102,7 @@ class StagingSession(StagedSession):
     def read(self) -> LedgerRow | None:
         return self.target.ledger.get(self._key)
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         self._rows += self.target.pairs(rows)
 
     def drain(self) -> tuple[bytes, ...]:

@@ -18,9 +18,9 @@ from wal_sink.targets.base import (
     ErrorClass,
     IdempotentSession,
     RefusedRow,
+    RowSlice,
     RowsRefused,
     Session,
-    Slice,
     StagedSession,
     Target,
     TransactionalSession,
@@ -200,7 +200,7 @@ class Way:
         return outcome
 
 
-def accepted(rows: Slice) -> tuple[list[Row], list[RefusedRow]]:
+def accepted(rows: RowSlice) -> tuple[list[Row], list[RefusedRow]]:
     """Return the rows that the server takes, and those that it refuses."""
     taken, refused = [], []
     for us, row in enumerate(rows.batch.to_pylist(), rows.first_us):
@@ -224,7 +224,7 @@ class Idempotent(IdempotentSession):
         """Read the ledger row."""
         return self._way.read()
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         """Send the rows of the call before."""
         self._send()
         self._in_flight, refused = accepted(rows)
@@ -265,7 +265,7 @@ class _Gathered:
         """Read the ledger row."""
         return self._way.read()
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         """Gather rows."""
         taken, refused = accepted(rows)
         self._way.io("gather", self._way.database.name, lambda: None)

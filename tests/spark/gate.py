@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import IdempotentSession, Slice
+from wal_sink.targets.base import IdempotentSession, RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.options import Login, login
 from wal_sink.testing.faults import Faults, FaultyIdempotentSession
@@ -83,7 +83,7 @@ class _GatedSession(FaultyIdempotentSession):
         super().__init__(inner, Faults())
         self._gate = gate
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         if rows.batch.num_rows:  # else it only says that others write
             self._gate.enter()
         self.inner.write(plan, rows)

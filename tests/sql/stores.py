@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from tests.sql.mariadb import MariaDb
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
@@ -169,4 +169,4 @@ def bring(target: SqlAlchemyTarget, rows: pa.RecordBatch) -> None:
     plan = agreed(target, rows.schema)
     with target.connect("query") as session:
         create(session, "query")
-        deliver(session, plan, Slice(0, target.check(rows, plan), 0))
+        deliver(session, plan, RowSlice(0, target.check(rows, plan), 0))

@@ -22,7 +22,7 @@ from tests.sql.stores import (
     sql_target,
 )
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
 
@@ -83,7 +83,7 @@ def test_view_is_refused(kind: type[Store], tmp_path: Path, request: pytest.Fixt
         store.paste("ALTER TABLE t RENAME TO u")
         store.paste("CREATE VIEW t AS SELECT * FROM u")
         with pytest.raises(SchemaMismatch, match=r"t is a view\."):
-            deliver(session, plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
+            deliver(session, plan, RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
     with pytest.raises(SchemaMismatch, match=r"t is a view\."):
         agreed(target)
 
@@ -216,7 +216,7 @@ def test_key_changed_under_a_session_stops_the_flush(
         with target.connect(change[-20:]) as session:
             create(session, change[-20:])
             with pytest.raises(SchemaMismatch, match=f"its key was id, .*{words}"):
-                deliver(session, plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
+                deliver(session, plan, RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
     assert store.execute("SELECT * FROM t") == []
 
 

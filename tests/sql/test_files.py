@@ -20,7 +20,7 @@ from tests.sql.stores import (
     sql_target,
 )
 from wal_sink.errors import TargetUnavailable
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
 
@@ -37,7 +37,7 @@ def test_file_replaced_under_a_session_takes_no_row(
     target = sql_target(store)
     plan = agreed(target)
     store.path.with_suffix(".backup").write_bytes(store.path.read_bytes())
-    rows = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
+    rows = RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
     with target.connect("query") as session:
         create(session, "query")
         store.path.with_suffix(".backup").replace(store.path)
@@ -78,9 +78,9 @@ def test_duckdb_file_is_open_in_transactions_alone(tmp_path: Path) -> None:
     plan = agreed(target)
     with target.connect("query") as session:
         create(session, "query")
-        deliver(session, plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
+        deliver(session, plan, RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
         assert read().stdout == "[(1, 'x')]\n"
-        session.write(plan, Slice(1, pa.record_batch([[2], ["y"]], SCHEMA), 0))
+        session.write(plan, RowSlice(1, pa.record_batch([[2], ["y"]], SCHEMA), 0))
         assert "Could not set lock" in read().stderr
 
 

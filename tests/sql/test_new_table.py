@@ -21,7 +21,7 @@ from tests.sql.stores import (
     sql_target,
 )
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
 
@@ -106,7 +106,7 @@ def test_table_is_made_from_the_dataframe(
         with target.connect("query") as session:
             create(session, "query")
             batch = target.check(pa.record_batch(cells, schema=schema), plan)
-            deliver(session, plan, Slice(0, batch, 0))
+            deliver(session, plan, RowSlice(0, batch, 0))
     assert [tuple(row) for row in store.execute("SELECT id, name, yes FROM t")] == [(1, "x", 1)]
 
 

@@ -22,7 +22,7 @@ from tests.sql.stores import (
     sql_target,
 )
 from wal_sink.errors import SchemaMismatch, TargetRefused
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.testing.contracts.ledger import create, following, row_of
 from wal_sink.testing.contracts.rows import deliver
@@ -37,7 +37,7 @@ def test_engine_without_transactions_is_refused(
     store.execute(TABLE.format(key=""))
     target = sql_target(store)
     plan = agreed(target)
-    rows = Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
+    rows = RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
     with target.connect("query") as session:
         create(session, "query")
         store.execute(f"ALTER TABLE {table} ENGINE=MyISAM")
@@ -142,7 +142,7 @@ def test_isolation_of_the_server_is_not_inherited(mariadb: MariaDb, database: st
         with target.connect("query") as session, target.connect("query") as other:
             row = create(session, "query")
             assert isinstance(session, SqlSession)
-            session.write(plan, Slice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
+            session.write(plan, RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
             assert session._ledger.move(row, following(row))
             assert store.execute("SELECT epoch FROM wal_sink_ledger") == [(0,)], "no dirty read"
             assert row_of(other) == row

@@ -14,7 +14,7 @@ import pytest
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import SCHEMA, Maria, agreed, bring, sql_target
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.targets.base import RowsRefused, Slice, without
+from wal_sink.targets.base import RowSlice, RowsRefused, without
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.micro_batches import PlayedQuery
@@ -181,7 +181,7 @@ def test_row_above_max_allowed_packet_is_refused_alone(
         target = sql_target(store, mode="upsert" if keyed else "append")
         plan = agreed(target)
         texts = ["'" * 30_000, "x" * 60_000, "'" * 40_000, "x" * 70_000, "y"]
-        rows = Slice(0, target.check(pa.record_batch([range(5), texts], SCHEMA), plan), 7)
+        rows = RowSlice(0, target.check(pa.record_batch([range(5), texts], SCHEMA), plan), 7)
         with target.connect("query") as session:
             create(session, "query")
             with pytest.raises(RowsRefused) as raised:

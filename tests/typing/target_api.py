@@ -16,7 +16,7 @@ from wal_sink.targets import (
     Options,
     Outcome,
     Plan,
-    Slice,
+    RowSlice,
     StagedSession,
     Target,
     TransactionalSession,
@@ -38,7 +38,7 @@ class PaperSession(IdempotentSession):
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         raise NotImplementedError
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         raise NotImplementedError
 
     def drain(self) -> None:
@@ -54,7 +54,7 @@ class PaperTransaction(TransactionalSession):
     def read(self) -> LedgerRow | None:
         raise NotImplementedError
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         raise NotImplementedError
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
@@ -70,7 +70,7 @@ class PaperStage(StagedSession):
     def read(self) -> LedgerRow | None:
         raise NotImplementedError
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         raise NotImplementedError
 
     def drain(self) -> tuple[bytes, ...]:

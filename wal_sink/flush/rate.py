@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from wal_sink.targets.base import Slice, part_of
+from wal_sink.targets.base import RowSlice, part_of
 
 _PART_S = 0.25
 """The longest pause, unless a single row takes longer: a flush can be interrupted after it."""
@@ -42,7 +42,7 @@ class RateLimit:
         self._sleep = sleep
         self._due = float("-inf")
 
-    def paced(self, rows: Slice) -> Iterator[Slice]:
+    def paced(self, rows: RowSlice) -> Iterator[RowSlice]:
         """Yield the same rows in parts, each when it is due."""
         if not rows.batch.num_rows:
             return

@@ -12,7 +12,7 @@ from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.windows import SegmentRange, fits
-from wal_sink.targets.base import Slice, Target, without
+from wal_sink.targets.base import RowSlice, Target, without
 from wal_sink.wal.segment import CheckedSegments, missing_segment, read_segment
 from wal_sink.wal.store import LogStore
 
@@ -97,7 +97,7 @@ class Window:
             first_us = after_us
         return ranges
 
-    def slices(self, manifest: Manifest) -> Iterator[tuple[Plan, Slice]]:
+    def slices(self, manifest: Manifest) -> Iterator[tuple[Plan, RowSlice]]:
         """Yield an epoch's rows as the target takes them, batch by batch.
 
         :raises MissingSegment, CorruptLog: as they are read, see `read_range`.
@@ -106,7 +106,7 @@ class Window:
             for part in read_range(self.store.backend, rows, self.checked):
                 yield rows.plan, self.as_written(rows.plan, part)
 
-    def as_written(self, plan: Plan, rows: Slice) -> Slice:
+    def as_written(self, plan: Plan, rows: RowSlice) -> RowSlice:
         """Return rows as the target's session takes them. With one target the tasks have cast them.
 
         :raises InvalidRow: the target would refuse a row. The tasks have refused such rows by the same plan.
@@ -139,7 +139,7 @@ def taken(manifests: Iterator[Manifest], sent_once: Mapping[str, bool]) -> tuple
 
 def read_range(
     backend: StateBackend, rows: SegmentRange, checked: CheckedSegments | None = None
-) -> Iterator[Slice]:
+) -> Iterator[RowSlice]:
     """Yield the rows of a segment, a slice for each batch, with their timestamps.
 
     Memory: one batch of a segment.
@@ -152,7 +152,7 @@ def read_range(
     data = checked.take(rows.segment) if checked is not None else None
     try:
         for batch in read_segment(backend, rows.segment, rows.start, rows.stop, checked=data):
-            yield from without(Slice(rows.epoch, batch, first_us), rows.skipped)
+            yield from without(RowSlice(rows.epoch, batch, first_us), rows.skipped)
             first_us += batch.num_rows
     except FileNotFoundError as error:
         raise missing_segment(backend.url, rows.epoch, rows.segment.path) from error

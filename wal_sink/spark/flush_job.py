@@ -22,7 +22,7 @@ from wal_sink.flush.write import WindowWrite, WriteInThread
 from wal_sink.log_context import line_logger
 from wal_sink.protocol.windows import SegmentRange, is_large, share_out
 from wal_sink.spark.internals import spark_session
-from wal_sink.targets.base import RowsRefused, Slice
+from wal_sink.targets.base import RowSlice, RowsRefused
 
 logger = line_logger(__name__)
 
@@ -74,7 +74,7 @@ class WriteByJob:
         for ranged in itertools.chain.from_iterable(shares):
             # Each task compares the table only while it writes; this session answers for all of them.
             with connection.session() as session:
-                session.write(ranged.plan, Slice(ranged.epoch, _NO_ROWS, ranged.first_us))
+                session.write(ranged.plan, RowSlice(ranged.epoch, _NO_ROWS, ranged.first_us))
         rate = divided(self._rows_per_second, len(shares))
         query_id = connection.key.partition("/")[0]
         task = FlushTask(write.window, query_id, connection.key, self._session_key, rate)

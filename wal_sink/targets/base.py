@@ -95,7 +95,7 @@ INTERFACE = 2
 """The version of this interface. A target that needs a higher one is refused."""
 
 
-class Slice(NamedTuple):
+class RowSlice(NamedTuple):
     """Consecutive rows of one epoch."""
 
     epoch: int
@@ -143,7 +143,7 @@ class Session(ABC):
         """Return the ledger row; None if there is none (guarantee 1)."""
 
     @abstractmethod
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         """Write rows. A bounded number of them may stay in memory until `finish` or `drain`.
 
         The first call with a plan compares the plan with the table. A slice without rows announces that tasks
@@ -328,7 +328,7 @@ class Target(ABC):
         return "retry" if isinstance(error, self.transient) else "fatal"
 
 
-def without(rows: Slice, skipped: Collection[int]) -> Iterator[Slice]:
+def without(rows: RowSlice, skipped: Collection[int]) -> Iterator[RowSlice]:
     """Yield a slice without the rows of some write timestamps; each part keeps its own timestamps."""
     begin = 0
     for us in sorted(skipped):
@@ -344,6 +344,6 @@ def without(rows: Slice, skipped: Collection[int]) -> Iterator[Slice]:
         yield part_of(rows, begin, rows.batch.num_rows)
 
 
-def part_of(rows: Slice, begin: int, end: int) -> Slice:
+def part_of(rows: RowSlice, begin: int, end: int) -> RowSlice:
     """Return the rows from `begin` up to `end`, counted in the slice, with their timestamps."""
     return rows._replace(batch=rows.batch.slice(begin, end - begin), first_us=rows.first_us + begin)

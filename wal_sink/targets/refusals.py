@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import RefusedRow, Slice, part_of
+from wal_sink.targets.base import RefusedRow, RowSlice, part_of
 from wal_sink.targets.casts import row_text
 from wal_sink.targets.names import unquoted
 
@@ -44,8 +44,8 @@ class RefusalSearch:
     def insert(
         self,
         plan: Plan,
-        rows: Slice,
-        insert: Callable[[Slice], Exception | None],
+        rows: RowSlice,
+        insert: Callable[[RowSlice], Exception | None],
         compare: Callable[[], None],
     ) -> None:
         """Insert rows, but for those that the server refuses.
@@ -55,7 +55,7 @@ class RefusalSearch:
         :raises TargetRefused: none of more than `MOST_REFUSED` rows is taken: the table is at fault.
         """
 
-        def tried(part: Slice) -> Exception | None:
+        def tried(part: RowSlice) -> Exception | None:
             error = insert(part)
             self._takes_others = self._takes_others or error is None
             return error
@@ -71,8 +71,8 @@ class RefusalSearch:
 
 
 def find_refused(
-    rows: Slice, insert: Callable[[Slice], Exception | None]
-) -> Iterator[tuple[Slice, Exception]]:
+    rows: RowSlice, insert: Callable[[RowSlice], Exception | None]
+) -> Iterator[tuple[RowSlice, Exception]]:
     """Insert rows in their order, and yield each that is refused by itself; the others are there at the end.
 
     Of n rows with one that is refused, about twice as many are inserted, by twice the logarithm of n.
@@ -92,7 +92,7 @@ def find_refused(
             yield part, error
 
 
-def refusal(plan: Plan, rows: Slice, error: Exception) -> TargetRefused:
+def refusal(plan: Plan, rows: RowSlice, error: Exception) -> TargetRefused:
     """Return the error that names the first of some rows, and what the server says of it."""
     others = rows.batch.num_rows - 1
     one_of = f"one of the {others} rows after it, or " if others else ""

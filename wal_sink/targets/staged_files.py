@@ -23,7 +23,7 @@ import pyarrow as pa
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import ErrorClass, Slice, StagedSession
+from wal_sink.targets.base import ErrorClass, RowSlice, StagedSession
 from wal_sink.targets.client import shortly
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Stage(ABC, Generic[R]):
         """Paths of files whose receipts were not returned, those that could not be written included."""
         self._done: list[R] = []
 
-    def add(self, rows: Slice) -> None:
+    def add(self, rows: RowSlice) -> None:
         """Take rows; a bounded number of them waits in memory."""
         batch = self._staged(rows)
         self._waiting.append(batch)
@@ -134,7 +134,7 @@ class Stage(ABC, Generic[R]):
         if waiting:
             self._done += self._write(pa.Table.from_batches(waiting))
 
-    def _staged(self, rows: Slice) -> pa.RecordBatch:
+    def _staged(self, rows: RowSlice) -> pa.RecordBatch:
         """Return rows as they are staged."""
         return rows.batch
 
@@ -181,7 +181,7 @@ class StagedFileSession(StagedSession, Generic[T, R]):
 
     # --- rows -------------------------------------------------------------------------------------
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         """Stage rows in Parquet files.
 
         :raises OptionError, SchemaMismatch: the table is not the plan's, or no longer as it says.

@@ -25,8 +25,8 @@ from wal_sink.observer import Observer
 from wal_sink.targets.base import (
     ErrorClass,
     IdempotentSession,
+    RowSlice,
     Session,
-    Slice,
     StagedSession,
     Target,
     TransactionalSession,
@@ -181,7 +181,7 @@ def different_faults(operations: Sequence[str], when: str) -> list[int]:
     return [k for k in range(len(operations)) if k == 0 or changes(last_done[k])]
 
 
-def halves(rows: Slice) -> tuple[Slice, Slice]:
+def halves(rows: RowSlice) -> tuple[RowSlice, RowSlice]:
     """Cut a slice in two; each row keeps its timestamp."""
     half = rows.batch.num_rows // 2
     return (
@@ -320,7 +320,7 @@ class FaultySession(Session, Generic[S]):
         except AnswerLost:
             return Outcome.UNKNOWN
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         # Of the driver, before a job: it names the table, and sends nothing.
         if not rows.batch.num_rows:
             self.inner.write(plan, rows)
@@ -333,7 +333,7 @@ class FaultySession(Session, Generic[S]):
             f"write {rows.epoch} {second.first_us}", lambda: self.inner.write(plan, second)
         )
 
-    def write_half(self, plan: Plan, rows: Slice) -> None:
+    def write_half(self, plan: Plan, rows: RowSlice) -> None:
         """Write the first half of a slice."""
         self.inner.write(plan, rows)
 
@@ -350,7 +350,7 @@ class FaultySession(Session, Generic[S]):
 class FaultyIdempotentSession(FaultySession[IdempotentSession], IdempotentSession):
     """A session in which rows count as they are written: a fault after half of them finds them there."""
 
-    def write_half(self, plan: Plan, rows: Slice) -> None:
+    def write_half(self, plan: Plan, rows: RowSlice) -> None:
         self.inner.write(plan, rows)
         self.inner.drain()
 

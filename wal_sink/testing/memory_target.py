@@ -28,9 +28,9 @@ from wal_sink.targets.base import (
     ErrorClass,
     IdempotentSession,
     RefusedRow,
+    RowSlice,
     RowsRefused,
     Session,
-    Slice,
     Target,
 )
 from wal_sink.targets.operations import (
@@ -207,7 +207,7 @@ class MemorySession(IdempotentSession):
     def __init__(self, target: MemoryTarget, query_id: str) -> None:
         self._target = target
         self._query_id = query_id
-        self._in_flight: list[tuple[Plan, Slice]] = []
+        self._in_flight: list[tuple[Plan, RowSlice]] = []
         self._refused: list[RefusedRow] = []
 
     def read(self) -> LedgerRow | None:
@@ -215,7 +215,7 @@ class MemorySession(IdempotentSession):
         with self._target.lock:
             return self._target.ledger.get(self._query_id)
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         """Write the rows of the call before; those of this call stay in flight until the next one."""
         self._send()
         self._in_flight = [(plan, rows)]

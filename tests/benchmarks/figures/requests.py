@@ -18,7 +18,7 @@ from tests.benchmarks.table import Table
 from wal_sink.model.plan import plan_key
 from wal_sink.observer import Observer
 from wal_sink.options import parse
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.write.writer import Writer
@@ -85,6 +85,6 @@ def _written(source: Source, table: Table, *, pipelined: bool) -> Taken:
             writer._sender._in_flight._pipelined = None
         used, began = time.process_time(), time.perf_counter()
         for number, batch in enumerate(checked):
-            writer.write(plan, Slice(0, batch, first_us + number * _SLICE))
+            writer.write(plan, RowSlice(0, batch, first_us + number * _SLICE))
         writer.drain()
         return Taken(time.perf_counter() - began, time.process_time() - used)

@@ -12,7 +12,7 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import IdempotentSession, Slice
+from wal_sink.targets.base import IdempotentSession, RowSlice
 from wal_sink.targets.cassandra.driver.connection import (
     Connection,
     connect,
@@ -52,7 +52,7 @@ class CassandraSession(IdempotentSession):
         with _permitted(self._options):
             return self._ledger.read()
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         """Send rows; some of their requests are still in flight when this returns."""
         with _permitted(self._options):
             self._writer.write(plan, rows)

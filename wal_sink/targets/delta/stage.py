@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import FALSE, are_deletes
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.delta.columns import (
     PARTITIONS,
@@ -63,7 +63,7 @@ class DeltaStage(Stage[DeltaReceipt]):
         self._stored = {field["name"]: stored_field(field) for field in table.fields}
         self._physical = {field["name"]: physical_name(field) for field in table.fields}
 
-    def _staged(self, rows: Slice) -> pa.RecordBatch:
+    def _staged(self, rows: RowSlice) -> pa.RecordBatch:
         batch = self._of_now(rows.batch)
         if not self._merged:
             return batch
@@ -123,7 +123,7 @@ class LastRows(NamedTuple):
     """Rows with such cells, as they were staged, and `AFTER_DELETE`."""
 
 
-def in_order(rows: Slice, operation: str | None, *, keyed: bool) -> pa.RecordBatch:
+def in_order(rows: RowSlice, operation: str | None, *, keyed: bool) -> pa.RecordBatch:
     """Return rows as they are staged.
 
     :param operation: the column that says which rows are deletes; None: none is.

@@ -28,7 +28,7 @@ from wal_sink.errors import (
 )
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import RowsRefused, Slice, TransactionalSession
+from wal_sink.targets.base import RowSlice, RowsRefused, TransactionalSession
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.ledger import LedgerReader
 from wal_sink.targets.kafka.options import KafkaOptions
@@ -122,7 +122,7 @@ class KafkaSession(TransactionalSession):
             if limits.compacted and not keyed:
                 raise _altered(topic, "it is compacted now, and these records have no key")
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         """Hand records to the producer, which sends them.
 
         :raises OptionError: they were published for another topic.
@@ -296,7 +296,7 @@ class KafkaSession(TransactionalSession):
         self._open = False
         self._failed.clear()
 
-    def _send_unless_refused(self, rows: Slice) -> Exception | None:
+    def _send_unless_refused(self, rows: RowSlice) -> Exception | None:
         """Send records; return why a topic would refuse one, with none of them sent."""
         try:
             refuse(rows.batch, self._topic_limits(), time.time_ns() // 1_000_000, "")
@@ -305,7 +305,7 @@ class KafkaSession(TransactionalSession):
         self._send(rows)
         return None
 
-    def _send(self, rows: Slice) -> None:
+    def _send(self, rows: RowSlice) -> None:
         """Hand a slice's records to the producer.
 
         :raises TargetRefused, TargetUnavailable: see `write`; also for an earlier call.

@@ -21,7 +21,7 @@ from typing import Any
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import RowsRefused, Slice, TransactionalSession
+from wal_sink.targets.base import RowSlice, RowsRefused, TransactionalSession
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.names import unquoted
@@ -87,7 +87,7 @@ class SqlSession(TransactionalSession):
         self._roll_back()
         return self._row
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         """Insert rows in the window's transaction.
 
         The table is compared before the first rows by a plan, and before COMMIT: by then the server lets
@@ -227,7 +227,7 @@ class SqlSession(TransactionalSession):
 
     # --- rows ---
 
-    def _insert(self, plan: Plan, rows: Slice) -> Exception | None:
+    def _insert(self, plan: Plan, rows: RowSlice) -> Exception | None:
         """Insert rows, all or none; return with which error the server refuses one of them.
 
         Rows that were checked before the table was altered are cast to what it is now.

@@ -38,7 +38,7 @@ import pytest
 from wal_sink.errors import InvalidRow
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import IdempotentSession, Session, Slice, Target
+from wal_sink.targets.base import IdempotentSession, RowSlice, Session, Target
 from wal_sink.testing.contracts.kills import KillsContract
 from wal_sink.testing.contracts.ledger import finish, following, row_of
 from wal_sink.testing.contracts.rows import BASE_US, ROWS, SCHEMA, Record, Table
@@ -133,12 +133,12 @@ class TargetContract(SequentialContract):
         assert self.rows(target) == {("a", 1): (2, "elsewhere")}
 
 
-def _write_elsewhere(target: Target, query_id: str, plan: Plan, rows: Slice) -> None:
+def _write_elsewhere(target: Target, query_id: str, plan: Plan, rows: RowSlice) -> None:
     with target.connect(query_id) as session:
         write(session, plan, rows)
 
 
-def write(session: Session, plan: Plan, rows: Slice) -> None:
+def write(session: Session, plan: Plan, rows: RowSlice) -> None:
     """Write rows, and drain."""
     assert isinstance(session, IdempotentSession)
     session.write(plan, rows)

@@ -32,7 +32,7 @@ import pytest
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import IdempotentSession, Session, Slice, Target
+from wal_sink.targets.base import IdempotentSession, RowSlice, Session, Target
 from wal_sink.testing.contracts.cells import write
 from wal_sink.testing.contracts.ledger import SessionFixtures, finish, following, row_of
 from wal_sink.testing.contracts.rows import (
@@ -67,9 +67,9 @@ class DeletesContract(SessionFixtures, ABC):
 
     def slice(
         self, target: Target, plan: Plan, changes: Sequence[Change], us: int = BASE_US
-    ) -> Slice:
+    ) -> RowSlice:
         """Make a slice as a task does: checked rows."""
-        return Slice(0, target.check(changed(changes), plan), us)
+        return RowSlice(0, target.check(changed(changes), plan), us)
 
     def test_deleted_row_is_gone(self, target: Target, plan: Plan, session: Session) -> None:
         """Others stay; the values beside the key, and whether there is such a row, do not matter."""
@@ -222,9 +222,9 @@ class CellDeletesContract(DeletesContract):
         ]
         rows = self.slice(target, plan, changes)
         with target.connect(query_id) as other:
-            write(other, plan, Slice(0, rows.batch[1:], rows.first_us + 1))
+            write(other, plan, RowSlice(0, rows.batch[1:], rows.first_us + 1))
             write(session, plan, rows)
-            write(other, plan, Slice(0, rows.batch[:1], rows.first_us))
+            write(other, plan, RowSlice(0, rows.batch[:1], rows.first_us))
         assert self.rows(target) == {("b", 1): (2, "y")}
 
 

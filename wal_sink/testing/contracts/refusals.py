@@ -19,7 +19,7 @@ import pytest
 from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import RowsRefused, Session, Slice, Target, without
+from wal_sink.targets.base import RowSlice, RowsRefused, Session, Target, without
 from wal_sink.testing.contracts.kills import KillsContract, PlayedKills
 from wal_sink.testing.contracts.ledger import finish, following, row_of
 from wal_sink.testing.contracts.rows import BASE_US, Record, Table, write_all
@@ -45,7 +45,7 @@ class RefusalsContract(KillsContract):
     def take_long(self, target: Target) -> None:
         """Let it take them again."""
 
-    def long_slice(self, target: Target, plan: Plan, size: int, refused: Sequence[int]) -> Slice:
+    def long_slice(self, target: Target, plan: Plan, size: int, refused: Sequence[int]) -> RowSlice:
         """Return rows as their tasks have checked them; refuse the long ones from here on."""
         rows = self.slice(target, plan, _records(size, refused))
         self.refuse_long(target)

@@ -16,7 +16,7 @@ import pytest
 from wal_sink.errors import SchemaMismatch, TargetUnavailable, WalSinkError
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import Session, Slice, Target
+from wal_sink.targets.base import RowSlice, Session, Target
 from wal_sink.testing.contracts.ledger import (
     LedgerContract,
     finish,
@@ -80,7 +80,7 @@ class RowsContract(LedgerContract, ABC):
     unwritable_error: type[Exception] = SchemaMismatch
     """What `write` or `finish` raises for `unwritable`."""
 
-    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, Slice]:
+    def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:
         """Return rows that the target refuses, with their plan: one of a column that the table has lost."""
         first, *others = plan.columns
         gone = msgspec.structs.replace(first, name="is_gone")
@@ -98,9 +98,9 @@ class RowsContract(LedgerContract, ABC):
 
     def slice(
         self, target: Target, plan: Plan, records: Sequence[Record], us: int = BASE_US
-    ) -> Slice:
+    ) -> RowSlice:
         """Make a slice as a task does: checked rows."""
-        return Slice(0, target.check(self.frame(records), plan), us)
+        return RowSlice(0, target.check(self.frame(records), plan), us)
 
     @pytest.fixture
     def plan(self, target: Target) -> Plan:
@@ -129,7 +129,7 @@ class RowsContract(LedgerContract, ABC):
         """To the last bit."""
         rows = self.frame([(f"k{n}", n, n, "x", d) for n, d in enumerate(DOUBLES)])
         plan = _agreed(target, rows.schema)
-        deliver(session, plan, Slice(0, target.check(rows, plan), BASE_US))
+        deliver(session, plan, RowSlice(0, target.check(rows, plan), BASE_US))
         stored = [value for value in self.doubles(target) if value is not None]
         assert sorted(stored) == sorted(DOUBLES)
 
@@ -169,7 +169,7 @@ class RowsContract(LedgerContract, ABC):
         plans = [_agreed(target, rows.schema) for rows in frames]
         current = row_of(session)
         for us, (plan, rows) in enumerate(zip(plans, frames, strict=True)):
-            session.write(plan, Slice(0, target.check(rows, plan), BASE_US + us))
+            session.write(plan, RowSlice(0, target.check(rows, plan), BASE_US + us))
         assert finish(session, current, following(current)) is Outcome.APPLIED
         assert self.rows(target) == {("a", 1): (1, "x"), ("b", 2): (2, "y"), ("c", 3): (3, "z")}
         assert [value for value in self.doubles(target) if value is not None] == [0.5]
@@ -280,7 +280,7 @@ def _agreed(target: Target, schema: pa.Schema) -> Plan:
     return target.plan(schema, plan_key(schema, target.name, target.shape))
 
 
-def deliver(session: Session, plan: Plan, *slices: Slice) -> None:
+def deliver(session: Session, plan: Plan, *slices: RowSlice) -> None:
     """Bring slices into the target as a flusher does, as the window after the ledger row."""
     current = row_of(session)
     for rows in slices:
@@ -288,7 +288,9 @@ def deliver(session: Session, plan: Plan, *slices: Slice) -> None:
     assert finish(session, current, following(current)) is Outcome.APPLIED
 
 
-def write_all(session: Session, slices: Sequence[tuple[Plan, Slice]], current: LedgerRow) -> None:
+def write_all(
+    session: Session, slices: Sequence[tuple[Plan, RowSlice]], current: LedgerRow
+) -> None:
     """Write a window, and finish it; whichever raises."""
     for plan, rows in slices:
         session.write(plan, rows)

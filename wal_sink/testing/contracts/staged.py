@@ -30,7 +30,7 @@ import pytest
 
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import Session, Slice, StagedSession, Target
+from wal_sink.targets.base import RowSlice, Session, StagedSession, Target
 from wal_sink.testing.contracts.ledger import finish, following, row_of
 from wal_sink.testing.contracts.rows import ROWS, Record, deliver, refused
 from wal_sink.testing.contracts.transactional import CountedContract
@@ -46,7 +46,7 @@ RECEIPT_BYTES = 16_384
 """A window may have thousands of receipts, which the driver collects."""
 
 
-def stage(session: Session, plan: Plan, rows: Slice) -> tuple[bytes, ...]:
+def stage(session: Session, plan: Plan, rows: RowSlice) -> tuple[bytes, ...]:
     """Write rows; return their receipts."""
     assert isinstance(session, StagedSession)
     session.write(plan, rows)
@@ -215,12 +215,16 @@ class StagedContract(CountedContract):
         self.assert_records(target, ROWS)
 
 
-def _stage_elsewhere(target: Target, query_id: str, plan: Plan, rows: Slice) -> tuple[bytes, ...]:
+def _stage_elsewhere(
+    target: Target, query_id: str, plan: Plan, rows: RowSlice
+) -> tuple[bytes, ...]:
     with target.connect(query_id) as session:
         return stage(session, plan, rows)
 
 
-def _flush_elsewhere(target: Target, new: LedgerRow, plan: Plan, rows: Slice, pause: str) -> None:
+def _flush_elsewhere(
+    target: Target, new: LedgerRow, plan: Plan, rows: RowSlice, pause: str
+) -> None:
     os.environ[PAUSES] = pause
     with pausing(target.connect(new.query_id), "t") as session:
         current = row_of(session)

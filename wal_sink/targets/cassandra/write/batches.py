@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wal_sink.arrow_batches import concatenated
-from wal_sink.targets.base import Slice
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import (
     Encoded,
@@ -55,11 +55,11 @@ class SliceBuffer:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._slices: list[Slice] = []
+        self._slices: list[RowSlice] = []
         self._rows = self._bytes = 0
         self._since = 0.0
 
-    def add(self, rows: Slice) -> None:
+    def add(self, rows: RowSlice) -> None:
         """Add a slice, which has at least one row."""
         if not self._slices:
             self._since = self._clock()
@@ -89,7 +89,7 @@ class SliceBuffer:
         return list(itertools.starmap(TimestampedRows, pairs))
 
 
-def _timestamps_us(rows: Slice) -> npt.NDArray[np.int64]:
+def _timestamps_us(rows: RowSlice) -> npt.NDArray[np.int64]:
     return np.arange(rows.first_us, rows.first_us + rows.batch.num_rows, dtype=np.int64)
 
 

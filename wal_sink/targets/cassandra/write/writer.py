@@ -14,7 +14,7 @@ from wal_sink.errors import TargetRefused
 from wal_sink.log_context import line_logger
 from wal_sink.model.plan import Plan
 from wal_sink.observer import Observer
-from wal_sink.targets.base import RefusedRow, RowsRefused, Slice
+from wal_sink.targets.base import RefusedRow, RowSlice, RowsRefused
 from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
 from wal_sink.targets.cassandra.driver.pipeline import Failed, pipelined_requests
@@ -76,7 +76,7 @@ class Writer:
         self._reported = False
         self._refused: list[RefusedRow] = []
 
-    def write(self, plan: Plan, rows: Slice) -> None:
+    def write(self, plan: Plan, rows: RowSlice) -> None:
         """Write rows, at once or with those of later calls; `drain` writes the last of them.
 
         :raises SchemaMismatch: the table is no longer what the plan says, or hides what is written.
@@ -176,7 +176,7 @@ class Writer:
             raise RowsRefused(refused)
 
 
-def _lowest_us(prepared: PreparedPlan, rows: Slice) -> int:
+def _lowest_us(prepared: PreparedPlan, rows: RowSlice) -> int:
     """Return the lowest write timestamp of a slice."""
     if not rows.batch.num_rows:
         return rows.first_us
