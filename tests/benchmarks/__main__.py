@@ -19,17 +19,12 @@ from tests.benchmarks import report
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.figures import (
-    arrow_batching,
     cold,
     epochs,
     flush,
-    flush_job,
     jdbc,
     long,
     memory,
-    partitions,
-    requests,
-    row_features,
     shapes,
     spark_sinks,
 )
@@ -46,12 +41,7 @@ logger = logging.getLogger(__name__)
 PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "grouped": shapes.grouped,
     "scattered": shapes.scattered,
-    "partitions": partitions.partitions,
     "flush": flush.alone,
-    "requests": requests.requests,
-    "arrow batches": arrow_batching.arrow_batching,
-    "features": row_features.features,
-    "flush-job": flush_job.flush_job,
     "pending": flush.pending,
     "jdbc": jdbc.postgresql,
     "mariadb": jdbc.mariadb,

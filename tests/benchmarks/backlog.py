@@ -19,7 +19,7 @@ from tests.benchmarks.rows import Source
 from wal_sink.configuration import configure
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import Reporter
-from wal_sink.flush.write import WriteInThread, WriteRows
+from wal_sink.flush.write import WriteInThread
 from wal_sink.model.manifest import Execution, Task
 from wal_sink.observer import Delivered, Observer
 from wal_sink.publish.agreement import agree
@@ -101,17 +101,13 @@ class Timed(Observer):
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
-        self.bytes: list[int] = []
 
     def flushed(self, epochs: Sequence[Delivered], seconds: float) -> None:
         """Note a window."""
         self.seconds.append(seconds)
-        self.bytes.append(sum(epoch.bytes for epoch in epochs))
 
 
-def flusher_of(
-    backlog: Backlog, observer: Observer, write_rows: WriteRows | None = None
-) -> Flusher:
+def flusher_of(backlog: Backlog, observer: Observer) -> Flusher:
     """Return a flusher of the only target of a query."""
     configuration = configure(backlog.options)
     (destination,) = configuration.destinations
@@ -125,4 +121,4 @@ def flusher_of(
         retention=configuration.retention,
     )
     reporter = Reporter(None, destination.name, observer=observer)
-    return Flusher(pipeline, reporter, write_rows=write_rows or WriteInThread())
+    return Flusher(pipeline, reporter, write_rows=WriteInThread())

@@ -13,7 +13,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.benchmarks import session
-from tests.benchmarks.contenders import raw
 from tests.benchmarks.contenders.connector import Connector
 from tests.benchmarks.contenders.counting import Counting
 from tests.benchmarks.contenders.job import Contender, Job
@@ -59,8 +58,6 @@ class Bench:
         """Runs that failed, or whose rows were not complete."""
         self.plotted: list[Path] = []
         self._with_connector = with_connector
-        self.limits: dict[str, raw.Setting] = {}
-        """The best setting found for the server's limit, by shape."""
         self._numbers = itertools.count()
 
     @functools.cached_property
@@ -146,7 +143,7 @@ class Bench:
         self.runs.append(run)
         self.say(
             f"  {contender}: {run.rows_per_s:,.0f} rows/s, CPU {run.client_us:.1f} us a row and"
-            f" {run.server_us:.1f} of the server {run.how}"
+            f" {run.server_us:.1f} of the server"
         )
         return run
 

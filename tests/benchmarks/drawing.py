@@ -34,30 +34,14 @@ def label(axes: Axes, title: str, across: str = "", up: str = "") -> None:
     axes.yaxis.set_major_formatter("{x:,.6g}")
 
 
-def curve(
-    axes: Axes, name: str, across: Sequence[float], values: Sequence[float], marker: str = ""
-) -> None:
+def curve(axes: Axes, name: str, across: Sequence[float], values: Sequence[float]) -> None:
     """Draw a line in the next colour.
 
     :param name: for the legend.
-    :param marker: at each place, in Matplotlib's notation; empty: none.
     """
     colour = COLOURS[len(axes.lines)]
-    axes.plot(across, values, color=colour, linewidth=1.2, marker=marker, markersize=4, label=name)
+    axes.plot(across, values, color=colour, linewidth=1.2, label=name)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-
-
-def spread(axes: Axes, across: Sequence[float], values: Sequence[Sequence[float]]) -> None:
-    """Shade what lies between the lowest and the highest value at each place, in the last line's colour."""
-    colour = axes.lines[-1].get_color()
-    axes.fill_between(across, [*map(min, values)], [*map(max, values)], color=colour, alpha=0.15)
-
-
-def logarithmic(axes: Axes, places: Sequence[float]) -> None:
-    """Make the horizontal axis logarithmic, with these places written as they are."""
-    axes.set_xscale("log")
-    axes.set_xticks(places, [f"{place:,}" for place in places])
-    axes.xaxis.minorticks_off()
 
 
 def legend(axes: Axes) -> None:

@@ -81,10 +81,9 @@ def _runs(runs: Sequence[Run]) -> Table:
 
     for (shape, rows, partitions, contender), group in groupby(sorted(runs, key=key), key):
         same = list(group)
-        how = sorted({run.how for run in same if run.how})
         table.add_row(
             shape,
-            "\n".join([contender, *(f"  {item}" for item in how)]),
+            contender,
             f"{rows:,}",
             f"{partitions:,}" if partitions else "",
             _spread([run.rows_per_s for run in same], "{:,.0f}".format),

@@ -17,7 +17,7 @@ import pyarrow.parquet
 from tests.benchmarks.sizes import PARTITIONS
 from wal_sink.demo.servers.maven import cache_folder
 
-Name = Literal["grouped", "interleaved", "scattered", "narrow"]
+Name = Literal["grouped", "scattered"]
 
 _VERSION = 1
 """Of the files in the cache: another one for other contents."""
@@ -27,14 +27,8 @@ _BEGIN_MS = 1_767_225_600_000  # 2026-01-01
 _WORDS = 4_096
 _ROW_GROUP = 50_000
 
-BASE = {"device": "text", "id": "bigint", "at": "timestamp", "amount": "bigint", "note": "text"}
-COLUMNS: Mapping[Name, Mapping[str, str]] = {
-    "grouped": BASE,
-    "interleaved": BASE,
-    "scattered": BASE,
-    "narrow": {"device": "text", "id": "bigint", "amount": "bigint"},
-}
-"""CQL types by column. 5 columns are about 150 bytes a row, 3 about 30."""
+COLUMNS = {"device": "text", "id": "bigint", "at": "timestamp", "amount": "bigint", "note": "text"}
+"""CQL types by column; about 150 bytes a row."""
 
 _SPARK = {"text": "string", "bigint": "bigint", "timestamp": "timestamp"}
 
@@ -58,7 +52,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def columns(self) -> Mapping[str, str]:
         """CQL types by column."""
-        return COLUMNS[self.shape]
+        return COLUMNS
 
     @property
     def schema(self) -> str:
@@ -77,7 +71,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             "amount": pa.array((random >> np.uint64(24)).astype(np.int64)),
             "note": _notes(random),
         }
-        return pa.table({name: columns[name] for name in self.columns})
+        return pa.table(columns)
 
     def totals(self) -> Totals:
         """Compute what the complete table adds up to."""
@@ -114,8 +108,6 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def _devices(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if self.shape == "scattered":
             return ids
-        if self.shape == "interleaved":
-            return ids % self.partitions
         return ids * self.partitions // max(self.rows, self.partitions)
 
 

@@ -22,11 +22,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     seconds: float
     client_cpu_s: float
-    """Of everything that sends: driver, JVM and Python workers, or the processes of `raw`."""
+    """Of everything that sends: driver, JVM and Python workers."""
     server_cpu_s: float
     warnings: int
     """Batches that the server's log calls too large."""
-    how: str = ""
     partitions: int = 0
     """Of the table; 0 where a table has none."""
 
@@ -52,7 +51,6 @@ class Taken(NamedTuple):
     seconds: float
     client_cpu_s: float | None = None
     """None: what this process and all that it has started used meanwhile."""
-    how: str = ""
 
 
 def take(
@@ -71,7 +69,6 @@ def take(
         client_cpu_s=_client(server) - client if own is None else own,
         server_cpu_s=server.cpu_s() - served,
         warnings=server.warnings() - warned,
-        how=taken.how,
         partitions=source.partitions,
     )
 

@@ -27,19 +27,11 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
 
     rounds: int
     side_rounds: int
-    """Of other shapes and pending epochs, which take long."""
+    """Of other stores and pending epochs, which take long."""
     warm_up: int
     """Rows of the untimed round before the timed ones."""
     grouped: int
-    grouped_slow: int
-    """For who sends each row by itself, which takes minutes for what others do in seconds."""
     scattered: int
-    shapes: int
-    """For interleaved and narrow rows."""
-    sweep: int
-    """For each setting of the search for the server's own limit."""
-    settings: int | None
-    """How many settings are searched at most; None for all."""
     micro_batches: int
     """Of every run that streams files."""
     epochs: int
@@ -48,8 +40,6 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True):
     """Between two small epochs."""
     pending: tuple[int, int]
     """How many small epochs wait, of how many rows each."""
-    windows: tuple[int, ...]
-    """Rows of windows that a thread or a Spark job flushes, ascending."""
     memory: int
     pause_s: float
     long: Long
@@ -60,16 +50,11 @@ _SIZES: dict[str, tuple[Any, Any, Any]] = {
     "side_rounds": (2, 1, 1),
     "warm_up": (1_000_000, 10_000, 0),
     "grouped": (1_000_000, 50_000, 4_000),
-    "grouped_slow": (60_000, 10_000, 800),
     "scattered": (500_000, 20_000, 2_000),
-    "shapes": (200_000, 20_000, 2_000),
-    "sweep": (200_000, 20_000, 2_000),
-    "settings": (None, None, 1),
     "micro_batches": (8, 8, 2),
     "epochs": (100, 15, 5),
     "every_ms": (500, 500, 300),
     "pending": ((1_000, 1_000), (50, 100), (10, 20)),
-    "windows": ((50_000, 200_000, 800_000, 1_600_000), (5_000, 50_000), (500, 2_000)),
     "memory": (5_000_000, 200_000, 8_000),
     "pause_s": (30, 5, 2),
     "long": (

@@ -13,10 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tests.benchmarks.rows import BASE, Totals
+from tests.benchmarks.rows import Totals
 from tests.benchmarks.sizes import SMALL
 
-COLUMNS = BASE
 DEVICES = 10
 """Partitions of an epoch; each epoch has its own."""
 

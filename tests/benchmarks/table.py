@@ -65,8 +65,7 @@ class Table:
         session = self.server.session()
         answers = execute_concurrent_with_args(session, session.prepare(select), keys)
         for row, (_, result) in zip(wanted, answers, strict=True):
-            if "at" in row:
-                row["at"] = row["at"].replace(tzinfo=None)  # as the driver returns it: UTC
+            row["at"] = row["at"].replace(tzinfo=None)  # as the driver returns it: UTC
             if [one._asdict() for one in result] != [row]:
                 raise RowsWrong(f"{self.where} lacks {row}")
 

@@ -16,6 +16,7 @@ from tests.benchmarks.bench import Bench
 from tests.benchmarks.contenders import counting, ours
 from tests.benchmarks.figure import Figure, at_most, figure, p99
 from tests.benchmarks.prober import Prober
+from tests.benchmarks.rows import COLUMNS
 from tests.benchmarks.server import Server
 from tests.benchmarks.small_epochs import MicroBatch
 from tests.benchmarks.table import KEYSPACE, Table
@@ -37,7 +38,7 @@ def latency(bench: Bench) -> list[Figure]:
     first = _SKIPPED + _WARM_UP * bench.sizes.epochs
     last = first + bench.sizes.epochs - 1
     bench.say(f"latency, {bench.sizes.epochs} epochs after {first}")
-    checkpoint, table = bench.new_folder(), Table(bench.server, small_epochs.COLUMNS)
+    checkpoint, table = bench.new_folder(), Table(bench.server, COLUMNS)
     prober = Prober(table, checkpoint, first, last)
     try:
         _ours(bench, table, checkpoint, lambda query: small_epochs.await_epoch(query, last))
@@ -94,7 +95,7 @@ def overhead(bench: Bench) -> list[Figure]:
     bench.say(f"overhead, {bench.sizes.rounds} rounds of 2 x {epochs} epochs")
     values, note = [], ""
     for _ in range(bench.sizes.rounds):
-        table = Table(bench.server, small_epochs.COLUMNS)
+        table = Table(bench.server, COLUMNS)
         mine = _ours(
             bench,
             table,
@@ -122,7 +123,7 @@ def outage(bench: Bench) -> list[Figure]:
         away.append(time.time())
         bench.server.resume()
 
-    table = Table(bench.server, small_epochs.COLUMNS)
+    table = Table(bench.server, COLUMNS)
     batches = _ours(bench, table, bench.new_folder(), pause)
     normal = [batch for batch in batches if batch.began_s + batch.ms / 1_000 < away[0]]
     during = [batch for batch in batches if away[0] < batch.began_s < away[1]]

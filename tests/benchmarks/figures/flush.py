@@ -1,4 +1,4 @@
-"""The flush alone: beside the server's limit, over sizes, and over many small epochs."""
+"""The flush alone: what a row costs, and what many small epochs cost."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import shutil
 
 from tests.benchmarks import backlog
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.contenders import ours, raw
-from tests.benchmarks.figure import Figure, Target, at_least, at_most, figure
-from tests.benchmarks.figures.rates import at_limit, limit, ratios, smaller
+from tests.benchmarks.contenders import ours
+from tests.benchmarks.figure import Figure, at_most, figure
+from tests.benchmarks.figures.rates import smaller
 from tests.benchmarks.flush import flush
 from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run, Taken
@@ -19,42 +19,23 @@ NAME = "wal_sink, flush alone"
 
 
 def alone(bench: Bench) -> list[Figure]:
-    """How much of what the server can take the flush uses, and what it costs, grouped and scattered."""
-    grouped = Source(shape="grouped", rows=bench.sizes.grouped)
+    """What a row of the flush costs, grouped and scattered."""
     rows = bench.sizes.scattered
-    scattered = Source(shape="scattered", rows=rows, partitions=rows)
-    return [*_beside_limit(bench, grouped, at_most(5)), *_beside_limit(bench, scattered)]
+    sources = (
+        Source(shape="grouped", rows=bench.sizes.grouped),
+        Source(shape="scattered", rows=rows, partitions=rows),
+    )
+    return [_row_of(bench, source) for source in sources]
 
 
-def _beside_limit(bench: Bench, source: Source, most_us: Target | None = None) -> list[Figure]:
+def _row_of(bench: Bench, source: Source) -> Figure:
     bench.say(f"flush alone, {source.shape}, {source.rows:,} rows")
-    best = limit(bench, source)
-    result, epochs = [], bench.sizes.micro_batches
+    epochs = bench.sizes.micro_batches
     if bench.sizes.warm_up:
         flushed(bench, smaller(source, bench.sizes.warm_up), epochs, -1)
-    for number in range(bench.sizes.rounds):
-        runs = [flushed(bench, source, epochs, number), at_limit(bench, source, best, number)]
-        result.append({run.contender: run for run in runs if run is not None})
-    return [
-        figure(
-            f"flush alone, {source.shape}: rows/s over the server's limit",
-            ratios(result, NAME, raw.NAME, lambda run: run.rows_per_s),
-            "x",
-            at_least(0.9),
-            "; ".join(f"{run.contender}: {_sum(run)}" for run in result[-1].values()),
-        ),
-        figure(
-            f"flush alone, {source.shape}: client CPU",
-            [item[NAME].client_us for item in result if NAME in item],
-            "us/row",
-            most_us,
-        ),
-    ]
-
-
-def _sum(run: Run) -> str:
-    both = run.client_us + run.server_us
-    return f"client {run.client_us:.1f} + server {run.server_us:.1f} = {both:.1f} us of CPU a row"
+    runs = [flushed(bench, source, epochs, number) for number in range(bench.sizes.rounds)]
+    spent = [run.client_us for run in runs if run is not None]
+    return figure(f"flush alone, {source.shape}: client CPU", spent, "us/row", at_most(5))
 
 
 def pending(bench: Bench) -> list[Figure]:

@@ -12,6 +12,7 @@ from tests.benchmarks.figure import Figure, Target, at_most, figure, p99
 from tests.benchmarks.long import curves, run, stream
 from tests.benchmarks.long.curves import cpu_s
 from tests.benchmarks.long.sample import Sample
+from tests.benchmarks.rows import COLUMNS
 from tests.benchmarks.table import Table
 
 _TENTH = 10
@@ -26,7 +27,7 @@ def long(bench: Bench) -> list[Figure]:
     bench.say(
         f"long, {sizes.epochs:,} epochs of {sizes.rows:,} rows, {sizes.minutes:g} minutes at most"
     )
-    table, checkpoint = Table(bench.server, stream.COLUMNS), bench.new_folder()
+    table, checkpoint = Table(bench.server, COLUMNS), bench.new_folder()
     spark = session.open_session()
     try:
         samples = run.run(spark, table, checkpoint, sizes, bench.server.pid, bench.say)

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.contenders import raw
-from tests.benchmarks.contenders.concurrent import Concurrent
 from tests.benchmarks.contenders.connector import DEFAULTS, TUNED
 from tests.benchmarks.contenders.counting import Counting
 from tests.benchmarks.contenders.ours import Ours
@@ -23,18 +21,11 @@ def grouped(bench: Bench) -> list[Figure]:
     """Rows of one partition follow each other: the case that batches are for."""
     source = Source(shape="grouped", rows=bench.sizes.grouped)
     contenders = (Ours(), DEFAULTS, Counting())
-    result = rounds(bench, source, contenders, bench.sizes.rounds, slow=[TUNED, Concurrent()])
+    result = rounds(bench, source, contenders, bench.sizes.rounds)
     ours, others = Ours.name, DEFAULTS.name
     return [
         figure(
             f"grouped: rows/s over {others}", ratios(result, ours, others, _RATE), "x", at_least(3)
-        ),
-        figure(
-            f"grouped: rows/s over {Concurrent.name}",
-            ratios(result, ours, Concurrent.name, _RATE),
-            "x",
-            at_least(8),
-            f"with {bench.sizes.grouped_slow:,} rows for the slow one",
         ),
         figure(
             f"grouped: client CPU over {others}",
@@ -47,9 +38,6 @@ def grouped(bench: Bench) -> list[Figure]:
             ratios(result, ours, others, _SERVER),
             "x",
             at_most(1),
-        ),
-        figure(
-            "grouped: rows/s over the server's limit", ratios(result, ours, raw.NAME, _RATE), "x"
         ),
         figure(
             "grouped: rows/s over a sink that only counts",

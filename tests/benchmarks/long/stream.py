@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.benchmarks.rows import BASE, Totals
+from tests.benchmarks.rows import Totals
 from tests.benchmarks.sizes import PARTITIONS
 
-COLUMNS = BASE
 KEYS = 1_000_000
 """Rows of the table. Once all are there, each row replaces an older one: the server stays as it is, and what
 grows is the number of rows and epochs that went through the sink."""
