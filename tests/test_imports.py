@@ -69,7 +69,7 @@ ENTRANCES = {
     "driver": Entrance(
         "pyspark.sql",
         "__import__('wal_sink').register",
-        "pyspark py4j pyarrow numpy msgspec typing_extensions tenacity inotify_simple",
+        "pyspark py4j pyarrow numpy msgspec typing_extensions tenacity",
     ),
 }
 """Numpy comes with pyarrow. Nowhere is a database's driver, which the flusher loads as a query starts, or

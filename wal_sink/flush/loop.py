@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import tenacity
 
-from wal_sink.checkpoint.watcher import CommitWatcher
+from wal_sink.checkpoint.watcher import READ_S, CommitWatcher
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pass
 from wal_sink.log_context import line_logger, log_epoch, logging_query
@@ -74,7 +74,6 @@ class FlushLoop(threading.Thread):
     def wake(self) -> None:
         """Read `commits/` now: something may be checkpointed."""
         self._woken.set()
-        self._commit_watcher.interrupt()
 
     def hurry(self) -> None:
         """Try now, even if the last try failed a moment ago: a caller waits for the outcome."""
@@ -116,7 +115,6 @@ class FlushLoop(threading.Thread):
                         logger.exception("the flush has ended. Report this as a bug")
             finally:
                 self._reporter.observer.ended()
-                self._commit_watcher.close()
                 self._flusher.close()
                 self._reporter.ended()
 
@@ -130,12 +128,12 @@ class FlushLoop(threading.Thread):
 
     def _wait(self) -> None:
         """Wait until there may be something to do."""
-        if not self._commit_watcher.can_watch:
-            self._woken.wait(self._poll_s)
-            return
         until_s = time.monotonic() + self._poll_s
-        while not self._woken.is_set() and (left_s := until_s - time.monotonic()) > 0:
-            if self._commit_watcher.wait(left_s):
+        step_s = READ_S if self._commit_watcher.can_watch else self._poll_s
+        while (left_s := until_s - time.monotonic()) > 0 and not self._woken.wait(
+            min(step_s, left_s)
+        ):
+            if self._commit_watcher.has_new_commit():
                 return
 
     def _flush_until_idle(self) -> bool:
