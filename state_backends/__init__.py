@@ -23,7 +23,6 @@ from state_backends.memory import MemoryBackend
 if TYPE_CHECKING:
     from state_backends.azure import AzureBackend
     from state_backends.gcs import GcsBackend
-    from state_backends.object_store import ObjectStoreBackend
     from state_backends.s3 import S3Backend
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "GcsBackend",
     "LocalBackend",
     "MemoryBackend",
-    "ObjectStoreBackend",
     "S3Backend",
     "StateBackend",
     "StateBackendError",
@@ -47,7 +45,6 @@ __all__ = [
 _LAZY = {
     "AzureBackend": "state_backends.azure",
     "GcsBackend": "state_backends.gcs",
-    "ObjectStoreBackend": "state_backends.object_store",
     "S3Backend": "state_backends.s3",
 }
 

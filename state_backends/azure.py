@@ -86,8 +86,8 @@ class AzureBackend(ObjectStoreBackend):
         super()._try_promises(path)
         self._try_parts()
 
-    def _explain(self, error: Exception) -> Exception:
-        return explain(error, self.url) or super()._explain(error)
+    def _explain(self, error: Exception) -> Exception | None:
+        return explain(error, self.url)
 
 
 class _Blocks:

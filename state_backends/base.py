@@ -116,15 +116,6 @@ class StateBackend(ABC):
         Raises `FileExistsError` when another creator was first, `ValueError` for empty data.
         """
 
-    def create_missing(self, objects: Mapping[str, bytes]) -> None:
-        """Create those objects that do not exist, in this order; the others stay as they are.
-
-        When it returns, all that it made is durable. An error leaves some of them made.
-        """
-        for path, data in objects.items():
-            with contextlib.suppress(FileExistsError):
-                self.create(path, data)
-
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
         """Create the object or replace it, whole or not at all; the last writer wins.
@@ -202,33 +193,20 @@ class StateBackend(ABC):
         All paths are checked before the first is deleted. An error leaves some undeleted.
         """
 
-    def unfinished_bytes(self, folder: str = "") -> int:  # noqa: ARG002 - for the kinds that need it
-        """Return the bytes that writers have sent, and not finished, for objects below `folder`."""
-        return 0
-
-    def sweep_unfinished(self, min_age_s: float, folder: str = "") -> int:  # noqa: ARG002 - as above
+    def sweep_unfinished(self, min_age_s: float) -> int:  # noqa: ARG002 - for the kinds that need it
         """Remove what killed writers left unfinished; return how many pieces were removed.
 
         Folders that are empty go as well.
 
         Removes only pieces that were not written to for `min_age_s` seconds, by this machine's clock
         against the store's: choose hours. A live writer whose piece was removed fails when it
-        finishes; it loses nothing silently. Kinds of store that leave no such pieces return 0.
-
-        :param folder: only what belongs to objects below it; "" is everything.
+        finishes; it loses nothing silently. Kinds of store that delete such pieces themselves return 0.
         """
         return 0
 
     def free_bytes(self) -> int | None:
         """Return how many bytes can still be written; None where there is no bound, or none known."""
         return None
-
-    def open_to_others(self) -> bool:
-        """Return True if every user of this host can get at the objects; False where that cannot be told.
-
-        What this package makes in a folder is not; a folder that was there before may be.
-        """
-        return False
 
     def probe(self) -> None:
         """Test with throw-away objects under `probe/` whether the store keeps its promises.

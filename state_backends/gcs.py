@@ -10,7 +10,7 @@ from typing import Any
 
 from fsspec.spec import AbstractFileSystem
 
-from state_backends.base import StateBackendError, StorageOptions
+from state_backends.base import StateBackendError
 from state_backends.object_store import ObjectStoreBackend, client_of, need
 
 _LATER = {408, 429, 500, 502, 503, 504}
@@ -36,7 +36,10 @@ class GcsBackend(ObjectStoreBackend):
 
     @property
     def _fs(self) -> AbstractFileSystem:
-        return client_of(self._scheme, self._options, _client)
+        # Not `fsspec.filesystem("gs")`: that one asks another API, by gRPC, which kind of bucket each is.
+        from gcsfs.core import GCSFileSystem  # noqa: PLC0415 - an extra
+
+        return client_of(self._protocol, self._options, GCSFileSystem)
 
     def _find(self, below: str) -> dict[str, int]:
         # Not gcsfs's find(): to it a missing bucket is like a missing folder.
@@ -71,8 +74,8 @@ class GcsBackend(ObjectStoreBackend):
             self._page(self._prefix, {"maxResults": "1"})  # says so where there is no bucket
             raise
 
-    def _explain(self, error: Exception) -> Exception:
-        return explain(error, self.url) or super()._explain(error)
+    def _explain(self, error: Exception) -> Exception | None:
+        return explain(error, self.url)
 
 
 def explain(error: Exception, url: str) -> Exception | None:
@@ -103,13 +106,3 @@ def _code(error: Any) -> int:
         return int(error.code)
     except (TypeError, ValueError):
         return 0
-
-
-def _client(options: StorageOptions) -> AbstractFileSystem:
-    """Make a client of the JSON API.
-
-    Not `fsspec.filesystem("gs")`: that one asks another API, by gRPC, which kind of bucket each is.
-    """
-    from gcsfs.core import GCSFileSystem  # noqa: PLC0415 - an extra
-
-    return GCSFileSystem(**options, skip_instance_cache=True, use_listings_cache=False)

@@ -14,7 +14,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -90,10 +90,10 @@ class Folders:
                     open_ones.add(folder.parent)
 
 
-def sync(folder: Path) -> bool:
-    """Make the entries of `folder` durable. False when there is no such folder (any more)."""
+def sync(path: Path) -> bool:
+    """Make a file, or the entries of a folder, durable. False when it is not there (any more)."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
@@ -101,14 +101,6 @@ def sync(folder: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def open_to_others(folder: Path) -> bool:
-    """Return True if every user of this host can get into a folder; False when that cannot be told."""
-    try:
-        return all(parent.stat().st_mode & stat.S_IXOTH for parent in (folder, *folder.parents))
-    except OSError:
-        return False
 
 
 def _open_new(file: str, folder: str) -> int:
@@ -211,18 +203,6 @@ class LocalBackend(StateBackend):
         with self.open_output(path) as output:
             output.write(data)
 
-    def create_missing(self, objects: Mapping[str, bytes]) -> None:
-        """See `StateBackend.create_missing`. Each file is synced, and their folders once for all."""
-        folders, made = set[str](), set[Path]()
-        for path, data in objects.items():
-            folders.add(check_path(path).rpartition("/")[0])
-            check_data(path, data)
-            with suppress(FileExistsError), self._linked(path) as (descriptor, new):
-                write(descriptor, data)
-                made |= new
-        for folder in folders:
-            self._folders.sync_up(self._root / folder, made)
-
     def replace(self, path: str, data: bytes) -> None:
         """See `StateBackend.replace`. The folder is not synced: a crash may undo it, whole."""
         final = f"{self._place}{check_path(path)}"
@@ -260,12 +240,17 @@ class LocalBackend(StateBackend):
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
         """See `StateBackend.open_output`."""
-        with (
-            self._linked(path) as (descriptor, made),
+        # fsspec writes in place, and in its transactions in the system's folder for temporary
+        # files, from where it copies; its create is exists-then-write; and it never syncs.
+        final = f"{self._place}{check_path(path)}"
+        with self._unfinished(final) as (descriptor, temporary, made):
             # The descriptor stays open there, so a writer that closes its file does no harm.
-            open(descriptor, "wb", closefd=False) as output,
-        ):
-            yield output
+            with open(descriptor, "wb", closefd=False) as output:
+                yield output
+            if not os.fstat(descriptor).st_size:
+                raise empty_object(path)
+            os.fsync(descriptor)
+            _link(descriptor, temporary, final)
         self._folders.sync_up((self._root / path).parent, made)
 
     def open_input(self, path: str) -> BinaryIO:
@@ -289,7 +274,13 @@ class LocalBackend(StateBackend):
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         """See `StateBackend.list`."""
-        return _shown(self._files(prefix))
+        objects = (
+            f"{folder}{name}"
+            for folder, names, _ in self._walk(prefix)
+            for name in names
+            if name[0] != "."
+        )
+        return sorted(objects)
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
         """See `StateBackend.folders`."""
@@ -314,19 +305,14 @@ class LocalBackend(StateBackend):
             touched.add(path.rpartition("/")[0])
         self._folders.sync_or_remove(self._root / folder for folder in touched)
 
-    def unfinished_bytes(self, folder: str = "") -> int:
-        """See `StateBackend.unfinished_bytes`."""
-        hidden = (path for path, name in self._files(folder) if _UNFINISHED.fullmatch(name))
-        return sum(_size(self._root / path) for path in hidden)
-
-    def sweep_unfinished(self, min_age_s: float, folder: str = "") -> int:
+    def sweep_unfinished(self, min_age_s: float) -> int:
         """See `StateBackend.sweep_unfinished`. A file's age is that of its last write.
 
         A writer whose folder goes before its file is in it makes the folder again.
         """
         youngest = time.time() - min_age_s
         swept, empty = builtins.list[Path](), builtins.list[Path]()
-        for place, names, entries in self._walk(folder):
+        for place, names, entries in self._walk(""):
             if place and not entries:
                 empty.append(self._root / place)
             for name in filter(_UNFINISHED.fullmatch, names):
@@ -343,26 +329,6 @@ class LocalBackend(StateBackend):
             folder = folder.parent
         return shutil.disk_usage(folder).free
 
-    def open_to_others(self) -> bool:
-        """See `StateBackend.open_to_others`."""
-        return open_to_others(self._root)
-
-    @contextmanager
-    def _linked(self, path: str) -> Iterator[tuple[int, set[Path]]]:
-        """Give a new file's descriptor, and the folders made for it; it gets its name when it is synced.
-
-        The folders are not synced yet.
-        """
-        # fsspec writes in place, and in its transactions in the system's folder for temporary
-        # files, from where it copies; its create is exists-then-write; and it never syncs.
-        final = f"{self._place}{check_path(path)}"
-        with self._unfinished(final) as (descriptor, temporary, made):
-            yield descriptor, made
-            if not os.fstat(descriptor).st_size:
-                raise empty_object(path)
-            os.fsync(descriptor)
-            _link(descriptor, temporary, final)
-
     @contextmanager
     def _unfinished(self, final: str) -> Iterator[tuple[int, str, set[Path]]]:
         """Give a hidden file beside `final`; at the end remove it and close its descriptor."""
@@ -374,11 +340,6 @@ class LocalBackend(StateBackend):
             os.close(descriptor)
             with suppress(FileNotFoundError):
                 os.unlink(temporary)  # noqa: PTH108 - Path is slow
-
-    def _files(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """Give path and name of every file below the folder `prefix`, hidden files included."""
-        for folder, names, _ in self._walk(prefix):
-            yield from [(folder + name, name) for name in names]
 
     def _walk(self, prefix: str) -> Iterator[tuple[str, builtins.list[str], int]]:
         """Give every folder from `prefix` down, the names of its files, and the number of its entries."""
@@ -398,11 +359,6 @@ class LocalBackend(StateBackend):
                 continue  # no such folder, or it vanished, which only an empty one does
             yield folder, names, len(names) + len(below)
             folders += [f"{folder}{name}/" for name in below if not name.startswith(".")]
-
-
-def _shown(files: Iterable[tuple[str, str]]) -> builtins.list[str]:
-    """Return the paths of the files that are objects, ascending."""
-    return sorted([path for path, name in files if name[0] != "."])
 
 
 def _link(descriptor: int, temporary: str, final: str) -> None:
@@ -435,13 +391,6 @@ def _link(descriptor: int, temporary: str, final: str) -> None:
 
 def _missing(path: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "there is no such object", path)
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return 0  # its writer has finished
 
 
 def _written_before(file: Path, moment: float) -> bool:

@@ -8,8 +8,10 @@ import io
 import json
 import os
 import posixpath
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, BinaryIO, ClassVar, TypeVar, cast
 from uuid import uuid4
 
@@ -93,7 +95,9 @@ class Upload(io.RawIOBase):
         """Delete the object, as far as the store answers."""
         if self.file is not None:
             self.file.closed = True  # or being collected as garbage would send the rest
-            with contextlib.suppress(Exception):  # a sweep takes what cannot be aborted now
+            with contextlib.suppress(
+                Exception
+            ):  # the store deletes in time what cannot be aborted now
                 self.file.discard()
 
 
@@ -154,13 +158,8 @@ def need(package: str, extra: str, store: str) -> None:
         )
 
 
-def file_system(protocol: str, options: StorageOptions) -> AbstractFileSystem:
-    """Return fsspec's file system of a protocol with these options; see `client_of`."""
-    return client_of(protocol, options, lambda arguments: _made(protocol, arguments))
-
-
 def client_of(
-    protocol: str, options: StorageOptions, make: Callable[[StorageOptions], AbstractFileSystem]
+    protocol: str, options: StorageOptions, make: Callable[..., AbstractFileSystem]
 ) -> AbstractFileSystem:
     """Return the file system of a protocol with these options; no I/O.
 
@@ -168,19 +167,17 @@ def client_of(
     make. It is not the instance that fsspec caches: all code of the process shares that one, and its
     listing, which does not expire; this one lists again each time. A forked process makes its own,
     because a client does not survive a fork.
+
+    :param make: of arguments by their names.
     """
+    arguments = {**options, "skip_instance_cache": True, "use_listings_cache": False}
     try:
         key = (os.getpid(), protocol, json.dumps(dict(options), sort_keys=True))
     except TypeError:  # an option that is not JSON, such as a session, cannot be compared
-        return make(options)
+        return make(**arguments)
     client = _opened.get(key)
     # Two threads may both make one: both use the one that was stored first.
-    return client if client is not None else _opened.setdefault(key, make(options))
-
-
-def _made(protocol: str, options: StorageOptions) -> AbstractFileSystem:
-    arguments = {**options, "skip_instance_cache": True, "use_listings_cache": False}
-    return fsspec.filesystem(protocol, **arguments)
+    return client if client is not None else _opened.setdefault(key, make(**arguments))
 
 
 T = TypeVar("T")
@@ -189,26 +186,26 @@ _TRANSIENT = (ConnectionError, TimeoutError)
 
 
 class ObjectStoreBackend(StateBackend):
-    """Objects of any store whose fsspec file system has an atomic exclusive write.
+    """Objects of a store whose fsspec file system has an atomic exclusive write. S3, GCS and Azure derive it.
 
     Guarantee (1) is the store's own: one request makes an object whole. (2) is its conditional
-    write, which `probe` tests: fsspec's default looks first and writes then, and some stores
-    ignore the condition. (3) needs a store that lists at once what it has acknowledged.
+    write, which `probe` tests: some stores ignore the condition. (3) needs a store that lists at once what
+    it has acknowledged.
 
     The answer to a conditional write can get lost. A writer that repeats the request, or a library
-    below that does, is then refused because of its own object. So a refusal is not an answer yet:
-    `_is_ours` looks at the object that is there.
+    below that does, is then refused because of its own object. So a refusal is not an answer yet: an object
+    carries the nonce of the call that created it, and `_is_ours` reads that of the object that is there.
 
-    :param url: `<protocol of fsspec>://<bucket>/<prefix>`.
+    :param url: `<scheme>://<bucket>/<prefix>`.
     :param storage_options: for the file system; never printed, but pickled with the backend.
     """
 
     process_local = False
     billed = True
-    _protocol: ClassVar[str] = ""
-    """fsspec's name of the kind; "" takes it from the URL."""
-    _nonce: ClassVar[str] = ""
-    """The metadata of an object that says which call created it; "" for a kind without."""
+    _protocol: ClassVar[str]
+    """fsspec's name of the kind."""
+    _nonce: ClassVar[str]
+    """The metadata of an object that says which call created it."""
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
         scheme, _, rest = url.partition("://")
@@ -223,8 +220,7 @@ class ObjectStoreBackend(StateBackend):
         self._prefix = posixpath.normpath(f"/{prefix.lstrip('/')}").strip("/")
         self._bucket = bucket
         self._root = f"{bucket}/{self._prefix}".rstrip("/")
-        self._scheme = self._protocol or scheme.lower()
-        self.url = f"{self._scheme}://{self._root}"
+        self.url = f"{self._protocol}://{self._root}"
         self._options = StorageOptions(storage_options)
 
     def create(self, path: str, data: bytes) -> None:
@@ -238,7 +234,7 @@ class ObjectStoreBackend(StateBackend):
         self._conditionally(
             path,
             lambda: self._put_new(key, bytes(data), nonce),
-            lambda: self._is_ours(key, nonce, bytes(data)),
+            lambda: self._is_ours(key, nonce),
         )
 
     def replace(self, path: str, data: bytes) -> None:
@@ -269,9 +265,7 @@ class ObjectStoreBackend(StateBackend):
             yield cast("BinaryIO", upload)
             if upload.is_in_parts:
                 upload.send_rest()
-                self._conditionally(
-                    path, upload.file.commit, lambda: self._is_ours(key, nonce, None)
-                )
+                self._conditionally(path, upload.file.commit, lambda: self._is_ours(key, nonce))
         except BaseException:
             upload.discard()
             raise
@@ -311,13 +305,9 @@ class ObjectStoreBackend(StateBackend):
 
     # --- what a kind of store knows better -------------------------------------------------------
 
+    @abstractmethod
     def _find(self, below: str) -> dict[str, int]:
         """Return the names of all objects below a folder, with their sizes; more is allowed."""
-        try:
-            objects = self._fs.find(below, detail=True)
-        except FileNotFoundError:
-            return {}
-        return {name: int(info["size"]) for name, info in objects.items()}
 
     def _remove(self, keys: builtins.list[str]) -> None:
         """Delete objects; those that do not exist are ignored."""
@@ -331,44 +321,30 @@ class ObjectStoreBackend(StateBackend):
         """Create an object by one request, unless it exists."""
         self._fs.pipe_file(key, data, mode="create", **self._marked(nonce))
 
-    def _marked(self, nonce: str) -> dict[str, Any]:  # noqa: ARG002 - for the kinds that can
+    @abstractmethod
+    def _marked(self, nonce: str) -> dict[str, Any]:
         """Return the arguments of a write that leave `nonce` on the object."""
-        return {}
 
     def _metadata(self, key: str) -> Mapping[str, str]:
         """Return the metadata of an object. Raises `FileNotFoundError`."""
         return self._fs.info(key).get("metadata") or {}
 
-    def _is_ours(self, key: str, nonce: str, data: bytes | None) -> bool:
-        """Return True if the object is the one that was to be written with `nonce`.
-
-        Without metadata by its content, so a large output (None) counts as another's. Two creators of
-        the same bytes could then both have won: nothing that `wal_sink` creates is decided in this
-        way, it reads back and compares run id or nonce. Raises `FileNotFoundError`.
-        """
-        if self._nonce:
-            return self._metadata(key).get(self._nonce) == nonce
-        return data is not None and bytes(self._fs.cat_file(key)) == data
-
-    def _explain(self, error: Exception) -> Exception:
+    @abstractmethod
+    def _explain(self, error: Exception) -> Exception | None:
         """Return what to raise for an error: `StateBackendError` when trying again is useless.
 
-        `ConnectionError` and `TimeoutError` say that it may be of use.
+        `ConnectionError` and `TimeoutError` say that it may be of use. None: it is not about the store.
         """
-        if isinstance(error, OSError):
-            return error
-        if isinstance(error, (TypeError, ValueError, KeyError)):
-            return StateBackendError(
-                f"{self.url} cannot be opened with the storage options {sorted(self._options)}: "
-                f"{type(error).__name__}. Correct them; the file system of fsspec names its own"
-            )
-        return OSError(errno.EIO, f"{self.url}: {type(error).__name__}: {error}")
 
     # --- what is common to all -------------------------------------------------------------------
 
     @property
     def _fs(self) -> AbstractFileSystem:
-        return file_system(self._scheme, self._options)
+        return client_of(self._protocol, self._options, partial(fsspec.filesystem, self._protocol))
+
+    def _is_ours(self, key: str, nonce: str) -> bool:
+        """Return True if the object was written with `nonce`. Raises `FileNotFoundError`."""
+        return self._metadata(key).get(self._nonce) == nonce
 
     def _key(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
@@ -408,12 +384,12 @@ class ObjectStoreBackend(StateBackend):
         try:
             self._repeated(write)
         except (FileExistsError, FileNotFoundError, *_TRANSIENT) as error:
-            # FileNotFoundError: an upload in parts that was completed, or swept.
+            # FileNotFoundError: an upload in parts that was completed, or aborted.
             try:
                 ours = self._repeated(is_ours)
             except FileNotFoundError:
                 if isinstance(error, FileNotFoundError):
-                    raise _swept(path) from error
+                    raise _aborted(path) from error
                 raise error from None
             if not ours:
                 raise FileExistsError(errno.EEXIST, "the object exists already", path) from error
@@ -439,9 +415,17 @@ class ObjectStoreBackend(StateBackend):
             yield
         except Exception as error:
             explained = self._explain(error)
-            if explained is error:
+            if explained is error or (explained is None and isinstance(error, OSError)):
                 raise
-            raise explained from error
+            raise (explained or self._unexplained(error)) from error
+
+    def _unexplained(self, error: Exception) -> OSError:
+        if isinstance(error, (TypeError, ValueError, KeyError)):
+            return StateBackendError(
+                f"{self.url} cannot be opened with the storage options {sorted(self._options)}: "
+                f"{type(error).__name__}. Correct them; the file system of fsspec names its own"
+            )
+        return OSError(errno.EIO, f"{self.url}: {type(error).__name__}: {error}")
 
     @contextmanager
     def _sending(self, path: str) -> Iterator[None]:
@@ -449,7 +433,7 @@ class ObjectStoreBackend(StateBackend):
             with self._explained():
                 yield
         except FileNotFoundError as error:
-            raise _swept(path) from error
+            raise _aborted(path) from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.url, dict(self._options))
@@ -459,8 +443,8 @@ def _missing(path: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "there is no such object", path)
 
 
-def _swept(path: str) -> StateBackendError:
+def _aborted(path: str) -> StateBackendError:
     return StateBackendError(
-        f"the unfinished upload of {path} is gone: a sweep took it for a dead writer's, or the "
-        "bucket's lifecycle did. Sweep with a higher age and write it again"
+        f"the unfinished upload of {path} is gone: the bucket's lifecycle rule took it for a dead writer's."
+        " Let the rule AbortIncompleteMultipartUpload wait a day or longer, and write it again"
     )

@@ -5,15 +5,15 @@ Errors of S3 and of its clients become `StateBackendError` or the built-in error
 
 import builtins
 import errno
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import fsspec
 from fsspec.spec import AbstractFileSystem
 
-from state_backends.base import StateBackendError, StorageOptions, check_prefix, is_path
-from state_backends.object_store import ObjectStoreBackend, file_system, need
+from state_backends.base import StateBackendError, StorageOptions, is_path
+from state_backends.object_store import ObjectStoreBackend, client_of, need
 
 _DENIED = {"401", "403", "AccessDenied", "AllAccessDisabled", "ExpiredToken", "InvalidAccessKeyId",
            "InvalidToken", "RequestTimeTooSkewed", "SignatureDoesNotMatch"}  # fmt: skip
@@ -128,7 +128,7 @@ class S3Backend(ObjectStoreBackend):
 
     An object carries the nonce of the call that created it, by which a creator whose answer was lost
     tells its own object from another with the same content. A writer that is killed in the middle of
-    a large output leaves an unfinished multipart upload, which `sweep_unfinished` aborts.
+    a large output leaves an unfinished multipart upload, which a lifecycle rule of the bucket aborts.
 
     :param storage_options: of `s3fs.S3FileSystem`, such as `endpoint_url`, `key` and `secret`.
     """
@@ -141,25 +141,11 @@ class S3Backend(ObjectStoreBackend):
         super().__init__(url, storage_options)
         self._bounded = StorageOptions(_bounded(self._options))
 
-    def unfinished_bytes(self, folder: str = "") -> int:
-        """See `StateBackend.unfinished_bytes`."""
-        uploads = self._repeated(lambda: self._uploads(folder))
-        return sum(int(part["Size"]) for upload in uploads for part in self._parts(upload) or ())
-
-    def sweep_unfinished(self, min_age_s: float, folder: str = "") -> int:
-        """See `StateBackend.sweep_unfinished`. An upload's age is that of its newest part."""
-        youngest = time.time() - min_age_s
-        uploads = self._repeated(lambda: self._uploads(folder))
-        old = [upload for upload in uploads if self._last_sent(upload) <= youngest]
-        for upload in old:
-            self._repeated(lambda upload=upload: self._abort(upload))  # type: ignore[misc]
-        return len(old)
-
     # --- see ObjectStoreBackend ------------------------------------------------------------------
 
     @property
     def _fs(self) -> AbstractFileSystem:
-        client = file_system(self._scheme, self._bounded)
+        client = client_of("s3", self._bounded, partial(fsspec.filesystem, "s3"))
         client.retries = _TRIES_OF_S3FS
         return client
 
@@ -185,10 +171,13 @@ class S3Backend(ObjectStoreBackend):
 
     def _listed(self, prefix: str, **arguments: str) -> Iterator[dict[str, Any]]:
         """Give every page of a listing."""
-        return _pages(
-            lambda **more: self._call("list_objects_v2", Prefix=prefix, **arguments, **more),
-            {"ContinuationToken": "NextContinuationToken"},
-        )
+        more: dict[str, str] = {}
+        while True:
+            page = self._call("list_objects_v2", Prefix=prefix, **arguments, **more)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def _remove(self, keys: builtins.list[str]) -> None:
         # Not s3fs's rm(): it takes `*` for a pattern, and ignores what could not be deleted.
@@ -206,8 +195,8 @@ class S3Backend(ObjectStoreBackend):
     def _metadata(self, key: str) -> Mapping[str, str]:
         return dict(self._fs.metadata(key))
 
-    def _explain(self, error: Exception) -> Exception:
-        return explain(error, self.url) or super()._explain(error)
+    def _explain(self, error: Exception) -> Exception | None:
+        return explain(error, self.url)
 
     def _try_promises(self, path: str) -> None:
         super()._try_promises(path)
@@ -220,47 +209,8 @@ class S3Backend(ObjectStoreBackend):
             "and a version of botocore above 1.35.20"
         )
 
-    # --- multipart uploads -----------------------------------------------------------------------
-
     def _call(self, request: str, **arguments: Any) -> dict[str, Any]:
         return dict(self._fs.call_s3(request, Bucket=self._bucket, **arguments))
-
-    def _uploads(self, folder: str = "") -> builtins.list[dict[str, Any]]:
-        below = "/".join(part for part in (self._prefix, check_prefix(folder)) if part)
-        prefix = f"{below}/" if below else ""
-        pages = _pages(
-            lambda **more: self._call("list_multipart_uploads", Prefix=prefix, **more),
-            {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"},
-        )
-        return [upload for page in pages for upload in page.get("Uploads", [])]
-
-    def _parts(self, upload: dict[str, Any]) -> builtins.list[dict[str, Any]] | None:
-        """Return the parts of an upload; None when it was finished meanwhile."""
-
-        def look() -> builtins.list[dict[str, Any]]:
-            pages = _pages(
-                lambda **more: self._call("list_parts", **_named(upload), **more),
-                {"PartNumberMarker": "NextPartNumberMarker"},
-            )
-            return [part for page in pages for part in page.get("Parts", [])]
-
-        try:
-            return self._repeated(look)
-        except FileNotFoundError:
-            return None
-
-    def _last_sent(self, upload: dict[str, Any]) -> float:
-        parts = self._parts(upload)
-        if parts is None:
-            return float("inf")
-        newest: datetime = max([upload["Initiated"], *(part["LastModified"] for part in parts)])
-        return newest.timestamp()
-
-    def _abort(self, upload: dict[str, Any]) -> None:
-        try:
-            self._call("abort_multipart_upload", **_named(upload))
-        except FileNotFoundError:
-            return  # another sweep was faster
 
 
 def _bounded(options: Mapping[str, object]) -> dict[str, object]:
@@ -276,20 +226,3 @@ def _bounded(options: Mapping[str, object]) -> dict[str, object]:
         **options,
         "config_kwargs": {"retries": retries, **(config if isinstance(config, dict) else {})},
     }
-
-
-def _named(upload: dict[str, Any]) -> dict[str, Any]:
-    return {"Key": upload["Key"], "UploadId": upload["UploadId"]}
-
-
-def _pages(
-    ask: Callable[..., dict[str, Any]], markers: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
-    """Give every page of a listing; `markers` name the argument for the next one."""
-    more: dict[str, Any] = {}
-    while True:
-        page = ask(**more)
-        yield page
-        if not page.get("IsTruncated"):
-            return
-        more = {argument: page[marker] for argument, marker in markers.items()}

@@ -461,12 +461,3 @@ def stand_in(log: str, last: str) -> str:
         f" printf 'v1\\n{{}}' > stand-in/commits/{last} && wal-sink adopt stand-in {wal} && wal-sink flush"
         f" stand-in {wal}."
     )
-
-
-def open_to_others(log: str) -> str:
-    """Return that every user of the host can read a log in a local folder, and how to close it."""
-    folder = log.removeprefix("file://")
-    return (
-        f"every user of this host can get into {log}, which holds rows. What is written from now on belongs"
-        f" to its user alone; for what is there already: chmod -R go= {shlex.quote(folder)}"
-    )

@@ -13,7 +13,7 @@ import pytest
 from state_backends import (
     AzureBackend,
     GcsBackend,
-    ObjectStoreBackend,
+    S3Backend,
     StateBackend,
     StateBackendError,
     location,
@@ -240,7 +240,7 @@ def test_the_accounts_of_url_and_options_agree() -> None:
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
-        ("state_backends:ObjectStoreBackend", ""),
+        ("state_backends:S3Backend", ""),
         ("state_backends:no_such", "cannot be imported"),
         ("state_backends:open_backend", "not a StateBackend"),
     ],
@@ -257,7 +257,7 @@ def test_a_backend_registers_by_entry_point(
             with pytest.raises(StateBackendError, match=reason):
                 open_backend("mine://x")
         else:
-            assert type(open_backend("mine://x/y", {})) is ObjectStoreBackend
+            assert type(open_backend("mine://x/y", {})) is S3Backend
         assert type(open_backend("s3://bucket/log")).__name__ == "S3Backend"
     finally:
         location._registered.cache_clear()

@@ -98,7 +98,7 @@ def test_checkpoint_is_synced_in_the_order_of_spark(
             synced.append(str(path.relative_to(place)))
         return path.exists()
 
-    monkeypatch.setattr(checkpoint, "_sync", sync)
+    monkeypatch.setattr(checkpoint, "sync", sync)
     run.publish([("b", 2)])
     assert synced == ["commits/0", "offsets/1"]
 
@@ -115,7 +115,7 @@ def test_metadata_is_durable_before_a_run_opens(
             states.append(len(world.log_backend.list("state/")))
         return path.exists()
 
-    monkeypatch.setattr(checkpoint, "_sync", sync)
+    monkeypatch.setattr(checkpoint, "sync", sync)
     world.run().batch([("a", 1)])
     assert states == [0]
 
@@ -136,7 +136,7 @@ def test_epoch_given_up_as_missing_is_synced_in_checkpoint(
             synced.append(str(path.relative_to(place)))
         return path.exists()
 
-    monkeypatch.setattr(checkpoint, "_sync", sync)
+    monkeypatch.setattr(checkpoint, "sync", sync)
     query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.store)
     plan_give_up(query, 1, "").carry_out()
     assert synced == ["commits/0", "offsets/1", "commits/1"]

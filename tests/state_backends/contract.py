@@ -363,19 +363,6 @@ class StateBackendContract:
             output.write(b"third")
         assert backend.read("a/b") == b"first"
 
-    def test_create_missing_adds_missing_objects_only(self, backend: StateBackend) -> None:
-        """(2) What exists is left as it is, and does not keep the rest from being created."""
-        backend.create("flushed/2", b"was there")
-        objects = {f"flushed/{number}": b"new" for number in (1, 2, 3)}
-        for _ in range(2):
-            backend.create_missing(objects)
-            result = [backend.read(path) for path in objects]
-            assert result == [b"new", b"was there", b"new"]
-        assert backend.list() == [*objects]
-        assert backend.sweep_unfinished(0) == 0, "something is left to sweep"
-        with pytest.raises(ValueError, match="empty"):
-            backend.create_missing({"flushed/4": b""})
-
     def test_output_refuses_what_exists_at_the_end(self, backend: StateBackend) -> None:
         """(2) An object created while an output is open wins over it."""
 
@@ -417,7 +404,8 @@ class StateBackendContract:
 
     def test_a_copy_is_an_object_of_its_own(self, backend: StateBackend) -> None:
         """(1, 2) It stays when the first one goes, and replaces nothing."""
-        backend.create_missing({"a/first": b"content", "b/third": b"other"})
+        backend.create("a/first", b"content")
+        backend.create("b/third", b"other")
         backend.copy("a/first", "b/c/second")
         with pytest.raises(FileExistsError):
             backend.copy("a/first", "b/third")

@@ -87,22 +87,6 @@ def test_create_syncs_file_then_folders(
     )
 
 
-def test_create_missing_syncs_files_then_folders_once(
-    backend: LocalBackend, root: Path, synced: list[tuple[Path, list[str]]]
-) -> None:
-    """Each content is durable before it has its name, and all names before the call returns."""
-    backend.create("a/1", b"there")
-    synced.clear()
-    backend.create_missing({"a/1": b"x", "a/2": b"x", "a/3": b"x"})
-    *files, (first, names), (last, _) = synced
-    assert len(files) == 3
-    assert all(path.name in beside for path, beside in files), "none has its name yet"
-    assert [sorted(set(beside) - {path.name}) for path, beside in files] == [
-        ["1"], ["1"], ["1", "2"]
-    ]  # fmt: skip
-    assert (first, sorted(names), last) == (root / "a", ["1", "2", "3"], root)
-
-
 def test_output_and_replace_sync_their_content(
     backend: LocalBackend, root: Path, synced: list[tuple[Path, list[str]]]
 ) -> None:
@@ -222,24 +206,12 @@ def test_sweep_takes_old_unfinished_files_only(backend: LocalBackend, root: Path
 
 
 def test_sweep_takes_empty_folders(backend: LocalBackend, root: Path) -> None:
-    """Writers that failed leave them; below the folder that is asked for, and with their parents."""
+    """Writers that failed leave them; they go with their parents."""
     backend.create("a/object", b"x")
     for remaining in ("a/b/c", "a/d", "e"):
         (root / remaining).mkdir(parents=True)
-    assert backend.sweep_unfinished(3600, "a") == 0
-    assert sorted(path.name for path in root.rglob("*")) == ["a", "e", "object"]
     assert backend.sweep_unfinished(3600) == 0
     assert sorted(path.name for path in root.rglob("*")) == ["a", "object"]
-
-
-def test_unfinished_bytes_are_those_of_unfinished_files(backend: LocalBackend) -> None:
-    """Below a folder; a writer that has finished counts no more."""
-    with backend.open_output("a/1") as output:
-        output.write(b"12345")
-        output.flush()
-        assert backend.unfinished_bytes() == backend.unfinished_bytes("a") == 5
-        assert backend.unfinished_bytes("b") == 0
-    assert backend.unfinished_bytes() == 0
 
 
 def test_writer_whose_file_was_swept_fails(backend: LocalBackend) -> None:

@@ -2,13 +2,12 @@
 
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from state_backends import LocalBackend, open_backend
+from state_backends import LocalBackend
 
 
 @pytest.fixture(params=[0o000, 0o002, 0o022, 0o077], ids=oct)
@@ -36,7 +35,6 @@ def _modes(top: Path) -> dict[str, int]:
 
 def _write_in_every_way(backend: LocalBackend) -> None:
     backend.create("runs/1.json", b"{}")
-    backend.create_missing({"flushed/1.json": b"{}", "flushed/2.json": b"{}"})
     backend.replace("flusher.json", b"{}")
     backend.replace("flusher.json", b"{ }")
     with backend.open_output("segments/1/a.arrow") as output:
@@ -52,9 +50,6 @@ def test_folders_and_files_are_their_users_alone(top: Path) -> None:
         "a/log": 0o700,
         "a/log/runs": 0o700,
         "a/log/runs/1.json": 0o600,
-        "a/log/flushed": 0o700,
-        "a/log/flushed/1.json": 0o600,
-        "a/log/flushed/2.json": 0o600,
         "a/log/flusher.json": 0o600,
         "a/log/segments": 0o700,
         "a/log/segments/1": 0o700,
@@ -111,19 +106,3 @@ def test_existing_object_keeps_its_mode(top: Path) -> None:
         "segments/1": 0o700,
         "segments/1/a.arrow": 0o600,
     }
-
-
-def test_open_folder_is_reported_as_open_to_others() -> None:
-    """Only if each folder on the way lets every user pass; never of a log that is made by the package."""
-    # Not pytest's folder, which is private.
-    with tempfile.TemporaryDirectory(dir="/tmp") as private:
-        backend = LocalBackend(Path(private, "log"))
-        assert not backend.open_to_others(), "there is none yet"
-        Path(private).chmod(0o755)
-        backend.create("log.json", b"{}")
-        assert not backend.open_to_others()
-        Path(private, "log").chmod(0o755)
-        assert backend.open_to_others()
-        Path(private).chmod(0o700)
-        assert not backend.open_to_others()
-    assert not open_backend("memory://others").open_to_others()

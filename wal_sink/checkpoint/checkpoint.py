@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from state_backends import StateBackend
+from state_backends.local import sync
 from wal_sink import errors
 from wal_sink.checkpoint.offsets import Offsets, parse_offsets
 from wal_sink.errors import CheckpointNotVisible, UnknownOffsetsFormat
@@ -35,19 +35,6 @@ learn()
 def local_folder(url: str) -> Path | None:
     """Return the folder that a URL names; None for another kind of store."""
     return Path(url.removeprefix(_LOCAL)) if url.startswith(_LOCAL) else None
-
-
-def _sync(path: Path) -> bool:
-    """Sync a file or a folder; False if it is not there."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def committed_us(url: str, epoch: int, published_us: int) -> int:
@@ -186,9 +173,9 @@ class Checkpoint:
             return
         for file in (root / path for path in paths):
             # Hadoop reads a file only if its checksum file agrees.
-            synced = [_sync(path) for path in (file, file.with_name(f".{file.name}.crc"))]
+            synced = [sync(path) for path in (file, file.with_name(f".{file.name}.crc"))]
             if any(synced):
-                _sync(file.parent)
+                sync(file.parent)
 
     def offsets_digest(self, epoch: int) -> str | None:
         """Return the digest of what `offsets` reads; None also where its version is not known."""

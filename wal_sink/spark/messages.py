@@ -72,8 +72,6 @@ def log_start(
             )
         if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(store), store.url):
             logger.warning("query %s: %s", query_id, short)
-        if store.backend.open_to_others():
-            logger.warning("query %s: %s", query_id, errors.open_to_others(store.url))
     except Exception:
         logger.warning("query %s: its settings could not be shown", query_id, exc_info=True)
 

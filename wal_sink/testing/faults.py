@@ -241,11 +241,8 @@ class FaultyBackend(StateBackend):
         for path in list(paths):
             self.faults.call(f"delete {path}", lambda path=path: self.inner.delete([path]))  # type: ignore[misc]
 
-    def unfinished_bytes(self, folder: str = "") -> int:
-        return self.faults.call("unfinished", lambda: self.inner.unfinished_bytes(folder))
-
-    def sweep_unfinished(self, min_age_s: float, folder: str = "") -> int:
-        return self.faults.call("sweep", lambda: self.inner.sweep_unfinished(min_age_s, folder))
+    def sweep_unfinished(self, min_age_s: float) -> int:
+        return self.faults.call("sweep", lambda: self.inner.sweep_unfinished(min_age_s))
 
 
 class FaultyTarget(Target):
