@@ -207,17 +207,6 @@ def test_lost_log_is_not_made_again(world: World) -> None:
         run.publish([("c", 3)])
 
 
-def test_log_of_the_former_format_is_refused(world: World) -> None:
-    """Its file log.json is there: neither a run nor a flusher takes it for an empty log."""
-    run = world.run()
-    world.log_backend.create("log.json", b"{}")
-    for act in (lambda: run.publish([("a", 1)]), world.flush):
-        with pytest.raises(errors.CorruptLog, match=r"log\.json") as caught:
-            act()
-        assert "new checkpoint" in caught.value.remedy
-    assert world.log_backend.list("state/") == []
-
-
 def test_manifest_alone_of_another_attempt_is_not_flushed(world: World) -> None:
     """It is found by its digest, never as the only one of its epoch."""
     dead = world.run()

@@ -23,7 +23,7 @@ from wal_sink.model import paths
 from wal_sink.model.codec import digest
 from wal_sink.model.manifest import SegmentRef, Task
 from wal_sink.publish.append import append, most_inline
-from wal_sink.wal.segment import CheckedSegments, Compression, SegmentWriter, read_segment
+from wal_sink.wal.segment import Compression, SegmentWriter, read_segment
 
 COMPRESSIONS: tuple[Compression, ...] = ("lz4", "zstd", "none")
 PATH = "segments/00000000000000000007/000000-0-x.arrow"
@@ -384,31 +384,3 @@ def test_another_number_of_rows_is_seen() -> None:
         wrong = msgspec.structs.replace(ref, rows=text)
         with pytest.raises(CorruptLog, match=f"holds 20 rows, its manifest says {text}"):
             list(read_segment(backend, wrong, 5))
-
-
-def test_checked_segment_is_sent_without_another_read() -> None:
-    """The bytes that were compared are those that are sent, once; then they are let go."""
-    backend, checked = in_memory(), CheckedSegments()
-    ref = write(backend, numbers(0, 10))
-    checked.check(backend, ref)
-    backend.delete([PATH])
-    data = checked.take(ref)
-    assert list(read_segment(backend, ref, checked=data)) == [numbers(0, 10)]
-    assert checked.take(ref) is None
-
-
-def test_only_so_many_bytes_of_checked_segments_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not fit is checked all the same; the next window has room again."""
-    backend = in_memory()
-    ref = write(backend, numbers(0, 10))
-    monkeypatch.setattr("wal_sink.wal.segment._KEPT_BYTES", 2 * ref.bytes - 1)
-    checked = CheckedSegments()
-    others = [msgspec.structs.replace(ref, rows=rows) for rows in range(3)]
-    for other in others:
-        checked.check(backend, other)
-    assert [checked.take(other) is not None for other in others] == [True, False, False]
-    checked.clear()
-    checked.check(backend, ref)
-    assert checked.take(ref) is not None
-    with pytest.raises(CorruptLog):
-        checked.check(backend, msgspec.structs.replace(ref, digest="0" * 64))

@@ -24,7 +24,7 @@ from wal_sink.protocol.flush_order import Step, decide
 from wal_sink.protocol.refusals import broken_chain, missing_manifest
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.manifests import ManifestChain
-from wal_sink.wal.segment import check_segment, missing_segment
+from wal_sink.wal.segment import check_segment
 from wal_sink.wal.states import newest
 
 _READS = 5
@@ -216,17 +216,12 @@ class _Inspection:
         self._plans[manifest.epoch] = manifest.plan
         for segment in manifest.all_segments:
             with self.finding(epoch=manifest.epoch):
-                try:
-                    check_segment(self._store.backend, segment, self._add)
-                except FileNotFoundError as error:
-                    raise missing_segment(self._store.url, manifest.epoch, segment.path) from error
+                check_segment(self._store.backend, segment)
+                self.bytes += segment.bytes
+                self._progress(self.bytes)
         for target in targets:
             with self.finding(epoch=manifest.epoch):
                 plan_of(self._store, target, manifest.plan, manifest.epoch)
-
-    def _add(self, size: int) -> None:
-        self.bytes += size
-        self._progress(self.bytes)
 
     def _decide(self, state: State, committed: int, pipeline: Pipeline) -> None:
         """Do what a flusher would do with the ledger row, up to the change.

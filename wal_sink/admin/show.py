@@ -24,7 +24,7 @@ from wal_sink.model.state import State, TargetState
 from wal_sink.text import printable
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.manifests import ManifestChain
-from wal_sink.wal.segment import missing_segment, read_segment
+from wal_sink.wal.segment import read_segment
 
 EpochState = Literal[
     "flushed", "pending", "not checkpointed", "given up", "superseded", "damaged", "no manifest"
@@ -298,13 +298,10 @@ def _sample(log: _Log, manifest: Manifest) -> Iterator[dict[str, str | None]]:
     :raises MissingSegment, CorruptLog: a segment that holds them is gone, or damaged.
     """
     for ref in manifest.segments:
-        try:
-            for batch in read_segment(log.store.backend, ref) if ref.rows else ():
-                for index in range(batch.num_rows):
-                    row = batch.slice(index, 1)
-                    yield {name: value_text(row.column(name)[0]) for name in row.schema.names}
-        except FileNotFoundError as error:
-            raise missing_segment(log.store.url, manifest.epoch, ref.path) from error
+        for batch in read_segment(log.store.backend, ref) if ref.rows else ():
+            for index in range(batch.num_rows):
+                row = batch.slice(index, 1)
+                yield {name: value_text(row.column(name)[0]) for name in row.schema.names}
 
 
 _UUID = pa.binary(16)

@@ -13,7 +13,7 @@ from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.windows import SegmentRange, fits
 from wal_sink.targets.base import RowSlice, Target, without
-from wal_sink.wal.segment import CheckedSegments, missing_segment, read_segment
+from wal_sink.wal.segment import read_segment
 from wal_sink.wal.store import LogStore
 
 _NO_ROWS: Mapping[int, tuple[int, ...]] = {}
@@ -40,7 +40,6 @@ class Window:
     sending: int = 0
     """Which sending of its rows this is, from 1 on, if its rows must not be sent twice with one timestamp."""
     refused: Mapping[int, tuple[int, ...]] = field(default_factory=lambda: _NO_ROWS)
-    checked: CheckedSegments = field(default_factory=CheckedSegments)
 
     @property
     def first(self) -> int:
@@ -103,7 +102,7 @@ class Window:
         :raises MissingSegment, CorruptLog: as they are read, see `read_range`.
         """
         for rows in self.ranges(manifest):
-            for part in read_range(self.store.backend, rows, self.checked):
+            for part in read_range(self.store.backend, rows):
                 yield rows.plan, self.as_written(rows.plan, part)
 
     def as_written(self, plan: Plan, rows: RowSlice) -> RowSlice:
@@ -137,25 +136,18 @@ def taken(manifests: Iterator[Manifest], sent_once: Mapping[str, bool]) -> tuple
     return tuple(window)
 
 
-def read_range(
-    backend: StateBackend, rows: SegmentRange, checked: CheckedSegments | None = None
-) -> Iterator[RowSlice]:
+def read_range(backend: StateBackend, rows: SegmentRange) -> Iterator[RowSlice]:
     """Yield the rows of a segment, a slice for each batch, with their timestamps.
 
     Memory: one batch of a segment.
 
-    :param checked: segments that the caller has read; None: none.
     :raises MissingSegment: the segment is gone.
     :raises CorruptLog: it is not what its task wrote.
     """
     first_us = rows.first_us
-    data = checked.take(rows.segment) if checked is not None else None
-    try:
-        for batch in read_segment(backend, rows.segment, rows.start, rows.stop, checked=data):
-            yield from without(RowSlice(rows.epoch, batch, first_us), rows.skipped)
-            first_us += batch.num_rows
-    except FileNotFoundError as error:
-        raise missing_segment(backend.url, rows.epoch, rows.segment.path) from error
+    for batch in read_segment(backend, rows.segment, rows.start, rows.stop):
+        yield from without(RowSlice(rows.epoch, batch, first_us), rows.skipped)
+        first_us += batch.num_rows
 
 
 def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from typing import Self
 
@@ -12,10 +11,6 @@ from wal_sink.errors import CorruptLog
 
 FORMAT = 1
 """Version of every JSON object in the log. Raise it for a change that today's version would misread."""
-
-_HEAD = b'{\n "format": '
-"""How `to_json` begins: what begins so has a format, for which no default stands in, and is decoded at once.
-Anything else, such as a file that was edited, is decoded twice, which a manifest with rows would feel."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,17 +28,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
         :raises CorruptLog: not JSON, a field is missing or of the wrong type, or a newer format.
         """
-        if data.startswith(_HEAD):
-            with contextlib.suppress(msgspec.DecodeError):
-                record = msgspec.json.decode(data, type=cls)
-                if record.format <= FORMAT:
-                    return record
-        return cls._read_twice(data, where)
-
-    @classmethod
-    def _read_twice(cls, data: bytes, where: str) -> Self:
-        """Decode by the format alone, and then all: of a newer format, say so, whatever else is new in it."""
         try:
+            # By the format alone, and then all: of a newer format, say so, whatever else is new in it.
             version = msgspec.json.decode(data, type=_Versioned).format
             if version > FORMAT:
                 raise CorruptLog(

@@ -41,9 +41,6 @@ from wal_sink.wal.store import LogStore
 LOG_FOLDER = "wal_sink"
 """Folder of the logs inside the checkpoint, when `wal.location` does not say otherwise."""
 
-_FORMER = "log.json"
-"""An object that each log had in the former format."""
-
 _USE = (
     "Use a place that the driver and all executors share: a folder, as file:///… or a plain path, or"
     " s3://bucket/prefix, gs://bucket/prefix or abfss://container@account.dfs.core.windows.net/prefix."
@@ -244,13 +241,8 @@ def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
 
     The caller has found no state. It is read again: the first run may have made the log since.
 
-    :raises CorruptLog: the first run has made the log, and it is gone; or the log is of the former format.
+    :raises CorruptLog: the first run has made the log, and it is gone.
     """
-    if store.read(_FORMER) is not None:
-        raise CorruptLog(
-            f"{store.url_of(_FORMER)} is there, and no state: the log is of a former format.",
-            "Flush it with the version that wrote it, then start the query with a new checkpoint.",
-        )
     if checkpoint.log_url() is None or newest(store) is not None:
         return
     raise CorruptLog(

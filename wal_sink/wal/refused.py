@@ -47,7 +47,7 @@ def keep_refused(store: LogStore, manifest: Manifest) -> None:
             check_segment(store.backend, segment)
             store.backend.copy(segment.path, path)
         except FileNotFoundError as error:
-            raise missing_segment(store.url, manifest.epoch, segment.path) from error
+            raise missing_segment(store.url, segment) from error
         except FileExistsError:
             continue  # another flusher was quicker
 

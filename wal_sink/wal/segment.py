@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO, Literal, Protocol
 
 import pyarrow as pa
@@ -27,47 +28,11 @@ from wal_sink.model.manifest import SegmentRef
 
 Compression = Literal["lz4", "zstd", "none"]
 
-_CHUNK = 1 << 20
-
 _AT_ONCE = 4 * 1024 * 1024
 """Most bytes of a segment that is read whole: small ones are many, and a read costs more than its bytes."""
 
 _ALONE = pa.ipc.IpcReadOptions(use_threads=False)
 """To hand the columns of a batch to Arrow's threads takes more of the processors than to decompress them."""
-
-_KEPT_BYTES = 16 * 1024 * 1024
-"""Most bytes of checked segments that are kept until their rows are sent."""
-
-
-class CheckedSegments:
-    """Keeps what was read to check small segments of a window, so that each is read and digested once.
-
-    Memory: 16 MiB.
-    """
-
-    def __init__(self) -> None:
-        self._data: dict[SegmentRef, bytes] = {}  # by refs without data, whose hash is quick
-        self._space = _KEPT_BYTES
-
-    def clear(self) -> None:
-        """Let go of what was not taken: those segments are not sent now."""
-        self._data.clear()
-        self._space = _KEPT_BYTES
-
-    def check(self, backend: StateBackend, ref: SegmentRef) -> None:
-        """Check that a segment is what its task wrote; see `check_segment`."""
-        if ref.bytes <= min(_AT_ONCE, self._space):
-            self._data[ref.without_data()] = _whole(backend, ref)
-            self._space -= ref.bytes
-        else:
-            check_segment(backend, ref)
-
-    def take(self, ref: SegmentRef) -> bytes | None:
-        """Return the bytes of a segment, which it does not keep any longer; None: it has not kept them.
-
-        There is space for others again after `clear`.
-        """
-        return self._data.pop(ref.without_data(), None)
 
 
 class Output(Protocol):
@@ -110,13 +75,7 @@ class SegmentWriter:
 
 
 def read_segment(
-    backend: StateBackend,
-    ref: SegmentRef,
-    start: int = 0,
-    stop: int | None = None,
-    *,
-    read: Callable[[int], None] = lambda _size: None,
-    checked: bytes | None = None,
+    backend: StateBackend, ref: SegmentRef, start: int = 0, stop: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield a segment's batches, after its size and digest have been verified over the whole file.
 
@@ -125,13 +84,11 @@ def read_segment(
 
     :param start: the first row wanted, from 0. The batches before it are decoded and dropped.
     :param stop: the row after the last one wanted; None: up to the end.
-    :param read: called with how many bytes were verified, chunk by chunk.
-    :param checked: its bytes, if the caller has checked them; None: read them.
-    :raises FileNotFoundError: the segment is gone; before the first batch.
+    :raises MissingSegment: the segment is gone; before the first batch.
     :raises CorruptLog: it is not what its task wrote, not an Arrow file, or has another number of rows.
     """
     stop = ref.rows if stop is None else stop
-    with _verified(backend, ref, read, checked) as source:
+    with _verified(backend, ref) as source:
         with _decoding(backend, ref, source):
             reader = pa.ipc.open_file(source, options=_ALONE)
         rows = 0
@@ -139,9 +96,7 @@ def read_segment(
             with _decoding(backend, ref, source):
                 batch = reader.get_batch(index)
             first, last = max(start - rows, 0), min(stop - rows, batch.num_rows)
-            if (first, last) == (0, batch.num_rows):
-                yield batch
-            elif first < last:
+            if first < last or not batch.num_rows:
                 yield batch.slice(first, last - first)
             rows += batch.num_rows
             if rows >= stop < ref.rows:
@@ -153,16 +108,13 @@ def read_segment(
         )
 
 
-def check_segment(
-    backend: StateBackend, ref: SegmentRef, read: Callable[[int], None] = lambda _size: None
-) -> None:
+def check_segment(backend: StateBackend, ref: SegmentRef) -> None:
     """Check that a segment is what its task wrote, to the byte.
 
-    :param read: called with how many bytes were read, chunk by chunk.
-    :raises FileNotFoundError: the segment is gone.
+    :raises MissingSegment: the segment is gone.
     :raises CorruptLog: it is something else.
     """
-    with _verified(backend, ref, read):
+    with _verified(backend, ref):
         pass
 
 
@@ -185,65 +137,45 @@ def _decoding(backend: StateBackend, ref: SegmentRef, source: pa.NativeFile) -> 
 
 
 @contextlib.contextmanager
-def _verified(
-    backend: StateBackend,
-    ref: SegmentRef,
-    read: Callable[[int], None],
-    checked: bytes | None = None,
-) -> Iterator[pa.NativeFile]:
-    """Open a segment that is what its task wrote.
+def _verified(backend: StateBackend, ref: SegmentRef) -> Iterator[pa.NativeFile]:
+    """Open a segment that is what its task wrote: of its size, and with its digest.
 
-    :raises FileNotFoundError, CorruptLog: as `check_segment`.
+    :raises MissingSegment, CorruptLog: as `check_segment`.
     """
-    if checked is not None or ref.bytes <= _AT_ONCE or not ref.is_file:
-        yield pa.BufferReader(_whole(backend, ref, read) if checked is None else checked)
-        return
-    with contextlib.closing(backend.open_input(ref.path)) as source:
-        _refuse_other(measure(source, read), ref, backend.url)
-        source.seek(0)
-        yield pa.PythonFile(source, mode="r")
+    try:
+        if ref.bytes <= _AT_ONCE or ref.data is not None:
+            data = backend.read(ref.path) if ref.data is None else ref.data
+            _refuse_other((len(data), digest(data)), ref, backend.url)
+            yield pa.BufferReader(data)
+            return
+        with contextlib.closing(backend.open_input(ref.path)) as source:
+            _refuse_other(_measured(source), ref, backend.url)
+            source.seek(0)
+            yield pa.PythonFile(source, mode="r")
+    except FileNotFoundError as error:
+        raise missing_segment(backend.url, ref) from error
 
 
-def _whole(
-    backend: StateBackend, ref: SegmentRef, read: Callable[[int], None] = lambda _size: None
-) -> bytes:
-    """Read a small segment, or take it from what its manifest says.
-
-    :raises FileNotFoundError, CorruptLog: as `check_segment`.
-    """
-    data = backend.read(ref.path) if ref.data is None else ref.data
-    read(len(data))
-    _refuse_other((len(data), digest(data)), ref, backend.url)
-    return data
-
-
-def missing_segment(log: str, epoch: int, path: str) -> errors.MissingSegment:
+def missing_segment(log: str, ref: SegmentRef) -> errors.MissingSegment:
     """Return the error of a segment that is gone."""
+    epoch = paths.segment_epoch(ref.path)
     return errors.MissingSegment(
-        f"Segment {log}/{path} of epoch {epoch} is gone.", errors.restore_or_give_up(epoch)
+        f"Segment {log}/{ref.path} of epoch {epoch} is gone.", errors.restore_or_give_up(epoch)
     )
 
 
-def measure(source: BinaryIO, read: Callable[[int], None] = lambda _size: None) -> tuple[int, str]:
-    """Read an open file to its end; return its size in bytes and its SHA-256 in hexadecimal digits.
-
-    :param read: called with how many bytes were read, chunk by chunk.
-    """
-    sha256, size = hashlib.sha256(), 0
-    while chunk := source.read(_CHUNK):
-        sha256.update(chunk)
-        size += len(chunk)
-        read(len(chunk))
-    return size, sha256.hexdigest()
+def _measured(source: BinaryIO) -> tuple[int, str]:
+    """Read an open file to its end; return its size in bytes and its SHA-256 in hexadecimal digits."""
+    sha256 = hashlib.file_digest(source, "sha256")  # type: ignore[arg-type] -- of any binary file
+    return source.seek(0, io.SEEK_END), sha256.hexdigest()
 
 
 def _refuse_other(actual: tuple[int, str], ref: SegmentRef, log: str) -> None:
-    size, digest = actual
-    if (size, digest) != (ref.bytes, ref.digest):
+    size, sha256 = actual
+    if (size, sha256) != (ref.bytes, ref.digest):
         raise CorruptLog(
             f"Segment {log}/{ref.path} {'' if ref.is_file else 'in its manifest '}has {size} bytes with"
-            f" SHA-256 {digest};"
-            f" its manifest says {ref.bytes} bytes with {ref.digest}",
+            f" SHA-256 {sha256}; its manifest says {ref.bytes} bytes with {ref.digest}",
             errors.restore_or_give_up(paths.segment_epoch(ref.path)),
         )
 

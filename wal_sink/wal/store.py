@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from state_backends import StateBackend
 from wal_sink.model.codec import Record
 
 R = TypeVar("R", bound=Record)
-T = TypeVar("T")
-V = TypeVar("V")
-
-_REQUESTS_AT_A_TIME = 16
 
 
 class LogStore:
@@ -76,10 +71,3 @@ class LogStore:
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects. Objects that are gone already are no error."""
         self.backend.delete(paths)
-
-    def read_many(self, read: Callable[[T], V], names: Iterable[T]) -> Sequence[V]:
-        """Call `read` for each name and return the results in order; in threads if requests are billed."""
-        if not self.billed:
-            return [read(name) for name in names]
-        with ThreadPoolExecutor(_REQUESTS_AT_A_TIME) as pool:
-            return list(pool.map(read, names))
