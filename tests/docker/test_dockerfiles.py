@@ -12,17 +12,28 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+def sources(dockerfile: str) -> list[str]:
+    """Return what a Dockerfile copies from the repository."""
+    lines = (ROOT / "docker" / dockerfile).read_text().splitlines()
+    return [source for line in lines if line.startswith("COPY ") for source in line.split()[1:-1]]
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "flusher.Dockerfile"])
+def test_docker_sends_what_an_image_copies(name: str) -> None:
+    """The file .dockerignore leaves out everything but what it names."""
+    ignored, *exceptions = (ROOT / ".dockerignore").read_text().split()
+    assert ignored == "*"
+    sent = {exception.removeprefix("!") for exception in exceptions}
+    assert [source for source in sources(name) if source not in sent] == []
+
+
 @pytest.mark.parametrize("name", ["Dockerfile", "flusher.Dockerfile"])
 def test_package_builds_from_what_an_image_copies(name: str, tmp_path: Path) -> None:
-    for line in (ROOT / "docker" / name).read_text().splitlines():
-        if not line.startswith("COPY ") or "/src" not in line:
-            continue
-        *sources, _ = line.split()[1:]
-        for source in sources:
-            if (ROOT / source).is_dir():
-                shutil.copytree(ROOT / source, tmp_path / source)
-            else:
-                shutil.copy(ROOT / source, tmp_path)
+    for source in sources(name):
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, tmp_path / source)
+        else:
+            shutil.copy(ROOT / source, tmp_path)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     build = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert build.returncode == 0, build.stderr
