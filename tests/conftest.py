@@ -103,10 +103,13 @@ def pytest_collection_finish() -> None:
 def rank(item: pytest.Item) -> order.Rank:
     """Say how long a test takes: 0 for minutes, as it starts Spark several times.
 
-    The tests of a module with a node of its own stay together: else each process would start one.
+    The tests of a module with a node of its own stay together: else each process would start one. So do
+    those over Spark Connect, which share a server.
     """
     marks = ("slow_first", "spark", "cassandra")
     result = next((i for i, mark in enumerate(marks) if item.get_closest_marker(mark)), len(marks))
+    if item.get_closest_marker("connect"):
+        return order.Rank(result, "connect")
     together = result == marks.index("cassandra")
     return order.Rank(result, item.nodeid.split("::")[0] if together else item.nodeid)
 
