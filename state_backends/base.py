@@ -204,10 +204,6 @@ class StateBackend(ABC):
         """
         return 0
 
-    def free_bytes(self) -> int | None:
-        """Return how many bytes can still be written; None where there is no bound, or none known."""
-        return None
-
     def probe(self) -> None:
         """Test with throw-away objects under `probe/` whether the store keeps its promises.
 

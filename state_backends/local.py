@@ -11,7 +11,6 @@ import builtins
 import errno
 import os
 import re
-import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator
@@ -321,13 +320,6 @@ class LocalBackend(StateBackend):
                     swept.append(file.parent)
         self._folders.sync_or_remove([*swept, *empty])
         return len(swept)
-
-    def free_bytes(self) -> int:
-        """See `StateBackend.free_bytes`: of the file system that holds the folder, or will hold it."""
-        folder = self._root
-        while not folder.exists():
-            folder = folder.parent
-        return shutil.disk_usage(folder).free
 
     @contextmanager
     def _unfinished(self, final: str) -> Iterator[tuple[int, str, set[Path]]]:

@@ -1,8 +1,6 @@
-"""How many rows are in an Arrow batch: what Spark hands over, and what becomes of small ones."""
+"""What becomes of small Arrow batches, as Spark hands them over."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,45 +9,6 @@ from hypothesis import strategies as st
 
 from wal_sink import arrow_batches
 from wal_sink.arrow_batches import coalesced
-from wal_sink.spark.arrow_batching import (
-    BATCH_BYTES,
-    FEW_ROWS,
-    MARGIN,
-    MAX_BYTES,
-    MAX_RECORDS,
-    UNMEASURED,
-    most_rows,
-)
-from wal_sink.spark.internals.spark_session import OwnSession
-
-
-class Conf(dict[str, str]):
-    """The configuration of a session, as Java has it."""
-
-    def contains(self, key: str) -> bool:
-        return key in self
-
-    def get(self, key: str, _: Any = None) -> str:
-        return self[key] if key in self else {MAX_BYTES: "67108864b", MAX_RECORDS: "10000"}[key]
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected_bytes", "most"),
-    [
-        ({}, BATCH_BYTES // MARGIN, FEW_ROWS),  # all of it fits into one batch
-        ({}, BATCH_BYTES // MARGIN + 1, None),
-        ({}, 2**63 - 1, None),  # Spark does not know
-        ({MAX_RECORDS: "7"}, 0, 7),
-        ({MAX_RECORDS: "0"}, 0, FEW_ROWS),  # the application sets no bound
-        ({MAX_BYTES: str(UNMEASURED), MAX_RECORDS: "5000"}, 2**63 - 1, 5_000),
-        ({MAX_BYTES: "1m"}, 0, None),  # the application's own
-    ],
-)
-def test_only_what_may_be_large_is_measured(
-    settings: dict[str, str], expected_bytes: int, most: int | None
-) -> None:
-    """A micro-batch of few bytes, or of rows that are known to be narrow, is bounded by their number."""
-    assert most_rows(OwnSession(Conf(settings)), expected_bytes) == most
 
 
 def numbers(first: int, count: int) -> pa.RecordBatch:

@@ -191,7 +191,8 @@ def test_option_of_another_target_is_left_out(tmp_path: Path, lines: list[str]) 
 def test_follower_waits_for_a_query_to_begin(tmp_path: Path, lines: list[str]) -> None:
     """Of a Connect client: it follows a checkpoint that the server is about to write."""
     place = tmp_path / "job" / "checkpoint"
-    follower = Follower(at_checkpoint(str(place), None, CONFIRMED), lines.append)
+    candidate = at_checkpoint(str(place), None, CONFIRMED)
+    follower = Follower(lambda: [candidate], lines.append)
     follower.refresh()
     follower.refresh()
     job = a_job(tmp_path / "job", 0)

@@ -166,10 +166,7 @@ def test_an_archive(shop: Path, built: Path, cluster: Cluster, counted: Counted)
     refused = run(submit, elsewhere, SPARK_MASTER=cluster.url, **pythons)
     assert refused.returncode != 0
     printed = refused.stdout + refused.stderr  # Spark prints what the driver says to the first
-    match = re.search(r"Unpack the archive there, .*?: (cd .*)$", printed, re.MULTILINE)
-    assert match, printed
-    done = run(f"{match[1]}; ./environment/bin/python -c 'import wal_sink'", elsewhere)
-    assert done.returncode == 0, done.stderr
+    assert "Spark unpacks --archives on executors only" in printed, printed
 
 
 def test_a_wheel(shop: Path, installed: Path, cluster: Cluster, counted: Counted) -> None:

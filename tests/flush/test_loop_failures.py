@@ -195,8 +195,7 @@ def test_waiter_for_one_target_ignores_another_target(world: World, flushing: Fl
     loops = [flushing().start().loop, flushing(stalls, "other").start().loop]
     until(lambda: stalls.failures > 0)
     checkpoint, store = Checkpoint(world.checkpoint), world.store
-    names = [loop.target_name for loop in loops]
-    flush = QueryFlush(world.query_id, "run", checkpoint, store, names, loops)
+    flush = QueryFlush(world.query_id, "run", checkpoint, store, loops)
     flush.for_each_loop(FlushLoop.hurry)
     waited = wait_until_flushed(checkpoint, store, SECONDS, has_tried=flush.has_tried)
     assert waited.seconds < SECONDS / 2

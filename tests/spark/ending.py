@@ -24,6 +24,7 @@ from tests.spark.remains import remains
 from tests.support.waiting import until
 from wal_sink.demo.local_spark import local_session
 from wal_sink.errors import TargetUnavailable
+from wal_sink.spark.sink import ClassicSink
 from wal_sink.targets.base import IdempotentSession
 from wal_sink.targets.cassandra import CassandraTarget
 
@@ -75,14 +76,15 @@ def notebook(config: dict[str, Any]) -> None:
     spark = local_session()
     sink = wal_sink.register(spark)
     reach(config, sink, start(spark, config))
-    spark.streams.removeListener(sink._listener)  # its last events are lost
+    assert isinstance(sink, ClassicSink)
+    spark.streams.removeListener(sink._queries)  # its last events are lost
     spark.stop()
     spark = local_session()
     sink = wal_sink.register(spark)
     reach(config, sink, start(spark, config))
-    until(lambda: len(flushers()) == 1)
     Path(config["barrier"]).unlink()
     sink.close()
+    until(lambda: not flushers())  # that of the first handle ends, too
     spark.stop()
 
 

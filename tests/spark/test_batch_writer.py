@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -105,9 +105,7 @@ def test_counts_that_change_arrive_and_mistakes_are_refused(
     mistakes(spark, plain, Table(cassandra, keyspace), tmp_path)
 
 
-def test_tasks_get_equal_rows_with_and_without_bounded_bytes(
-    spark: SparkSession,
-) -> None:
+def test_tasks_get_equal_rows_in_every_zone(spark: SparkSession) -> None:
     """Of every type, in a zone that is not the plan's, and where Spark is set to Arrow's large texts."""
     rows = spark.sql(
         """
@@ -122,55 +120,28 @@ def test_tasks_get_equal_rows_with_and_without_bounded_bytes(
     )
     schema = dataframe.arrow_schema(rows.schema)
 
-    def answer(batches: Iterable[pa.RecordBatch]) -> bytes:
+    def as_text(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches((conformed(batch, schema) for batch in batches), schema)
-        return repr(table.to_pylist()).encode()
+        yield pa.RecordBatch.from_pydict({"text": [repr(table.to_pylist())]})
+
+    def texts() -> list[str]:
+        return [row.text for row in dataframe.map_in_arrow(rows, as_text, "text string").collect()]
 
     settings = {
         "spark.sql.session.timeZone": "America/New_York",
         "spark.sql.execution.arrow.useLargeVarTypes": "true",
     }
     try:
-        answers = [dataframe.answers_of(rows, answer, schema, None)]
+        answers = [texts()]
         for key, value in settings.items():
             spark.conf.set(key, value)
-            answers += [dataframe.answers_of(rows, answer, schema, most) for most in (None, 1)]
+            answers.append(texts())
     finally:
         for key in settings:
             spark.conf.unset(key)
     assert len(answers[0]) == rows.rdd.getNumPartitions()
-    assert b"'inner'" in answers[0][0]
+    assert "'inner'" in answers[0][0]
     assert answers == [answers[0]] * len(answers)
-
-
-def test_a_bound_of_rows_holds(spark: SparkSession) -> None:
-    """Where nothing else bounds a batch; a Spark that cannot be given it bounds the bytes."""
-
-    def answer(batches: Iterable[pa.RecordBatch]) -> bytes:
-        return repr([batch.num_rows for batch in batches]).encode()
-
-    rows = spark.range(0, 7, 1, 1)
-    schema = dataframe.arrow_schema(rows.schema)
-    assert dataframe.answers_of(rows, answer, schema, 3) == [b"[3, 3, 1]"]
-    not_taken: Any = 3.5
-    assert dataframe.answers_of(rows, answer, schema, not_taken) == [b"[7]"]
-
-
-def test_spark_estimates_bytes_of_small_files_alone(spark: SparkSession, tmp_path: Path) -> None:
-    """In `foreachBatch`, where the micro-batch is planned again."""
-    source = write_source(tmp_path / "source", 1)
-    files = spark.readStream.schema("id bigint, text string").parquet(source)
-    others = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    expected: list[int] = []
-    for name, rows in (("files", files), ("others", others)):
-        writer = rows.writeStream.trigger(availableNow=True)
-        writer = writer.option("checkpointLocation", str(tmp_path / name))
-        writer.foreachBatch(
-            lambda batch, _: expected.append(dataframe.expected_bytes(batch))
-        ).start().awaitTermination()
-    sizes = sum(file.stat().st_size for file in Path(source).glob("*.parquet"))
-    assert 0 < expected[0] <= sizes
-    assert expected[-1] == 2**63 - 1
 
 
 def mistakes(spark: SparkSession, rows: DataFrame, table: Table, folder: Path) -> None:

@@ -102,33 +102,6 @@ def test_large_window_is_written_by_a_job(
         assert times == list(range(times[0], times[0] + ROWS))
 
 
-def test_closing_cancels_the_job(
-    spark: SparkSession,
-    cassandra: Node,
-    keyspace: str,
-    tmp_path: Path,
-    gate: Gate,
-    gated: dict[str, Any],
-) -> None:
-    """Its tasks end, though they hang; the next start finishes what was begun."""
-    table = Table(cassandra, keyspace)
-    checkpoint = str(tmp_path / "checkpoint")
-    source = write_source(tmp_path / "source", 2, ROWS)
-    gate.close()
-    sink = wal_sink.register(spark, drain_timeout=1)
-    start(stream(spark, source), table, checkpoint, **gated).awaitTermination()
-    until(lambda: len(gate.writers()) == 2)
-    with pytest.raises(NotDrained):
-        sink.close()
-    assert running(spark) == []
-    until(lambda: not any(Path(f"/proc/{process}").exists() for process in gate.writers()))
-    assert table.ids() == []
-    gate.open()
-    with wal_sink.register(spark):
-        start(stream(spark, source), table, checkpoint, **gated).awaitTermination()
-    assert table.ids() == list(range(2 * ROWS))
-
-
 def held(
     spark: SparkSession, table: Table, folder: Path, gate: Gate, gated: dict[str, Any]
 ) -> StreamingQuery:
@@ -139,6 +112,30 @@ def held(
     query.awaitTermination()
     until(lambda: len(gate.writers()) == 2)
     return query
+
+
+def test_closing_cancels_the_job(
+    spark: SparkSession,
+    cassandra: Node,
+    keyspace: str,
+    tmp_path: Path,
+    gate: Gate,
+    gated: dict[str, Any],
+) -> None:
+    """Its tasks end, though they hang; the next start finishes what was begun."""
+    table = Table(cassandra, keyspace)
+    sink = wal_sink.register(spark, drain_timeout=1)
+    held(spark, table, tmp_path, gate, gated)
+    with pytest.raises(NotDrained):
+        sink.close()
+    assert running(spark) == []
+    until(lambda: not any(Path(f"/proc/{process}").exists() for process in gate.writers()))
+    assert table.ids() == []
+    gate.open()
+    rows = stream(spark, str(tmp_path / "source"))
+    with wal_sink.register(spark):
+        start(rows, table, str(tmp_path / "checkpoint"), **gated).awaitTermination()
+    assert table.ids() == list(range(ROWS))
 
 
 def test_a_job_whose_window_another_flusher_finished_doubles_nothing(

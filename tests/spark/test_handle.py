@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 import wal_sink
 from state_backends import open_backend
 from tests.protocol.engine import World
-from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.conftest import write_source
 from tests.spark.ending import BARRIER, CLOSED_TARGET
 from tests.spark.remains import remains
 from tests.spark.tables import Table, start, stream
@@ -37,9 +37,10 @@ from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.spark.api import WORKER_PATH
-from wal_sink.spark.events import Listener
 from wal_sink.spark.internals import dataframe, spark_session
+from wal_sink.spark.queries import Queries
 from wal_sink.spark.query import QueryFlush
+from wal_sink.spark.sink import ClassicSink
 from wal_sink.testing.faults import Faults
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
@@ -129,13 +130,13 @@ def test_event_of_an_epoch_copies_no_progress(
 
     monkeypatch.setattr(QueryProgressEvent, "fromJObject", noted)
     heard: list[tuple[str, str, int]] = []
-    hear = Listener.checkpointed
+    hear = Queries.checkpointed
 
-    def also_noted(self: Listener, query_id: str, run_id: str, epoch: int) -> None:
+    def also_noted(self: Queries, query_id: str, run_id: str, epoch: int) -> None:
         heard.append((query_id, run_id, epoch))
         hear(self, query_id, run_id, epoch)
 
-    monkeypatch.setattr(Listener, "checkpointed", also_noted)
+    monkeypatch.setattr(Queries, "checkpointed", also_noted)
     rows = stream(spark, write_source(tmp_path / "source", 2))
     with wal_sink.register(spark):
         query = start(rows, Table(cassandra, keyspace), str(tmp_path / "checkpoint"))
@@ -143,16 +144,6 @@ def test_event_of_an_epoch_copies_no_progress(
         run = str(query.id), str(query.runId)
         until(lambda: heard == [(*run, 0), (*run, 1)])
     assert bool(copied) == spark_differs
-
-
-def test_session_without_a_jvm_is_refused() -> None:
-    """`batch_writer` refuses a Connect session by the same words; tests/connect has `register` there."""
-
-    class WithoutJvm:
-        """As much of a session as is looked at."""
-
-    with pytest.raises(UnsupportedSpark, match="Spark Connect"):
-        wal_sink.register(WithoutJvm())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [None, SparkSession])
@@ -290,6 +281,7 @@ def test_requests_under_way_are_waited_for_together(
     monkeypatch.setattr("wal_sink.spark.sink._JOIN_S", 1.0)
     hanging = Hanging()
     sink = wal_sink.register(spark, drain_timeout=0)
+    assert isinstance(sink, ClassicSink)
     loops = []
     for _ in range(20):
         name = f"memory://{uuid.uuid4().hex}"
@@ -297,8 +289,7 @@ def test_requests_under_way_are_waited_for_together(
         world.run().batch([("a", 1)])
         checkpoint = Checkpoint(world.checkpoint)
         loop = FlushLoop(world.flusher(hanging))
-        names = list(world.targets)
-        flush = QueryFlush(world.query_id, "", checkpoint, world.store, names, [loop])
+        flush = QueryFlush(world.query_id, "", checkpoint, world.store, [loop])
         sink._queries._flushes[world.query_id] = flush
         loop.start()
         loops.append(loop)
@@ -456,25 +447,3 @@ def close_with_an_interrupt(sink: wal_sink.Sink, after: list[int]) -> int | None
     finally:
         sys.settrace(None)
     return at[0] if at else None
-
-
-def test_batch_writer_replays_the_newest_epoch_without_doubles(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its file of `commits/` is lost, so Spark computes it again. The log has it, and its rows stay."""
-    checkpoint, database = tmp_path / "checkpoint", tmp_path / "t.db"
-    options = {"target": "sql", "sql.url": f"sqlite:///{database}", "createTable": "true"}
-    writer = wal_sink.batch_writer(spark, checkpointLocation=str(checkpoint), table="t", **options)
-    source = write_source(tmp_path / "source", 3)
-    query = stream(spark, source).writeStream.foreachBatch(writer).trigger(availableNow=True)
-    query = query.option("checkpointLocation", str(checkpoint))
-    with wal_sink.register(spark):
-        query.start().awaitTermination()
-    for name in ("2", ".2.crc"):
-        (checkpoint / "commits" / name).unlink()
-    caplog.clear()
-    with wal_sink.register(spark):
-        query.start().awaitTermination()
-    assert "from now on they go to" not in caplog.text, "the place is the same"
-    with closing(sqlite3.connect(database)) as connection:
-        assert connection.execute("SELECT count(*) FROM t").fetchone() == (3 * ROWS_PER_FILE,)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-import tempfile
 import uuid
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from wal_sink.spark.messages import (
     in_force,
     log_start,
     other_place,
-    short_of_disk,
     unreplayable,
 )
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
@@ -111,19 +109,9 @@ def test_only_what_cannot_replay_is_warned_of() -> None:
     assert lines["guarantee"].startswith(f"at-most-once from {SOCKET.description}")
 
 
-@pytest.mark.parametrize(("free", "warns"), [(None, False), (100, False), (99, True), (0, True)])
-def test_less_disk_than_the_budget(free: int | None, warns: bool) -> None:
-    """Both numbers are in the warning."""
-    text = short_of_disk(100, free, "file:///log")
-    assert (text is not None) is warns
-    if text:
-        assert f"{free} bytes are free where file:///log is" in text
-        assert "wal.maxBytes is 100" in text
-
-
-def start(folder: Path, max_bytes: int, *sources: Source) -> None:
+def start(folder: Path, *sources: Source) -> None:
     """Say what is said at a start."""
-    plain = configure(GIVEN | {"checkpointLocation": str(folder), "wal.maxBytes": str(max_bytes)})
+    plain = configure(GIVEN | {"checkpointLocation": str(folder)})
     log = LogStore(open_backend(str(folder / "not" / "there" / "yet")))
     log_start("q-1", plain, log, sources, flushes_here=True)
 
@@ -131,29 +119,12 @@ def start(folder: Path, max_bytes: int, *sources: Source) -> None:
 def test_each_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One record for the block, one for each warning."""
     with caplog.at_level(logging.INFO):
-        start(tmp_path, 2**80, SOCKET, FILES)
-        start(tmp_path, 1)
+        start(tmp_path, SOCKET, FILES)
+        start(tmp_path)
     levels = [(r.levelname, r.getMessage().splitlines()[0]) for r in caplog.records]
-    assert [level for level, _ in levels] == ["INFO", "WARNING", "WARNING", "INFO"]
+    assert [level for level, _ in levels] == ["INFO", "WARNING", "INFO"]
     assert SOCKET.description in levels[1][1]
-    assert "bytes are free" in levels[2][1]
-    assert levels[3][1] == "wal_sink: query q-1 starts"
-
-
-def test_log_readable_by_every_user_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """One that an older version has made; its modes are not changed unasked."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        log = LogStore(open_backend(f"{folder}/a log"))
-        log.backend.create("state/1.json", b"{}")
-        for mode in (0o700, 0o755):
-            Path(folder).chmod(0o755)
-            Path(folder, "a log").chmod(mode)
-            log_start("q-1", configure(GIVEN | {"wal.maxBytes": "1"}), log, [], flushes_here=True)
-    (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-    assert warning.startswith(
-        f"query q-1: every user of this host can get into file://{folder}/a log"
-    )
-    assert warning.endswith(f"chmod -R go= '{folder}/a log'")
+    assert levels[2][1] == "wal_sink: query q-1 starts"
 
 
 POSTGRESQL = {
@@ -216,7 +187,7 @@ def test_changed_table_is_warned_of_until_a_run_publishes(
 
     def said_to(table: str) -> list[str]:
         caplog.clear()
-        options = GIVEN | {"table": table, "wal.maxBytes": "1"}
+        options = GIVEN | {"table": table}
         log_start("q-1", configure(options), store, [], flushes_here=True)
         return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
 
@@ -240,7 +211,7 @@ def test_changed_table_is_warned_of_until_a_run_publishes(
 def test_target_given_up_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """It is named among others, and would get nothing without a word."""
     store = LogStore(open_backend(f"memory://{uuid.uuid4().hex}"))
-    configuration = configure(LAKE | {"wal.maxBytes": "1"})
+    configuration = configure(LAKE)
     names = ("orders", "lake")
     opening = Opening("q-1", "memory://checkpoint", "run-1", names, configuration.public)
     actor = Actor("host:1", 1)
@@ -282,7 +253,7 @@ import logging, sys
 {setup}
 from pathlib import Path
 from tests.spark.test_messages import start
-start(Path(sys.argv[1]), 1)
+start(Path(sys.argv[1]))
 """
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.gate import GATED_TARGET, Gate
+from tests.spark.live_query import live_query
 from tests.spark.tables import Table, start, stream
-from tests.spark.test_continuous import written
 from tests.support.waiting import until
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import OptionError
@@ -22,12 +26,50 @@ from wal_sink.errors import OptionError
 pytestmark = pytest.mark.spark
 
 RETAIN = "spark.sql.streaming.minBatchesToRetain"
-ASYNC = {
-    "asyncProgressTrackingEnabled": "true",
-    "asyncProgressTrackingCheckpointIntervalMs": "2000",
-}
-OVERRIDE = {"_asyncProgressTrackingOverrideSinkSupportCheck": "true"}
 REAL_TIME = "spark.sql.streaming.realTimeMode"
+OVERRIDE = {"_asyncProgressTrackingOverrideSinkSupportCheck": "true"}
+
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Mode(NamedTuple):
+    """How a query is started that the sink refuses, and what the error says."""
+
+    named: str
+    trigger: dict[str, str]
+    options: Mapping[str, str] = NOTHING
+    settings: Mapping[str, str] = NOTHING
+    output: str = "append"
+
+
+def real_time(*, tracked: str) -> Mode:
+    """Return the mode in which Spark writes `offsets/N` after `commit()`; Spark alone refuses it, too."""
+    overrides = {
+        f"{REAL_TIME}.allowlistCheck": "false",
+        f"{REAL_TIME}.asyncProgressTrackingByDefault.enabled": tracked,
+    }
+    trigger = {"realTime": "5 seconds"}
+    return Mode("realTime=…", trigger, OVERRIDE, overrides, output="update")
+
+
+CONTINUOUS = Mode("continuous=…", {"continuous": "1 second"})
+MODES = {
+    "continuous": CONTINUOUS,
+    # There `commits/5` may cover what 3 and 4 were: after a crash their rows would come twice.
+    "asynchronous": Mode(
+        "asyncProgressTrackingEnabled",
+        {"processingTime": "0 seconds"},
+        {
+            "asyncProgressTrackingEnabled": "true",
+            "asyncProgressTrackingCheckpointIntervalMs": "2000",
+            **OVERRIDE,
+        },
+    ),
+    "real time": real_time(tracked="true"),
+    "real time, not tracked": real_time(tracked="false"),
+}
+REMEDY = r"trigger\(processingTime=…\) or trigger\(availableNow=True\)"
 
 
 @contextmanager
@@ -42,72 +84,99 @@ def settings(spark: SparkSession, **values: str) -> Iterator[None]:
             spark.conf.unset(name)
 
 
-def unwatched(
-    spark: SparkSession, checkpoint: str, mode: str = "append", **options: str
-) -> StreamingQuery:
-    """Start a query in a mode that is refused before the target is asked for anything."""
-    rows = spark.readStream.format("rate").load().selectExpr("uuid() AS key", "value AS id")
+@contextmanager
+def started(
+    spark: SparkSession, checkpoint: str, mode: Mode, table: Table | None = None
+) -> Iterator[StreamingQuery]:
+    """Start a query in a mode that is refused.
+
+    :param table: where its rows fit; None where the target is never asked for anything.
+    """
+    rows = spark.readStream.format("rate").option("numPartitions", 1).load()
+    rows = rows.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
     writer = rows.writeStream.format("wal_sink").option("checkpointLocation", checkpoint)
-    writer = writer.option("keyspace", "none").option("table", "none").outputMode(mode)
-    writer = writer.option("cassandra.contactPoints", "127.0.0.1").options(**options)
-    if mode == "update":
-        writer = writer.trigger(realTime="5 seconds")  # type: ignore[call-overload]
-    return writer.start()
+    options: dict[str, str | int] = {
+        "cassandra.contactPoints": "127.0.0.1",
+        "cassandra.port": table.cassandra.port if table else 9042,
+        "keyspace": table.keyspace if table else "none",
+        "table": table.name if table else "none",
+    }
+    writer = writer.options(**options, **mode.options).outputMode(mode.output)
+    trigger: Any = mode.trigger
+    with settings(spark, **mode.settings):
+        query = writer.trigger(**trigger).start()
+    try:
+        yield query
+    finally:
+        query.stop()
 
 
 def assert_nothing_written(checkpoint: str) -> None:
     """Assert that nothing is planned, committed or logged; a source may have noted where it begins."""
-    assert [name for name in written(checkpoint) if not name.startswith("sources/")] == []
+    files = (path.relative_to(checkpoint) for path in Path(checkpoint).rglob("*") if path.is_file())
+    names = [str(name) for name in files if name.suffix != ".crc" and name.parts[0] != "sources"]
+    assert set(names) <= {"metadata"}
 
 
-def test_spark_refuses_asynchronous_progress_tracking(spark: SparkSession, checkpoint: str) -> None:
-    """Without the option that overrides it, which Spark has for its own tests."""
-    with wal_sink.register(spark), pytest.raises(Exception, match="async progress tracking") as met:
-        unwatched(spark, checkpoint, **ASYNC)
-    assert "does not support" in str(met.value)
-    assert_nothing_written(checkpoint)
-
-
-@pytest.mark.parametrize("flush", [True, False])
-def test_with_its_override_it_is_refused(
-    spark: SparkSession, checkpoint: str, *, flush: bool
+@pytest.mark.parametrize(
+    ("mode", "flush"), [*((mode, True) for mode in MODES), ("continuous", False)]
+)
+def test_mode_without_plain_micro_batches_is_refused(
+    spark: SparkSession,
+    checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
+    mode: str,
+    *,
+    flush: bool,
 ) -> None:
-    """There `commits/5` may cover what 3 and 4 were: after a crash their rows would come twice."""
+    """The query never begins: no offsets, no log. The block raises, and so does all that asks for rows."""
     sink = wal_sink.register(spark, flush=flush)
-    query = unwatched(spark, checkpoint, **ASYNC, **OVERRIDE)
-    remedy = rf"{query.id}(.|\n)*without asyncProgressTrackingEnabled"
-    assert not query.isActive, "start() returns a query that is stopped"
-    for ask in (sink.await_flushed, sink.status, wal_sink.await_flushed, wal_sink.status):
-        with pytest.raises(OptionError, match=remedy):
-            ask(query)
-    with pytest.raises(OptionError, match=remedy):
-        sink.close()
+    with started(spark, checkpoint, MODES[mode]) as query:
+        error = rf"{query.id}.*{MODES[mode].named}(.|\n)*{REMEDY}"
+        assert not query.isActive, "start() returns a query that is stopped"
+        for ask in (sink.await_flushed, sink.status, wal_sink.await_flushed, wal_sink.status):
+            with pytest.raises(OptionError, match=error):
+                ask(query)
+        with pytest.raises(OptionError, match=error), sink:
+            query.awaitTermination()
+        assert query.exception() is None
+        assert query.id not in {other.id for other in spark.streams.active}
+    sink.close()  # a second time: nothing
     assert_nothing_written(checkpoint)
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert str(query.id) in record.getMessage()
+    assert "What to do: Start it with trigger(processingTime=…)" in record.getMessage()
 
 
-def test_spark_refuses_real_time_mode(spark: SparkSession, checkpoint: str) -> None:
-    """A Python sink is not in its list."""
-    with wal_sink.register(spark), pytest.raises(Exception, match="not in the sink allowlist"):
-        unwatched(spark, checkpoint, mode="update")
-    assert_nothing_written(checkpoint)
-
-
-@pytest.mark.parametrize("tracking", ["true", "false"])
-def test_with_its_override_real_time_mode_is_refused(
-    spark: SparkSession, checkpoint: str, tracking: str
+@pytest.mark.cassandra
+def test_query_without_a_handle_is_refused_by_the_planner(
+    spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
 ) -> None:
-    """There Spark writes `offsets/N` after `commit()`: nothing tells a replay from another epoch."""
-    overrides = {
-        f"{REAL_TIME}.allowlistCheck": "false",
-        f"{REAL_TIME}.asyncProgressTrackingByDefault.enabled": tracking,
-    }
-    sink = wal_sink.register(spark)
-    with settings(spark, **overrides):
-        query = unwatched(spark, checkpoint, mode="update", **OVERRIDE)
-    assert not query.isActive
-    with pytest.raises(OptionError, match=rf"{query.id}.*realTime(.|\n)*processingTime"):
-        sink.close()
+    """It had no handle to stop it as it started; the handle that comes then has nothing to stop."""
+    table = Table(cassandra, keyspace)
+    wal_sink.register(spark).close()  # the session has the format from now on
+    with started(spark, checkpoint, CONTINUOUS, table) as query:
+        with pytest.raises(StreamingQueryException, match=rf"continuous(.|\n)*{REMEDY}"):
+            query.awaitTermination(60)
+        wal_sink.register(spark).close()
     assert_nothing_written(checkpoint)
+
+
+@pytest.mark.cassandra
+def test_refused_query_runs_in_micro_batches_by_the_same_checkpoint(
+    spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
+) -> None:
+    """The query delivers from its first row on, and what was refused is forgotten."""
+    table = Table(cassandra, keyspace)
+    with wal_sink.register(spark) as sink:
+        with started(spark, checkpoint, CONTINUOUS) as refused:
+            assert not refused.isActive
+        with live_query(spark, table, checkpoint) as query:
+            assert query.id == refused.id
+            until(lambda: sink.status(query).flushed >= 1)
+    ids = table.ids()
+    assert ids
+    assert ids == list(range(len(ids)))
 
 
 @pytest.mark.cassandra

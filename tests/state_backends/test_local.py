@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from state_backends import LocalBackend, StateBackendError, open_backend
+from state_backends import LocalBackend, StateBackendError
 
 _LEFT_BEHIND = ".0123456789abcdef0123456789abcdef.tmp"
 
@@ -49,15 +49,6 @@ def _failing(code: int, on: str, real: Callable[..., Any]) -> Callable[..., Any]
         return real(*arguments)
 
     return call
-
-
-def test_free_bytes_are_known_before_the_folder_is(backend: LocalBackend, root: Path) -> None:
-    """Of the file system in which it will be made; an object store has no such bound."""
-    free = backend.free_bytes()
-    assert not root.exists()
-    statvfs = os.statvfs(root.parent.parent)
-    assert abs(free - statvfs.f_bavail * statvfs.f_frsize) < 10**9, "others use the disk, too"
-    assert open_backend("memory://free").free_bytes() is None
 
 
 def test_construction_does_no_io(backend: LocalBackend, root: Path) -> None:

@@ -175,13 +175,12 @@ class Follower:
             self._say(f"{place or 'The logs'}: not flushed for now. {text}")
 
 
-def at_checkpoint(checkpoint: str, wal: str | None, options: Mapping[str, str]) -> Find:
-    """Return what finds one query, which may begin later.
+def at_checkpoint(checkpoint: str, wal: str | None, options: Mapping[str, str]) -> Candidate:
+    """Return one query, which may begin later.
 
     :param wal, options: as for `find_query`.
     """
-    candidate = Candidate(checkpoint, partial(find_query, checkpoint, wal, options))
-    return lambda: [candidate]
+    return Candidate(checkpoint, partial(find_query, checkpoint, wal, options))
 
 
 class LogsUnder:

@@ -6,7 +6,6 @@ A Spark session has one handle, until it is stopped.
 from __future__ import annotations
 
 import logging
-import shlex
 import shutil
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from wal_sink.spark.connect import ConnectSink, unknown_place
 from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, add_format
 from wal_sink.spark.internals import connect_session, dataframe, spark_session
 from wal_sink.spark.query import locate
-from wal_sink.spark.sink import Sink
+from wal_sink.spark.sink import ClassicSink, Sink
 from wal_sink.wal.location import (
     find_by_checkpoint,
     is_folder,
@@ -58,7 +57,6 @@ def register(
     metrics_port: int | None = None,
     metrics_host: str = LOOPBACK,
     drain_timeout: float = 60,
-    tune_worker_start: bool = True,
     with_format: bool = True,
 ) -> Sink:
     """Add format `wal_sink` to a session and flush its queries, from this process by default.
@@ -78,8 +76,6 @@ def register(
         without a login.
     :param drain_timeout: seconds that `close` waits for the flush at most, for all queries together; then it
         waits up to 5 s for requests under way.
-    :param tune_worker_start: True lets the session's Python workers import the installed pyspark, which is
-        compiled, in place of Spark's archive of it, where Spark runs from an installed one.
     :param with_format: False leaves the format out, for an application that uses `batch_writer` alone: Spark
         starts one kind of Python worker less, the one that looks for formats.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
@@ -91,7 +87,6 @@ def register(
     arguments = {
         "drain_timeout": drain_timeout,
         "flush": flush,
-        "tune_worker_start": tune_worker_start,
         "with_format": with_format,
         "metrics_host": None if metrics_port is None else metrics_host,
     }
@@ -105,7 +100,8 @@ def register(
         sink, made_with = _registered.get(key, (None, {}))
         if sink is None:
             if not remote:
-                _prepare_workers(spark, tune_worker_start=tune_worker_start)
+                _check_worker_python(spark)
+                spark_session.put_on_workers_path(spark, WORKER_PATH)
             exposition = None if metrics_port is None else expose(metrics_port, metrics_host)
             try:
                 if with_format:
@@ -113,7 +109,7 @@ def register(
                 sink = (
                     ConnectSink(spark, drain_timeout, exposition)
                     if remote
-                    else Sink(spark, drain_timeout, exposition, flushes_here=flush)
+                    else ClassicSink(spark, drain_timeout, exposition, flushes_here=flush)
                 )
             except BaseException:
                 if exposition is not None:
@@ -164,26 +160,21 @@ def _check(
         )
 
 
-def _prepare_workers(spark: SparkSession, *, tune_worker_start: bool) -> None:
-    """Let Spark's Python workers of a classic session find what they need.
-
-    :raises OptionError: see `_check_worker_python`.
-    """
-    _check_worker_python(spark)
-    spark_session.include_wheels(spark)
-    if tune_worker_start:
-        spark_session.put_on_workers_path(spark, WORKER_PATH)
-
-
 def _check_worker_python(spark: SparkSession) -> None:
     """Refuse a Python of Spark's workers that is not on this host, or, in local mode, has no wal_sink.
 
-    :raises OptionError: with the line to run, or to add.
+    :raises OptionError: with the line to add, or what to set.
     """
     named, folder = spark_session.worker_python(spark), spark_session.folder(spark)
     worker = shutil.which(str(Path(folder, named)) if "/" in named else named)
     if worker is None:
-        raise no_worker_python(named, folder, spark_session.shipped_archives(spark))
+        raise OptionError(
+            f"Spark starts its Python workers with {named!r}, also some on the driver's host, where there is"
+            f" no such program (the folder is {folder}).",
+            "Set PYSPARK_PYTHON, or spark.pyspark.python, to a Python that is at the same path on every host,"
+            " the driver's too, and has wal_sink. Spark unpacks --archives on executors only: start the"
+            " application in a folder that has the same path.",
+        )
     context = spark.sparkContext
     if not (context.master or "").startswith("local") or _is_this_python(worker):
         return
@@ -202,34 +193,6 @@ def _has_this_package(python: str) -> bool:
         [python, "-c", "import wal_sink"], capture_output=True, check=False
     )
     return done.returncode == 0
-
-
-def no_worker_python(named: str, folder: str, archives: list[str]) -> OptionError:
-    """Return the error for workers whose Python is not on the driver's host.
-
-    :param named: the Python that Spark is set to start for its workers.
-    :param folder: the JVM's current folder.
-    :param archives: what `--archives` ships; Spark unpacks them for executors only.
-    """
-    first = Path(named).parts[0] if named else ""
-    shipped = (archive.partition("#") for archive in archives)
-    archive = next((url for url, _, name in shipped if (name or Path(url).name) == first), "")
-    if archive:
-        file = archive.removeprefix("file:").replace("///", "/", 1)  # Spark writes both forms
-        how = (
-            f"Unpack the archive there, before the application starts: cd {shlex.quote(folder)} &&"
-            f" mkdir -p {first} && tar -xzf {shlex.quote(file)} -C {first}"
-        )
-    else:
-        how = (
-            "Set PYSPARK_PYTHON, or spark.pyspark.python, to a Python that is at the same path on every"
-            " host, the driver's too, and has wal_sink."
-        )
-    return OptionError(
-        f"Spark starts its Python workers with {named!r}, also some on the driver's host, where there is no"
-        f" such program (the folder is {folder}).",
-        how,
-    )
 
 
 def _is_this_python(worker: str) -> bool:

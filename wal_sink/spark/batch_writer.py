@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -27,7 +27,6 @@ from wal_sink.options import as_texts
 from wal_sink.publish.agreement import agree
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark import data_source
-from wal_sink.spark.arrow_batching import most_rows
 from wal_sink.spark.errors import failure_in
 from wal_sink.spark.internals import dataframe, spark_session, streaming_query
 from wal_sink.wal.location import locate
@@ -201,10 +200,9 @@ def _append_all(
     batch: DataFrame, micro_batch: MicroBatch, schema: pa.Schema, call: str
 ) -> list[Appended]:
     """Run a Spark job in which each task appends its rows; return their reports in the partitions' order."""
-    most = most_rows(dataframe.session_of(batch), dataframe.expected_bytes(batch))
     task = partial(_append, micro_batch, schema, call)
-    answers = dataframe.answers_of(batch, task, schema, most)
-    reports = [_REPORTS.decode(answer) for answer in answers]
+    answers = dataframe.map_in_arrow(batch, task, "report binary").collect()
+    reports = [_REPORTS.decode(bytes(answer.report)) for answer in answers]
     if [report.partition for report in reports] != list(range(len(reports))):
         raise WalSinkError(
             f"Spark returned reports of partitions {[report.partition for report in reports]}",
@@ -215,12 +213,13 @@ def _append_all(
 
 def _append(
     micro_batch: MicroBatch, schema: pa.Schema, call: str, batches: Iterable[pa.RecordBatch]
-) -> bytes:
-    """Append a partition's rows to the log, in the task; return its report."""
+) -> Iterator[pa.RecordBatch]:
+    """Append a partition's rows to the log, in the task; yield its report."""
     task = msgspec.structs.replace(streaming_query.current_task(), call=call)
     appended = micro_batch.append((conformed(batch, schema) for batch in batches), task)
     data_source.freeze_objects()
-    return msgspec.json.encode(_Report(task.partition, appended))
+    report = msgspec.json.encode(_Report(task.partition, appended))
+    yield pa.RecordBatch.from_pydict({"report": [report]})
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

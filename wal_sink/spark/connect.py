@@ -15,34 +15,26 @@ import contextlib
 import logging
 import re
 import threading
-import time
-from collections.abc import Mapping
-from types import TracebackType
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from wal_sink.admin.follow import Follower, at_checkpoint
-from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.admin.follow import Candidate, Follower, at_checkpoint
 from wal_sink.configuration import storage_options, target_names
-from wal_sink.errors import CheckpointNotVisible, NotDrained, OptionError, WalSinkError
+from wal_sink.errors import CheckpointNotVisible, OptionError, WalSinkError
 from wal_sink.metrics.server import Exposition
 from wal_sink.options import SinkOptions, as_texts, fields, lowered, options_of, parse, qualified
-from wal_sink.progress.backlog import pending_epochs
-from wal_sink.progress.status import Status, read_status
-from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.spark.data_source import FORMAT
-from wal_sink.spark.errors import failure_in
 from wal_sink.spark.internals import connect_session
 from wal_sink.spark.internals.connect_session import StreamStart
+from wal_sink.spark.messages import log_pending
 from wal_sink.spark.modes import ASYNCHRONOUS, append_only, refuse_layout, refuse_mode
-from wal_sink.spark.sink import Sink
+from wal_sink.spark.sink import Flushing, Place, Sink
 from wal_sink.targets.registry import is_installed, target_type
-from wal_sink.text import counted
 from wal_sink.wal.location import locate, store_errors
-from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
 
@@ -52,16 +44,13 @@ _TRIGGERS = {
 }
 """Fields of a client's message, and the classes that the server makes of them."""
 
-_JOIN_S = 5.0
-"""How long `close` waits for the threads: they have nothing left to do, or are in a request."""
-
 _PASSWORD_IN_URL = re.compile(r"://[^/@:]*:[^/@]+@")
 
 _STORE_OPTIONS = ("wal.storageoptions", "checkpoint.storageoptions")
 
 
 class ConnectSink(Sink):
-    """The handle of a Connect session; made by `wal_sink.register`.
+    """The handle of a Connect session; made by `wal_sink.register`. A client may follow queries by it.
 
     :param exposition: shows metrics of what is followed here; None: no metrics.
     """
@@ -69,13 +58,7 @@ class ConnectSink(Sink):
     def __init__(
         self, spark: SparkSession, drain_timeout: float, exposition: Exposition | None = None
     ) -> None:
-        # Not those of a classic handle: its parts listen to a JVM.
-        self.drain_timeout = drain_timeout
-        self.metrics_port = exposition.port if exposition else None
-        self.metrics_host = exposition.host if exposition else None
-        self.flush = False
-        self._spark = spark
-        self._exposition = exposition
+        super().__init__(spark, drain_timeout, exposition, flushes_here=False)
         self._lock = threading.Lock()
         self._options: dict[str, Mapping[str, str]] = {}
         """Of each query that this client has started, by its id; names in lower case."""
@@ -83,6 +66,11 @@ class ConnectSink(Sink):
         """By checkpoint."""
         self._closed = False
         self._unwatch = connect_session.watch_starts(spark, _check, self._started)
+        watch = exposition.watch if exposition else None
+        self._follower = Follower(self._candidates, logger.info, watch)
+        self._thread = threading.Thread(
+            target=self._follower.run, name="wal_sink-follow", daemon=True
+        )
         atexit.register(self._at_exit)
         logger.warning(
             "Nothing is flushed from this Spark Connect session. On a host that reaches checkpoint, log and"
@@ -98,84 +86,29 @@ class ConnectSink(Sink):
         options: Mapping[str, object] | None = None,
     ) -> None:
         """See `Sink.follow`. A second call for the same checkpoint changes nothing."""
+        texts = as_texts(options or {})
+        places = {"checkpointlocation": checkpoint, "wal.location": wal or ""}
+        followed = _Followed(at_checkpoint(checkpoint, wal, texts), lowered(texts) | places)
         with self._lock:
             if self._closed:
                 raise OptionError(
                     "This handle is closed.", "Call wal_sink.register(spark) for another one."
                 )
-            if checkpoint in self._followed:
-                return
-            texts = as_texts(options or {})
-            follower = Follower(
-                at_checkpoint(checkpoint, wal, texts),
-                logger.info,
-                self._exposition.watch if self._exposition else None,
-            )
-            thread = threading.Thread(
-                target=follower.run, name=f"wal_sink-follow-{checkpoint}", daemon=True
-            )
-            places = {"checkpointlocation": checkpoint, "wal.location": wal or ""}
-            self._followed[checkpoint] = _Followed(follower, thread, lowered(texts) | places)
-            thread.start()
-
-    def await_flushed(
-        self, query: StreamingQuery, timeout: float | None = None, *, target: str = ""
-    ) -> Flushed:
-        """See `Sink.await_flushed`; this process has to reach checkpoint and log."""
-        return wait_until_flushed(*self._place_of(query), timeout, target=target)
-
-    def status(self, query: StreamingQuery, *, target: str = "") -> Status:
-        """See `Sink.status`; this process has to reach checkpoint and log."""
-        return read_status(*self._place_of(query), target)
-
-    def close(self) -> None:
-        """Wait until what is followed here is flushed, then end; log what is left to other processes.
-
-        :raises NotDrained: naming each checkpoint that could not be flushed within `drain_timeout`.
-        """
-        failures: list[str] = []
-        try:
-            if not self._close():
-                return
-            failures = self._drain_followed()
-        finally:
-            self._stop_followed(_JOIN_S)
-        self._report_pending()
-        if failures:
-            raise NotDrained(
-                "The flush did not finish:\n" + "\n".join(failures),
-                "The log keeps what it has. Fix each cause, then run:\nwal-sink flush CHECKPOINT",
-            )
+            self._followed.setdefault(checkpoint, followed)
+            if not self._thread.is_alive():
+                self._thread.start()
 
     def has_seen(self, query_id: str) -> bool:
         """Return True if this client has started a query."""
         return query_id in self._options
 
     def is_finished(self) -> bool:
-        """Return True if the session may get a new handle."""
+        """See `Sink.is_finished`."""
         return self._closed or connect_session.is_stopped(self._spark)
 
-    def adopt_running(self) -> None:
-        """Do nothing: the server does not tell where the checkpoint of a running query is."""
-
     def retire(self) -> None:
-        """Give way to the handle of a new session; what is followed here goes on until the process ends."""
+        """See `Sink.retire`; what is followed here goes on until the process ends."""
         self._unwatch()
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self.close()
-        except NotDrained as error:
-            if exc is None:
-                raise
-            logger.error("the block failed, and then its end failed, too: %s", error.one_line)  # noqa: TRY400
-        if isinstance(exc, PySparkException) and (failure := failure_in(str(exc))) is not None:
-            raise failure from None
 
     def _started(self, start: StreamStart, query_id: str) -> None:
         """Note where the checkpoint of a query is."""
@@ -196,7 +129,12 @@ class ConnectSink(Sink):
                 start.path,
             )
 
-    def _place_of(self, query: StreamingQuery) -> tuple[Checkpoint, LogStore]:
+    def _candidates(self) -> list[Candidate]:
+        """Return what is followed here."""
+        with self._lock:
+            return [followed.candidate for followed in self._followed.values()]
+
+    def _place_of(self, query: StreamingQuery) -> Place:
         """Open checkpoint and log of a query that this client has started.
 
         :raises OptionError: it is another client's, or not of this sink.
@@ -214,55 +152,28 @@ class ConnectSink(Sink):
             )
         return checkpoint, store
 
-    def _close(self) -> bool:
-        """Start nothing any more; return False if that was so already."""
+    def _flushing(self) -> Iterator[Flushing]:
+        for checkpoint, followed in self._followed.items():
+            yield Flushing(checkpoint, partial(_opened, followed.options))
+
+    def _begin_close(self) -> bool:
         with self._lock:
             was_open, self._closed = not self._closed, True
         self._unwatch()
         atexit.unregister(self._at_exit)
         return was_open
 
-    def _drain_followed(self) -> list[str]:
-        """Wait for every query that is followed; return a line for each that failed."""
-        deadline_s = time.monotonic() + self.drain_timeout
-        failures = []
-        for place, followed in self._followed.items():
-            remaining_s = max(0.0, deadline_s - time.monotonic())
-            try:
-                wait_until_flushed(*_opened(followed.options), remaining_s)
-            except (OSError, WalSinkError) as error:
-                failures.append(f"- {place}: {type(error).__name__}: {error}")
-        return failures
-
-    def _stop_followed(self, join_s: float) -> None:
-        """End the threads; wait a limited time."""
-        for followed in self._followed.values():
-            followed.follower.stop()
-        deadline_s = time.monotonic() + join_s
-        for followed in self._followed.values():
-            followed.thread.join(max(0.0, deadline_s - time.monotonic()))
+    def _end(self, join_s: float, *, say: bool = True) -> None:  # noqa: ARG002 - of a classic session
+        self._follower.stop()
+        if self._thread.is_alive():
+            self._thread.join(join_s)
         if self._exposition is not None:
             self._exposition.close()
 
-    def _report_pending(self) -> None:
-        """Log how many epochs of this client's queries are pending, where that can be read."""
+    def _log_pending(self) -> None:
         for query_id, options in self._options.items():
-            with contextlib.suppress(OSError, WalSinkError):
-                checkpoint, store = _opened(options)
-                if (pending := pending_epochs(checkpoint, store)) > 0:
-                    logger.warning(
-                        "%s of query %s %s pending. Flush what is checkpointed: wal-sink flush %s",
-                        counted(pending, "epoch"),
-                        query_id,
-                        "is" if pending == 1 else "are",
-                        checkpoint.url,
-                    )
-
-    def _at_exit(self) -> None:
-        """At interpreter exit start no work, and report pending epochs."""
-        if self._close():
-            self._stop_followed(_JOIN_S)
-            self._report_pending()
+            with contextlib.suppress(OSError, WalSinkError):  # this process may reach none of it
+                log_pending(query_id, *_opened(options), flushes_here=False)
 
 
 def unknown_place(query_id: str) -> OptionError:
@@ -318,7 +229,7 @@ def _secrets(options: Mapping[str, str]) -> list[str]:
     )
 
 
-def _opened(options: Mapping[str, str]) -> tuple[Checkpoint, LogStore]:
+def _opened(options: Mapping[str, str]) -> Place:
     """Open a query's checkpoint and log, as this process reaches them; the log need not be there yet.
 
     :param options: as the query was given them, names in lower case.
@@ -349,7 +260,6 @@ def _opened(options: Mapping[str, str]) -> tuple[Checkpoint, LogStore]:
 class _Followed(NamedTuple):
     """A query that this process flushes."""
 
-    follower: Follower
-    thread: threading.Thread
+    candidate: Candidate
     options: Mapping[str, str]
     """Where its checkpoint and log are; names in lower case."""

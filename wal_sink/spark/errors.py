@@ -10,7 +10,6 @@ import re
 
 from wal_sink import errors
 from wal_sink.errors import OptionError, WalSinkError, by_name
-from wal_sink.spark import worker_settings
 
 _RAISED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): ", re.MULTILINE)
 _REMEDY = "\n  What to do: "
@@ -48,16 +47,17 @@ def failure_in(text: str) -> WalSinkError | None:
     if _IDLE.search(text) is not None:
         return OptionError(
             "Spark has ended a Python worker as idle, while that waited for the log or for a target.",
-            f"Set {worker_settings.KILL[1]} to false, or raise {worker_settings.IDLE_S[1]}. Where the worker"
-            " waited for space in the log, `wal-sink status CHECKPOINT` says why the flush lags.",
+            "Set spark.python.worker.killOnIdleTimeout to false, or raise"
+            " spark.python.worker.idleTimeoutSeconds. Where the worker waited for space in the log,"
+            " `wal-sink status CHECKPOINT` says why the flush lags.",
         )
     if (match := _NO_MEMORY.search(text)) is not None:
         return WalSinkError(
             f"A Python worker of Spark has ended, or got no memory: {match[0]}",
-            f"Leave out {worker_settings.PLANNER_MEMORY}, or make it 4g: it bounds address space, of which"
-            " libraries reserve more than they use. In a task spark.executor.pyspark.memory is the bound."
-            " Where neither is set, what the worker said last is in the standard error of Spark's process; a"
-            " system that is short of memory ends it without a word.",
+            "Leave out spark.sql.planner.pythonExecution.memory, or make it 4g: it bounds address space, of"
+            " which libraries reserve more than they use. In a task the bound is"
+            " spark.executor.pyspark.memory. Where neither is set, what the worker said last is in the"
+            " standard error of Spark's process; a system that is short of memory ends it without a word.",
         )
     if (match := _APPEND_ONLY.search(text)) is not None:
         return OptionError(

@@ -7,9 +7,10 @@ has not configured logging.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from wal_sink import errors
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import OptionError, WalSinkError
@@ -17,9 +18,8 @@ from wal_sink.log_context import query_name
 from wal_sink.model.state import State
 from wal_sink.options import lowered, options_of, parse
 from wal_sink.progress.backlog import pending_epochs
-from wal_sink.progress.report import age_s, is_alive, read_report, this_process
+from wal_sink.progress.report import FlusherReport, age_s, is_alive, read_report, this_process
 from wal_sink.spark.internals.streaming_query import Source
-from wal_sink.spark.query import QueryFlush
 from wal_sink.text import counted
 from wal_sink.wal.location import Location, abandoned_logs
 from wal_sink.wal.states import newest
@@ -37,13 +37,11 @@ def log_start(
     configuration: Configuration,
     store: LogStore,
     sources: Iterable[Source],
-    spark_warnings: Iterable[str] = (),
     *,
     flushes_here: bool,
 ) -> None:
     """Log the block and its warnings. An error in here never keeps the query from starting.
 
-    :param spark_warnings: about settings of the session.
     :param flushes_here: False if another process flushes.
     """
     try:
@@ -54,8 +52,6 @@ def log_start(
                 in_force(configuration, store.url, lost, flushes_here=flushes_here),
             )
         )
-        for warning in spark_warnings:
-            logger.warning("query %s: %s", query_id, warning)
         if lost:
             logger.warning("query %s: %s", query_id, unreplayable(lost))
         if configuration.path:
@@ -70,8 +66,6 @@ def log_start(
                 " once without it, and then with it.",
                 *(query_id, name),
             )
-        if short := short_of_disk(configuration.sink.max_bytes, _free_bytes(store), store.url):
-            logger.warning("query %s: %s", query_id, short)
     except Exception:
         logger.warning("query %s: its settings could not be shown", query_id, exc_info=True)
 
@@ -177,32 +171,11 @@ def _named(destination: Destination) -> str:
     return f"{destination.kind} {', '.join(tables)}".rstrip()
 
 
-def short_of_disk(max_bytes: int, free_bytes: int | None, log: str) -> str | None:
-    """Return that the disk will be full before the budget is; None when it will not.
-
-    :param free_bytes: on the log's disk; None where that is unknown, and then nothing is said.
-    """
-    if free_bytes is None or free_bytes >= max_bytes:
-        return None
-    return (
-        f"{free_bytes:,} bytes are free where {log} is, and wal.maxBytes is {max_bytes:,}: should"
-        " the target be down for long, the disk is full before the query waits. Set wal.maxBytes"
-        " lower, or free space."
-    )
-
-
 def given_up(state: State | None, configuration: Configuration) -> list[str]:
     """Return the names of targets that the options name, and that an operator has given up."""
     targets = state.targets if state is not None else ()
     names = {destination.name for destination in configuration.destinations}
     return [target.name for target in targets if target.given_up and target.name in names]
-
-
-def _free_bytes(store: LogStore) -> int | None:
-    try:
-        return store.backend.free_bytes()
-    except OSError:
-        return None  # the first task that writes a segment says what is wrong
 
 
 def _log_visibly(text: str) -> None:
@@ -213,14 +186,14 @@ def _log_visibly(text: str) -> None:
         last.handle(logger.makeRecord(logger.name, logging.INFO, __file__, 0, text, (), None))
 
 
-def log_left_epochs(flush: QueryFlush) -> None:
+def log_left_epochs(query_id: str, checkpoint: Checkpoint, store: LogStore) -> None:
     """Log, at a start, what an earlier run, perhaps killed, could not flush any more."""
-    query = query_name(flush.query_id, "")
-    if waiting := _epochs(flush):
+    query = query_name(query_id, "")
+    if pending := _pending(checkpoint, store):
         logger.warning(
             "%s left in %s by an earlier run. The flush goes on now",
-            counted(waiting, f"epoch of {query} was", f"epochs of {query} were"),
-            flush.store.url,
+            counted(pending, f"epoch of {query} was", f"epochs of {query} were"),
+            store.url,
         )
 
 
@@ -244,52 +217,57 @@ def log_abandoned(query_id: str, location: Location) -> None:
         )
 
 
-def log_flushing(flushes: Iterable[QueryFlush], timeout: float) -> None:
+def log_flushing(
+    places: Iterable[Callable[[], tuple[Checkpoint, LogStore]]], timeout_s: float
+) -> None:
     """Log, at an interrupt, why the application does not end at once."""
-    if waiting := sum(map(_epochs, flushes)):
+    if pending := sum(_pending(*place()) for place in places):
         logger.warning(
             "flushing %s before the end, for %g s at most. Another Ctrl-C leaves the rest in the"
             " log for the next start",
-            counted(waiting, "epoch"),
-            timeout,
+            counted(pending, "epoch"),
+            timeout_s,
         )
 
 
-def log_pending(flush: QueryFlush, *, flushes_here: bool) -> None:
+def log_pending(
+    query_id: str, checkpoint: Checkpoint, store: LogStore, *, flushes_here: bool
+) -> None:
     """Log, at an end, pending epochs, and how they get flushed.
 
     :param flushes_here: False if another process flushes: then the message says whether it is alive.
     """
-    if not (waiting := _epochs(flush)):
+    if not (pending := _pending(checkpoint, store)):
         return
-    checkpoint, query = flush.checkpoint.url, query_name(flush.query_id, "")
+    query = query_name(query_id, "")
     if flushes_here:
         how = (
             ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
-            f" the flush, or run `wal-sink flush {checkpoint}`."
+            f" the flush, or run `wal-sink flush {checkpoint.url}`."
         )
-    elif (report := read_report(flush.store, flush.targets[0])) and is_alive(report, now_us()):
-        ago = max(0.0, age_s(report, now_us()))
-        how = f" for the process that flushes: {report.flusher}, which reported {ago:.0f} s ago"
+    elif (report := _first_report(store)) and is_alive(report, now_us()):
+        ago_s = max(0.0, age_s(report, now_us()))
+        how = f" for the process that flushes: {report.flusher}, which reported {ago_s:.0f} s ago"
     else:
         how = " for a process that flushes: there is none now;"
-        how += f" run `wal-sink flush {checkpoint} --follow`"
+        how += f" run `wal-sink flush {checkpoint.url} --follow`"
     logger.warning(
         "%s in %s%s",
-        counted(waiting, f"epoch of {query} is pending", f"epochs of {query} are pending"),
-        flush.store.url,
+        counted(pending, f"epoch of {query} is pending", f"epochs of {query} are pending"),
+        store.url,
         how,
     )
 
 
-def _epochs(flush: QueryFlush) -> int:
+def _first_report(store: LogStore) -> FlusherReport | None:
+    """Return the report of the first target's flusher."""
+    state = newest(store)
+    return read_report(store, state.targets[0].name) if state is not None else None
+
+
+def _pending(checkpoint: Checkpoint, store: LogStore) -> int:
     try:
-        return pending_epochs(flush.checkpoint, flush.store)
+        return pending_epochs(checkpoint, store)
     except (OSError, WalSinkError) as error:
-        logger.warning(
-            "query %s: cannot read the pending epochs of %s: %s",
-            flush.query_id,
-            flush.store.url,
-            error,
-        )
+        logger.warning("the pending epochs of %s cannot be read: %s", store.url, error)
         return 0

@@ -1,5 +1,8 @@
 """Starts, wakes and ends the flush of each query of a session, as Spark's events say.
 
+Events are hints. They are late, one thread delivers all of them, and a crash loses them. `commits/`
+says what is checkpointed, and each flusher reads it every second, or every 15 s in a bucket.
+
 A query is stopped as it starts for a mode that the sink refuses (`modes`). Spark drops what `onQueryStarted`
 raises, and the query runs on. So the sink stops the query, and raises the error at the next call of
 the handle: `await_flushed`, `status` or `close`.
@@ -8,13 +11,12 @@ the handle: `await_flushed`, `status` or `close`.
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import QueryIdleEvent, QueryStartedEvent, QueryTerminatedEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -28,11 +30,12 @@ from wal_sink.protocol.state import refuse_other_place
 from wal_sink.publish.agreement import compare_again
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
+from wal_sink.spark.errors import failure_in
 from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.internals import streaming_query
+from wal_sink.spark.internals.streaming_query import CheckpointListener
 from wal_sink.spark.messages import log_abandoned, log_left_epochs, log_start
-from wal_sink.spark.query import QueryFlush, take_over
-from wal_sink.spark.worker_settings import warnings
+from wal_sink.spark.query import QueryFlush
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
@@ -40,15 +43,8 @@ from wal_sink.wal.store import LogStore
 logger = logging.getLogger(__name__)
 
 
-_CHECKED = 4
-"""How many queries that have ended are checked at a time: each check costs two listings."""
-
-_DONE_KEPT = 100
-"""Newest queries that are done of which checkpoint and log stay at hand."""
-
-
-class Queries:
-    """The queries that one handle has seen; those of other formats are ignored.
+class Queries(CheckpointListener):
+    """The queries that one handle has seen, and the listener that sees them; other formats are ignored.
 
     :param at_exit: is called at interpreter exit, before the target's driver closes its connections.
     :param exposition: shows the queries' metrics; None: no metrics.
@@ -70,18 +66,53 @@ class Queries:
         self._at_exit = at_exit
         self._exposition = exposition
         self._lock = threading.Lock()
-        self._flushes: OrderedDict[str, QueryFlush] = OrderedDict()
-        self._done: OrderedDict[str, tuple[Checkpoint, LogStore]] = OrderedDict()
+        self._flushes: dict[str, QueryFlush] = {}
         self.closed = False
         """True if no further flush starts."""
+        self._foretold: dict[str, str] = {}
+        """The errors that were logged as runs started, by run."""
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Start the flush, inside `start()`. An error does not stop the query: Spark starts it anyway."""
+        try:
+            self._started(str(event.id), str(event.runId))
+        except Exception as error:
+            logger.error(  # noqa: TRY400 - what the first micro-batch will raise needs no traceback
+                "query %s is not flushed by this process: %s",
+                event.id,
+                error.one_line if isinstance(error, WalSinkError) else error,
+                exc_info=None if isinstance(error, WalSinkError) else error,
+            )
+            if isinstance(error, WalSinkError):
+                self._foretold[str(event.runId)] = error.one_line
+
+    def checkpointed(self, query_id: str, run_id: str, epoch: int) -> None:  # noqa: ARG002 - Spark's
+        """Wake the flush."""
+        if flush := self.find(query_id):
+            flush.for_each_loop(FlushLoop.wake)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Do nothing: no epoch was checkpointed."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Let the flush finish; log in one line with which error of this sink the query has failed."""
+        foretold = self._foretold.pop(str(event.runId), "")
+        failure = failure_in(event.exception or "")
+        if failure is not None and failure.one_line != foretold:
+            logger.error("query %s failed: %s", event.id, failure.one_line)
+        flush = self.find(str(event.id))
+        # An event that is late is of an earlier run.
+        if flush is not None and flush.run_id == str(event.runId):
+            flush.terminated = True
+            flush.for_each_loop(FlushLoop.end)
 
     @store_errors()
-    def started(self, query_id: str, run_id: str) -> None:
-        """Start the flush of a query; on Spark's thread, inside `start()`.
+    def _started(self, query_id: str, run_id: str) -> None:
+        """Start the flush of a query.
 
         :raises LogUnavailable: log or checkpoint cannot be used.
         """
-        self.drop_done()
+        self._drop_done()
         query = self._spark.streams.get(query_id)
         if query is not None:
             self._begin(query, run_id)
@@ -98,53 +129,22 @@ class Queries:
                     "query %s runs already and cannot be flushed", query.id, exc_info=True
                 )
 
-    def progressed(self, query_id: str) -> None:
-        """Wake the flush: an epoch is checkpointed."""
-        if flush := self.find(query_id):
-            flush.for_each_loop(FlushLoop.wake)
-
-    def terminated(self, query_id: str, run_id: str) -> None:
-        """Let the flush finish. A late event of an earlier run is ignored."""
-        flush = self.find(query_id)
-        if flush is not None and flush.run_id == run_id:
-            flush.terminated = True
-            flush.for_each_loop(FlushLoop.end)
-
-    def drop_done(self) -> None:
-        """Forget queries that are done: `find` and `flushes` have them no more, `place` for a while.
-
-        Checks a few that have ended, the next ones at the next call.
-        """
+    def _drop_done(self) -> None:
+        """Forget queries that are done: an application may start thousands."""
+        done = [flush for flush in self.flushes() if flush.is_done()]
         with self._lock:
-            ended = (flush for flush in self._flushes.values() if flush.terminated)
-            checked = list(itertools.islice(ended, _CHECKED))
-        for flush in checked:
-            done = flush.is_done()
-            with self._lock:
-                if self._flushes.get(flush.query_id) is not flush:
-                    continue  # the query has started again meanwhile
-                if not done:
-                    self._flushes.move_to_end(flush.query_id)
-                    continue
-                del self._flushes[flush.query_id]
-                self._done[flush.query_id] = flush.checkpoint, flush.store
-                while len(self._done) > _DONE_KEPT:
-                    self._done.popitem(last=False)
+            for flush in done:
+                # Else it has started again meanwhile.
+                if self._flushes.get(flush.query_id) is flush:
+                    del self._flushes[flush.query_id]
 
     def find(self, query_id: str) -> QueryFlush | None:
-        """Return the flush of a query; None when this handle has not seen it, or it is done."""
+        """Return the flush of a query; None when this handle has not seen it, or has dropped it as done."""
         with self._lock:
             return self._flushes.get(query_id)
 
-    def place(self, query_id: str) -> tuple[Checkpoint, LogStore] | None:
-        """Return checkpoint and log of a query; None when it was not seen here, or was done long ago."""
-        with self._lock:
-            if flush := self._flushes.get(query_id):
-                return flush.checkpoint, flush.store
-            return self._done.get(query_id)
-
     def flushes(self) -> list[QueryFlush]:
-        """Return the flush of every query that was seen, but for those that are done."""
+        """Return the flush of every query that was seen and not dropped as done."""
         with self._lock:
             return list(self._flushes.values())
 
@@ -175,7 +175,7 @@ class Queries:
             configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))
         except WrongOwner as error:
             # If the query's own log is flushed here, this one is of a copy.
-            if self.place(started.query_id) is None:
+            if self.find(started.query_id) is None:
                 # By its first commit: it may end without one.
                 self.refused[started.query_id] = error
             raise
@@ -187,12 +187,10 @@ class Queries:
             run_id,
             checkpoint,
             store,
-            [destination.name for destination in configuration.destinations],
             self._loops(query, checkpoint, store, configuration),
         )
-        taken_over = take_over(flush.query_id) or self.place(flush.query_id) is not None
-        if self.flushes_here and not taken_over:
-            log_left_epochs(flush)
+        if self.flushes_here and self.find(flush.query_id) is None:
+            log_left_epochs(flush.query_id, checkpoint, store)
         if is_new:
             log_abandoned(flush.query_id, configuration.location)
         if not self._start(flush):
@@ -200,7 +198,6 @@ class Queries:
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
         log_start(
             *(flush.query_id, configuration, store, started.sources),
-            warnings(lambda key: self._spark.conf.get(key, None)),
             flushes_here=self.flushes_here,
         )
 
@@ -214,7 +211,6 @@ class Queries:
             atexit.register(self._at_exit)
             earlier = self._flushes.get(flush.query_id)
             self._flushes[flush.query_id] = flush
-            self._done.pop(flush.query_id, None)
             self.refused.pop(flush.query_id, None)
             flush.for_each_loop(FlushLoop.start)
         if earlier is not None:  # its options may be old; two that overlap do no harm

@@ -1,13 +1,12 @@
 """One query in this process: its flush, its checkpoint and its log.
 
-A notebook may stop its session without closing the handle, and run its cells again. The old handle's flush
-needs no Spark, so it goes on, until the query starts under the new handle, which then takes it over.
+A notebook may stop its session without closing the handle. The flush needs no Spark, so it goes on until all
+is flushed; a flusher of the same query under a new handle does it no harm.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -32,13 +31,13 @@ class QueryFlush:
     """Of the run with which this flush began; an event of an earlier run does not concern it."""
     checkpoint: Checkpoint
     store: LogStore
-    targets: Sequence[str]
-    """Names of its targets."""
     loops: Sequence[FlushLoop]
-    taken_over: bool = False
-    """True if the query has started again under another handle, which flushes it since."""
     terminated: bool = False
     """True if the run has ended."""
+
+    def place(self) -> tuple[Checkpoint, LogStore]:
+        """Return its checkpoint and log."""
+        return self.checkpoint, self.store
 
     def for_each_loop(self, act: Callable[[FlushLoop], object]) -> None:
         """Call a method of every loop, such as `FlushLoop.wake`; none waits for another."""
@@ -57,10 +56,13 @@ class QueryFlush:
     def is_done(self) -> bool:
         """Return True if nothing more can come of it: run and flush have ended, and all is in the target.
 
-        Reads log and checkpoint.
+        A loop that was told to end has flushed everything, unless it has ended by an error. Where another
+        process flushes, log and checkpoint are read.
         """
         if not self.terminated or self.is_alive:
             return False
+        if self.loops:
+            return all(loop.error is None for loop in self.loops)
         try:
             return pending_epochs(self.checkpoint, self.store) == 0
         except (OSError, WalSinkError):
@@ -88,25 +90,3 @@ def locate(query: StreamingQuery) -> tuple[Checkpoint, LogStore]:
         )
     location = configure(started.options, started.folder).location
     return location.open_checkpoint(), location.open_log(started.query_id)
-
-
-_offered: list[QueryFlush] = []
-_lock = threading.Lock()
-
-
-def offer(flushes: Iterable[QueryFlush]) -> None:
-    """Let flushes of a stopped session be taken over; they go on until then."""
-    with _lock:
-        _offered[:] = [flush for flush in _offered if flush.is_alive]
-        _offered.extend(flushes)
-
-
-def take_over(query_id: str) -> bool:
-    """Stop the flushes of a query that stopped sessions have left; return True if there was one."""
-    with _lock:
-        flushes = [flush for flush in _offered if flush.query_id == query_id]
-        _offered[:] = [flush for flush in _offered if flush.query_id != query_id]
-    for flush in flushes:
-        flush.taken_over = True
-        flush.for_each_loop(FlushLoop.stop)
-    return bool(flushes)

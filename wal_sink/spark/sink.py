@@ -1,15 +1,16 @@
 """The handle that `register` returns: the sink inside one Spark session.
 
-Closing it flushes what is checkpointed, stops in order, and reports which epochs are pending.
+Closing it flushes what is checkpointed, stops in order, and reports which epochs are pending. What handles of
+classic and Connect sessions share is in `Sink`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -22,11 +23,10 @@ from wal_sink.metrics.server import Exposition
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.spark.errors import failure_in
-from wal_sink.spark.events import Listener
 from wal_sink.spark.internals import spark_session, streaming_query
 from wal_sink.spark.messages import log_flushing, log_pending
 from wal_sink.spark.queries import Queries
-from wal_sink.spark.query import locate, offer
+from wal_sink.spark.query import locate
 from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,19 @@ _JOIN_INTERRUPTED_S = 1.0
 
 
 _INTERRUPTS = (KeyboardInterrupt, SystemExit)
+
+Place = tuple[Checkpoint, LogStore]
+
+
+class Flushing(NamedTuple):
+    """A query that a handle flushes, as `close` waits for it."""
+
+    name: str
+    """By which an error calls it."""
+    open: Callable[[], Place]
+    """Opens its checkpoint and log; may raise a `WalSinkError`."""
+    has_tried: Callable[[str], bool] = lambda _target: True
+    """See `wait_until_flushed`."""
 
 
 class Sink:
@@ -63,15 +76,7 @@ class Sink:
         """The address that the port listens on; None: without metrics."""
         self.flush = flushes_here
         self._spark = spark
-        self._queries = Queries(
-            spark,
-            self._at_exit,
-            exposition,
-            flushes_here=flushes_here,
-        )
-        self._listener = Listener(self._queries)
         self._exposition = exposition
-        streaming_query.add_listener(spark, self._listener)
 
     def await_flushed(
         self, query: StreamingQuery, timeout: float | None = None, *, target: str = ""
@@ -82,14 +87,7 @@ class Sink:
 
         :raises OptionError: the query is not of this sink, or was refused as it started.
         """
-        checkpoint, store = self._place_of(query)
-        flush = self._queries.find(str(query.id))
-        if flush is None:
-            return wait_until_flushed(checkpoint, store, timeout, target=target)
-        flush.for_each_loop(FlushLoop.hurry)  # an error that was repaired since is found to be over
-        return wait_until_flushed(
-            checkpoint, store, timeout, target=target, has_tried=flush.has_tried
-        )
+        return wait_until_flushed(*self._place_of(query), timeout, target=target)
 
     def follow(
         self,
@@ -120,8 +118,7 @@ class Sink:
 
         :raises OptionError: the query is not of this sink, or was refused as it started.
         """
-        checkpoint, store = self._place_of(query)
-        return read_status(checkpoint, store, target)
+        return read_status(*self._place_of(query), target)
 
     def failure(self, query: StreamingQuery) -> WalSinkError | None:
         """Return the error of this sink with which `query` has failed; None: it has not, or by another error.
@@ -145,51 +142,42 @@ class Sink:
         """
         failures: list[str] = []
         try:  # around every line: an interrupt at any of them still ends all threads below
-            if not self._queries.close():
+            if not self._begin_close():
                 return
-            spark_session.drop_interrupted_call(self._spark)
-            if self._queries.flushes_here:
-                failures = self._drain(self.drain_timeout)
+            failures = self._drain()
             self._end(_JOIN_S)
-            if not self._queries.flushes_here:
+            if not self.flush:
                 self._log_pending()
         except BaseException:
-            self._queries.close()
-            spark_session.drop_interrupted_call(self._spark)
+            self._begin_close()
             self._end(_JOIN_INTERRUPTED_S)
             self._log_pending()
             raise
-        refused = list(self._queries.refused.values())
+        refused = self._refused()
         if failures:
             failures += [f"- {error.summary}" for error in refused]
             raise NotDrained(
                 "The flush did not finish:\n" + "\n".join(failures),
                 "The log keeps what it has. Repair each cause, then start the query again under"
-                " wal_sink.register(spark).",
+                " wal_sink.register(spark), or run:\nwal-sink flush CHECKPOINT",
             )
         if refused:
             raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
 
     def has_seen(self, query_id: str) -> bool:
         """Return True if this handle has seen the query, and still has it."""
-        refused = query_id in self._queries.refused
-        return refused or self._queries.place(query_id) is not None
+        raise NotImplementedError
 
     def is_finished(self) -> bool:
         """Return True if nothing more can come from this handle, so that the session may get a new one."""
-        return self._queries.closed or spark_session.is_stopped(self._spark)
+        raise NotImplementedError
 
     def adopt_running(self) -> None:
-        """Flush the queries that run already."""
-        self._queries.adopt_running()
+        """Flush the queries that run already, as far as their checkpoints are known."""
 
     def retire(self) -> None:
-        """Give way to the handle of a new session; pending epochs are flushed until that one flushes them."""
-        if self._queries.closed:
-            return
-        for flush in self._queries.flushes():
-            flush.for_each_loop(FlushLoop.end)
-        offer(self._queries.flushes())
+        """Give way to the handle of a new session; what is checkpointed is still flushed."""
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
@@ -201,8 +189,8 @@ class Sink:
         traceback: TracebackType | None,
     ) -> None:
         interrupted = isinstance(exc, _INTERRUPTS)
-        if interrupted and self.flush and not self._queries.closed:
-            log_flushing(self._queries.flushes(), self.drain_timeout)
+        if interrupted and not self.is_finished():
+            log_flushing((flushing.open for flushing in self._flushing()), self.drain_timeout)
         try:
             self.close()
         except (NotDrained, OptionError, LogUnavailable, WrongOwner) as error:
@@ -217,45 +205,127 @@ class Sink:
 
     def _at_exit(self) -> None:
         """At interpreter exit: start no work, end in order, and report pending epochs."""
-        if self._queries.close():
-            spark_session.drop_interrupted_call(self._spark)
+        if self._begin_close():
             self._end(_JOIN_S, say=False)
             self._log_pending()
 
-    def _drain(self, timeout: float) -> list[str]:
-        """Wait for every query; return a line for each that failed."""
-        flushes = self._queries.flushes()
-        for flush in flushes:
-            flush.for_each_loop(FlushLoop.hurry)
-        deadline = time.monotonic() + timeout
+    def _drain(self) -> list[str]:
+        """Wait for every query that is flushed here; return a line for each that failed."""
+        deadline_s = time.monotonic() + self.drain_timeout
         failures = []
-        for flush in flushes:
-            remaining_s = max(0.0, deadline - time.monotonic())
+        for flushing in list(self._flushing()):
+            remaining_s = max(0.0, deadline_s - time.monotonic())
             try:
-                wait_until_flushed(
-                    flush.checkpoint, flush.store, remaining_s, has_tried=flush.has_tried
-                )
+                wait_until_flushed(*flushing.open(), remaining_s, has_tried=flushing.has_tried)
             except Exception as error:  # noqa: BLE001 - the others are waited for all the same
-                failures.append(f"- query {flush.query_id}: {type(error).__name__}: {error}")
+                failures.append(f"- {flushing.name}: {type(error).__name__}: {error}")
         return failures
+
+    def _place_of(self, query: StreamingQuery) -> Place:
+        """Open checkpoint and log of a query.
+
+        :raises OptionError: it is not of this sink, or its checkpoint is not known here.
+        """
+        raise NotImplementedError
+
+    def _flushing(self) -> Iterator[Flushing]:
+        """Yield what is flushed here, and let each flush try now."""
+        raise NotImplementedError
+
+    def _begin_close(self) -> bool:
+        """Start nothing any more; return False if that was so already."""
+        raise NotImplementedError
 
     def _end(self, join_s: float, *, say: bool = True) -> None:
         """End every thread; wait for `join_s` seconds at most, however many queries there are."""
+        raise NotImplementedError
+
+    def _log_pending(self) -> None:
+        """Log how many epochs of each query are pending, and how they get flushed."""
+        raise NotImplementedError
+
+    def _refused(self) -> list[WalSinkError]:
+        """Return why queries were refused as they started."""
+        return []
+
+
+class ClassicSink(Sink):
+    """The handle of a classic session, whose JVM says which queries start, go on and end."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        drain_timeout: float,
+        exposition: Exposition | None = None,
+        *,
+        flushes_here: bool = True,
+    ) -> None:
+        super().__init__(spark, drain_timeout, exposition, flushes_here=flushes_here)
+        self._queries = Queries(spark, self._at_exit, exposition, flushes_here=flushes_here)
+        streaming_query.add_listener(spark, self._queries)
+
+    def await_flushed(
+        self, query: StreamingQuery, timeout: float | None = None, *, target: str = ""
+    ) -> Flushed:
+        """See `Sink.await_flushed`; an error that was repaired since is found to be over."""
+        place = self._place_of(query)
+        flush = self._queries.find(str(query.id))
+        if flush is None:
+            return wait_until_flushed(*place, timeout, target=target)
+        flush.for_each_loop(FlushLoop.hurry)
+        return wait_until_flushed(*place, timeout, target=target, has_tried=flush.has_tried)
+
+    def has_seen(self, query_id: str) -> bool:
+        """See `Sink.has_seen`."""
+        return query_id in self._queries.refused or self._queries.find(query_id) is not None
+
+    def is_finished(self) -> bool:
+        """See `Sink.is_finished`."""
+        return self._queries.closed or spark_session.is_stopped(self._spark)
+
+    def adopt_running(self) -> None:
+        """See `Sink.adopt_running`."""
+        self._queries.adopt_running()
+
+    def retire(self) -> None:
+        """See `Sink.retire`. Two flushers of a query that starts again do no harm; the first one ends."""
+        for flush in self._queries.flushes():
+            flush.for_each_loop(FlushLoop.end)
+
+    def _place_of(self, query: StreamingQuery) -> Place:
+        if refusal := self._queries.refused.get(str(query.id)):
+            raise type(refusal)(*refusal.args)
+        flush = self._queries.find(str(query.id))
+        return locate(query) if flush is None else flush.place()
+
+    def _flushing(self) -> Iterator[Flushing]:
+        flushes = self._queries.flushes() if self.flush else []
+        for flush in flushes:
+            flush.for_each_loop(FlushLoop.hurry)
+        for flush in flushes:
+            yield Flushing(f"query {flush.query_id}", flush.place, flush.has_tried)
+
+    def _begin_close(self) -> bool:
+        was_open = self._queries.close()
+        spark_session.drop_interrupted_call(self._spark)
+        return was_open
+
+    def _end(self, join_s: float, *, say: bool = True) -> None:
         flushes = self._queries.flushes()
         for flush in flushes:
             flush.for_each_loop(FlushLoop.stop)
         running = {str(query.id) for query in streaming_query.running_queries(self._spark)}
-        streaming_query.remove_listener(self._spark, self._listener)
-        deadline = time.monotonic() + join_s
+        streaming_query.remove_listener(self._spark, self._queries)
+        deadline_s = time.monotonic() + join_s
         for flush in flushes:
-            flush.for_each_loop(lambda loop: loop.join(max(0.0, deadline - time.monotonic())))
+            flush.for_each_loop(lambda loop: loop.join(max(0.0, deadline_s - time.monotonic())))
             if say and flush.is_alive:
                 logger.warning(
                     "the flush of query %s still waits for an answer to a request. It ends after"
                     " that",
                     flush.query_id,
                 )
-            if say and self._queries.flushes_here and flush.query_id in running:
+            if say and self.flush and flush.query_id in running:
                 logger.warning(
                     "query %s still runs, and nothing flushes it now. Its epochs stay in the log. To keep"
                     " the block open, wait for the query in it: query.awaitTermination()",
@@ -266,10 +336,7 @@ class Sink:
 
     def _log_pending(self) -> None:
         for flush in self._queries.flushes():
-            if not flush.taken_over:
-                log_pending(flush, flushes_here=self._queries.flushes_here)
+            log_pending(flush.query_id, *flush.place(), flushes_here=self.flush)
 
-    def _place_of(self, query: StreamingQuery) -> tuple[Checkpoint, LogStore]:
-        if refusal := self._queries.refused.get(str(query.id)):
-            raise type(refusal)(*refusal.args)
-        return self._queries.place(str(query.id)) or locate(query)
+    def _refused(self) -> list[WalSinkError]:
+        return list(self._queries.refused.values())

@@ -1,17 +1,13 @@
-"""Undocumented names of DataFrame: its rows as Arrow batches, in tasks, and how many bytes Spark expects."""
+"""Undocumented names of DataFrame: its rows as Arrow batches, in tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from inspect import signature
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark import RDD
 from pyspark.errors import PySparkTypeError
-from pyspark.serializers import NoOpSerializer
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -19,10 +15,6 @@ from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.spark.internals.spark_session import OwnSession
-
-Answer = Callable[[Iterator[pa.RecordBatch]], bytes]
-"""Makes one answer of the batches of a partition."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -59,55 +51,6 @@ def _of_spark_alone(field: pa.Field) -> bool:
     parts = (field.type.field(i) for i in range(field.type.num_fields))
     marked = (field.metadata or {}).keys() & _SPARKS_OWN
     return bool(marked) or any(map(_of_spark_alone, parts))
-
-
-def session_of(rows: DataFrame) -> OwnSession:
-    """Return the configuration by which rows are planned: in `foreachBatch`, that of the query."""
-    return OwnSession(rows._jdf.sparkSession().conf())
-
-
-def expected_bytes(rows: DataFrame) -> int:
-    """Return how many bytes rows have, as Spark expects: of files, those on the disk.
-
-    Where Spark does not know, it is `spark.sql.defaultSizeInBytes`: by default, more than any rows have.
-    """
-    return int(str(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
-
-
-def answers_of(
-    rows: DataFrame, answer: Answer, schema: pa.Schema, most_rows: int | None
-) -> list[bytes]:
-    """Run a Spark job in which each task makes an answer; return the answers in the partitions' order.
-
-    :param schema: `arrow_schema` of the rows; where their bytes are bounded, times may come in another zone.
-    :param most_rows: the only bound of a batch: then Spark neither plans nor compiles a query for the Python
-        function, which takes it a second of CPU in a fresh session. None: its bytes are bounded as Spark is
-        set (`mapInArrow`), as they are by a Spark that takes no such number.
-    """
-    encoded = None if most_rows is None else _encoded(rows, most_rows)
-    if encoded is None:
-        answers = map_in_arrow(rows, partial(_in_batch, answer), "answer binary").collect()
-        return [bytes(row.answer) for row in answers]
-    return encoded.mapPartitions(partial(_of_encoded, answer, schema)).collect()
-
-
-def _encoded(rows: DataFrame, most_rows: int) -> RDD[bytes] | None:
-    """Return the rows as Arrow's messages, without their schema, times in UTC; None where Spark cannot."""
-    try:
-        java = rows._jdf.toArrowBatchRdd(most_rows, "UTC", True, False).toJavaRDD()
-    except Py4JJavaError:
-        raise
-    except Py4JError:
-        return None
-    return RDD(java, rows.sparkSession.sparkContext, NoOpSerializer())
-
-
-def _in_batch(answer: Answer, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_pydict({"answer": [answer(batches)]})
-
-
-def _of_encoded(answer: Answer, schema: pa.Schema, encoded: Iterator[bytes]) -> Iterator[bytes]:
-    yield answer(pa.ipc.read_record_batch(pa.py_buffer(message), schema) for message in encoded)
 
 
 def map_in_arrow(

@@ -225,27 +225,6 @@ def put_on_workers_path(spark: SparkSession, folder: Path) -> None:
         environment["PYTHONPATH"] = os.pathsep.join([str(folder), *entries])
 
 
-def include_wheels(spark: SparkSession) -> None:
-    """Put the wheels that `--py-files` ships on the path of Python workers.
-
-    pyspark ships them to every worker, and puts only .zip, .egg and .jar on the path (4.3.0). It holds for
-    what is sent to workers from now on.
-    """
-    includes = getattr(spark.sparkContext, "_python_includes", None)
-    if not isinstance(includes, list):
-        return  # another Spark: the first micro-batch says what its workers cannot import
-    shipped = spark.sparkContext.getConf().get("spark.submit.pyFiles", "") or ""
-    for name in (Path(url).name for url in shipped.split(",") if url.endswith(".whl")):
-        if name not in includes:
-            includes.append(name)
-
-
-def shipped_archives(spark: SparkSession) -> list[str]:
-    """Return what `--archives` names: URLs, each perhaps with `#folder`."""
-    archives = spark.sparkContext.getConf().get("spark.archives", "") or ""
-    return [archive.strip() for archive in archives.split(",") if archive.strip()]
-
-
 def worker_python(spark: SparkSession) -> str:
     """Return the interpreter that Spark starts for its Python workers."""
     return str(spark.sparkContext.pythonExec)
@@ -259,22 +238,3 @@ def folder(spark: SparkSession) -> str:
 def folder_of(jvm: Any) -> str:
     """Return the current folder of a JVM."""
     return str(jvm.java.lang.System.getProperty("user.dir"))
-
-
-class OwnSession:
-    """The configuration of the session that a query has for itself: its copy of the application's.
-
-    :param conf: Java's.
-    """
-
-    def __init__(self, conf: Any) -> None:
-        self._conf = conf
-
-    @without_jvm(True)
-    def contains(self, key: str) -> bool:
-        """Return True if the application has set a key, in the session or before, or if that is unknown."""
-        return bool(self._conf.contains(key))
-
-    def get(self, key: str) -> str:
-        """Return a value, the default where none is set."""
-        return str(self._conf.get(key))
