@@ -163,7 +163,7 @@ def test_query_without_a_handle_is_refused_by_the_planner(
 
 
 @pytest.mark.cassandra
-def test_refused_query_runs_in_micro_batches_by_the_same_checkpoint(
+def test_refused_query_runs_in_micro_batches_afterwards(
     spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
 ) -> None:
     """The query delivers from its first row on, and what was refused is forgotten."""

@@ -19,7 +19,13 @@ from typing import NamedTuple
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
-from wal_sink.configuration import Configuration, configure, storage_options, target_names
+from wal_sink.configuration import (
+    Configuration,
+    Destination,
+    configure,
+    storage_options,
+    target_names,
+)
 from wal_sink.errors import FlusherAtWork, OptionError
 from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.flusher import Pipeline
@@ -193,19 +199,20 @@ class Query(NamedTuple):
                     f"The log has the target {target.name}, and the options name {', '.join(named)}.",
                     "Give the options of the query's newest run.",
                 )
-        return [
-            Pipeline(
-                query_id=self.query_id,
-                store=self.store,
-                checkpoint=self.checkpoint,
-                target=named[target.name].target,
-                target_name=target.name,
-                several=configured.several,
-                retention=configured.retention,
-                quarantine=configured.sink.on_invalid_row == "quarantine",
-            )
-            for target in wanted
-        ]
+        return [self.pipeline(configured, named[target.name]) for target in wanted]
+
+    def pipeline(self, configuration: Configuration, destination: Destination) -> Pipeline:
+        """Return what a flusher to one of the targets works on."""
+        return Pipeline(
+            query_id=self.query_id,
+            store=self.store,
+            checkpoint=self.checkpoint,
+            target=destination.target,
+            target_name=destination.name,
+            several=configuration.several,
+            retention=configuration.retention,
+            quarantine=configuration.sink.on_invalid_row == "quarantine",
+        )
 
 
 @contextlib.contextmanager

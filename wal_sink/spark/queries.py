@@ -19,10 +19,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryIdleEvent, QueryStartedEvent, QueryTerminatedEvent
 from pyspark.sql.streaming.query import StreamingQuery
 
+from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import FILE_MANAGER, Configuration, Destination, configure
 from wal_sink.errors import CorruptLog, OptionError, WalSinkError, WrongOwner
-from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.metrics.server import Exposition
@@ -187,7 +188,7 @@ class Queries(CheckpointListener):
             run_id,
             checkpoint,
             store,
-            self._loops(query, checkpoint, store, configuration),
+            self._loops(query, Query(started.query_id, checkpoint, store), configuration),
         )
         if self.flushes_here and self.find(flush.query_id) is None:
             log_left_epochs(flush.query_id, checkpoint, store)
@@ -224,45 +225,28 @@ class Queries(CheckpointListener):
         streaming_query.stop(query)
 
     def _loops(
-        self,
-        query: StreamingQuery,
-        checkpoint: Checkpoint,
-        store: LogStore,
-        configuration: Configuration,
+        self, query: StreamingQuery, place: Query, configuration: Configuration
     ) -> list[FlushLoop]:
         """Make a loop for each target; none if another process flushes."""
-        sink, several = configuration.sink, configuration.several
-        query_id, run_id = str(query.id), str(query.runId)
+        sink, run_id = configuration.sink, str(query.runId)
 
         def stopping() -> str:
             return run_id if streaming_query.is_active(query) is False else ""
 
         def loop(destination: Destination) -> FlushLoop:
+            pipeline = place.pipeline(configuration, destination)
             observer = None
             if self._exposition is not None:
                 observer = self._exposition.watch(
-                    *(query_id, checkpoint, store, destination.name, destination.target.writes_to),
-                    several=several,
+                    *(place.query_id, place.checkpoint, place.store, destination.name),
+                    destination.target.writes_to,
+                    several=configuration.several,
                 )
-            pipeline = Pipeline(
-                query_id=query_id,
-                store=store,
-                checkpoint=checkpoint,
-                target=destination.target,
-                target_name=destination.name,
-                several=several,
-                retention=configuration.retention,
-                quarantine=sink.on_invalid_row == "quarantine",
-            )
             by_job = WriteByJob(self._spark, sink.distributed_above_bytes, sink.max_rows_per_second)
-            reporter = Reporter(store, destination.name, observer=observer, stopping=stopping)
+            reporter = Reporter(place.store, destination.name, observer=observer, stopping=stopping)
             return FlushLoop(Flusher(pipeline, reporter, write_rows=by_job))
 
-        return (
-            [loop(destination) for destination in configuration.destinations]
-            if self.flushes_here
-            else []
-        )
+        return [loop(to) for to in configuration.destinations] if self.flushes_here else []
 
 
 def _is_new(store: LogStore, checkpoint: Checkpoint, query_id: str) -> bool:
