@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.tables import Table, options
+from tests.spark.tables import Table, writer
 
 ROWS_PER_SECOND = 40
 
@@ -22,9 +22,8 @@ def live_query(spark: SparkSession, table: Table, checkpoint: str) -> Iterator[S
     """
     numbers = spark.readStream.format("rate").option("rowsPerSecond", ROWS_PER_SECOND).load()
     rows = numbers.selectExpr("uuid() AS key", "value AS id", "concat('row ', value) AS text")
-    writer = rows.coalesce(1).writeStream.format("wal_sink").trigger(processingTime="1 second")
-    writer = writer.option("checkpointLocation", checkpoint).options(**options(table))
-    query = writer.option("cassandra.requestTimeout", "2").start()
+    job = writer(rows.coalesce(1), table, checkpoint, **{"cassandra.requestTimeout": 2})
+    query = job.trigger(processingTime="1 second").start()
     try:
         yield query
     finally:

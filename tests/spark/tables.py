@@ -6,6 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.support.cassandra import raw_options
 from wal_sink.demo.servers.cassandra import Node
@@ -42,10 +43,21 @@ def options(table: Table) -> dict[str, str]:
     return raw_options(table.cassandra, table.keyspace, table.name)
 
 
-def start(rows: DataFrame, table: Table, checkpoint: str, /, **more: object) -> StreamingQuery:
-    """Start a query that ends when the source is read."""
+def numbers(spark: SparkSession) -> DataFrame:
+    """Stream rows without an end, five a micro-batch; ids count from 0 without a gap."""
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    return rate.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
+
+
+def writer(rows: DataFrame, table: Table, checkpoint: str, /, **more: object) -> DataStreamWriter:
+    """Return what starts a query, which goes on until it is stopped."""
     writer = rows.writeStream.format("wal_sink").option("checkpointLocation", checkpoint)
     writer = writer.options(**options(table))
     for name, value in more.items():
         writer = writer.option(name, str(value))
-    return writer.trigger(availableNow=True).start()
+    return writer
+
+
+def start(rows: DataFrame, table: Table, checkpoint: str, /, **more: object) -> StreamingQuery:
+    """Start a query that ends when the source is read."""
+    return writer(rows, table, checkpoint, **more).trigger(availableNow=True).start()

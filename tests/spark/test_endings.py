@@ -18,7 +18,7 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.driver import Driver
 from tests.spark.remains import none_left, remains
-from tests.spark.tables import Table, stream
+from tests.spark.tables import Table, stream, writer
 from tests.support.programs import ran
 from tests.support.waiting import until
 from wal_sink import status
@@ -99,9 +99,10 @@ def test_stop_in_the_block_flushes_what_is_checkpointed(
     open_before = remains(cassandra.port)
     for last in (2, 5):
         with wal_sink.register(spark):
-            endless(spark, source, table, checkpoint)
+            query = writer(stream(spark, source), table, checkpoint)
+            query.start()
             until(lambda last=last: last_commit(checkpoint) >= last, 240)  # type: ignore[misc]
-            endless(spark, source, table, checkpoint).stop()  # starting it, Spark stops the first
+            query.start().stop()  # starting it, Spark stops the first
         progress = status(checkpoint)
         assert progress.flushed == progress.checkpointed >= last
         ids = table.ids()
@@ -123,20 +124,6 @@ def flushed_rows(checkpoint: str) -> int:
     state = newest(location.open_log(location.open_checkpoint().query_id()))
     assert state is not None
     return state.targets[0].mark.sums.rows
-
-
-def endless(spark: SparkSession, source: str, table: Table, checkpoint: str) -> Any:
-    """Start a query that goes on until it is stopped."""
-    return (
-        stream(spark, source)
-        .writeStream.format("wal_sink")
-        .option("checkpointLocation", checkpoint)
-        .option("cassandra.contactPoints", "127.0.0.1")
-        .option("cassandra.port", table.cassandra.port)
-        .option("keyspace", table.keyspace)
-        .option("table", table.name)
-        .start()
-    )
 
 
 def test_script_without_close_says_what_is_pending(application: Application) -> None:

@@ -30,7 +30,7 @@ from tests.protocol.engine import World
 from tests.spark.conftest import write_source
 from tests.spark.ending import BARRIER, CLOSED_TARGET
 from tests.spark.remains import remains
-from tests.spark.tables import Table, start, stream
+from tests.spark.tables import Table, numbers, start, stream, writer
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.demo.servers.cassandra import Node
@@ -215,8 +215,8 @@ def test_block_raises_the_error_of_an_idle_flush(
     options = {"target": "sql", "sql.url": f"sqlite:///{database}", "createTable": "true"}
 
     def run() -> StreamingQuery:
-        writer = rows.writeStream.format("wal_sink").trigger(availableNow=True)
-        query = writer.options(checkpointLocation=checkpoint, table="t", **options).start()
+        job = rows.writeStream.format("wal_sink").trigger(availableNow=True)
+        query = job.options(checkpointLocation=checkpoint, table="t", **options).start()
         query.awaitTermination()
         return query
 
@@ -314,7 +314,7 @@ def test_a_query_that_goes_on_after_close_is_named(
     """In one line; its epochs wait in the log until a process flushes again."""
     table = Table(cassandra, keyspace)
     with wal_sink.register(spark) as sink:
-        query = endless(spark, table, checkpoint)
+        query = writer(numbers(spark), table, checkpoint).start()
         until(lambda: sink.status(query).checkpointed >= 0)
     try:
         with caplog.at_level(logging.WARNING):
@@ -384,21 +384,6 @@ def test_register_right_after_start_flushes_the_query(spark: SparkSession, tmp_p
         query.stop()
 
 
-def endless(spark: SparkSession, table: Table, checkpoint: str) -> StreamingQuery:
-    """Start a query that goes on until it is stopped."""
-    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
-    rows = rate.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
-    return (
-        rows.writeStream.format("wal_sink")
-        .option("checkpointLocation", checkpoint)
-        .option("cassandra.contactPoints", "127.0.0.1")
-        .option("cassandra.port", table.cassandra.port)
-        .option("keyspace", table.keyspace)
-        .option("table", table.name)
-        .start()
-    )
-
-
 def test_interrupt_at_any_line_of_close_leaves_nothing(
     spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
 ) -> None:
@@ -406,7 +391,7 @@ def test_interrupt_at_any_line_of_close_leaves_nothing(
     table = Table(cassandra, keyspace)
     open_before = remains(cassandra.port)
     with wal_sink.register(spark):
-        query = endless(spark, table, checkpoint)
+        query = writer(numbers(spark), table, checkpoint).start()
     try:
         interrupted: list[int] = []
         while True:

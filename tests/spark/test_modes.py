@@ -18,7 +18,7 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.live_query import live_query
-from tests.spark.tables import Table, start, stream
+from tests.spark.tables import Table, numbers, start, stream, writer
 from tests.support.waiting import until
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import OptionError
@@ -94,17 +94,17 @@ def started(
     """
     rows = spark.readStream.format("rate").option("numPartitions", 1).load()
     rows = rows.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
-    writer = rows.writeStream.format("wal_sink").option("checkpointLocation", checkpoint)
+    job = rows.writeStream.format("wal_sink").option("checkpointLocation", checkpoint)
     options: dict[str, str | int] = {
         "cassandra.contactPoints": "127.0.0.1",
         "cassandra.port": table.cassandra.port if table else 9042,
         "keyspace": table.keyspace if table else "none",
         "table": table.name if table else "none",
     }
-    writer = writer.options(**options, **mode.options).outputMode(mode.output)
+    job = job.options(**options, **mode.options).outputMode(mode.output)
     trigger: Any = mode.trigger
     with settings(spark, **mode.settings):
-        query = writer.trigger(**trigger).start()
+        query = job.trigger(**trigger).start()
     try:
         yield query
     finally:
@@ -206,16 +206,6 @@ def test_purged_batches_of_spark_are_not_needed(
     assert table.ids() == list(range(6 * ROWS_PER_FILE))
 
 
-def numbered(spark: SparkSession, table: Table, checkpoint: str) -> StreamingQuery:
-    """Start a query that goes on until it is stopped; ids count from 0 without a gap."""
-    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
-    rows = rate.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
-    writer = rows.writeStream.format("wal_sink").option("checkpointLocation", checkpoint)
-    writer = writer.option("cassandra.contactPoints", "127.0.0.1")
-    writer = writer.option("cassandra.port", table.cassandra.port)
-    return writer.option("keyspace", table.keyspace).option("table", table.name).start()
-
-
 @pytest.mark.cassandra
 @pytest.mark.parametrize(
     "where", [pytest.param("the same session", marks=pytest.mark.test_all), "another session"]
@@ -232,9 +222,9 @@ def test_a_query_that_is_started_twice_goes_on_once(
     table = Table(cassandra, keyspace)
     other = spark if where == "the same session" else sibling
     with wal_sink.register(spark) as sink, wal_sink.register(other) as other_sink:
-        first = numbered(spark, table, checkpoint)
+        first = writer(numbers(spark), table, checkpoint).start()
         until(lambda: sink.status(first).flushed >= 1)
-        second = numbered(other, table, checkpoint)
+        second = writer(numbers(other), table, checkpoint).start()
         assert (second.id, second.isActive, first.isActive) == (first.id, True, False)
         reached = other_sink.status(second).checkpointed
         until(lambda: other_sink.status(second).flushed > reached + 2)
@@ -254,13 +244,13 @@ def test_second_start_refused_by_spark_leaves_the_first_alone(
     table = Table(cassandra, keyspace)
     refuse = {"spark.sql.streaming.stopActiveRunOnRestart": "false"}
     with wal_sink.register(spark) as sink:
-        first = numbered(spark, table, checkpoint)
+        first = writer(numbers(spark), table, checkpoint).start()
         until(lambda: sink.status(first).flushed >= 1)
         with (
             settings(spark, **refuse),
             pytest.raises(Exception, match=r"(?i)already active|concurrent"),
         ):
-            numbered(spark, table, checkpoint)
+            writer(numbers(spark), table, checkpoint).start()
         reached = sink.status(first).checkpointed
         until(lambda: sink.status(first).flushed > reached + 1)
         first.stop()

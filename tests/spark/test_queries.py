@@ -5,23 +5,18 @@ from __future__ import annotations
 import gc
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from msgspec.structs import replace
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr, udf
-from pyspark.sql.types import StructType
 
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, start, stream
 from tests.support.waiting import until
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
-from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.wal.location import locate
 from wal_sink.wal.states import newest
 
@@ -153,23 +148,6 @@ def test_log_of_a_deleted_checkpoint_is_warned_of(
     (message,) = [text for text in caplog.messages if f"former query, {old.id}" in text]
     assert f"Epoch 0 is in {log}, not flushed, and nothing flushes them now" in message
     assert table.ids() == files(1)
-
-
-class ForgetfulDataSource(WalSinkDataSource):
-    """The sink over a log in which each segment is a file, and is lost before the driver looks."""
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> WalSinkStreamWriter:  # noqa: N802
-        writer = super().streamWriter(schema, overwrite)
-        return ForgetfulWriter(writer.micro_batch)
-
-
-class ForgetfulWriter(WalSinkStreamWriter):
-    """See `ForgetfulDataSource`."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        message = super().write(iterator)
-        lost = (replace(segment, data=None) for segment in message.appended.segments)
-        return Message(replace(message.appended, segments=tuple(lost)), message.plan)
 
 
 @pytest.mark.timeout(600)
