@@ -46,13 +46,16 @@ def missing_manifest(state: State, epoch: int) -> MissingManifest:
 
 def lacks_epochs(state: State, target: TargetState, problem: str) -> LedgerBehindLog:
     """Return the error of a target that lacks epochs which the log may not have."""
-    lowest = max(state.trimmed, target.first - 1)
+    lowest, mark = max(state.trimmed, target.first - 1), target.mark.epoch
+    again = (
+        f" If it lacks rows, name an earlier epoch, from {lowest} on: the epochs after it come again. Where"
+        " rows are added, those that the target has are then there twice."
+    )
     return LedgerBehindLog(
-        f"Target {target.name} {problem}; the log has flushed epoch {target.mark.epoch}, and still has the"
-        f" epochs after {state.trimmed}. Earlier rows may be missing in the target.",
-        "Restore a newer copy of the target. Or name the last epoch that it has, if that is one from"
-        f" {lowest} on: `wal-sink set-mark CHECKPOINT --to {lowest} --target {target.name}` accepts what is"
-        " missing, and brings the later epochs again.",
+        f"Target {target.name} {problem}; the log has flushed epoch {mark}, and still has the epochs after"
+        f" {state.trimmed}. Earlier rows may be missing in the target.",
+        "Restore a newer copy of the target. Or go on with the rows that it has: `wal-sink set-mark"
+        f" CHECKPOINT --to {mark} --target {target.name}`.{again if lowest < mark else ''}",
     )
 
 

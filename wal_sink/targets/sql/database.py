@@ -17,7 +17,7 @@ from wal_sink.targets.casts import is_castable, recast, stored_by
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.names import quote
 from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.ledger import with_values
+from wal_sink.targets.sql.ledger import DDL, with_values
 
 Code = int | str | None
 
@@ -229,3 +229,9 @@ class Database(ABC):
     def ledger_name(self) -> str:
         """The ledger's table, as statements without values write it."""
         return ".".join(map(self.quote, self.options.ledger_table.split(".")))
+
+    @property
+    def ledger_statement(self) -> str:
+        """The statement that creates the ledger's table."""
+        columns = {"text": self.text_type, "number": self.number_type}
+        return DDL.format(table=self.ledger_name, suffix=self.ledger_suffix, **columns).rstrip()

@@ -78,11 +78,12 @@ class SqlSession(TransactionalSession):
                 if isinstance(error, WalSinkError) or self._database.classify(error) != "fatal":
                     raise
                 raise TargetRefused(
-                    f"The ledger's table {self._database.options.ledger_table} cannot be read:"
+                    f"The ledger's table {self._database.ledger_name} cannot be read:"
                     f" {type(error).__name__}: {shortly(error)}.",
-                    "If there is no such table, the options name another database than this query wrote to,"
-                    " or the table was dropped. Name the former database, or restore the table from a"
-                    " backup.",
+                    "If there is no such table, the options name another database or schema than this query"
+                    " wrote to, or the table was dropped. Name the former one, or restore the table from a"
+                    " backup. If neither is possible, create it, and the next error says how to go on. Run:\n"
+                    f"{self._database.ledger_statement};",
                 ) from error
         self._roll_back()
         return self._row

@@ -25,7 +25,7 @@ from wal_sink.targets.casts import CastRules, cast, stored_by
 from wal_sink.targets.client import explained
 from wal_sink.targets.columns import match_columns
 from wal_sink.targets.sql.database import Database, NamesTables
-from wal_sink.targets.sql.ledger import DDL, Ledger
+from wal_sink.targets.sql.ledger import Ledger
 from wal_sink.targets.sql.options import SqlOptions
 from wal_sink.targets.sql.session import SqlSession
 
@@ -143,22 +143,16 @@ class SqlTarget(Target, Database):
         """
         if self._has_ledger(connection):
             return
-        statement = DDL.format(
-            table=self.ledger_name,
-            text=self.text_type,
-            number=self.number_type,
-            suffix=self.ledger_suffix,
-        ).rstrip()
         try:
-            _run(connection, statement)
+            _run(connection, self.ledger_statement)
             connection.commit()
         except Exception as error:
             if self._has_ledger(connection):  # another process was quicker
                 return
             fatal = self.classify(error) == "fatal"
             raise (SchemaMismatch if fatal else TargetUnavailable)(
-                f"The ledger's table {self.options.ledger_table} is missing, and cannot be created: {error}",
-                f"Create it: {statement};",
+                f"The ledger's table {self.ledger_name} is missing, and cannot be created: {error}",
+                f"Create it: {self.ledger_statement};",
             ) from error
 
     def _has_ledger(self, connection: Any) -> bool:
@@ -193,14 +187,14 @@ class SqlTarget(Target, Database):
         connection.rollback()
         if stays:
             raise SchemaMismatch(
-                f"A change of the ledger's table {self.options.ledger_table} stays after ROLLBACK: the"
+                f"A change of the ledger's table {self.ledger_name} stays after ROLLBACK: the"
                 " table has no transactions, or the connection commits by itself.",
                 "Make it a table with transactions (in MariaDB and MySQL: ALTER TABLE … ENGINE=InnoDB), and"
                 " let the target open connections without autocommit.",
             )
         if finds_other:
             raise SchemaMismatch(
-                f"Texts of the ledger's table {self.options.ledger_table} are equal without upper"
+                f"Texts of the ledger's table {self.ledger_name} are equal without upper"
                 " and lower case: a flusher could mistake another row for its own.",
                 "Give its columns a collation that compares bytes (in MariaDB and MySQL: ALTER TABLE …"
                 " CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin).",
