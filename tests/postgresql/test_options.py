@@ -112,7 +112,7 @@ def test_names_are_exact(table: str, ledger: str, data_name: str, ledger_name: s
     assert (target.table_name, target.ledger_name) == (data_name, ledger_name)
 
 
-@pytest.mark.parametrize("table", ["a.b.c", "a,b", "x" * 64, ".t", "s."])
+@pytest.mark.parametrize("table", ["a.b.c", "a,b", "x" * 64, ".t", "s.", '"T"', "s.`T`"])
 def test_text_that_is_not_a_name_is_refused(table: str) -> None:
     with pytest.raises(OptionError, match="table"):
         options(table=table)

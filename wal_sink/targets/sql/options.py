@@ -124,7 +124,8 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
                     " takes.",
                     "Give the table a shorter name.",
                 )
-            if len(parts) > 2 or not all(parts) or {",", "\0"} & {*name}:
+            quoted = any(part.startswith(('"', "`")) for part in parts)
+            if len(parts) > 2 or not all(parts) or quoted or {",", "\0"} & {*name}:
                 raise OptionError(
                     f"Option {option}: {name} is not the name of a table.",
                     "Write the exact name of one table, without quotes: table, or schema.table.",
