@@ -115,8 +115,16 @@ class Queries(CheckpointListener):
         """
         self._drop_done()
         query = self._spark.streams.get(query_id)
-        if query is not None:
+        if query is None:
+            return
+        try:
             self._begin(query, run_id)
+        except ImportError as error:  # the workers may be able to import it
+            refusal = OptionError(
+                f"Query {query_id} cannot be flushed by this process: {error}.",
+                "A package was installed or changed while this process ran. Start the process again.",
+            )
+            self._refuse(query, refusal)
 
     def adopt_running(self) -> None:
         """Start the flush of queries that run already."""

@@ -1,0 +1,39 @@
+"""A package is upgraded under a notebook: Spark's new workers have it, the driver's process has the old."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+import wal_sink
+from wal_sink.errors import OptionError
+
+pytestmark = pytest.mark.spark
+
+
+def test_query_that_this_process_cannot_flush_is_refused(
+    spark: SparkSession, tmp_path: Path, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ran on, nothing flushed it, and the block ended as if all were well."""
+    source, table = str(tmp_path / "source"), str(tmp_path / "table")
+    spark.range(3).write.parquet(source)
+    options = {"target": "delta", "delta.path": table, "createTable": "true"}
+
+    def run() -> None:
+        stream = spark.readStream.schema("id long").parquet(source)
+        with wal_sink.register(spark):
+            writer = stream.writeStream.format("wal_sink").trigger(availableNow=True)
+            writer.options(checkpointLocation=checkpoint, **options).start().awaitTermination()
+
+    name = "wal_sink.targets.delta.session"
+    with monkeypatch.context() as upgraded:
+        upgraded.setitem(sys.modules, name, ModuleType(name))
+        with pytest.raises(OptionError, match=r"cannot import name(.|\n)*Start the process again"):
+            run()
+    run()
+    assert DeltaTable(table).count() == 3
