@@ -337,15 +337,15 @@ def refuse_catalog_in_name(catalog: Catalog, options: IcebergOptions) -> None:
         )
 
 
-def no_table(name: str, statement: str = "CREATE TABLE …") -> SchemaMismatch:
+def no_table(name: str, statement: str = "") -> SchemaMismatch:
     """Return the error for a table that is not there.
 
-    :param statement: that makes one.
+    :param statement: that makes one; empty for rows in the log, whose table was there.
     """
+    make = f"set {CREATE_TABLE} to true, or create it by Spark:\n{statement}"
     return SchemaMismatch(
         f"There is no table {name} in the catalog.",
-        f"Correct option table or iceberg.catalog.*; or set {CREATE_TABLE} to true, or create it by Spark:\n"
-        f"{statement}",
+        f"Correct option table or iceberg.catalog.*; or {make if statement else 'restore the table.'}",
     )
 
 
