@@ -13,11 +13,13 @@ from tests.support.cassandra import target_of
 from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.base import RowSlice, Target
+from wal_sink.model.plan import Plan
+from wal_sink.targets.base import RowSlice, Session, Target
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.testing.contracts.cells import Table, TargetContract
-from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, RangeDeletesContract
-from wal_sink.testing.contracts.ledger import new_query
+from wal_sink.testing.contracts.cells import TargetContract, write
+from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesContract, Change
+from wal_sink.testing.contracts.ledger import Stored, Table, new_query
+from wal_sink.testing.contracts.rows import BASE_US, deliver
 
 pytestmark = pytest.mark.cassandra
 
@@ -30,10 +32,12 @@ def keyspace(cassandra: Node) -> str:
     return name
 
 
-def new_table(node: Node, keyspace: str, columns: str = "v bigint, t text") -> str:
+def new_table(node: Node, keyspace: str) -> str:
     """Create a table with the key of the contracts; return its name."""
     name = f"cells_{uuid.uuid4().hex[:16]}"
-    node.execute(f"CREATE TABLE {keyspace}.{name} (k text, n int, {columns}, PRIMARY KEY (k, n))")
+    node.execute(
+        f"CREATE TABLE {keyspace}.{name} (k text, n int, v bigint, t text, d double, PRIMARY KEY (k, n))"
+    )
     return name
 
 
@@ -44,19 +48,15 @@ class TestCassandra(TargetContract):
 
     @pytest.fixture
     def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
-        table = new_table(cassandra, keyspace, "v bigint, t text, d double")
+        table = new_table(cassandra, keyspace)
         self.node, self.table = cassandra, f"{keyspace}.{table}"
         return target_of(cassandra, keyspace, table=table)
 
-    def rows(self, target: Target) -> Table:
-        rows = self.node.execute(f"SELECT k, n, v, t FROM {self.table}")
-        return {(row.k, row.n): (row.v, row.t) for row in rows}
-
-    def doubles(self, target: Target) -> list[float | None]:
-        return [row.d for row in self.node.execute(f"SELECT d FROM {self.table}")]
+    def records(self, target: Target) -> list[Stored]:
+        return self.node.execute(f"SELECT k, n, v, t, d FROM {self.table}")
 
 
-class TestCassandraDeletes(RangeDeletesContract):
+class TestCassandraDeletes(CellDeletesContract):
     """Rows, ranges and partitions, in the same batches as upserts."""
 
     @pytest.fixture
@@ -66,7 +66,27 @@ class TestCassandraDeletes(RangeDeletesContract):
         more = {"operationColumn": COLUMN, "operations": OPERATIONS}
         return target_of(cassandra, keyspace, table=table, **more)
 
-    rows = TestCassandra.rows
+    records = TestCassandra.records
+
+    def test_delete_without_last_key_column_takes_a_range(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """All rows under k that are older; a later row under it stays."""
+        earlier: list[Change] = [("c", k, n, n, k) for k in ("a", "b") for n in range(5)]
+        changes: list[Change] = [
+            ("c", "a", 7, 7, "older"),
+            ("d", "a", None, None, None),
+            ("c", "a", 3, None, "newer"),
+            ("d", "b", 4, None, None),
+        ]
+        rows = self.slice(target, plan, changes, us=BASE_US + 100)
+        deliver(session, plan, self.slice(target, plan, earlier))
+        deliver(session, plan, rows)
+        expected: Table = {("b", n): (n, "b") for n in range(4)} | {("a", 3): (None, "newer")}
+        assert self.rows(target) == expected
+        write(session, plan, rows)
+        write(session, plan, self.slice(target, plan, earlier))
+        assert self.rows(target) == expected, "written again, and late"
 
 
 class TestCassandraTimes(TimesContract):
@@ -78,7 +98,7 @@ class TestCassandraTimes(TimesContract):
         self.node, self.table = cassandra, f"{keyspace}.{table}"
         return lambda options: target_of(cassandra, keyspace, table=table, **options)
 
-    rows = TestCassandra.rows
+    records = TestCassandra.records
 
     def ttls(self, target: Target) -> dict[tuple[str, int], int | None]:
         rows = self.node.execute(f"SELECT k, n, TTL(v) AS ttl_s FROM {self.table}")
@@ -94,7 +114,7 @@ class TestCassandraUpdates(UpdatesContract):
         self.node, self.table = cassandra, f"{keyspace}.{table}"
         return target_of(cassandra, keyspace, table=table, **{"cassandra.writeMode": "update"})
 
-    rows = TestCassandra.rows
+    records = TestCassandra.records
 
     def test_static_columns_alone(self, cassandra: Node, keyspace: str) -> None:
         """A partition's, without its clustering columns; by the key of two columns, and for a time."""

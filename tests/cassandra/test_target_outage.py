@@ -38,10 +38,9 @@ from wal_sink.targets.cassandra.write.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.in_flight import InFlight
 from wal_sink.targets.cassandra.write.sender import Sender
-from wal_sink.testing.contracts.ledger import create, finish, first_row, following, row_of
+from wal_sink.testing.contracts.ledger import Stored, create, finish, first_row, following, row_of
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import SCHEMA as CONTRACT_SCHEMA
-from wal_sink.testing.contracts.rows import Table
 
 pytestmark = pytest.mark.cassandra
 
@@ -431,12 +430,8 @@ class Restarted(RestartContract):
     def __init__(self, node: EmbeddedCassandra) -> None:
         self._node = node
 
-    def rows(self, target: Target) -> Table:
-        rows = self._node.execute("SELECT k, n, v, t FROM ks.restarted")
-        return {(row.k, row.n): (row.v, row.t) for row in rows}
-
-    def doubles(self, target: Target) -> list[float | None]:
-        return [row.d for row in self._node.execute("SELECT d FROM ks.restarted")]
+    def records(self, target: Target) -> list[Stored]:
+        return self._node.execute("SELECT k, n, v, t, d FROM ks.restarted")
 
     def restart(self, target: Target) -> None:
         self._node.kill()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,8 +16,8 @@ from wal_sink.clock import now_us
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import RowSlice, Target
 from wal_sink.testing.contracts.cells import write
-from wal_sink.testing.contracts.ledger import new_query
-from wal_sink.testing.contracts.rows import SCHEMA, Table
+from wal_sink.testing.contracts.ledger import Suite, Table, new_query
+from wal_sink.testing.contracts.rows import SCHEMA
 
 Make = Callable[[dict[str, str]], Target]
 Epoch = tuple[int, list[tuple[Any, ...]]]
@@ -38,7 +38,7 @@ _KINDS = {
 }
 
 
-class TimesContract(ABC):
+class TimesContract(Suite):
     """Subclass as `Test…` with a fixture `make` and the two methods below."""
 
     @pytest.fixture
@@ -48,10 +48,6 @@ class TimesContract(ABC):
 
         The key is (k, n), and a null leaves a cell as it is.
         """
-
-    @abstractmethod
-    def rows(self, target: Target) -> Table:
-        """Read the whole table by other means than the target."""
 
     @abstractmethod
     def ttls(self, target: Target) -> dict[tuple[str, int], int | None]:

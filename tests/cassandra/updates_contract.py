@@ -6,22 +6,17 @@ of `contracts.rows` and the key (k, n), where nulls are unset; and with `rows`.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import RowSlice, Target
 from wal_sink.testing.contracts.cells import write
-from wal_sink.testing.contracts.ledger import create, new_query
-from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Record, Table, deliver, frame
+from wal_sink.testing.contracts.ledger import Suite, create, new_query
+from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Record, deliver, frame
 
 
-class UpdatesContract(ABC):
+class UpdatesContract(Suite):
     """Subclass as `Test…` with a fixture `target`, and `rows`: a row exists while a value does."""
-
-    @abstractmethod
-    def rows(self, target: Target) -> Table:
-        """Read the whole table by other means than the target."""
 
     def test_row_exists_by_its_values(self, target: Target) -> None:
         """One without any does not; others keep what they have, however often and late it comes."""

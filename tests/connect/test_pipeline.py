@@ -16,7 +16,7 @@ from tests.support.programs import ran
 from wal_sink.admin.follow import LogsUnder
 from wal_sink.demo.connect_server import ConnectServer
 from wal_sink.demo.crash import Driver
-from wal_sink.testing.pauses import Pause
+from wal_sink.demo.pauses import Pause
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(600)]
 

@@ -14,7 +14,8 @@ import pytest
 from folder_target import Catalogue, FolderOptions, FolderSession, FolderTarget
 from wal_sink.targets import LedgerRow, Outcome
 from wal_sink.targets.base import Target
-from wal_sink.testing.contracts.rows import WITH_DOUBLE, Record
+from wal_sink.testing.contracts.ledger import Stored
+from wal_sink.testing.contracts.rows import WITH_DOUBLE
 from wal_sink.testing.contracts.staged import StagedContract
 
 PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
@@ -28,11 +29,8 @@ class TestFolder(StagedContract):
         (tmp_path / "schema.arrow").write_bytes(WITH_DOUBLE.serialize())
         return FolderTarget(FolderOptions(path=str(tmp_path)))
 
-    def records(self, target: Target) -> list[Record]:
-        return [(row["k"], row["n"], row["v"], row["t"]) for row in read(target)]
-
-    def doubles(self, target: Target) -> list[float | None]:
-        return [row.get("d") for row in read(target)]
+    def records(self, target: Target) -> list[Stored]:
+        return [(row["k"], row["n"], row["v"], row["t"], row.get("d")) for row in read(target)]
 
     def conflict_after_commit(
         self, patch: pytest.MonkeyPatch, landed: Callable[[], object]

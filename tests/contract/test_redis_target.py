@@ -25,13 +25,12 @@ from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, Session, Target
-from wal_sink.testing.contracts.ledger import following, row_of
+from wal_sink.testing.contracts.ledger import Stored, following, row_of
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import (
     BASE_US,
     ROWS,
     SCHEMA,
-    Record,
     deliver,
 )
 from wal_sink.testing.contracts.transactional import TransactionalContract
@@ -98,14 +97,9 @@ class TestRedis(TransactionalContract, RestartContract):
         server.client().flushall()
         return RedisTarget(RedisOptions(url=f"redis://127.0.0.1:{server.port}", key="orders"))
 
-    def _read(self) -> list[dict[str, Any]]:
-        return [json.loads(row) for row in self.server.client().lrange("orders", 0, -1)]
-
-    def records(self, target: Target) -> list[Record]:
-        return [(row["k"], row["n"], row["v"], row["t"]) for row in self._read()]
-
-    def doubles(self, target: Target) -> list[float | None]:
-        return [row.get("d") for row in self._read()]
+    def records(self, target: Target) -> list[Stored]:
+        rows = map(json.loads, self.server.client().lrange("orders", 0, -1))
+        return [(row["k"], row["n"], row["v"], row["t"], row.get("d")) for row in rows]
 
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:
         """Rows for another list: a list has no column that could get lost."""

@@ -34,7 +34,6 @@ class TestStaging(StagedContract, RestartContract):
 
     target = sqlite.TestSqlite.target
     records = sqlite.TestSqlite.records
-    doubles = sqlite.TestSqlite.doubles
     restart = sqlite.TestSqlite.restart
 
     def conflict_after_commit(

@@ -7,9 +7,9 @@ import pytest
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, RowsRefused, Target
-from wal_sink.testing.contracts.cells import SequentialContract, Table, write
+from wal_sink.testing.contracts.cells import SequentialContract, write
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesContract
-from wal_sink.testing.contracts.ledger import new_query, row_of
+from wal_sink.testing.contracts.ledger import Stored, new_query, row_of
 from wal_sink.testing.contracts.rows import BASE_US
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
@@ -29,13 +29,10 @@ class TestMemory(SequentialContract):
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:
         return plan, self.slice(target, plan, [("unwanted", 1, 1, "x")])
 
-    def rows(self, target: Target) -> Table:
+    def records(self, target: Target) -> list[Stored]:
         assert isinstance(target, MemoryTarget)
-        return {(k, n): (row["v"], row["t"]) for (k, n), row in target.rows().items()}
-
-    def doubles(self, target: Target) -> list[float | None]:
-        assert isinstance(target, MemoryTarget)
-        return [row.get("d") for row in target.rows().values()]
+        table = target.rows().items()
+        return [(k, n, row["v"], row["t"], row.get("d")) for (k, n), row in table]
 
 
 class TestMemoryDeletes(CellDeletesContract):
@@ -47,7 +44,7 @@ class TestMemoryDeletes(CellDeletesContract):
             MemoryOptions(keys="k,n", operation_column=COLUMN, operations=OPERATIONS)
         )
 
-    rows = TestMemory.rows
+    records = TestMemory.records
 
 
 @pytest.mark.parametrize(("lists", "twice"), [("", [1]), ("v", [1, 1])])

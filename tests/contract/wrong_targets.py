@@ -25,7 +25,7 @@ from wal_sink.targets.base import RowSlice, RowsRefused, Session, Target
 from wal_sink.targets.sql.ledger import Ledger
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
-from wal_sink.testing.contracts.ledger import SessionFixtures
+from wal_sink.testing.contracts.ledger import Suite
 from wal_sink.testing.contracts.rows import RACERS
 from wal_sink.testing.memory_target import MemorySession, MemoryTarget
 
@@ -44,7 +44,7 @@ class Wrong(NamedTuple):
 
     what: str
     """What is wrong with it."""
-    suite: type[SessionFixtures]
+    suite: type[Suite]
     """The suite of its delivery, as it is run over the right target."""
     kind: type[Target]
     caught_by: str
@@ -479,7 +479,7 @@ _SQLITE: dict[str, tuple[type[Target], str]] = {
     ),
     "an insert commits by itself": (
         CommittingInsert,
-        "test_uncommitted_window_leaves_neither_rows_nor_epoch test_flusher_that_dies_anywhere_loses_nothing",
+        "test_rows_are_visible_after_finish_only test_flusher_that_dies_anywhere_loses_nothing",
     ),
     "the ledger's text is cut at 64 characters": (
         with_session(Sqlite, CuttingSession),
@@ -532,11 +532,11 @@ _CELLS: dict[str, tuple[type[MemorySession], str]] = {
     ),
     "one timestamp for a whole slice": (
         OneTimestamp,
-        "test_last_row_of_a_key_in_a_slice_stays",
+        "test_rows_written_again_change_nothing",
     ),
     "one timestamp for a whole slice, of the last row of each key": (
         OneTimestampForKeys,
-        "test_slices_cut_in_another_way_change_nothing",
+        "test_rows_written_again_change_nothing",
     ),
     "of several that finish, each does": (
         ComparingFirstCells,
@@ -555,7 +555,7 @@ WRONG: tuple[Wrong, ...] = (
     ),
     Wrong(
         "finish answers, then commits what is staged",
-        *(STAGED, LateStaging, "test_killed_flusher_leaves_whole_windows[finished]"),
+        *(STAGED, LateStaging, "test_flusher_killed_after_finish_leaves_its_window"),
     ),
     Wrong(
         "a delete commits by itself",

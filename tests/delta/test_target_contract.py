@@ -16,8 +16,9 @@ from wal_sink.targets.base import Target
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
+from wal_sink.testing.contracts.ledger import Stored
 from wal_sink.testing.contracts.restart import RestartContract
-from wal_sink.testing.contracts.rows import SCHEMA, WITH_DOUBLE, Record, Table
+from wal_sink.testing.contracts.rows import SCHEMA, WITH_DOUBLE
 from wal_sink.testing.contracts.staged import StagedContract
 from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 
@@ -38,22 +39,16 @@ class TestDelta(StagedContract, RestartContract):
     def restart(self, target: Target) -> None:
         self.power.lose()
 
-    def records(self, target: Target) -> list[Record]:
+    def records(self, target: Target) -> list[Stored]:
         assert isinstance(target, DeltaTarget)
         table: pa.Table = DeltaTable(target.options.path).to_pyarrow_table()
-        return [(row["k"], row["n"], row["v"], row["t"]) for row in table.to_pylist()]
+        rows = table.to_pylist()
+        return [(row["k"], row["n"], row["v"], row["t"], row.get("d")) for row in rows]
 
     def conflict_after_commit(
         self, patch: pytest.MonkeyPatch, landed: Callable[[], object]
     ) -> None:
         conflict_after_commit(patch, landed)
-
-    def doubles(self, target: Target) -> list[float | None]:
-        assert isinstance(target, DeltaTarget)
-        to_pylist: list[float | None] = (
-            DeltaTable(target.options.path).to_pyarrow_table()["d"].to_pylist()
-        )
-        return to_pylist
 
 
 class TestPartitioned(TestDelta):
@@ -74,8 +69,4 @@ class TestDeltaDeletes(UnavailableContract):
         options |= {"unavailableValue": UNAVAILABLE}
         return DeltaTarget(parse({"delta.path": path, **options}, DeltaOptions))
 
-    def rows(self, target: Target) -> Table:
-        assert isinstance(target, DeltaTarget)
-        to_pylist = DeltaTable(target.options.path).to_pyarrow_table().to_pylist()
-        assert len({(row["k"], row["n"]) for row in to_pylist}) == len(to_pylist)
-        return {(row["k"], row["n"]): (row["v"], row["t"]) for row in to_pylist}
+    records = TestDelta.records

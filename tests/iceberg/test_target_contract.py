@@ -16,8 +16,9 @@ from wal_sink.targets.base import Target
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.table import catalog_of
+from wal_sink.testing.contracts.ledger import Stored
 from wal_sink.testing.contracts.restart import RestartContract
-from wal_sink.testing.contracts.rows import WITH_DOUBLE, Record
+from wal_sink.testing.contracts.rows import WITH_DOUBLE
 from wal_sink.testing.contracts.staged import StagedContract
 
 pytestmark = pytest.mark.long
@@ -28,17 +29,11 @@ class IcebergContract(StagedContract):
 
     most_kills = 6
 
-    def _read(self, target: Target) -> list[dict[str, Any]]:
+    def records(self, target: Target) -> list[Stored]:
         assert isinstance(target, IcebergTarget)
         table = catalog_of(target.options).load_table(target.options.table)
-        to_pylist: list[dict[str, Any]] = table.scan().to_arrow().to_pylist()
-        return to_pylist
-
-    def records(self, target: Target) -> list[Record]:
-        return [(row["k"], row["n"], row["v"], row["t"]) for row in self._read(target)]
-
-    def doubles(self, target: Target) -> list[float | None]:
-        return [row["d"] for row in self._read(target)]
+        rows = table.scan().to_arrow().to_pylist()
+        return [(row["k"], row["n"], row["v"], row["t"], row["d"]) for row in rows]
 
     def conflict_after_commit(
         self, patch: pytest.MonkeyPatch, landed: Callable[[], object]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,6 +17,7 @@ from wal_sink.options import parse
 from wal_sink.targets.base import RowSlice, Target
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
+from wal_sink.testing.contracts.ledger import Stored
 from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import BASE_US, DoubleRecord, Record
@@ -49,15 +49,9 @@ class TestKafka(RefusalsContract, TransactionalContract, RestartContract):
         values = pa.array([json.dumps(record) for record in records], pa.string())
         return pa.record_batch([keys, values], names=["key", "value"])
 
-    def _read(self, target: Target) -> list[list[Any]]:
-        assert isinstance(target, KafkaTarget)
-        return [json.loads(value or b"") for _, value in self.kafka.records(target.options.topic)]
-
-    def records(self, target: Target) -> list[Record]:
-        return [(k, n, v, t) for k, n, v, t, *_ in self._read(target)]
-
-    def doubles(self, target: Target) -> list[float | None]:
-        return [record[4] for record in self._read(target) if len(record) > 4]
+    def records(self, target: Target) -> list[Stored]:
+        values = [json.loads(value or b"") for _, value in self.kafka.records(target.writes_to)]
+        return [(k, n, v, t, d[0] if d else None) for k, n, v, t, *d in values]
 
     def refuse_long(self, target: Target) -> None:
         altered(self.kafka, target.writes_to, "max.message.bytes", "2000")

@@ -8,9 +8,9 @@ from wal_sink.demo.servers.postgresql import Server
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
+from wal_sink.testing.contracts.ledger import Stored
 from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
-from wal_sink.testing.contracts.rows import Record, Table
 from wal_sink.testing.contracts.transactional import SqlContract
 from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 
@@ -29,13 +29,9 @@ class TestAppend(RefusalsContract, SqlContract, RestartContract):
         options = PostgresqlOptions(uri=postgresql.uri, table=f"{schema}.rows", lock_timeout=0.5)
         return PostgresqlTarget(options)
 
-    def records(self, target: Target) -> list[Record]:
+    def records(self, target: Target) -> list[Stored]:
         assert isinstance(target, PostgresqlTarget)
-        return self.server.execute(f"SELECT k, n, v, t FROM {target.table_name}")
-
-    def doubles(self, target: Target) -> list[float | None]:
-        assert isinstance(target, PostgresqlTarget)
-        return [d for (d,) in self.server.execute(f"SELECT d FROM {target.table_name}")]
+        return self.server.execute(f"SELECT k, n, v, t, d FROM {target.table_name}")
 
     def refuse_long(self, target: Target) -> None:
         assert isinstance(target, PostgresqlTarget)
@@ -72,8 +68,6 @@ class TestDeletes(UnavailableContract):
         )
         return PostgresqlTarget(options)
 
-    def rows(self, target: Target) -> Table:
+    def records(self, target: Target) -> list[Stored]:
         assert isinstance(target, PostgresqlTarget)
-        rows = self.server.execute(f"SELECT k, n, v, t FROM {target.table_name}")
-        assert len({row[:2] for row in rows}) == len(rows)
-        return {(k, n): (v, t) for k, n, v, t in rows}
+        return self.server.execute(f"SELECT k, n, v, t, NULL FROM {target.table_name}")

@@ -23,8 +23,8 @@ from tests.spark.gate import Gate
 from tests.support.waiting import until
 from wal_sink.demo.crash import PAUSING_TARGET, PausingBatchWriter, PausingDataSource
 from wal_sink.demo.local_spark import local_session
+from wal_sink.demo.pauses import pause_at
 from wal_sink.options import as_texts
-from wal_sink.testing.pauses import pause_at
 
 SCHEMA = "id bigint, text string"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from wal_sink.demo import crash
-from wal_sink.testing.pauses import PAUSES, Pause, Point, pauses
+from wal_sink.demo.pauses import PAUSES, Pause, Point, pauses
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,8 +20,8 @@ import wal_sink
 from tests.spark.kafka_jars import kafka_jars
 from wal_sink.demo.crash import PAUSING_KAFKA, PausingDataSource
 from wal_sink.demo.local_spark import local_session
+from wal_sink.demo.pauses import pause_at
 from wal_sink.spark.internals import streaming_query
-from wal_sink.testing.pauses import pause_at
 
 ISOLATION = ("read_committed", "read_uncommitted")
 READ = "read.json"

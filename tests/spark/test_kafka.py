@@ -17,8 +17,8 @@ import pytest
 
 from tests.spark.driver import Mortal
 from tests.spark.kafka_app import READ
+from wal_sink.demo.pauses import Point
 from wal_sink.demo.servers.kafka import Broker
-from wal_sink.testing.pauses import Point
 
 pytestmark = [
     pytest.mark.test_all,

@@ -17,10 +17,10 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Target
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
-from wal_sink.testing.contracts.ledger import finish, following, row_of
+from wal_sink.testing.contracts.ledger import Stored, finish, following, row_of
 from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
-from wal_sink.testing.contracts.rows import ROWS, Record, Table, deliver
+from wal_sink.testing.contracts.rows import ROWS, Record, deliver
 from wal_sink.testing.contracts.transactional import SqlContract
 from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 
@@ -37,11 +37,8 @@ class RowsContract(SqlContract):
         options = SqlAlchemyOptions(url=store.url, table="t", lock_timeout=1)
         return self.kind(options)
 
-    def records(self, target: Target) -> list[Record]:
-        return self.store.execute("SELECT k, n, v, t FROM t")
-
-    def doubles(self, target: Target) -> list[float | None]:
-        return [d for (d,) in self.store.execute("SELECT d FROM t")]
+    def records(self, target: Target) -> list[Stored]:
+        return self.store.execute("SELECT k, n, v, t, d FROM t")
 
 
 class AppendContract(RefusalsContract, RowsContract):
@@ -75,10 +72,8 @@ class KeyedContract(UnavailableContract):
             )
         )
 
-    def rows(self, target: Target) -> Table:
-        rows = self.store.execute("SELECT k, n, v, t FROM t")
-        assert len({row[:2] for row in rows}) == len(rows)
-        return {(k, n): (v, t) for k, n, v, t in rows}
+    def records(self, target: Target) -> list[Stored]:
+        return self.store.execute("SELECT k, n, v, t, NULL FROM t")
 
 
 class OnSqlite:

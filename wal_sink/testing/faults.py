@@ -292,30 +292,21 @@ class FaultyTarget(Target):
         return "retry" if isinstance(error, ConnectionError) else self.inner.classify(error)
 
 
-S = TypeVar("S", bound=Session)
-
-
-class FaultySession(Session, Generic[S]):
+class FaultySession(Session):
     """A session whose operations may fail, all but `close`; see `Session` for what they do.
 
     A write may fail in the middle, too: half of its rows arrive.
     """
 
-    def __init__(self, inner: S, faults: Faults) -> None:
+    def __init__(self, inner: Any, faults: Faults) -> None:
         self.inner = inner
         self.faults = faults
+        self._is_idempotent = isinstance(inner, IdempotentSession)
+        self._is_staged = isinstance(inner, StagedSession)
 
     def read(self) -> LedgerRow | None:
-        return self.faults.call("read ledger", self.inner.read)
-
-    def update(
-        self, current: LedgerRow | None, new: LedgerRow, update: Callable[[], Outcome]
-    ) -> Outcome:
-        """Run an update of the ledger row; a lost answer is what a driver reports as UNKNOWN."""
-        try:
-            return self.faults.call(update_name(current, new), update)
-        except AnswerLost:
-            return Outcome.UNKNOWN
+        row: LedgerRow | None = self.faults.call("read ledger", self.inner.read)
+        return row
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
         # Of the driver, before a job: it names the table, and sends nothing.
@@ -323,16 +314,34 @@ class FaultySession(Session, Generic[S]):
             self.inner.write(plan, rows)
             return
         first, second = halves(rows)
-        self.faults.call(
-            f"write {rows.epoch} {first.first_us}", lambda: self.write_half(plan, first)
-        )
-        self.faults.call(
-            f"write {rows.epoch} {second.first_us}", lambda: self.inner.write(plan, second)
-        )
+        name = f"write {rows.epoch}"
+        self.faults.call(f"{name} {first.first_us}", lambda: self._write_half(plan, first))
+        self.faults.call(f"{name} {second.first_us}", lambda: self.inner.write(plan, second))
 
-    def write_half(self, plan: Plan, rows: RowSlice) -> None:
-        """Write the first half of a slice."""
+    def _write_half(self, plan: Plan, rows: RowSlice) -> None:
         self.inner.write(plan, rows)
+        if self._is_idempotent:
+            self.inner.drain()  # a fault after it finds these rows there
+
+    def drain(self) -> Any:
+        return self.faults.call("drain", self.inner.drain)
+
+    def finish(
+        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+    ) -> Outcome:
+        """Finish; a lost answer is what a driver reports as UNKNOWN."""
+        if self._is_idempotent:
+            self.inner.drain()  # what it raises does not answer the update
+        staged = (receipts,) if self._is_staged else ()
+        try:
+            with self.faults.around(update_name(current, new)):
+                outcome: Outcome = self.inner.finish(current, new, *staged)
+        except AnswerLost:
+            return Outcome.UNKNOWN
+        return outcome
+
+    def discard(self, receipts: Sequence[bytes]) -> None:
+        self.faults.call("discard", lambda: self.inner.discard(receipts))
 
     def compare(self, plan: Plan) -> None:
         self.faults.call("compare", lambda: self.inner.compare(plan))
@@ -344,41 +353,16 @@ class FaultySession(Session, Generic[S]):
         self.inner.close()
 
 
-class FaultyIdempotentSession(FaultySession[IdempotentSession], IdempotentSession):
-    """A session in which rows count as they are written: a fault after half of them finds them there."""
-
-    def write_half(self, plan: Plan, rows: RowSlice) -> None:
-        self.inner.write(plan, rows)
-        self.inner.drain()
-
-    def drain(self) -> None:
-        self.faults.call("drain", self.inner.drain)
-
-    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        self.inner.drain()  # what it raises does not answer the update
-        return self.update(current, new, lambda: self.inner.finish(current, new))
+class FaultyIdempotentSession(FaultySession, IdempotentSession):
+    """A session in which rows count as they are written."""
 
 
-class FaultyTransactionalSession(FaultySession[TransactionalSession], TransactionalSession):
+class FaultyTransactionalSession(FaultySession, TransactionalSession):
     """A session with a transaction for each window."""
 
-    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        return self.update(current, new, lambda: self.inner.finish(current, new))
 
-
-class FaultyStagedSession(FaultySession[StagedSession], StagedSession):
+class FaultyStagedSession(FaultySession, StagedSession):
     """A session that stages rows."""
-
-    def drain(self) -> tuple[bytes, ...]:
-        return self.faults.call("drain", self.inner.drain)
-
-    def finish(
-        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
-    ) -> Outcome:
-        return self.update(current, new, lambda: self.inner.finish(current, new, receipts))
-
-    def discard(self, receipts: Sequence[bytes]) -> None:
-        self.faults.call("discard", lambda: self.inner.discard(receipts))
 
 
 def faulty(session: Session, faults: Faults) -> Session:

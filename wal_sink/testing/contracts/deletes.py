@@ -1,29 +1,20 @@
 """Checks a target that deletes rows: a part of the contract suite of targets that declare `operationColumn`.
 
-A plug-in author derives one of these beside the suite of the target's session::
-
-    class TestMyDeletes(CellDeletesContract):
-        @pytest.fixture
-        def target(self) -> Target:
-            ...  # operationColumn=op, operations=OPERATIONS, into an empty table with the columns of SCHEMA
-            #      and the key (k, n); nulls unset
-
-        def rows(self, target: Target) -> dict[tuple[str, int], tuple[int | None, str | None]]:
-            ...  # read the table by other means: {(k, n): (v, t)}
+A plug-in author derives one of these beside the suite of the target's session, with `records` and `target`:
+operationColumn=op, operations=OPERATIONS, into an empty table with the columns of `rows.WITH_DOUBLE` and the
+key (k, n); nulls unset.
 
 =======================  ==================================================================================
 suite                    for
 =======================  ==================================================================================
 `DeletesContract`        any session, such as `TransactionalSession`
 `CellDeletesContract`    `IdempotentSession`: a delete may be repeated, late, and by two sessions
-`RangeDeletesContract`   the same, where a delete may also take all rows under the first columns of the key
 =======================  ==================================================================================
 """
 
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -34,14 +25,8 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import IdempotentSession, RowSlice, Session, Target
 from wal_sink.testing.contracts.cells import write
-from wal_sink.testing.contracts.ledger import SessionFixtures, finish, following, row_of
-from wal_sink.testing.contracts.rows import (
-    BASE_US,
-    SCHEMA,
-    Table,
-    deliver,
-    refused,
-)
+from wal_sink.testing.contracts.ledger import Suite, Table, finish, following, refused, row_of
+from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, deliver
 
 COLUMN = "op"
 OPERATIONS = '{"c": "upsert", "u": "upsert", "d": "delete"}'
@@ -53,12 +38,8 @@ Change = tuple[str | None, str | None, int | None, int | None, str | None]
 FIELDS = pa.schema([(COLUMN, pa.string()), *SCHEMA])
 
 
-class DeletesContract(SessionFixtures, ABC):
-    """Subclass as `Test…` with a fixture `target` and `rows`: one window after the other."""
-
-    @abstractmethod
-    def rows(self, target: Target) -> Table:
-        """Read the whole table by other means than the target."""
+class DeletesContract(Suite):
+    """Subclass as `Test…`: one window after the other."""
 
     @pytest.fixture
     def plan(self, target: Target) -> Plan:
@@ -70,22 +51,6 @@ class DeletesContract(SessionFixtures, ABC):
     ) -> RowSlice:
         """Make a slice as a task does: checked rows."""
         return RowSlice(0, target.check(changed(changes), plan), us)
-
-    def test_deleted_row_is_gone(self, target: Target, plan: Plan, session: Session) -> None:
-        """Others stay; the values beside the key, and whether there is such a row, do not matter."""
-        earlier: list[Change] = [
-            ("c", "a", 1, 1, "x"),
-            ("c", "a", 2, 2, "y"),
-            ("c", "b", 1, 3, "z"),
-        ]
-        deletes: list[Change] = [
-            ("d", "a", 1, None, None),
-            ("d", "b", 1, 9, "w"),
-            ("d", "q", 7, 0, ""),
-        ]
-        deliver(session, plan, self.slice(target, plan, earlier))
-        deliver(session, plan, self.slice(target, plan, deletes, us=BASE_US + 100))
-        assert self.rows(target) == {("a", 2): (2, "y")}
 
     def test_last_operation_of_a_key_in_a_slice_stays(
         self, target: Target, plan: Plan, session: Session
@@ -100,15 +65,14 @@ class DeletesContract(SessionFixtures, ABC):
         deliver(session, plan, self.slice(target, plan, changes))
         assert self.rows(target) == {("b", 1): (2, "y"), ("c", 1): (None, "again")}
 
-    @pytest.mark.parametrize("windows", ["one window", "a window each"])
     def test_random_changes_end_as_in_a_dictionary(
-        self, target: Target, plan: Plan, session: Session, windows: str
+        self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """Rows of one key in one slice, in neighbouring ones, and in epochs that share a window."""
+        """Rows of one key are in one slice, in epochs that share a window, and in others."""
         chance = random.Random(16)  # noqa: S311 -- no secret
         expected: Table = {}
         slices = []
-        for number in range(12):
+        for number in range(10):
             changes = [_change(chance, f"{number}/{i}") for i in range(60)]
             for word, k, n, v, t in changes:
                 if word == "d":
@@ -116,11 +80,9 @@ class DeletesContract(SessionFixtures, ABC):
                 else:
                     expected[str(k), int(n or 0)] = v, t
             slices.append(self.slice(target, plan, changes, us=BASE_US + 60 * number))
-        if windows == "one window":
-            deliver(session, plan, *slices)
-        else:
-            for rows in slices:
-                deliver(session, plan, rows)
+        deliver(session, plan, *slices[:7])
+        for rows in slices[7:]:
+            deliver(session, plan, rows)
         assert 0 < len(expected) < 25
         assert self.rows(target) == expected
 
@@ -149,17 +111,12 @@ class DeletesContract(SessionFixtures, ABC):
             assert finish(late, current, following(current)) is Outcome.CONFLICT
         assert self.rows(target) == {("a", 1): (2, "again")}
 
-    @pytest.mark.parametrize("word", ["x", "D", "delete", "", None])
-    def test_unknown_word_is_refused_by_check(
-        self, target: Target, plan: Plan, word: str | None
-    ) -> None:
-        """Neither upserted nor dropped in silence; the remedy names the option."""
-        with pytest.raises(InvalidRow, match="is not an operation") as caught:
-            self.slice(target, plan, [("c", "a", 1, 1, "x"), (word, "a", 1, 1, "x")])
-        assert "operations" in caught.value.remedy
-
-    def test_null_key_is_refused_by_check(self, target: Target, plan: Plan) -> None:
-        """Of an upsert any, of a delete at least the first."""
+    def test_invalid_change_is_refused_by_check(self, target: Target, plan: Plan) -> None:
+        """Neither upserted nor dropped in silence: an unknown word, a null in a key."""
+        for word in ("x", "D", "delete", "", None):
+            with pytest.raises(InvalidRow, match="is not an operation") as caught:
+                self.slice(target, plan, [("c", "a", 1, 1, "x"), (word, "a", 1, 1, "x")])
+            assert "operations" in caught.value.remedy
         for changes in (
             [("u", "a", None, 1, "x")],
             [("u", None, 1, 1, "x")],
@@ -168,32 +125,15 @@ class DeletesContract(SessionFixtures, ABC):
             with pytest.raises(InvalidRow, match="null"):
                 self.slice(target, plan, changes)
 
-    @pytest.mark.parametrize(
-        ("fields", "words"),
-        [
-            (SCHEMA, "no such column"),
-            (pa.schema([(COLUMN, pa.int32()), *SCHEMA]), "int32"),
-            (pa.schema([(COLUMN, pa.string()), *FIELDS]), "2 such columns"),
-        ],
-    )
-    def test_dataframe_without_operation_column_is_refused(
-        self, target: Target, fields: pa.Schema, words: str
-    ) -> None:
+    def test_dataframe_without_operation_column_is_refused(self, target: Target) -> None:
         """At the start, with a remedy."""
-        with pytest.raises(SchemaMismatch, match=words) as caught:
-            target.plan(fields, "another")
+        with pytest.raises(SchemaMismatch, match="no such column") as caught:
+            target.plan(SCHEMA, "another")
         assert caught.value.remedy
-
-    def test_plan_with_an_operation_column_travels(self, plan: Plan) -> None:
-        """It survives the log, with the column's role."""
-        again = Plan.from_json(plan.to_json(), "plan")
-        assert again == plan
-        assert again.operation == COLUMN
-        assert COLUMN not in [column.name for column in again.of_table().columns]
 
 
 class CellDeletesContract(DeletesContract):
-    """Subclass as `Test…` with a fixture `target` and `rows`: rows are cells, and so are tombstones."""
+    """Subclass as `Test…`: rows are cells, and so are tombstones."""
 
     def test_delete_may_be_repeated_and_late(
         self, target: Target, plan: Plan, session: Session
@@ -211,46 +151,6 @@ class CellDeletesContract(DeletesContract):
             write(session, plan, rows)
         assert self.rows(target) == {("b", 1): (None, "new")}
 
-    def test_delete_of_another_session_counts(
-        self, target: Target, plan: Plan, session: Session, query_id: str
-    ) -> None:
-        """Two flushers write one window, one of them in part."""
-        changes: list[Change] = [
-            ("c", "a", 1, 1, "x"),
-            ("d", "a", 1, None, None),
-            ("c", "b", 1, 2, "y"),
-        ]
-        rows = self.slice(target, plan, changes)
-        with target.connect(query_id) as other:
-            write(other, plan, RowSlice(0, rows.batch[1:], rows.first_us + 1))
-            write(session, plan, rows)
-            write(other, plan, RowSlice(0, rows.batch[:1], rows.first_us))
-        assert self.rows(target) == {("b", 1): (2, "y")}
-
-
-class RangeDeletesContract(CellDeletesContract):
-    """Subclass as `Test…` with a fixture `target` and `rows`: n may be null in a delete."""
-
-    def test_delete_without_last_key_column_takes_a_range(
-        self, target: Target, plan: Plan, session: Session
-    ) -> None:
-        """All rows under k that are older; a later row under it stays."""
-        earlier: list[Change] = [("c", k, n, n, k) for k in ("a", "b") for n in range(5)]
-        changes: list[Change] = [
-            ("c", "a", 7, 7, "older"),
-            ("d", "a", None, None, None),
-            ("c", "a", 3, None, "newer"),
-            ("d", "b", 4, None, None),
-        ]
-        rows = self.slice(target, plan, changes, us=BASE_US + 100)
-        deliver(session, plan, self.slice(target, plan, earlier))
-        deliver(session, plan, rows)
-        expected: Table = {("b", n): (n, "b") for n in range(4)} | {("a", 3): (None, "newer")}
-        assert self.rows(target) == expected
-        write(session, plan, rows)
-        write(session, plan, self.slice(target, plan, earlier))
-        assert self.rows(target) == expected, "written again, and late"
-
 
 def changed(changes: Sequence[Change]) -> pa.RecordBatch:
     """Return changes as a DataFrame has them."""
@@ -260,8 +160,8 @@ def changed(changes: Sequence[Change]) -> pa.RecordBatch:
 
 
 def _change(chance: random.Random, text: str) -> Change:
-    """Draw a change of one of 24 keys; every upsert has all values."""
+    """Draw a change of one of 24 keys; every upsert has all values, of a delete they do not matter."""
     key = chance.choice("abcd"), chance.randrange(6)
     if chance.random() < 0.4:
-        return ("d", *key, None, None)
+        return ("d", *key, None, None) if chance.random() < 0.5 else ("d", *key, 9, "w")
     return (chance.choice("cu"), *key, chance.randrange(100), text)

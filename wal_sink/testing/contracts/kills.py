@@ -12,14 +12,14 @@ as in `StagedContract`; what a server loses, by `RestartContract`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pytest
 
 from wal_sink.targets.base import IdempotentSession, Target
-from wal_sink.testing.contracts.ledger import new_query
-from wal_sink.testing.contracts.rows import Record, RowsContract, Table
+from wal_sink.testing.contracts.ledger import Table, new_query
+from wal_sink.testing.contracts.rows import Record, RowsContract
 from wal_sink.testing.faults import AnswerLost, CallFaults, Crash, Faults, changes, different_faults
 from wal_sink.testing.micro_batches import PlayedQuery, Rows, flush
 
@@ -30,10 +30,10 @@ EPOCHS = 2
 
 
 class KillsContract(RowsContract):
-    """Part of every contract suite; needs the fixture `target` and `rows`."""
+    """Part of the suite of every session."""
 
-    most_kills: int | None = None
-    """At how many operations each test injects its fault, at most; None: at all.
+    most_kills = 1_000
+    """At how many operations each test injects its fault, at most: fewer where a target takes long.
 
     One is the end of a window, where rows and ledger become one; the others lie at equal distances.
     """
@@ -76,25 +76,15 @@ class KillsContract(RowsContract):
         whole = faults_at(None)
         self._play(target, whole, expected)
         assert whole.operations, "nothing is injected into a flusher of this target"
-        ends = [k for k, name in enumerate(whole.operations) if name.startswith("finish ")]
-        played = [faults_at(at) for at in self.spread(choose(whole.operations), ends[-1:])]
+        ends = [k for k, name in enumerate(whole.operations) if name.startswith("finish ")][-1:]
+        others = [k for k in choose(whole.operations) if k not in ends]
+        step = -(-len(others) // max(1, self.most_kills - len(ends))) or 1
+        spread = [*ends, *others[step - 1 :: step]][: self.most_kills]
+        played = [faults_at(at) for at in sorted(spread)]
         for faults in played:
             self._play(target, faults, expected)
-        self.assert_injected(played)
-
-    def spread(self, operations: Sequence[int], always: Collection[int] = ()) -> Sequence[int]:
-        """Return the operations at which a test injects its fault.
-
-        :param always: it does so in any case.
-        """
-        others = [k for k in operations if k not in always]
-        most = max(1, self.most_kills - len(always)) if self.most_kills else max(1, len(others))
-        step = max(1, -(-len(others) // most))
-        return sorted([*always, *others[step - 1 :: step]][: self.most_kills])
-
-    def assert_injected(self, played: Sequence[Faults]) -> None:
-        """Check that most plays met their fault; a driver may make other calls each time."""
         injected = [faults for faults in played if faults.injected]
+        # A driver may make other calls each time.
         assert len(injected) > len(played) / 2, "its operations are others each time"
 
     def _play(self, target: Target, faults: Faults, expected: Table) -> None:
@@ -118,9 +108,8 @@ class KillsContract(RowsContract):
             flush(query.flusher(faults))
         query.end_sessions()
         if not query.idempotent:
-            assert self.rows(query.target) == expected | query.rows(query.flushed()), (
-                faults.injected
-            )
+            visible = expected | query.rows(query.flushed())
+            assert self.rows(query.target) == visible, f"after a fault at {faults.injected}"
         flush(query.flusher())
         expected |= query.rows(EPOCHS - 1)
         assert self.rows(query.target) == expected, (

@@ -29,9 +29,10 @@ from wal_sink.testing.contracts.ledger import (
     following,
     new_query,
     outcome_of,
+    refused,
     row_of,
 )
-from wal_sink.testing.contracts.rows import BASE_US, Record, RowsContract, deliver, refused
+from wal_sink.testing.contracts.rows import BASE_US, Record, RowsContract, deliver
 
 __all__ = ["RestartContract"]
 
