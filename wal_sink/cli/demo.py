@@ -23,7 +23,6 @@ from wal_sink.target_info import OWN
 from wal_sink.targets.names import did_you_mean
 
 if TYPE_CHECKING:
-    from wal_sink.demo.failover import FailoverReport
     from wal_sink.demo.report import Report
     from wal_sink.demo.watch import Sample
 
@@ -99,7 +98,7 @@ def demo(
             from wal_sink.demo import failover as of_failover  # noqa: PLC0415 - what it imports is an extra
 
             with _place(folder) as place:
-                report: Report | FailoverReport = of_failover.run(place, flights=flights, say=say)
+                report: Report = of_failover.run(place, flights=flights, say=say)
         else:
             names = _names(target, targets)
             _check(names, picture, folder)
@@ -234,7 +233,7 @@ class _Progress:
             self._bars.update(task, total=progress.total, completed=progress.visible)
 
 
-def _print(console: Console, report: Report | FailoverReport) -> None:
+def _print(console: Console, report: Report) -> None:
     table = Table("", "expected", "found", "missing", "extra")
     several = len({row.target for row in report.tables}) > 1
     for row in report.tables:
@@ -242,6 +241,7 @@ def _print(console: Console, report: Report | FailoverReport) -> None:
         where = f" ({row.target})" if several else ""
         table.add_row(f"{row.sink}: {row.query}{where}", *(f"{count:,}" for count in counts))
     console.print(table)
-    console.print(f"{report.server}, {report.seconds:.0f} seconds. {report.place}".rstrip())
+    place = f" Picture: {report.picture}" if report.picture else ""
+    console.print(f"{report.server}, {report.seconds:.0f} seconds.{place}")
     if not report.problems:
         console.print(report.conclusion, soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any, Self
 
 from pyspark.sql import Row
 
-from wal_sink.demo import flights
 from wal_sink.demo.crash import PAUSING_TARGET
-from wal_sink.demo.queries import CONTROL, TENTH, Query
+from wal_sink.demo.queries import CONTROL, FLIGHTS, Query
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.demo.stores import Half, RowStore
 
@@ -21,12 +19,11 @@ _KEYSPACE = "travel"
 _HOST = "127.0.0.1"
 _IN_FLIGHT = 100
 _READ_TIMEOUT_S = 60
-_TENTH = f"""
-CREATE TABLE IF NOT EXISTS {_KEYSPACE}.{{}} (
-    key uuid PRIMARY KEY, origin text, day date, scheduled timestamp, carrier text, flight int
+_CONTROL = f"""
+CREATE TABLE {_KEYSPACE}.{CONTROL.table} (
+    key text PRIMARY KEY, origin text, day date, scheduled timestamp, carrier text, flight int
 )
 """
-_TABLES = (flights.TABLE, _TENTH.format(TENTH.table), _TENTH.format(CONTROL.table))
 
 
 class Cassandra(RowStore):
@@ -46,14 +43,24 @@ class Cassandra(RowStore):
             yield cls(str(node.port), node, node.title)
 
     def create(self) -> None:
-        """Make keyspace and tables."""
+        """Make the keyspace, and the control's table."""
         self.server.create_keyspace(_KEYSPACE)
-        for table in _TABLES:
-            self.server.execute(table)
+        self.server.execute(_CONTROL)
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for one table."""
+        """Return the sink's options for one table, which the start makes.
+
+        Of all flights one partition answers: what left this airport on this day, in order.
+        """
+        keys = {"keyColumns": "key"}
+        if table == FLIGHTS.table:
+            keys = {
+                "keyColumns": "origin,day,scheduled,carrier,flight",
+                "partitionColumns": "origin,day",
+            }
         return {
+            "createTable": "true",
+            **keys,
             "target": PAUSING_TARGET,
             "cassandra.contactPoints": _HOST,
             "cassandra.port": self.address,
@@ -66,7 +73,6 @@ class Cassandra(RowStore):
         from cassandra.cluster import Cluster  # noqa: PLC0415 - in tasks only
         from cassandra.concurrent import execute_concurrent_with_args  # noqa: PLC0415 - as above
 
-        values = [(uuid.UUID(key), *others) for key, *others in rows]
         cluster = Cluster([_HOST], int(self.address))
         try:
             session = cluster.connect(_KEYSPACE)
@@ -74,15 +80,18 @@ class Cassandra(RowStore):
                 f"INSERT INTO {table} (key, origin, day, scheduled, carrier, flight)"  # noqa: S608
                 " VALUES (?, ?, ?, ?, ?, ?)"
             )
-            middle = len(values) // 2
-            execute_concurrent_with_args(session, insert, values[:middle], _IN_FLIGHT)
+            middle = len(rows) // 2
+            execute_concurrent_with_args(session, insert, rows[:middle], _IN_FLIGHT)
             half()
-            execute_concurrent_with_args(session, insert, values[middle:], _IN_FLIGHT)
+            execute_concurrent_with_args(session, insert, rows[middle:], _IN_FLIGHT)
         finally:
             cluster.shutdown()
 
     def count(self, table: str) -> int:
         """Count the rows of a table, as a reader sees them."""
+        tables = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s"
+        if (table,) not in self.server.execute(tables, [_KEYSPACE]):
+            return 0
         (row,) = self._read(f"SELECT count(*) FROM {_KEYSPACE}.{table}")  # noqa: S608
         return int(row[0])
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pyspark
 
 from wal_sink.demo.crash import Driver
+from wal_sink.demo.pauses import PAUSES, Pause, pauses
 from wal_sink.demo.servers import process
-from wal_sink.testing.pauses import PAUSES, Pause, pauses
 
 HOME = Path(pyspark.__file__).parent
 """Of Spark, as pip installs it."""

@@ -29,6 +29,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from wal_sink import arrow_batches
+from wal_sink.demo.pauses import pause_at, pausing
 from wal_sink.errors import WalSinkError
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.publish.micro_batch import MicroBatch
@@ -43,7 +44,6 @@ from wal_sink.targets.base import Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.postgresql import PostgresqlTarget
-from wal_sink.testing.pauses import pause_at, pausing
 
 _POLL_S = 0.05
 

@@ -10,62 +10,55 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
 
-import msgspec
+import pyarrow as pa
 
-from wal_sink.demo.crash import Driver
-from wal_sink.demo.failover_queries import KEPT, LOST, OVER, QUERIES, Source
-from wal_sink.demo.oracle import judge
+from wal_sink.demo import flights
+from wal_sink.demo.app import Application
 from wal_sink.demo.postgresql import Postgresql
-from wal_sink.demo.queries import in_source, in_table
-from wal_sink.demo.report import Comparison, comparison
+from wal_sink.demo.queries import KEPT, LOST, OF_FAILOVER, OVER
+from wal_sink.demo.report import Report, comparison, report
+from wal_sink.demo.run import driver_of
 from wal_sink.demo.servers.postgresql import REPLICATES, Server, Standby
 from wal_sink.demo.stores import Stores
 
+_PARTS = 3
+"""Of the source: what the standby gets, what it lacks, and what comes after the failover."""
+_FILES = 3
+"""Of each part; each is one micro-batch."""
 
-class FailoverReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome; the first four numbers are of the table that wal_sink wrote."""
 
-    expected: int
-    found: int
-    missing: int
-    extra: int
-    control_missing: int
-    """Rows that `foreachBatch` had written, and that are lost."""
-    not_replicated: int
-    """Rows of wal_sink that the standby lacked when it was promoted. The log brought them again."""
-    seconds: float
-    tables: tuple[Comparison, ...]
-    server: str
+class Source:
+    """The files of both queries, which come in parts.
 
-    place: ClassVar[str] = ""
-    """It draws no picture."""
+    :param folder: of the demo.
+    :param rows: how many flights.
+    """
 
-    @property
-    def conclusion(self) -> str:
-        """What the demo has shown, where it has no problems."""
-        return (
-            f"The promoted standby lacked {self.not_replicated:,} rows of each table. wal_sink: each row"
-            f" exactly once, and nobody typed a command. foreachBatch: {self.control_missing:,} rows lost."
-        )
+    def __init__(self, folder: Path, rows: int) -> None:
+        self.table: pa.Table = flights.read().slice(0, rows)
+        number = _FILES * _PARTS
+        staged = Path(flights.write_files(folder / "staged", self.table, number))
+        self._staged = sorted(staged.glob("*.parquet"))
+        self._rows_per_file = flights.rows_per_file(rows, number)
+        self._folder = folder / KEPT.source
+        self._folder.mkdir()
+        self.files = 0
+        """How many the queries have been given."""
 
     @property
-    def problems(self) -> list[str]:
-        """What keeps the demo from having shown what it is for; empty when it has."""
-        problems = []
-        if self.missing or self.extra or not self.expected:
-            examples = [text for table in self.tables[:1] for text in table.examples]
-            text = "\n  ".join(["The table differs from the source, for example:", *examples])
-            problems.append(text)
-        if not self.not_replicated:
-            problems.append("The standby lacked no row: this failover proved nothing.")
-        if not self.control_missing:
-            problems.append("The control has lost no row: this failover proved nothing.")
-        return problems
+    def rows(self) -> int:
+        """Rows in the files that the queries have been given."""
+        return min(self.files * self._rows_per_file, int(self.table.num_rows))
+
+    def give(self) -> None:
+        """Give the queries the files of the next part."""
+        for file in self._staged[self.files : self.files + _FILES]:
+            file.rename(self._folder / file.name)
+        self.files += _FILES
 
 
-def run(folder: Path, *, flights: int, say: Callable[[str], None]) -> FailoverReport:
+def run(folder: Path, *, flights: int, say: Callable[[str], None]) -> Report:
     """Run the demo in an empty folder.
 
     :param flights: how many to stream.
@@ -78,10 +71,13 @@ def run(folder: Path, *, flights: int, say: Callable[[str], None]) -> FailoverRe
     primary = Server({**REPLICATES, **zone})
     say(f"Starting {primary.title} and its standby …")
     with primary, Standby(primary, zone) as standby:
-        former = Postgresql(standby.uri_of_both, primary)
+        former = Postgresql(standby.uri_of_both, primary, primary.title)
         former.create()
         source.give()
-        with _driver(folder, Stores([former])) as driver:
+        with driver_of(
+            Application(folder=str(folder), addresses=Stores([former]).addresses, failover=True),
+            "driver",
+        ) as driver:
             say(f"Streaming {source.rows:,} flights, which the standby gets …")
             driver.reach(lambda: _have(former, source.rows))
             standby.await_caught_up()
@@ -89,7 +85,7 @@ def run(folder: Path, *, flights: int, say: Callable[[str], None]) -> FailoverRe
             source.give()
             say(f"The link to the standby is cut. Streaming up to {source.rows:,} flights …")
             driver.reach(lambda: _have(former, source.rows))
-            after = Postgresql(standby.uri_of_both, standby)
+            after = Postgresql(standby.uri_of_both, standby, primary.title)
             not_replicated = former.count(KEPT.table) - after.count(KEPT.table)
             primary.kill()
             standby.promote()
@@ -98,51 +94,20 @@ def run(folder: Path, *, flights: int, say: Callable[[str], None]) -> FailoverRe
                 f"The primary is killed, and the standby is promoted. It lacks {not_replicated:,} rows."
                 f" Streaming up to {source.rows:,} flights …"
             )
-            driver.reach(
-                lambda: all(_is_read(folder, query.checkpoint, source) for query in QUERIES)
-            )
+            last = str(source.files - 1)
+            commits = [folder / query.checkpoint / "commits" / last for query in OF_FAILOVER]
+            driver.reach(lambda: all(commit.exists() for commit in commits))
             (folder / OVER).touch()
             driver.finish()
         say("Comparing the tables with the source …")
-        tables = tuple(
-            comparison(
-                query.name,
-                query.sink,
-                query.table,
-                judge(in_source(source.table, query), in_table(after.rows(query))),
-                after.target,
-            )
-            for query in QUERIES
+        return report(
+            [comparison(query, source.table, after) for query in OF_FAILOVER],
+            Stores([after]),
+            time.monotonic() - began_s,
+            not_replicated=not_replicated,
         )
-    kept, lost = tables
-    return FailoverReport(
-        expected=kept.expected,
-        found=kept.found,
-        missing=kept.missing,
-        extra=kept.extra,
-        control_missing=lost.missing,
-        not_replicated=not_replicated,
-        seconds=round(time.monotonic() - began_s, 1),
-        tables=tables,
-        server=primary.title,
-    )
-
-
-def _driver(folder: Path, stores: Stores) -> Driver:
-    return Driver(
-        ["-m", "wal_sink.demo.failover_app", str(folder), stores.addresses],
-        folder / "driver.log",
-        {"TZ": "UTC"},
-        folder,
-        patience_s=900,  # on a busy machine, too
-    )
 
 
 def _have(store: Postgresql, rows: int) -> bool:
     """Return True if both tables have that number of rows."""
     return min(store.count(KEPT.table), store.count(LOST.table)) >= rows
-
-
-def _is_read(folder: Path, checkpoint: str, source: Source) -> bool:
-    """Return True if Spark has completed an epoch for each file."""
-    return (folder / checkpoint / "commits" / str(source.files - 1)).exists()

@@ -21,15 +21,6 @@ SCHEMA = (
 )
 """For `spark.readStream.schema`. Delays and air time in minutes, null when cancelled; miles."""
 
-TABLE = """
-CREATE TABLE IF NOT EXISTS travel.flights_by_origin_day (
-    origin text, day date, scheduled timestamp, carrier text, flight int, destination text,
-    tail_number text, departure_delay int, arrival_delay int, air_time int, distance int,
-    PRIMARY KEY ((origin, day), scheduled, carrier, flight)
-)
-"""
-"""One partition answers: what left this airport on this day, in order."""
-
 _ARROW = pa.schema(
     [
         ("origin", pa.string()),

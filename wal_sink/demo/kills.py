@@ -7,11 +7,11 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
+from wal_sink.demo.pauses import Pause, Point
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, Query
 from wal_sink.demo.stores import Stores
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest
-from wal_sink.testing.pauses import Pause, Point
 from wal_sink.wal.location import locate
 from wal_sink.wal.store import LogStore
 

@@ -1,4 +1,4 @@
-"""The three queries of the demo, their tables, and what has to be in them."""
+"""The queries of the demo, their tables, and what has to be in them."""
 
 from __future__ import annotations
 
@@ -63,6 +63,13 @@ was never committed into ghosts. (By a key from the data they would be overwritt
 table has a key, they are doubles."""
 
 QUERIES = (FLIGHTS, TENTH, CONTROL)
+
+KEPT = msgspec.structs.replace(TENTH, name="flights by uuid()", table="flights", source="flights")
+LOST = msgspec.structs.replace(CONTROL, name=KEPT.name, source=KEPT.source)
+OF_FAILOVER = (KEPT, LOST)
+"""They write the same flights, by the sink and by `foreachBatch`."""
+OVER = "over"
+"""A file in the demo's folder that ends the queries of the failover."""
 
 _MANY = 10_000
 """Flights that are worth as many epochs as the year has files."""

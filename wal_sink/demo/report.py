@@ -5,17 +5,19 @@ The picture has the rows visible over time against those checkpointed, beside th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 import msgspec
+import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from wal_sink.demo.kills import KILLS, KillWindow
-from wal_sink.demo.oracle import Verdict
-from wal_sink.demo.queries import CONTROL, TENTH
+from wal_sink.demo.oracle import judge
+from wal_sink.demo.queries import CONTROL, TENTH, Query, in_source, in_table
+from wal_sink.demo.stores import Store, Stores
 from wal_sink.demo.watch import Sample
 
 
@@ -53,28 +55,33 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     found: int
     missing: int
     extra: int
+    control_missing: int
+    """Rows that the control had written, and that are lost."""
     control_extra: int
     """Ghosts or doubles in the control's table."""
     seconds: float
     kills: tuple[Death, ...]
+    """None, where the database failed over."""
+    not_replicated: int
+    """Rows of wal_sink that the standby lacked when it was promoted. The log brought them again."""
     tables: tuple[Comparison, ...]
     picture: str
-    """Path of the picture."""
+    """Path of the picture; empty: there is none."""
     target: str
     server: str
     """Which one, or which ones, the rows went to."""
 
     @property
-    def place(self) -> str:
-        """Where the picture is."""
-        return f"Picture: {self.picture}"
-
-    @property
     def conclusion(self) -> str:
         """What the demo has shown, where it has no problems."""
+        if self.kills:
+            return (
+                f"wal_sink: each row exactly once. foreachBatch, under the same {len(self.kills)} kills:"
+                f" {self.control_extra:,} extra rows."
+            )
         return (
-            "wal_sink: each row exactly once."
-            f" foreachBatch, under the same {len(self.kills)} kills: {self.control_extra:,} extra rows."
+            f"The promoted standby lacked {self.not_replicated:,} rows of each table. wal_sink: each row"
+            f" exactly once, and nobody typed a command. foreachBatch: {self.control_missing:,} rows lost."
         )
 
     @property
@@ -87,44 +94,57 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             problems.append(
                 "\n  ".join(["The tables differ from the source, for example:", *examples])
             )
-        if not self.control_extra:
-            problems.append("The control has no extra rows: these kills proved nothing.")
-        hit = {death.window for death in self.kills}
-        if missed := [kill.window for kill in KILLS if kill.window not in hit]:
-            problems.append(f"No kill hit the driver {', nor '.join(missed)}.")
+        if self.kills:
+            if not self.control_extra:
+                problems.append("The control has no extra rows: these kills proved nothing.")
+            hit = {death.window for death in self.kills}
+            if missed := [kill.window for kill in KILLS if kill.window not in hit]:
+                problems.append(f"No kill hit the driver {', nor '.join(missed)}.")
+        else:
+            if not self.not_replicated:
+                problems.append("The standby lacked no row: this failover proved nothing.")
+            if not self.control_missing:
+                problems.append("The control has lost no row: this failover proved nothing.")
         return problems
 
 
 def report(
-    comparisons: list[Comparison],
-    deaths: list[Death],
+    comparisons: Iterable[Comparison],
+    stores: Stores,
     seconds: float,
-    picture: str,
     *,
-    target: str,
-    server: str,
+    kills: Sequence[Death] = (),
+    picture: str = "",
+    not_replicated: int = 0,
 ) -> Report:
-    """Add up the tables that wal_sink wrote."""
-    ours = [c for c in comparisons if c.sink == "wal_sink"]
+    """Add up the tables that wal_sink wrote, and those of the control."""
+    tables = tuple(comparisons)
+    ours = [table for table in tables if table.sink == "wal_sink"]
+    control = [table for table in tables if table.sink != "wal_sink"]
     return Report(
-        expected=sum(c.expected for c in ours),
-        found=sum(c.found for c in ours),
-        missing=sum(c.missing for c in ours),
-        extra=sum(c.extra for c in ours),
-        control_extra=next(c.extra for c in comparisons if c.table == CONTROL.table),
+        expected=sum(table.expected for table in ours),
+        found=sum(table.found for table in ours),
+        missing=sum(table.missing for table in ours),
+        extra=sum(table.extra for table in ours),
+        control_missing=sum(table.missing for table in control),
+        control_extra=sum(table.extra for table in control),
         seconds=round(seconds, 1),
-        kills=tuple(deaths),
-        tables=tuple(comparisons),
+        kills=tuple(kills),
+        not_replicated=not_replicated,
+        tables=tables,
         picture=picture,
-        target=target,
-        server=server,
+        target=stores.targets,
+        server=stores.title,
     )
 
 
-def comparison(query: str, sink: str, table: str, verdict: Verdict, target: str) -> Comparison:
-    """Return the oracle's verdict on one table as a row of the report."""
+def comparison(query: Query, source: pa.Table, store: Store) -> Comparison:
+    """Compare a query's table in a store with the source of its rows."""
+    verdict = judge(in_source(source, query), in_table(store.rows(query)))
     counts = {**verdict._asdict(), "examples": tuple(map(str, verdict.examples))}
-    return Comparison(query=query, sink=sink, table=table, target=target, **counts)
+    return Comparison(
+        query=query.name, sink=query.sink, table=query.table, target=store.target, **counts
+    )
 
 
 _CHECKPOINTED, _VISIBLE, _GHOSTS, _KILL = "#8c8c8c", "#1f6fb4", "#d62728", "#444444"

@@ -7,25 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pyarrow as pa
+import msgspec
 
+from wal_sink.demo.app import Application
 from wal_sink.demo.connect_server import ConnectServer
 from wal_sink.demo.crash import Driver
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
-from wal_sink.demo.oracle import judge
-from wal_sink.demo.queries import (
-    FLIGHTS,
-    QUERIES,
-    TENTH,
-    epochs,
-    in_source,
-    in_table,
-    write_sources,
-)
-from wal_sink.demo.report import Comparison, Death, Report, comparison, draw, report
+from wal_sink.demo.pauses import PAUSES, Pause, pauses
+from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, epochs, write_sources
+from wal_sink.demo.report import Death, Report, comparison, draw, report
 from wal_sink.demo.stores import Stores
 from wal_sink.demo.watch import Sample, Watch
-from wal_sink.testing.pauses import PAUSES, Pause, pauses
 
 
 def run(
@@ -55,19 +47,36 @@ def run(
         say(f"Streaming {sizes[FLIGHTS.source]:,} flights, and every tenth of them twice more …")
         number = epochs(sizes[FLIGHTS.source])
         with Watch(folder, stores, sizes, number, sampled) as watch:
-            application = _Application(folder, stores, connect=connect)
+            application = _Killed(folder, stores, connect=connect)
             deaths = [_die(application, watch, kill, kill.epoch(number), say) for kill in KILLS]
             with application.started("last") as driver:
                 driver.finish()
         say("Comparing the tables with the source …")
-        comparisons = [*_compare(stores, sources)]
+        pairs = [(query, store) for store in stores.all for query in (FLIGHTS, TENTH)]
+        pairs.append((CONTROL, stores.first))
+        tables = [comparison(query, sources[query.source], store) for query, store in pairs]
         draw(picture, watch.samples, deaths)
-        target, title = stores.targets, stores.title
-    seconds = time.monotonic() - began
-    return report(comparisons, deaths, seconds, str(picture), target=target, server=title)
+        seconds = time.monotonic() - began
+        return report(tables, stores, seconds, kills=deaths, picture=str(picture))
 
 
-class _Application:
+def driver_of(application: Application, name: str, where: Sequence[Pause] = ()) -> Driver:
+    """Start the application.
+
+    :param name: of this start, for the name of its output.
+    :param where: points at which it pauses to be killed.
+    """
+    folder = Path(application.folder)
+    return Driver(
+        ["-m", "wal_sink.demo.app", msgspec.json.encode(application).decode()],
+        folder / f"{name}.log",
+        {"TZ": "UTC", PAUSES: pauses(*where)},
+        folder,
+        patience_s=900,  # on a busy machine, too
+    )
+
+
+class _Killed:
     """The application that is killed: a driver, or a Connect server and its client.
 
     :param connect: whether it is the second.
@@ -84,25 +93,20 @@ class _Application:
         :param name: of this start, for the names of its outputs.
         :param where: points at which it pauses to be killed.
         """
-        environment = {"TZ": "UTC", PAUSES: pauses(*where)}
-        arguments = ["-m", "wal_sink.demo.app", str(self.folder), self.stores.addresses]
         with ExitStack() as stack:
-            self._processes = []
+            self._processes, remote = [], ""
             if self._connect:
                 zone = {"spark.sql.session.timeZone": "UTC"}
                 server = ConnectServer(
                     self.folder, *where, settings=zone, environment={"TZ": "UTC"}
                 )
                 self._processes.append(stack.enter_context(server))
-                arguments.append(server.url)
-            driver = Driver(
-                arguments,
-                self.folder / f"driver-{name}.log",
-                environment,
-                self.folder,
-                patience_s=900,  # on a busy machine, too
+                remote = server.url
+            application = Application(
+                folder=str(self.folder), addresses=self.stores.addresses, remote=remote
             )
-            self._processes.append(stack.enter_context(driver))
+            driver = stack.enter_context(driver_of(application, f"driver-{name}", where))
+            self._processes.append(driver)
             yield driver
 
     def kill(self) -> None:
@@ -112,7 +116,7 @@ class _Application:
 
 
 def _die(
-    application: _Application, watch: Watch, kill: Kill, epoch: int, say: Callable[[str], None]
+    application: _Killed, watch: Watch, kill: Kill, epoch: int, say: Callable[[str], None]
 ) -> Death:
     """Start the application, kill it when all queries have reached their points; say what that leaves."""
     folder, stores = application.folder, application.stores
@@ -131,11 +135,3 @@ def _die(
         f" {death.rows_discarded:,} logged rows are thrown away"
     )
     return death
-
-
-def _compare(stores: Stores, sources: dict[str, pa.Table]) -> Iterator[Comparison]:
-    """Compare every table of every store with its source; the control writes to the first one."""
-    for number, store in enumerate(stores.all):
-        for query in QUERIES if number == 0 else [q for q in QUERIES if q.sink == "wal_sink"]:
-            verdict = judge(in_source(sources[query.source], query), in_table(store.rows(query)))
-            yield comparison(query.name, query.sink, query.table, verdict, store.target)
