@@ -36,6 +36,9 @@ pytest_plugins = [
     "tests.support.neighbours",  # `counted`
 ]
 
+SERVERS = ("kafka", "mariadb", "postgresql", "s3")
+"""Fixtures that start a server for each process of the tests."""
+
 _MEMORY, _LEAST_BYTES = Path("/dev/shm"), 4 << 30
 if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _LEAST_BYTES:
     # Logs, checkpoints and servers sync each write. Tests kill processes, so no disk has to keep it.
@@ -81,7 +84,7 @@ def pytest_report_header() -> str:
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what needs the server of S3, PostgreSQL, MariaDB or Kafka: `make check` leaves it out."""
-    for server in ("s3", "postgresql", "mariadb", "kafka"):
+    for server in SERVERS:
         if server in getattr(item, "fixturenames", ()):
             item.add_marker(getattr(pytest.mark, server))
 
@@ -103,15 +106,19 @@ def pytest_collection_finish() -> None:
 def rank(item: pytest.Item) -> order.Rank:
     """Say how long a test takes: 0 for minutes, as it starts Spark several times.
 
-    The tests of a module with a node of its own stay together: else each process would start one. So do
-    those over Spark Connect, which share a server.
+    The tests of a server stay together, and those of a module with a node of Cassandra of its own: else each
+    process would start one.
     """
-    marks = ("slow_first", "spark", "cassandra")
-    result = next((i for i, mark in enumerate(marks) if item.get_closest_marker(mark)), len(marks))
+    marks = ("slow_first", "spark", "cassandra", *SERVERS)
+    length, mark = next(
+        ((i, mark) for i, mark in enumerate(marks) if item.get_closest_marker(mark)),
+        (len(marks), ""),
+    )
     if item.get_closest_marker("connect"):
-        return order.Rank(result, "connect")
-    together = result == marks.index("cassandra")
-    return order.Rank(result, item.nodeid.split("::")[0] if together else item.nodeid)
+        return order.Rank(length, "connect")
+    if mark == "cassandra":
+        return order.Rank(length, item.nodeid.split("::")[0])
+    return order.Rank(length, mark if mark in SERVERS else item.nodeid)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

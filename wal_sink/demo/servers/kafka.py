@@ -46,6 +46,8 @@ class Broker(Child):
             "log.dirs": str(self.folder / "data"),
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 1,
+            # A group's first member would wait three seconds for others.
+            "group.initial.rebalance.delay.ms": 0,
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,
             "transaction.state.log.num.partitions": 1,
