@@ -66,6 +66,9 @@ if sys.version_info < (3, 11, 8):
 
     ast.parse = _parse_alone
 
+# Each of a thousand processes would compile the product again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONFAULTHANDLER"] = "1"  # of Spark's workers: a crash shows its stacks
 os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark's workers need the same packages
 for _archive in (SPARK, CASSANDRA):
