@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_pair_left_out_ends_as_if_it_were_played() -> None:
     for seed in range(40):
         chance = random.Random(seed)
         scripts = (chance.choices(OPERATIONS, k=8), chance.choices(OPERATIONS, k=8))
-        pairs = list(pairs_of_stops(lambda k, j, scripts=scripts: played(scripts, k, j)))
+        pairs = list(pairs_of_stops(partial(played, scripts)))
         whole = [played(scripts, k, j) for k in range(9) for j in range(9)]
         assert [pair.history for pair in pairs] == whole, seed
         assert 0 < sum(pair.is_new for pair in pairs) < len(whole), seed
