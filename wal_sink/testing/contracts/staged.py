@@ -59,13 +59,13 @@ class StagedContract(CountedContract):
     ) -> None:
         """Each row is under one receipt; those that a try left behind count never, and none counts twice."""
         with target.connect(query_id) as died:
-            left = stage(died, plan, self.slice(target, plan, OTHERS))
+            others = stage(died, plan, self.slice(target, plan, OTHERS))
             receipts = stage(died, plan, self.slice(target, plan, ROWS))
             assert died.drain() == ()  # type: ignore[attr-defined]
-        assert left
+        assert others
         assert receipts
-        assert not {*receipts} & {*left}
-        assert max(map(len, receipts + left)) <= RECEIPT_BYTES
+        assert not {*receipts} & {*others}
+        assert max(map(len, receipts + others)) <= RECEIPT_BYTES
         current = row_of(session)
         assert finish(session, current, following(current), receipts) is Outcome.APPLIED
         with target.connect(query_id) as late, refused(target):
