@@ -51,12 +51,7 @@ def wal_sink(
 @pytest.mark.parametrize(
     ("targets", "server", "command", "kills"),
     [
-        (
-            ["sql", "delta"],
-            "SQLite and Delta Lake",
-            [sys.executable, "-c", ONE_KILL],
-            KILLS[1:2],
-        ),
+        (["sql"], "SQLite", [sys.executable, "-c", ONE_KILL], KILLS[1:2]),
         pytest.param(
             ["sql", "delta", "iceberg"],
             "SQLite and Delta Lake and Apache Iceberg",
