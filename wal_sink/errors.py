@@ -8,9 +8,10 @@ one that is not transient is also raised to those who wait for the flush (rule `
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 EXIT_CODES = {
@@ -393,6 +394,20 @@ class LedgerBehindLog(WalSinkError):
     """
 
     exit_code = 7
+
+
+@contextlib.contextmanager
+def of_target(name: str) -> Iterator[None]:
+    """Let errors of the block name the one of several targets that they are about.
+
+    :param name: of the target; empty for the only one.
+    """
+    try:
+        yield
+    except WalSinkError as error:
+        if not name:
+            raise
+        raise type(error)(f"Target {name}: {error.what}", error.remedy) from error
 
 
 def by_name(kind: str) -> type[WalSinkError]:

@@ -257,6 +257,35 @@ def test_dropped_table_is_not_made_again_by_start(tmp_path: Path) -> None:
     assert len(store.execute("SELECT id FROM t")) == 1
 
 
+def test_gone_table_of_several_targets_is_named(tmp_path: Path) -> None:
+    """Both have a table of that name; a table of another name is made."""
+    store = Sqlite(tmp_path)
+    other = Sqlite(tmp_path / "other")
+    (tmp_path / "other").mkdir()
+
+    tables = {"lite": (store, "t"), "mart": (other, "t")}
+
+    class TwoStores(PlayedQuery):
+        @property
+        def targets(self) -> dict[str, Target]:
+            options = {
+                name: SqlAlchemyOptions(url=place.url, table=table, create_table=True)
+                for name, (place, table) in tables.items()
+            }
+            return {name: SqlAlchemyTarget(of_target) for name, of_target in options.items()}
+
+    schema = pa.schema([("id", pa.int64())])
+    query = TwoStores(SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, table="t")), schema)
+    start(query).flushed_batches([(1,)])
+    other.execute("DROP TABLE t")
+    with pytest.raises(SchemaMismatch, match=r"^Target mart: .* is gone"):
+        start(query)
+    tables["mart"] = (other, "t2")
+    start(query).flushed_batches([(2,)])
+    assert store.execute("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
+    assert other.execute("SELECT id FROM t2") == [(2,)]
+
+
 def test_dropped_table_is_not_made_again_with_other_options(tmp_path: Path) -> None:
     """The plan in force says that the query has written to the table, whatever options made it."""
     store = Sqlite(tmp_path)

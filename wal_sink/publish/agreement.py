@@ -28,6 +28,7 @@ from wal_sink.errors import (
     SchemaMismatch,
     TargetUnavailable,
     WalSinkError,
+    of_target,
 )
 from wal_sink.model import paths
 from wal_sink.model.ledger import ledger_key
@@ -120,10 +121,10 @@ class _Start(NamedTuple):
             self._probe()
         former = last.plans if last is not None else {}
         same_key = last is not None and last.key == self.key
-        plans = {
-            name: self._plan(target, former.get(name), same_key=same_key)
-            for name, target in self.targets.items()
-        }
+        plans: dict[str, Plan] = {}
+        for name, target in self.targets.items():
+            with of_target(name if len(self.targets) > 1 else ""):
+                plans[name] = self._plan(target, former.get(name), same_key=same_key)
         key = content_key(plans)
         plans = {name: replace(plan, key=key) for name, plan in plans.items()}
         if key not in {plan.key for plan in former.values()}:
@@ -163,7 +164,8 @@ class _Start(NamedTuple):
                 raise SchemaMismatch(
                     f"{plan.table} is gone, which this query has written to. A new table would lack the rows"
                     " that were flushed before.",
-                    "Restore the table from a backup. Or, if the rows may be missing, create it:\n"
+                    "Restore the table from a backup. Or, if the rows may be missing, name another table in"
+                    " the options, which createTable makes; or create this one:\n"
                     f"{plan.creates}",
                 )
             if same_key and plan.to_json() == replace(former, key=self.key).to_json():

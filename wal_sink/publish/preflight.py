@@ -12,7 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.configuration import Configuration, configure
-from wal_sink.model.plan import spark_ddl
+from wal_sink.errors import of_target
+from wal_sink.model.plan import Plan, spark_ddl
 from wal_sink.options import qualified
 from wal_sink.publish.micro_batch import plans_key, refuse_quarantine, with_epoch_field
 
@@ -108,10 +109,10 @@ def preflight(
     configuration.refuse_bucket(file_manager)
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
     key = plans_key(configuration, columns)
-    plans = {
-        destination.prefix: destination.target.dry_plan(columns, key)
-        for destination in configuration.destinations
-    }
+    plans: dict[str, Plan] = {}
+    for destination in configuration.destinations:
+        with of_target(destination.prefix):
+            plans[destination.prefix] = destination.target.dry_plan(columns, key)
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     creates = {
         qualified(name, "creates"): plan.creates for name, plan in plans.items() if plan.creates
