@@ -138,6 +138,8 @@ def test_lost_manifest_is_given_up(job: Job) -> None:
     assert job.command("status", "--deep").code == 0
     assert job.command("flush").code == 0
     assert job.rows() == rows_of(0, 1, 3, 4)
+    status = job.command("status").document
+    assert status["unsafe_because"] == "1 epoch was given up whose rows only the log has"
 
 
 def test_two_lost_manifests_are_passed_by_mark(job: Job) -> None:

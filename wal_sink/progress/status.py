@@ -420,6 +420,10 @@ class _Reader:
             )
         if self._refused_rows:
             return "rows that could not be written are in the log alone"
+        if state is not None and target is not None:
+            epochs = len(state.epochs_given_up(target.name))
+            if epochs:
+                return f"{counted(epochs, 'epoch was', 'epochs were')} given up whose rows only the log has"
         return None
 
 
