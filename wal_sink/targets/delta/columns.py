@@ -272,10 +272,12 @@ class DeltaRules(TableRules):
     """What Delta says of types; statements of Spark's SQL.
 
     :param path: of the table.
+    :param merges: whether the options let a start add columns.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, merges: bool) -> None:
         self._path = path
+        self._merges = merges
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """Compare the DataFrame's type with the Arrow type of the column's files."""
@@ -289,10 +291,11 @@ class DeltaRules(TableRules):
         return [self.types_differ(field, sql, f"{to_cast(field.name, sql)}.")]
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the statement."""
+        """Return the option, and the statement."""
         type_ = from_arrow(field.type)
+        option = "" if self._merges else "set delta.mergeSchema to true, or "
         add = f"ALTER TABLE delta.`{self._path}` ADD COLUMN {field.name}"
-        return f"run: {add} {to_sql(type_)};" if type_ else ""
+        return f"{option}run: {add} {to_sql(type_)};" if type_ else ""
 
 
 def words(text: str) -> str:

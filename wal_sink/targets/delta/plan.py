@@ -97,7 +97,7 @@ def _plan(
         written,
         table_columns(fields),
         f"the Delta table {options.path}",
-        DeltaRules(options.path),
+        DeltaRules(options.path, merges=options.merge_schema),
         about_partitions(written, fields, partitioned_by, replaces=bool(options.keys)),
     )
     details: dict[str, Any] = {PARTITIONS: list(partitioned_by)}

@@ -237,6 +237,14 @@ def _required_inside(type_: IcebergType) -> Iterator[str]:
         yield from _required_inside(part.field_type)
 
 
+class _Rules(CastRules):
+    """Recommends what pyiceberg can do."""
+
+    def to_add(self, field: pa.Field) -> str:  # noqa: ARG002 -- of every column
+        """Return the option."""
+        return "set iceberg.mergeSchema to true."
+
+
 def agree(
     columns_of_table: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key: str
 ) -> Plan:
@@ -255,7 +263,7 @@ def agree(
     columns = table_columns(columns_of_table)
     types = {column.type: arrow_schema.field(column.name).type for column in columns}
     frame = pa.schema([field.with_type(canonical(field.type)) for field in schema])
-    agreed = match_columns(frame, columns, name, CastRules(types.get, name))
+    agreed = match_columns(frame, columns, name, _Rules(types.get, name))
     names = [column.name for column in agreed]
     folders: dict[str, str] = {}
     widths: dict[str, int] = {}
