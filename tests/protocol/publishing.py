@@ -7,7 +7,6 @@ from collections.abc import Callable
 from tests.protocol.engine import Rows, Run
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model.manifest import Manifest
-from wal_sink.publish.backpressure import Backpressure, Budget
 from wal_sink.publish.publisher import Publisher, Terms
 
 
@@ -19,7 +18,7 @@ class Driver:
 
     def __init__(self, run: Run, max_bytes: int = 1, on_full: str = "block") -> None:
         self.run = run
-        self.budget = Budget(max_bytes, on_full)  # type: ignore[arg-type]
+        self.max_bytes, self.on_full = max_bytes, on_full
         self.pauses = 0
 
     def publish(
@@ -36,13 +35,8 @@ class Driver:
         run = self.run
         run.write_offsets()
         checkpoint = Checkpoint(run.checkpoint)
-        terms = Terms(
-            tuple(run.query.targets), run.plan.key, 1, self.budget.max_bytes, run.query.options
-        )
-        backpressure = Backpressure(
-            self.budget, run.store, checkpoint.url, clock_us=run.query.clock, sleep=sleep
-        )
-        publisher = Publisher(run.store, checkpoint, terms, backpressure, clock_us=run.query.clock)
+        terms = Terms(run.plans, self.max_bytes, self.on_full, run.query.options)  # type: ignore[arg-type]
+        publisher = Publisher(run.store, checkpoint, terms, clock_us=run.query.clock, sleep=sleep)
         return publisher.publish(run.execution, run.tasks(rows))
 
     def batch(self, rows: Rows, meanwhile: Callable[[int], None] = lambda _pause: None) -> None:

@@ -24,9 +24,7 @@ from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.model.plan import Plan, several_plans_key
-from wal_sink.protocol.flush_order import SENDINGS
 from wal_sink.publish.append import append, most_inline
-from wal_sink.publish.backpressure import Backpressure
 from wal_sink.publish.publisher import Publisher, Terms, discard, discard_call
 
 
@@ -230,19 +228,12 @@ class Run:
         """Call `commit()`, which keeps nothing in memory."""
         world, driver = self.world, self.driver
         checkpoint = driver.site.open_checkpoint(driver.process)
-        plans = self.plans.values()
-        terms = Terms(
-            targets=self.names,
-            plan=next(iter(plans)).key,
-            sendings=SENDINGS if any(plan.sent_once for plan in plans) else 1,
-            max_bytes=world.budget.max_bytes,
-            options={"targets": ",".join(self.names)} if world.several else {},
-        )
+        options = {"targets": ",".join(self.names)} if world.several else {}
+        terms = Terms(self.plans, world.max_bytes, world.on_full, options)  # type: ignore[arg-type]
         return Publisher(
             driver.log,
             checkpoint,
             terms,
-            Backpressure(world.budget, driver.log, checkpoint.url, clock_us=clock.now_us),
             clock_us=clock.now_us,
             begins_after=driver.begins_after if world.batch_writer else None,
         ).publish(execution, appended)

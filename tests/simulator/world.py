@@ -21,7 +21,6 @@ from wal_sink.flush.flusher import Pipeline
 from wal_sink.model.ledger import LedgerRow, ledger_key
 from wal_sink.protocol.flush_order import SENDINGS
 from wal_sink.protocol.retention import Retention
-from wal_sink.publish.backpressure import Budget
 from wal_sink.wal.store import LogStore
 
 if TYPE_CHECKING:
@@ -188,7 +187,7 @@ class World:
         exact = "clock jumps" not in swarm and size == _MUCH
         self.checker.retention_us = self.retention.us if exact else 0
         on_full = chance.choice(("block", "block", "fail"))
-        self.budget = Budget(_FEW_BYTES if "budget" in swarm else _MUCH, on_full)  # type: ignore[arg-type]
+        self.max_bytes, self.on_full = _FEW_BYTES if "budget" in swarm else _MUCH, on_full
         self.quarantine = "refused rows" in swarm
         self.batch_writer = "batch writer" in swarm
         self.retained_batches = chance.choice((2, 3, 100)) if "purges" in swarm else None

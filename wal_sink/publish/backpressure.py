@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from wal_sink.errors import LogFull, StoppedWaiting
 from wal_sink.log_context import OncePerMinute
@@ -23,34 +23,32 @@ from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
 
+OnFull = Literal["block", "fail"]
+
 _PAUSE_S, _PAUSE_BILLED_S = 0.5, 5.0
 """How long a pause is, after which there may be space."""
-
-
-class Budget(NamedTuple):
-    """`wal.maxBytes` and `wal.onFull`."""
-
-    max_bytes: int
-    on_full: Literal["block", "fail"]
 
 
 class Backpressure:
     """Lets an epoch be published when the log has space for it.
 
+    :param max_bytes: `wal.maxBytes`.
+    :param on_full: `wal.onFull`.
     :param checkpoint: URL, for messages.
     :param clock_us: microseconds since 1970.
     """
 
     def __init__(
         self,
-        budget: Budget,
+        max_bytes: int,
+        on_full: OnFull,
         store: LogStore,
         checkpoint: str,
         *,
         clock_us: Callable[[], int],
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._budget = budget
+        self._max_bytes, self._on_full = max_bytes, on_full
         self._store = store
         self._checkpoint = checkpoint
         self._clock_us = clock_us
@@ -59,14 +57,14 @@ class Backpressure:
         self._once_per_minute = OncePerMinute()
 
     def admits(self, state: State, execution: Execution, predecessor: Predecessor) -> bool:
-        """Return True if an epoch may be published now.
+        """Return True if an epoch may be published now; False after a pause, which may have brought space.
 
         :raises LogFull: there is no space, and `wal.onFull` is `fail`.
         :raises StoppedWaiting: Spark was told to stop the run.
         :raises WalSinkError: the error at which the flusher of the slowest target has stopped.
         """
         epoch = execution.epoch
-        if has_space(state, predecessor, self._budget.max_bytes):
+        if has_space(state, predecessor, self._max_bytes):
             if self._waited_s:
                 logger.warning(
                     "the log has space again. Epoch %d goes on, after it waited for %.0f s",
@@ -81,9 +79,9 @@ class Backpressure:
         now_us = self._clock_us()
         full = (
             f"{pending_bytes(state, predecessor):,} bytes are not flushed to {slowest.name}, and wal.maxBytes"
-            f" is {self._budget.max_bytes:,}. {described(report, now_us)}"
+            f" is {self._max_bytes:,}. {described(report, now_us)}"
         )
-        if self._budget.on_full == "fail":
+        if self._on_full == "fail":
             raise LogFull(
                 f"Epoch {epoch} is not published: {full}",
                 f"Nothing is lost. `wal-sink status {self._checkpoint}` says what keeps the flush. Then start"
@@ -101,13 +99,10 @@ class Backpressure:
             raise stopped
         if self._once_per_minute.is_due():
             logger.warning("epoch %d waits for space in the log: %s", epoch, full)
-        return False
-
-    def pause(self) -> None:
-        """Wait a moment."""
         pause_s = _PAUSE_BILLED_S if self._store.billed else _PAUSE_S
         self._sleep(pause_s)
         self._waited_s += pause_s
+        return False
 
     def _warn_of_no_flusher(self, state: State) -> None:
         """Warn, once a minute, if epochs are pending and nothing has flushed for half a minute."""

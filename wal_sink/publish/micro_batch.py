@@ -14,13 +14,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.model.plan import Plan, several_plans_key
-from wal_sink.protocol.flush_order import SENDINGS
-from wal_sink.publish.backpressure import Backpressure, Budget
 from wal_sink.publish.publisher import Publisher, Terms, discard, discard_call
 from wal_sink.wal.location import log_errors
 from wal_sink.wal.store import LogStore
@@ -133,21 +130,11 @@ class MicroBatch(NamedTuple):
         :raises WalSinkError: see `Publisher.publish`.
         """
         configuration, sink = self.configuration, self.configuration.sink
-        checkpoint = configuration.location.open_checkpoint()
         store = self._store(execution.query_id)
-        terms = Terms(
-            targets=tuple(destination.name for destination in configuration.destinations),
-            plan=self.plan,
-            sendings=SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1,
-            max_bytes=sink.max_bytes,
-            options=configuration.public,
-        )
-        budget = Budget(sink.max_bytes, sink.on_full)
-        backpressure = Backpressure(budget, store, checkpoint.url, clock_us=now_us)
-        publisher = Publisher(
-            store, checkpoint, terms, backpressure, clock_us=now_us, begins_after=begins_after
-        )
+        terms = Terms(self.plans, sink.max_bytes, sink.on_full, configuration.public)
+        checkpoint = configuration.location.open_checkpoint()
         with log_errors(store.url):
+            publisher = Publisher(store, checkpoint, terms, begins_after=begins_after)
             publisher.publish(execution, appended)
 
     def discard(self, appended: Sequence[Appended]) -> None:

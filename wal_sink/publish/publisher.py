@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.offsets import Offsets
+from wal_sink.clock import now_us
 from wal_sink.errors import (
     REPORT_IT,
     AlreadyPublished,
@@ -30,10 +32,12 @@ from wal_sink.model.manifest import (
     Manifest,
     SegmentRef,
 )
+from wal_sink.model.plan import Plan
 from wal_sink.model.state import Predecessor, State, Sums
 from wal_sink.progress.report import this_process
 from wal_sink.protocol import state as protocol
-from wal_sink.publish.backpressure import Backpressure
+from wal_sink.protocol.flush_order import SENDINGS
+from wal_sink.publish.backpressure import Backpressure, OnFull
 from wal_sink.wal.garbage import delete_garbage, delete_unfinished
 from wal_sink.wal.location import refuse_other_log, refuse_vanished
 from wal_sink.wal.manifests import create_manifest
@@ -49,22 +53,26 @@ _LISTED_FROM = 10
 class Terms(NamedTuple):
     """What holds for every epoch that a query publishes."""
 
-    targets: tuple[str, ...]
-    """Names of the targets."""
-    plan: str
-    """Key of the plans that the rows were checked against."""
-    sendings: int
-    """How many write timestamps each row reserves: more than one for lists that are not frozen."""
+    plans: Mapping[str, Plan]
+    """Of each target, by its name; all of one key. The rows were checked against them."""
     max_bytes: int
     """`wal.maxBytes`."""
+    on_full: OnFull
+    """`wal.onFull`."""
     options: Mapping[str, str]
     """The sink's options without secrets; the state keeps those of the run that publishes."""
+
+    @property
+    def sendings(self) -> int:
+        """How many write timestamps each row reserves: more than one for lists that are not frozen."""
+        return SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1
 
 
 class Publisher:
     """Publishes epochs; `commit()` makes one each time, and nothing stays in memory.
 
     :param clock_us: microseconds since 1970.
+    :param sleep: waits for seconds, while the log has no space.
     :param begins_after: the epoch after which a new log begins; None: the last one that Spark has completed.
     """
 
@@ -73,15 +81,17 @@ class Publisher:
         store: LogStore,
         checkpoint: Checkpoint,
         terms: Terms,
-        backpressure: Backpressure,
         *,
-        clock_us: Callable[[], int],
+        clock_us: Callable[[], int] = now_us,
+        sleep: Callable[[float], None] = time.sleep,
         begins_after: int | None = None,
     ) -> None:
         self._store = store
         self._checkpoint = checkpoint
         self._terms = terms
-        self._backpressure = backpressure
+        self._backpressure = Backpressure(
+            *(terms.max_bytes, terms.on_full, store, checkpoint.url), clock_us=clock_us, sleep=sleep
+        )
         self._clock_us = clock_us
         self._begins_after = begins_after
 
@@ -162,7 +172,7 @@ class Publisher:
             query_id=execution.query_id,
             checkpoint=self._checkpoint.url,
             run_id=execution.run_id,
-            targets=self._terms.targets,
+            targets=tuple(self._terms.plans),
             options=self._terms.options,
         )
         if state is None:
@@ -206,7 +216,6 @@ class Publisher:
             )
             if predecessor is None or self._backpressure.admits(state, execution, predecessor):
                 return state, predecessor
-            self._backpressure.pause()
             state = existing(self._store)
 
     def _refuse_superseded(self, execution: Execution, offsets: Offsets) -> None:
@@ -223,19 +232,19 @@ class Publisher:
         """Make the manifest, which continues timestamps and sums of its predecessor."""
         rows = sum(segment.rows for segment in batch.segments)
         size = sum(segment.bytes for segment in batch.segments + batch.refused)
-        now_us = self._clock_us()
-        first_us = max(now_us, predecessor.last_us + 1)
+        published_us = self._clock_us()
+        first_us = max(published_us, predecessor.last_us + 1)
         return Manifest(
             epoch=batch.epoch,
             query_id=batch.query_id,
             run_id=batch.run_id,
             nonce=uuid.uuid4().hex,
-            plan=self._terms.plan,
+            plan=next(iter(self._terms.plans.values())).key,
             segments=batch.segments,
             refused=batch.refused,
             offsets=offsets.text,
             offsets_digest=offsets.digest,
-            published_us=now_us,
+            published_us=published_us,
             first_us=first_us,
             last_us=first_us + max(rows * self._terms.sendings, 1) - 1,
             sums=Sums(rows=predecessor.sums.rows + rows, bytes=predecessor.sums.bytes + size),

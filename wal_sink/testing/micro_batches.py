@@ -23,10 +23,8 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Manifest, Task
 from wal_sink.model.plan import Plan, several_plans_key
 from wal_sink.model.state import State
-from wal_sink.protocol.flush_order import SENDINGS
 from wal_sink.protocol.retention import Retention
 from wal_sink.publish.append import OnInvalidRow, append, most_inline
-from wal_sink.publish.backpressure import Backpressure, Budget
 from wal_sink.publish.publisher import Publisher, Terms
 from wal_sink.targets.base import Session, Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
@@ -88,7 +86,8 @@ class PlayedQuery:
         self.clock: Callable[[], int] = now_us
         """Of driver and flushers, microseconds since 1970."""
         self.retention = Retention(us=0, bytes=0)
-        self.budget = Budget(max_bytes=10 << 30, on_full="fail")
+        self.max_bytes = 10 << 30
+        """`wal.maxBytes`."""
         self.on_invalid_row: OnInvalidRow = "fail"
         self.inline_from: int | None = None
         """The first partition whose small segments are in the manifest; None: here all are files."""
@@ -289,15 +288,8 @@ class Run(Generic[Query_co]):
     def commit(self, appended: list[Appended]) -> Manifest | None:
         """Call the sink's `commit()`."""
         query, checkpoint = self.query, Checkpoint(self.checkpoint)
-        terms = Terms(
-            targets=tuple(query.targets),
-            plan=self.plan.key,
-            sendings=SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1,
-            max_bytes=query.budget.max_bytes,
-            options=query.options,
-        )
-        backpressure = Backpressure(query.budget, self.store, checkpoint.url, clock_us=query.clock)
-        publisher = Publisher(self.store, checkpoint, terms, backpressure, clock_us=query.clock)
+        terms = Terms(self.plans, query.max_bytes, "fail", query.options)
+        publisher = Publisher(self.store, checkpoint, terms, clock_us=query.clock)
         return publisher.publish(self.execution, appended)
 
     def write_commit(self, partitions: Sequence[Rows]) -> None:
