@@ -13,7 +13,6 @@ from state_backends import S3Backend
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import OptionError
 from wal_sink.publish.preflight import preflight
-from wal_sink.wal.location import options_for
 
 KEYS = {"key": "AKIA", "secret": "Geheim", "client_kwargs": {"aws_session_token": "Geheim"}}
 OTHER = {"endpoint_url": "http://127.0.0.1:9"}
@@ -58,36 +57,7 @@ def test_checkpoint_and_log_open_with_their_own_options(
 ) -> None:
     """Each has its own; the checkpoint's default to the log's in one kind of store."""
     location = configured(checkpoint, **options).location
-    opened_with = [
-        dict(options_for(url, location.stores)) for url in (location.checkpoint, location.logs)
-    ]
-    assert tuple(opened_with) == expected
-
-
-def test_two_accounts_in_one_kind_of_store() -> None:
-    """The log, and it alone, has options of its own; every other place has those of the checkpoint."""
-    location = configured(
-        "s3://b/ck",
-        wal__location="s3://b/ck2",
-        wal__storageOptions=KEYS,
-        checkpoint__storageOptions=OTHER,
-    ).location
-    opened = [options_for(f"s3://b/{path}", location.stores) for path in ("ck2/query", "ck2")]
-    assert opened == [KEYS, KEYS]
-    for path in ("ck", "ck/wal_sink/query", "ck23", "beside"):
-        assert options_for(f"s3://b/{path}", location.stores) == OTHER
-    assert options_for("file:///beside", location.stores) == {}
-
-
-def test_checkpoint_inside_the_log_folder_has_own_options() -> None:
-    """The folder that is nearest counts; one folder cannot have two sets."""
-    options = {"wal__storageOptions": KEYS, "checkpoint__storageOptions": OTHER}
-    location = configured("s3://b/logs/ck", wal__location="s3a://b/logs", **options).location
-    assert options_for(location.checkpoint, location.stores) == OTHER
-    assert options_for(f"{location.logs}/query", location.stores) == KEYS
-    with pytest.raises(OptionError, match="both s3://b/ck") as caught:
-        configured("s3://b/ck", wal__location="s3a://b/ck/", **options)
-    assert "Geheim" not in str(caught.value)
+    assert (dict(location.checkpoint_options), dict(location.log_options)) == expected
 
 
 def test_checkpoint_and_log_are_found_under_hadoops_url() -> None:
@@ -143,8 +113,7 @@ def test_storage_options_are_secret() -> None:
     ):
         assert "Geheim" not in text
         assert "AKIA" not in text
-    location = configuration.location
-    assert options_for(location.logs, location.stores)["secret"] == "Geheim"
+    assert configuration.location.log_options["secret"] == "Geheim"
 
 
 def test_storage_options_travel() -> None:
@@ -152,7 +121,7 @@ def test_storage_options_travel() -> None:
     location = configured("s3://b/ck", wal__storageOptions=KEYS).location
     copy = pickle.loads(pickle.dumps(location))
     assert copy == location
-    assert options_for(copy.logs, copy.stores) == KEYS
+    assert copy.log_options == KEYS
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 EXIT_CODES = {
@@ -437,30 +437,6 @@ def while_refused(epoch: int) -> str:
         "The flush then goes on by itself. To keep such rows in files, and go on without them, set"
         " onInvalidRow=quarantine. To go on without the epoch: `wal-sink give-up CHECKPOINT"
         f" --epoch {epoch}`."
-    )
-
-
-def abandoned_log(log: str, epochs: Sequence[int]) -> str:
-    """Return what to do about the log of a checkpoint that was deleted.
-
-    :param epochs: those that are published in it and not flushed.
-    """
-    if not epochs:
-        return f"What is left of it in {log} can be deleted."
-    waits = (
-        f"Epoch {epochs[0]} is" if len(epochs) == 1 else f"Epochs {epochs[0]} to {epochs[-1]} are"
-    )
-    return (
-        f"{waits} in {log}, not flushed, and nothing flushes them now. {flush_published(log, epochs[-1])}"
-        " If the rows are not wanted, delete that folder."
-    )
-
-
-def flush_published(log: str, last: int) -> str:
-    """Return how to flush a log whose checkpoint was deleted, up to the last epoch that it has."""
-    return (
-        f"{stand_in(log, str(last))} Only the deleted checkpoint knew whether Spark had kept epoch {last}:"
-        " if not, name the epoch before it."
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -377,6 +379,25 @@ def test_new_log_after_pending_epochs_were_lost_stops(world: World) -> None:
     adopt(world, "adopted")
     error = stops(world, errors.LedgerBehindLog)
     assert "this log begins after 1" in error.what
+
+
+def test_deleted_checkpoint_is_flushed_by_a_stand_in(tmp_path: Path) -> None:
+    """The commands of the error make it, `adopt` and `flush` use it."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path)))
+    world.log_backend = open_backend(f"{tmp_path}/my logs/{world.query_id}")
+    world.run().flushed_batches([("a", 1)]).batches([("a", 2)], [("b", 3)])
+    world.checkpoint.delete(world.checkpoint.list())
+    commands = errors.stand_in(world.store.url, "2").partition(": ")[2].rstrip(".")
+    make, *others = commands.split(" && wal-sink ")
+    subprocess.run(["sh", "-c", make], cwd=tmp_path, check=True)
+    assert others == [
+        f"{do} stand-in --wal 'file://{tmp_path}/my logs'" for do in ("adopt", "flush")
+    ]
+    stand_in = World(open_backend(str(tmp_path / "stand-in")), world.log_backend, world.target)
+    stand_in.query_id, stand_in.clock = world.query_id, world.clock
+    stops(stand_in, errors.WrongOwner)
+    adopt(stand_in, "adopted")
+    assert stand_in.flushed() == {"a": 2, "b": 3}
 
 
 class RetainingWorld(World):

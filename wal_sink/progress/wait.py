@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from html import escape
 
 import msgspec
 
@@ -13,10 +12,9 @@ from wal_sink.clock import now_us
 from wal_sink.errors import FlushTimeout, NoFlusher
 from wal_sink.model.state import State, TargetState
 from wal_sink.progress.report import is_alive, read_report, stopping_error
-from wal_sink.protocol.state import live_target, refuse_other_place
+from wal_sink.protocol.state import live_target
 from wal_sink.text import counted
-from wal_sink.wal.location import refuse_vanished, store_errors
-from wal_sink.wal.states import newest
+from wal_sink.wal.location import owned_state, store_errors
 from wal_sink.wal.store import LogStore
 
 _POLL_S, _POLL_BILLED_S = 0.05, 0.5
@@ -42,10 +40,6 @@ class Flushed(msgspec.Struct, frozen=True, kw_only=True):
             f"; waited {self.seconds:.1f} s for {counted(self.rows, 'row')}" if self.rows else ""
         )
         return f"every epoch up to {self.epoch} is flushed{waited}"
-
-    def _repr_html_(self) -> str:
-        """Return the same for a notebook."""
-        return f"<p>{escape(repr(self))}</p>"
 
 
 @store_errors()
@@ -149,12 +143,7 @@ class _Waiting:
         )
 
     def _read(self) -> State | None:
-        state = newest(self._store)
-        if state is None:
-            refuse_vanished(self._store, self._checkpoint)
-            return None
-        refuse_other_place(state, self._checkpoint.query_id(), self._checkpoint.url)
-        return state
+        return owned_state(self._store, self._checkpoint, self._checkpoint.query_id())
 
     def _targets(self) -> tuple[TargetState, ...]:
         if self._state is None:

@@ -10,7 +10,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, Destination
@@ -22,7 +21,6 @@ from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.report import FlusherReport, age_s, is_alive, read_report, this_process
 from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.text import counted
-from wal_sink.wal.location import Location, abandoned_logs
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 
@@ -195,26 +193,6 @@ def log_left_epochs(query_id: str, checkpoint: Checkpoint, store: LogStore) -> N
             "%s left in %s by an earlier run. The flush goes on now",
             counted(pending, f"epoch of {query} was", f"epochs of {query} were"),
             store.url,
-        )
-
-
-def log_abandoned(query_id: str, location: Location) -> None:
-    """Log, at the first start, pending epochs in logs of this checkpoint, which was deleted and made again.
-
-    An error in here never keeps the query from starting.
-    """
-    try:
-        for log in abandoned_logs(location, query_id):
-            logger.warning(
-                "query %s: the checkpoint %s was deleted before all rows of its former query, %s, were in the"
-                " target. %s",
-                *(query_id, location.checkpoint, log.query_id),
-                errors.abandoned_log(log.url, log.epochs),
-            )
-    except (OSError, WalSinkError) as error:
-        logger.warning(
-            "query %s: cannot check whether an earlier checkpoint left epochs in %s: %s",
-            *(query_id, location.logs, error),
         )
 
 

@@ -27,7 +27,6 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.metrics.server import Exposition
-from wal_sink.protocol.state import refuse_other_place
 from wal_sink.publish.agreement import compare_again
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
@@ -35,10 +34,9 @@ from wal_sink.spark.errors import failure_in
 from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.internals import streaming_query
 from wal_sink.spark.internals.streaming_query import CheckpointListener
-from wal_sink.spark.messages import log_abandoned, log_left_epochs, log_start
+from wal_sink.spark.messages import log_left_epochs, log_start
 from wal_sink.spark.query import QueryFlush
-from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
-from wal_sink.wal.states import newest
+from wal_sink.wal.location import owned_state, refuse_other_log, store_errors
 from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
@@ -179,7 +177,8 @@ class Queries(CheckpointListener):
         checkpoint = configuration.location.open_checkpoint()
         store = configuration.location.open_log(started.query_id)
         try:
-            is_new = _is_new(store, checkpoint, started.query_id)
+            refuse_other_log(store, checkpoint)
+            owned_state(store, checkpoint, started.query_id)
             _compare_plans(store, already_runs=already_runs)
             configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))
         except WrongOwner as error:
@@ -200,8 +199,6 @@ class Queries(CheckpointListener):
         )
         if self.flushes_here and self.find(flush.query_id) is None:
             log_left_epochs(flush.query_id, checkpoint, store)
-        if is_new:
-            log_abandoned(flush.query_id, configuration.location)
         if not self._start(flush):
             return
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
@@ -255,21 +252,6 @@ class Queries(CheckpointListener):
             return FlushLoop(Flusher(pipeline, reporter, write_rows=by_job))
 
         return [loop(to) for to in configuration.destinations] if self.flushes_here else []
-
-
-def _is_new(store: LogStore, checkpoint: Checkpoint, query_id: str) -> bool:
-    """Return True if no run of the query has published yet.
-
-    :raises WrongOwner: log and checkpoint do not belong together.
-    :raises CorruptLog: the log has vanished.
-    """
-    refuse_other_log(store, checkpoint)
-    state = newest(store)
-    if state is None:
-        refuse_vanished(store, checkpoint)
-    else:
-        refuse_other_place(state, query_id, checkpoint.url)
-    return state is None
 
 
 def _compare_plans(store: LogStore, *, already_runs: bool) -> None:

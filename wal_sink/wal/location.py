@@ -1,17 +1,12 @@
 """Finds a query's checkpoint and log, opens their stores, and checks that they belong together (`identity`).
 
-Both URLs are made absolute once, then passed on as they are. Storage options belong to a kind of
-store: one mapping from URL scheme to options opens every place of a query, and any other place that an
-operator names. Only where log and checkpoint are in one kind of store with different options (two accounts,
-say) does each of them have an entry of its own, under its URL.
+Both URLs are made absolute once, then passed on as they are, each with the options of its store.
 
 The state names its checkpoint, so that a copied checkpoint cannot use the log of the first one. The
 checkpoint names its log, in `wal_sink/location.json`, so that a query whose `wal.location` was
 changed cannot start a second log while epochs are pending in the first: they would never be
 flushed.
 
-A log below `wal.location` stays when its checkpoint is deleted. The next start there is a new query with a
-log of its own. So logs that still name the checkpoint, and have pending epochs, are found and reported.
 Errors of the stores become errors of wal_sink.
 """
 
@@ -35,6 +30,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CorruptLog, LogFull, LogUnavailable, OptionError, WrongOwner
 from wal_sink.model import paths
 from wal_sink.model.state import State
+from wal_sink.protocol.state import refuse_other_place
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 
@@ -48,39 +44,21 @@ _USE = (
 
 
 class Location(NamedTuple):
-    """Where a query's checkpoint and log are, as absolute URLs."""
+    """Where a query's checkpoint and log are, as absolute URLs, and the options of their stores."""
 
     checkpoint: str
     logs: str
     """The folder in which each query's log has a folder named by its query id."""
-    stores: Mapping[str, StorageOptions]
-    """See `options_for`."""
+    checkpoint_options: StorageOptions
+    log_options: StorageOptions
 
     def open_checkpoint(self) -> Checkpoint:
         """Open the checkpoint; no I/O."""
-        return Checkpoint(open_place(self.checkpoint, self.stores))
+        return Checkpoint(open_backend(self.checkpoint, self.checkpoint_options))
 
     def open_log(self, query_id: str) -> LogStore:
         """Open the log of a query; no I/O."""
-        return LogStore(open_place(child_url(self.logs, query_id), self.stores))
-
-
-def options_for(url: str, stores: Mapping[str, StorageOptions]) -> StorageOptions:
-    """Return the options that open an absolute URL.
-
-    :param stores: options by URL scheme; by the URL of a folder, where that folder has its own.
-    """
-    own = [folder for folder in stores if f"{url}/".startswith(f"{folder}/")]
-    return stores.get(max(own, key=len, default=url_scheme(url)), StorageOptions())
-
-
-def open_place(url: str, stores: Mapping[str, StorageOptions]) -> StateBackend:
-    """Open any place with the options of its kind of store; no I/O.
-
-    :param stores: see `options_for`.
-    :raises StateBackendError: no store can be opened there.
-    """
-    return open_backend(url, options_for(open_backend(url).url, stores))
+        return LogStore(open_backend(child_url(self.logs, query_id), self.log_options))
 
 
 def locate(
@@ -113,15 +91,7 @@ def locate(
         logs = _shared("wal.location", wal_location, of_log).url
     else:
         logs = child_url(url, LOG_FOLDER)
-    stores = {url_scheme(logs): of_log} | {url_scheme(url): of_checkpoint}
-    if stores[url_scheme(logs)] != of_log:
-        if logs == url:
-            raise OptionError(
-                f"Options wal.location and checkpointLocation are both {url}, with other storage options.",
-                "Give one of wal.storageOptions and checkpoint.storageOptions, or another wal.location.",
-            )
-        stores |= {url: of_checkpoint, logs: of_log}  # one may be inside the other
-    return Location(url, logs, stores)
+    return Location(url, logs, of_checkpoint, of_log)
 
 
 def find_by_checkpoint(
@@ -228,8 +198,7 @@ def refuse_other_log(store: LogStore, checkpoint: Checkpoint) -> None:
             f" checkpoint. If checkpoint or log were moved: {errors.ADOPT}. If nothing was published in that"
             f" log yet, delete it, and {checkpoint.url}/{checkpoint.LOG_URL}."
             + (
-                f" If Spark's files were deleted to begin with a new query, delete {checkpoint.LOG_URL}, too:"
-                " the next start with the same wal.location says which epochs are pending in the old log."
+                f" If Spark's files were deleted to begin with a new query, delete {checkpoint.LOG_URL}, too."
                 if new_query
                 else ""
             ),
@@ -252,6 +221,20 @@ def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
         f" {checkpoint.url}/{checkpoint.LOG_URL} and start the query again; it continues after them. Then"
         f" {errors.ADOPT}.",
     )
+
+
+def owned_state(store: LogStore, checkpoint: Checkpoint, query_id: str) -> State | None:
+    """Read the state of a query's log; None before its first run has published.
+
+    :raises WrongOwner: the log belongs to another checkpoint.
+    :raises CorruptLog: the log has vanished.
+    """
+    state = newest(store)
+    if state is None:
+        refuse_vanished(store, checkpoint)
+    else:
+        refuse_other_place(state, query_id, checkpoint.url)
+    return state
 
 
 @contextlib.contextmanager
@@ -296,42 +279,3 @@ def log_errors(url: str) -> Iterator[None]:
 def _unavailable(what: str, error: Exception, remedy: str) -> LogUnavailable:
     text = str(error) if isinstance(error, StateBackendError) else repr(error)
     return LogUnavailable(f"{what} cannot be used: {text}", remedy)
-
-
-class AbandonedLog(NamedTuple):
-    """The log of an earlier query, whose checkpoint was deleted and made again."""
-
-    query_id: str
-    url: str
-    epochs: tuple[int, ...]
-    """Published and not flushed to every target. All but the last one were checkpointed; the last
-    one may have been."""
-
-
-def abandoned_logs(location: Location, query_id: str) -> list[AbandonedLog]:
-    """Find the logs that other queries with this query's checkpoint have left.
-
-    One listing, and two requests for each log that lies there: for the first start of a query.
-    """
-    logs = open_place(location.logs, location.stores)
-    abandoned = []
-    for name in logs.folders():
-        if name == query_id:
-            continue
-        store = location.open_log(name)
-        try:
-            state = newest(store)
-        except (OSError, CorruptLog):
-            continue  # it may be of another user, or no log at all
-        if state is None or state.checkpoint != location.checkpoint:
-            continue
-        if epochs := unflushed(state):
-            abandoned.append(AbandonedLog(name, store.url, epochs))
-    return abandoned
-
-
-def unflushed(state: State) -> tuple[int, ...]:
-    """Return the epochs that are published and not flushed to every target, ascending."""
-    marks = (target.mark.epoch for target in state.live)
-    flushed = min(marks, default=state.last.epoch)
-    return tuple(range(flushed + 1, state.last.epoch + 1))
