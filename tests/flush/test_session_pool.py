@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import pytest
 
 from wal_sink.flush.tasks import SessionPool
+from wal_sink.targets.base import Session
 from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryTarget
 
 
@@ -16,10 +14,15 @@ class Counted(MemorySession):
 
     def __init__(self) -> None:
         super().__init__(MemoryTarget(MemoryOptions(keys="k")), "query")
-        self.closed = threading.Event()
+        self.closed = False
 
     def close(self) -> None:
-        self.closed.set()
+        self.closed = True
+
+
+def is_closed(session: Session) -> bool:
+    assert isinstance(session, Counted)
+    return session.closed
 
 
 def refuse() -> Counted:
@@ -27,50 +30,28 @@ def refuse() -> Counted:
 
 
 def test_a_session_is_used_again() -> None:
-    """Under its key, and under no other."""
+    """Under its key, in the same attempt."""
     sessions = SessionPool()
-    with sessions.session("a", Counted) as first:
+    with sessions.session("a", 1, Counted) as first:
         pass
-    with sessions.session("a", refuse) as again:
+    with sessions.session("b", 1, Counted) as other:
+        assert other is not first
+    with sessions.session("a", 1, refuse) as again:
         assert again is first
-        with sessions.session("a", Counted) as other:
-            assert other is not first, "one that is in use is not handed out again"
-    with sessions.session("b", Counted) as third:
-        assert third is not first
+    with sessions.session("a", 2, Counted) as fresh:
+        assert fresh is not first
+    assert [is_closed(session) for session in (first, other, fresh)] == [True, False, False]
     sessions.close()
+    assert is_closed(other)
+    assert is_closed(fresh)
 
 
 def test_after_an_error_it_is_not() -> None:
     """The next try connects again."""
     sessions = SessionPool()
-    with pytest.raises(KeyError), sessions.session("a", Counted) as failed:
+    with pytest.raises(KeyError), sessions.session("a", 1, Counted) as failed:
         raise KeyError
-    assert isinstance(failed, Counted)
-    assert failed.closed.is_set()
-    with sessions.session("a", Counted) as fresh:
+    assert is_closed(failed)
+    with sessions.session("a", 1, Counted) as fresh:
         assert fresh is not failed
     sessions.close()
-
-
-def test_an_idle_one_is_closed() -> None:
-    """Cassandra is not left with connections of workers that have nothing to do."""
-    sessions = SessionPool(idle_s=0.05)
-    with sessions.session("a", Counted) as idle:
-        time.sleep(0.1)
-        assert isinstance(idle, Counted)
-        assert not idle.closed.is_set(), "in use is not idle"
-    assert idle.closed.wait(10)
-    with sessions.session("a", Counted) as fresh:
-        assert fresh is not idle
-
-
-def test_all_are_closed_at_the_end() -> None:
-    """And no timer keeps the process."""
-    sessions = SessionPool()
-    with sessions.session("a", Counted) as one, sessions.session("b", Counted) as two:
-        pass
-    sessions.close()
-    assert isinstance(one, Counted)
-    assert isinstance(two, Counted)
-    assert one.closed.is_set()
-    assert two.closed.is_set()

@@ -5,9 +5,8 @@ driver; what Spark sees as a failed task is a bug or a dead worker. Spark then r
 `spark.task.maxFailures` times, or two copies of it where it speculates: writes are idempotent, and of what
 is staged only that counts whose receipts Spark has brought to the flusher, one answer for each share.
 
-Sessions stay open in a Python worker from task to task: connecting costs more than a small share. The pool
-closes a session that no task has asked for in a while; when Spark kills an idle worker, the operating
-system closes what is left.
+Sessions stay open in a Python worker from task to task: connecting costs more than a small share. When Spark
+ends a worker, after a minute without a task, the operating system closes what is left.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import atexit
 import contextlib
 import logging
 import socket
-import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -33,63 +31,42 @@ from wal_sink.wal.location import store_errors
 
 logger = logging.getLogger(__name__)
 
-IDLE_S = 20.0
-"""Less than the minute after which Spark ends an idle worker."""
-
 
 class SessionPool:
-    """Keeps sessions that are not in use, one for each key; used by any number of threads.
+    """Keeps sessions that no task uses; for a Python worker, which runs one task at a time."""
 
-    :param idle_s: seconds after which a session that no task takes is closed.
-    """
-
-    def __init__(self, idle_s: float = IDLE_S) -> None:
-        self._idle_s = idle_s
-        self._lock = threading.Lock()
-        self._idle: dict[Hashable, tuple[Session, threading.Timer]] = {}
+    def __init__(self) -> None:
+        self._idle: dict[str, tuple[Hashable, Session]] = {}
 
     @contextlib.contextmanager
-    def session(self, key: Hashable, connect: Callable[[], Session]) -> Iterator[Session]:
-        """Lend the session kept under `key`, or a new one; keep it afterwards, unless the block failed."""
-        session = self._take(key) or connect()
+    def session(
+        self, key: str, attempt: Hashable, connect: Callable[[], Session]
+    ) -> Iterator[Session]:
+        """Lend a session, and keep it afterwards, unless the block failed.
+
+        :param key: of its ledger row.
+        :param attempt: a session that is kept from another attempt is closed, and a new one is made.
+        """
+        former, session = self._idle.pop(key, (None, None))
+        if session is not None and former != attempt:
+            _close(session)
+            session = None
+        session = session or connect()
         try:
             yield session
         except BaseException:
             _close(session)
             raise
-        self._keep(key, session)
-
-    def close(self) -> None:
-        """Close what is kept."""
-        for key in list(self._idle):
-            self._drop(key)
-
-    def _take(self, key: Hashable) -> Session | None:
-        with self._lock:
-            session, timer = self._idle.pop(key, (None, None))
-        if timer is not None:
-            timer.cancel()
-        return session
-
-    def _keep(self, key: Hashable, session: Session) -> None:
-        self._drop(key)  # of another thread
-        timer = threading.Timer(self._idle_s, self._drop, (key, session))
-        timer.daemon = True
-        with self._lock:
-            self._idle[key] = session, timer
-        timer.start()
+        self._idle[key] = attempt, session
         # Exit handlers run last first: this one comes before the driver's, which closes connections.
         atexit.unregister(self.close)
         atexit.register(self.close)
 
-    def _drop(self, key: Hashable, only: Session | None = None) -> None:
-        with self._lock:
-            kept, timer = self._idle.get(key, (None, None))
-            if kept is None or timer is None or (only is not None and kept is not only):
-                return  # it was taken meanwhile
-            del self._idle[key]
-        timer.cancel()
-        _close(kept)
+    def close(self) -> None:
+        """Close what is kept."""
+        while self._idle:
+            _, (_, session) = self._idle.popitem()
+            _close(session)
 
 
 def _close(session: Session) -> None:
@@ -119,7 +96,7 @@ class FlushTask:
 
     :param window: without its manifests' rows: a share has what a task writes.
     :param key: of the ledger row in the target.
-    :param session_key: tasks of one key share sessions; the flusher takes a new one after an error, so that
+    :param attempt: tasks of one attempt share sessions; the flusher begins another after an error, so that
         the next try connects, and compares the plan with the table, again.
     :param rows_per_second: of each task; None: as fast as the target takes them.
     """
@@ -129,13 +106,13 @@ class FlushTask:
         window: Window,
         query_id: str,
         key: str,
-        session_key: Hashable,
+        attempt: Hashable,
         rows_per_second: int | None = None,
     ) -> None:
         self._window = replace(window, manifests=(), target=window.target.for_tasks())
         self._query_id = query_id
         self._key = key
-        self._session_key = session_key
+        self._attempt = attempt
         self._rows_per_second = rows_per_second
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -156,7 +133,7 @@ class FlushTask:
     def _write(self, share: Sequence[SegmentRange]) -> tuple[bytes, ...]:
         rate_limit = RateLimit(self._rows_per_second)
         window = self._window
-        with POOL.session((self._session_key, self._key), self._connect) as session:
+        with POOL.session(self._key, self._attempt, self._connect) as session:
             for ranged in share:
                 log_epoch(ranged.epoch)
                 for rows in read_range(window.store.backend, ranged):

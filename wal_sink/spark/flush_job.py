@@ -52,7 +52,7 @@ class WriteByJob:
         self._rows_per_second = rows_per_second
         self._spark = spark
         self._above_bytes = above_bytes
-        self._session_key = uuid.uuid4().hex
+        self._attempt = uuid.uuid4().hex
 
     def __call__(self, write: WindowWrite) -> bool:
         """Write all rows of a window. See `WriteRows`."""
@@ -77,7 +77,7 @@ class WriteByJob:
                 session.write(ranged.plan, RowSlice(ranged.epoch, _NO_ROWS, ranged.first_us))
         rate = divided(self._rows_per_second, len(shares))
         query_id = connection.key.partition("/")[0]
-        task = FlushTask(write.window, query_id, connection.key, self._session_key, rate)
+        task = FlushTask(write.window, query_id, connection.key, self._attempt, rate)
         job = _Job(self._spark, _described(write, query_id), task, shares)
         logger.info("a Spark job of %d tasks writes the rows: %s", len(shares), job.description)
         try:
@@ -109,7 +109,7 @@ class WriteByJob:
         errors = [answer.error for answer in answers if answer.error is not None]
         refused = [row for answer in answers for row in answer.refused]
         if errors or refused:
-            self._session_key = uuid.uuid4().hex
+            self._attempt = uuid.uuid4().hex
             if errors:
                 raise gravest(errors)
             raise RowsRefused(refused)
