@@ -67,9 +67,7 @@ def test_each_example_writes_what_its_topic_says(
     assert (
         "order_id: string does not fit the table's bigint without loss" in capsys.readouterr().out
     )
-    assert re.fullmatch(
-        r"<p>every epoch up to \d+ is flushed(; waited .* rows)?</p>", html(flushed)
-    )
+    assert re.fullmatch(r"every epoch up to \d+ is flushed(; waited .* rows)?", repr(flushed))
     assert f"{keyspace}.orders_by_status</td>" in html(rows)
     assert re.fullmatch(r"flushed through epoch (\d+) of \1", str(headline))
     topic = [

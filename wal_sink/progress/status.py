@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from html import escape
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -142,15 +141,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(
             line.name.ljust(width) + indent.join(line.value.splitlines()) for line in lines
         )
-
-    def _repr_html_(self) -> str:
-        """Return them as a table for a notebook."""
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{escape(line.name)}</th>"
-            f"<td style='text-align:left;white-space:pre-wrap'>{escape(line.value)}</td></tr>"
-            for line in status_lines(self)
-        )
-        return f"<table>{rows}</table>"
 
 
 def status_lines(status: Status) -> list[Line]:
