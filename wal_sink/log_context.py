@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -47,18 +47,14 @@ def log_epoch(epoch: int | None) -> None:
 
 
 class OncePerMinute:
-    """Lets one message of each kind through a minute, while what it says lasts.
+    """Lets one message of each kind through a minute, while what it says lasts."""
 
-    :param now_s: seconds, never backwards.
-    """
-
-    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        self._now_s = now_s
+    def __init__(self) -> None:
         self._said_s: dict[str, float] = {}
 
     def is_due(self, kind: str = "") -> bool:
         """Return True if the message is due; then it counts as logged."""
-        now_s = self._now_s()
+        now_s = time.monotonic()
         if now_s - self._said_s.get(kind, float("-inf")) < _EVERY_S:
             return False
         self._said_s[kind] = now_s

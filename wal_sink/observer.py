@@ -3,18 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-
-class Delivered(NamedTuple):
-    """An epoch that is in the target, and marked."""
-
-    epoch: int
-    rows: int
-    bytes: int
-    """Of its segments."""
-    published_us: int
-    """Microseconds since 1970, by the publishing driver's clock."""
+from wal_sink.model.state import EpochManifest
 
 
 class Observer:
@@ -32,10 +22,10 @@ class Observer:
     def ended(self) -> None:
         """Note that the thread has ended, whether or not anything waits."""
 
-    def flushed(self, epochs: Sequence[Delivered], seconds: float) -> None:
-        """Count a window, once: the ledger row was moved over it by this process.
+    def flushed(self, epochs: Sequence[EpochManifest], seconds: float | None) -> None:
+        """Count epochs, once: this process has marked them.
 
-        :param seconds: from the pass that took it to the ledger row's move, of the try that succeeded.
+        :param seconds: since the pass began that wrote and marked them; None: an earlier one wrote them.
         """
 
     def retried(self, kind: str) -> None:

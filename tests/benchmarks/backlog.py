@@ -21,7 +21,8 @@ from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.write import WriteInThread
 from wal_sink.model.manifest import Execution, Task
-from wal_sink.observer import Delivered, Observer
+from wal_sink.model.state import EpochManifest
+from wal_sink.observer import Observer
 from wal_sink.publish.agreement import agree
 
 _TASKS = 2
@@ -102,9 +103,9 @@ class Timed(Observer):
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def flushed(self, epochs: Sequence[Delivered], seconds: float) -> None:
+    def flushed(self, epochs: Sequence[EpochManifest], seconds: float | None) -> None:
         """Note a window."""
-        self.seconds.append(seconds)
+        self.seconds.append(seconds or 0.0)
 
 
 def flusher_of(backlog: Backlog, observer: Observer) -> Flusher:

@@ -17,7 +17,7 @@ from tests.support.waiting import until
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.loop import FlushLoop
-from wal_sink.flush.report import FailureLog
+from wal_sink.flush.report import Reporter
 from wal_sink.progress.wait import wait_until_flushed
 from wal_sink.spark.query import QueryFlush
 
@@ -100,38 +100,48 @@ def test_after_a_failure_it_connects_again(
     assert outage.operations.count("connect") >= 3
 
 
-def test_loop_that_rests_after_failures_can_be_hurried(
+@pytest.fixture
+def failed_write(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A caller waits: it tries now, not when the pause after many failures is over."""
+) -> tuple[Flushing, Outage]:
+    """Return a loop that rests after its first write has failed, for as long as nobody hurries it."""
     times(monkeypatch, first=NEVER, most=NEVER)
-    world.run().batch([("a", 1)])
+    world.run().batch([("a", 1)], [("b", 2)])
     outage = Outage("write")
     it = flushing(outage).start()
     until(lambda: it.error() is not None)
-    outage.over.set()
-    until(lambda: hurried(it))
-    assert world.table() == {"a": 1}
+    return it, outage
 
 
-def hurried(it: Flushing) -> bool:
-    it.loop.hurry()
-    time.sleep(0.05)
-    return it.is_flushed(0)
-
-
-def test_error_stays_until_the_failed_step_succeeds(
-    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A caller that hurries the flush clears no error: where the time is over first, `status` has it."""
-    times(monkeypatch, first=NEVER, most=NEVER)
-    world.run().batch([("a", 1)])
-    outage = Outage("write")
-    it = flushing(outage).start()
-    until(lambda: it.error() is not None)
+def halt_in_the_next_try(it: Flushing, outage: Outage) -> None:
+    """Hurry the loop, and let its next write wait for the end of the outage."""
     outage.halts.set()
     it.loop.hurry()
     until(lambda: outage.failures >= 2)
+
+
+def test_loop_that_rests_after_failures_can_be_hurried(
+    world: World, failed_write: tuple[Flushing, Outage]
+) -> None:
+    """A caller waits: it tries now, not when the pause after many failures is over."""
+    it, outage = failed_write
+    outage.over.set()
+
+    def hurried() -> bool:
+        it.loop.hurry()
+        time.sleep(0.05)
+        return it.is_flushed(0)
+
+    until(hurried)
+    assert world.table() == {"a": 1, "b": 2}
+
+
+def test_error_stays_until_the_failed_step_succeeds(
+    world: World, failed_write: tuple[Flushing, Outage]
+) -> None:
+    """A caller that hurries the flush clears no error: where the time is over first, `status` has it."""
+    it, outage = failed_write
+    halt_in_the_next_try(it, outage)
     with pytest.raises(errors.FlushTimeout, match="last error: "):
         wait_until_flushed(
             Checkpoint(world.checkpoint), world.store, 0.1, has_tried=lambda _: it.loop.has_tried()
@@ -143,20 +153,11 @@ def test_error_stays_until_the_failed_step_succeeds(
 
 
 def test_a_step_that_is_interrupted_ends_no_error(
-    world: World,
-    flushing: Flushings,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    failed_write: tuple[Flushing, Outage], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The block of a job ends just after the first failure, and stops the next try in its middle."""
-    times(monkeypatch, first=NEVER, most=NEVER)
-    world.run().batch([("a", 1)], [("b", 2)])
-    outage = Outage("write")
-    it = flushing(outage).start()
-    until(lambda: it.error() is not None)
-    outage.halts.set()
-    it.loop.hurry()
-    until(lambda: outage.failures >= 2)
+    it, outage = failed_write
+    halt_in_the_next_try(it, outage)
     it.loop.stop()
     outage.over.set()
     assert it.ended()
@@ -296,22 +297,25 @@ class Ticks:
         return self.s
 
 
-def test_a_long_outage_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_outage_does_not_fill_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each kind of error at once, then one line a minute, and one when it is over."""
     clock = Ticks()
-    failures = FailureLog(clock)
+    monkeypatch.setattr("wal_sink.flush.report.time.monotonic", clock)
+    reporter = Reporter(None, "memory")
     away, refused = errors.TargetUnavailable("no route"), errors.TargetRefused("no table")
     for tried in range(1, 1_001):
-        failures.met(away, tried=tried)
+        reporter.failed(away, tried=tried, wait_s=1)
         clock.s += 1
     assert len(caplog.records) == 17
     assert "960 tries" not in caplog.text
     assert "961 tries in 960 s" in caplog.text
-    failures.met(refused, tried=1_001)
-    failures.met(ZeroDivisionError("a bug"), tried=1_002)
+    reporter.failed(refused, tried=1_001, wait_s=1)
+    reporter.failed(ZeroDivisionError("a bug"), tried=1_002, wait_s=1)
     assert [bool(record.exc_info) for record in caplog.records[17:]] == [False, True]
-    failures.over()
-    failures.over()
+    reporter.succeeded()
+    reporter.succeeded()
     assert [record.getMessage() for record in caplog.records[19:]] == [
         "the flush works again, after 1000 s of failures"
     ]

@@ -32,7 +32,6 @@ from wal_sink.model.ledger import LedgerRow, ledger_key
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan
 from wal_sink.model.state import State
-from wal_sink.observer import Delivered
 from wal_sink.progress.report import this_process
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import (
@@ -140,9 +139,6 @@ class Flusher:
         """Rows that the server refuses, by epoch; None: to be listed."""
         self.mark = -1
         """The last epoch that the log says is in the target, as it was read or written last."""
-        self._finishing: tuple[Window, float] | None = None
-        """The window whose `finish` was asked for, and when it was taken. Where no answer came, the ledger
-        row tells later whether its rows count."""
         self._rest: _Rest | None = None
         self._rechecks = False
         self._state: State | None = None
@@ -205,7 +201,6 @@ class Flusher:
             return self._idle("nothing is checkpointed yet")
 
         row = self._connection.row(lambda row: may_keep(state, name, row))
-        self._count_finished(row)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         chain = self._manifests.chain(state, after, state.epochs_given_up(name))
         most = 1 if self.mark < self._alone_until else WINDOW_EPOCHS
@@ -227,8 +222,8 @@ class Flusher:
             case Step.FLUSH:
                 started_s = self._monotonic_s()
                 window = self._take(state, decision, chain)
-                if self._write_and_finish(window, row, started_s):
-                    marked = self._mark(state, window.finishes, chain)
+                if self._write_and_finish(window, row):
+                    marked = self._mark(state, window.finishes, chain, started_s)
                     if marked is not None and self.mark >= committed:
                         return self._at_rest(marked, committed)
         return Pass(idle=False)
@@ -313,11 +308,10 @@ class Flusher:
             refused=self._refused,
         )
 
-    def _write_and_finish(self, window: Window, row: LedgerRow | None, started_s: float) -> bool:
+    def _write_and_finish(self, window: Window, row: LedgerRow | None) -> bool:
         """Write the rows of a window, and move the ledger row over it; return True if they count now.
 
         :param row: the ledger row as it is.
-        :param started_s: when the window was taken, by the monotonic clock.
         """
         assert row is not None, "a window follows on the ledger row"
         self.reporter.report("writing", window.first)
@@ -333,18 +327,13 @@ class Flusher:
                 self._connection.close()
                 return False
             self.reporter.report("finishing", window.last)
-            self._finishing = window, started_s
-            if not self._connection.finish(row, window.finishes):
-                self._finishing = None
-                return False
+            return self._connection.finish(row, window.finishes)
         except RowsRefused as refused:
             self._keep(window, refused)
             return False
         except BaseException:
             self.close()  # rows of a window that is not whole: the next try must not add to them
             raise
-        self._count_finished(window.finishes)
-        return True
 
     def _plan(self, key: str, epoch: int) -> Plan:
         if key not in self._plans:
@@ -359,26 +348,35 @@ class Flusher:
         keep_refused_rows(window, refused.rows)
         self.close()
 
-    def _mark(self, state: State, row: LedgerRow, chain: Chain) -> State | None:
-        """Record what the ledger row says. None: a race was lost, and the next pass does."""
-        marked = self._marked(state, row, chain)
+    def _mark(
+        self, state: State, row: LedgerRow, chain: Chain, started_s: float | None = None
+    ) -> State | None:
+        """Record what the ledger row says. None: a race was lost, and the next pass does.
+
+        Whoever makes the mark counts its epochs, so each counts once.
+
+        :param started_s: when this pass took them, by the monotonic clock; None: an earlier one did.
+        """
+        target = protocol.live_target(state, self._name)
+        marked = protocol.mark(
+            state, self._name, row, chain, self.pipeline.retention, self._actor()
+        )
         if not advance(self._store, state, marked):
-            # A run that publishes meanwhile gives no reason for another pass.
-            newer = newest(self._store)
-            if newer is None or not protocol.may_repeat(state, newer, self._name):
-                return None
-            marked = self._marked(newer, row, chain)
-            if not advance(self._store, newer, marked):
-                return None
+            return None
         self.mark = row.epoch
         self.reporter.report("marking", row.epoch)
+        given_up = state.epochs_given_up(self._name)
+        flushed = [
+            chain[epoch]
+            for epoch in range(target.mark.epoch + 1, row.epoch + 1)
+            if epoch in chain and epoch not in given_up
+        ]
+        if flushed:
+            seconds = None if started_s is None else self._monotonic_s() - started_s
+            self.reporter.flushed(flushed, seconds)
         self._manifests.forget(row.epoch)
         self._delete(marked)
         return marked
-
-    def _marked(self, state: State, row: LedgerRow, chain: Chain) -> State:
-        retention = self.pipeline.retention
-        return protocol.mark(state, self._name, row, chain, retention, self._actor())
 
     def _went_back(self, state: State, row: LedgerRow, chain: Chain) -> None:
         """Set the mark back, so that the epochs after the ledger row are flushed again."""
@@ -412,22 +410,6 @@ class Flusher:
             self.reporter.report("trimming", state.trimmed)
             delete_garbage(self._store, state)
             self._deleted = state.trimmed
-
-    # --- reports ---
-
-    def _count_finished(self, row: LedgerRow | None) -> None:
-        """Count the window that this flusher has finished, once, if the ledger row says that it is."""
-        finishing, self._finishing = self._finishing, None
-        if finishing is None or row != finishing[0].finishes:
-            return
-        window, seconds = finishing[0], self._monotonic_s() - finishing[1]
-        delivered = [
-            Delivered(manifest.epoch, manifest.rows, manifest.bytes, manifest.published_us)
-            for manifest in window.manifests
-        ]
-        self.reporter.observer.flushed(delivered, seconds)
-        self.reporter.flushed(window.rows, seconds)
-        logger.info("flushed %d rows of epochs %d to %d", window.rows, window.first, window.last)
 
     def _idle(self, reason: str) -> Pass:
         self.reporter.report(reason, None)

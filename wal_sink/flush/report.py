@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
 from wal_sink.log_context import OncePerMinute, line_logger, log_epoch
 from wal_sink.model import paths
+from wal_sink.model.state import EpochManifest
 from wal_sink.observer import Observer
 from wal_sink.progress.report import (
     ENDED,
@@ -26,9 +27,6 @@ from wal_sink.text import counted
 from wal_sink.wal.store import LogStore
 
 logger = line_logger(__name__)
-
-_LOG_AGAIN_S = 60.0
-"""How often the same error is logged again; a weekend's outage would be fifty thousand lines."""
 
 HUNG_S = 900.0
 """A flusher that reports nothing new for this time is taken for hung: its heartbeat stops. One slice may take
@@ -83,7 +81,8 @@ class Reporter:
         self._written_s = float("-inf")
         self._written: FlusherReport | None = None
         self._once_per_minute = OncePerMinute()
-        self._failures = FailureLog()
+        self._failing_since_s: float | None = None
+        self._failures = OncePerMinute()
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[None]:
@@ -109,9 +108,12 @@ class Reporter:
         if at_once or self._is_due():
             self._write()
 
-    def flushed(self, rows: int, seconds: float) -> None:
-        """Note how fast a window was flushed."""
-        if rows and seconds > 0:
+    def flushed(self, epochs: Sequence[EpochManifest], seconds: float | None) -> None:
+        """Note that epochs are in the target; see `Observer.flushed`."""
+        self.observer.flushed(epochs, seconds)
+        rows = sum(epoch.rows for epoch in epochs)
+        logger.info("flushed %d rows of epochs %d to %d", rows, epochs[0].epoch, epochs[-1].epoch)
+        if rows and seconds:
             rate = rows / seconds
             self._rate = rate if self._rate is None else 0.7 * self._rate + 0.3 * rate
 
@@ -130,7 +132,10 @@ class Reporter:
         if self._error is not None:
             self._error, self._waits = None, ""
             self._write()
-        self._failures.over()
+        if self._failing_since_s is not None:
+            seconds, self._failing_since_s = time.monotonic() - self._failing_since_s, None
+            self._failures = OncePerMinute()
+            logger.warning("the flush works again, after %.0f s of failures", seconds)
 
     def failed(self, error: BaseException, *, tried: int = 1, wait_s: float | None = None) -> None:
         """Note an error; log it if the step is tried again.
@@ -159,7 +164,18 @@ class Reporter:
         )
         self._write()
         if wait_s is not None:
-            self._failures.met(error, tried=tried)
+            self._log_failure(error, kind, tried)
+
+    def _log_failure(self, error: BaseException, kind: str, tried: int) -> None:
+        """Log an error, unless one of its kind was logged a moment ago: texts of one outage differ."""
+        if self._failing_since_s is None:
+            self._failing_since_s = time.monotonic()
+        if self._failures.is_due(kind):
+            logger.warning(
+                "the flush failed, %s in %.0f s. It is tried again. Cause: %s",
+                *(counted(tried, "try", "tries"), time.monotonic() - self._failing_since_s, error),
+                exc_info=None if isinstance(error, WalSinkError) else error,
+            )
 
     def ended(self) -> None:
         """Note that the flusher has ended, and the error at which it stood, unless another reports since.
@@ -234,45 +250,3 @@ class Reporter:
         if last is None or last.flusher == this_process():
             return False
         return is_alive(last, self._clock_us())
-
-
-class FailureLog:
-    """Logs the errors that a flusher meets in a row: a new kind at once, and every minute that it lasts.
-
-    :param clock_s: seconds, never backwards.
-    """
-
-    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
-        self._clock_s = clock_s
-        self._kind: str | None = None
-        self._since_s = 0.0
-        self._logged_s = 0.0
-
-    def met(self, error: BaseException, *, tried: int) -> None:
-        """Log an error, unless one of its kind was logged a moment ago.
-
-        :param tried: how often in a row.
-        """
-        now_s = self._clock_s()
-        # Texts of one outage differ: they name hosts and times.
-        kind = type(error).__name__
-        if self._kind is None:
-            self._since_s = now_s
-        elif kind == self._kind and now_s - self._logged_s < _LOG_AGAIN_S:
-            return
-        new, self._kind, self._logged_s = kind != self._kind, kind, now_s
-        logger.warning(
-            "the flush failed, %s in %.0f s. It is tried again. Cause: %s",
-            counted(tried, "try", "tries"),
-            now_s - self._since_s,
-            error,
-            exc_info=error if new and not isinstance(error, WalSinkError) else None,
-        )
-
-    def over(self) -> None:
-        """Log that the flush goes on, if an error had stopped it."""
-        if self._kind is not None:
-            self._kind = None
-            logger.warning(
-                "the flush works again, after %.0f s of failures", self._clock_s() - self._since_s
-            )

@@ -52,6 +52,16 @@ class EpochManifest(Value, frozen=True):
     sums: Sums
     predecessor: Predecessor
 
+    @property
+    def rows(self) -> int:
+        """Rows that the target takes."""
+        return self.sums.rows - self.predecessor.sums.rows
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all segments."""
+        return self.sums.bytes - self.predecessor.sums.bytes
+
     def as_predecessor(self) -> Predecessor:
         """Return how the manifest of the next epoch names this one."""
         return Predecessor(

@@ -11,9 +11,8 @@ the last epoch that the log knows to be in it. To *give up* is an operator's act
 
 `create`, `open_run`, `publish` and the acts of operators are tried again from the newer state when their
 compare-and-set is lost. `settle`, `mark`, `went_back` and `trim` are tried once, from the state that the
-flusher has read: after a lost race it starts its pass again (see `may_repeat` for an exception). An error
-counts only if the state is still the one that was read; else what was read beside it may be newer, and the
-pass starts again, too.
+flusher has read: after a lost race it starts its pass again. An error counts only if the state is still the
+one that was read; else what was read beside it may be newer, and the pass starts again, too.
 """
 
 from __future__ import annotations
@@ -345,15 +344,6 @@ def trim(state: State, retention: Retention, actor: Actor) -> State | None:
     if trimmed <= state.trimmed:
         return None
     return _next(state, actor, f"trim {trimmed}", trimmed=trimmed)
-
-
-def may_repeat(read: State, newest: State, name: str) -> bool:
-    """Return True if `mark` or `went_back` may be made from a newer state than the one that was read.
-
-    It may if nobody has moved the target's mark since: then the ledger row was read after the newest mark, as
-    if the newest state had been read. A run that publishes meanwhile changes the state, but not that part.
-    """
-    return (read.log_id, read.target(name)) == (newest.log_id, newest.target(name))
 
 
 def is_garbage(state: State, epoch: int, run_id: str) -> bool:

@@ -19,7 +19,6 @@ from tests.protocol.state_model.world import (
 )
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
-from wal_sink.protocol import state as transitions
 from wal_sink.protocol.flush_order import Step
 
 
@@ -135,7 +134,7 @@ def _change(protocol: Protocol, world: World, f: int, idle: Flusher) -> Steps:
     if me.at == "settle" and not me.same and "exact_settle" in protocol.off:
         new = protocol.ask(protocol.settle, log.st, me.com)
     elif not me.same and "state" not in protocol.off:
-        new = _again(protocol, world, me) if me.at == "change" and protocol.setting.again else None
+        new = None
     if new is None:
         yield f"flusher {f}: the state has moved", _went(world, f, idle)
         return
@@ -148,20 +147,6 @@ def _change(protocol: Protocol, world: World, f: int, idle: Flusher) -> Steps:
         if me.at != "change":
             nxt = base.flushers[f]._replace(at=after, st=new, same=True, new=None)
     yield f"flusher {f} makes the state: {me.at}", _went(base, f, nxt)
-
-
-def _again(protocol: Protocol, world: World, me: Flusher) -> int | None:
-    """Return the change from the newest state, if that has the target's part as it was read."""
-    log = log_of(world, me.place)
-    earlier, after = protocol.state(me.st), protocol.state(log.st)
-    if not transitions.may_repeat(earlier, after, NAMES[me.t]):
-        return None
-    target = earlier.target(NAMES[me.t])
-    assert target is not None
-    assert me.row is not None
-    what = protocol.mark if me.row.epoch > target.mark.epoch else protocol.went_back
-    new = protocol.ask(what, log.st, me.t, me.row, log.man, world.now)
-    return None if isinstance(new, str) else new
 
 
 def _read_next(protocol: Protocol, st: int, me: Flusher) -> str:

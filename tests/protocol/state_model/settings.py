@@ -155,32 +155,6 @@ SETTINGS = [
         epochs=1,
     ),
     _case("a worker of commit() outlives its driver", zombie=True),
-    _case(
-        "marks are tried again, 2 flushers, retention, 1 epoch",
-        again=True,
-        flushers=2,
-        ticks=1,
-        epochs=1,
-    ),
-    _case(
-        "marks are tried again, 2 flushers, retention", again=True, flushers=2, ticks=1, long=True
-    ),
-    _case(
-        "marks are tried again, target restored, paused flushers, transactions",
-        f"target 0: {LAGGING}",
-        **PAUSED,
-        again=True,
-        long=True,
-    ),
-    _case(
-        "marks are tried again, checkpoint and log restored",
-        f"target 0: {OTHER}",
-        **BOTH,
-        again=True,
-        flushers=2,
-        epochs=1,
-        long=True,
-    ),
     # Documented limits: docs/protocol/model.md has each.
     _case(
         "limit: a copy of log, then checkpoint, restored",

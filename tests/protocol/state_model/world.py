@@ -19,8 +19,6 @@ class Setting(NamedTuple):
     need new timestamps for each sending."""
     sendings: int = 2
     """How often rows of lists are sent."""
-    again: bool = False
-    """`mark` and `went_back` are tried again from a newer state, if the target's part is as it was read."""
     window: int = 1
     """How many epochs are written at once."""
     zombie: bool = False
