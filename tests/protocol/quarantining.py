@@ -11,12 +11,18 @@ from tests.protocol.engine import Rows, World, in_memory
 from wal_sink.targets.base import Target
 from wal_sink.wal.refused import listed as listed_files
 from wal_sink.wal.refused import read_refused
-from wal_sink.wal.segment import rows_of
+from wal_sink.wal.segment import ROW
 
 REFUSED = "refused"
 """A key that the DataFrame has as a null."""
 SEVENS = -777
 """A value that the server refuses."""
+
+
+def rows_of(refused: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows as they were before `with_reasons`."""
+    structs = refused.column(ROW)
+    return pa.RecordBatch.from_arrays(structs.flatten(), schema=pa.schema(list(structs.type)))
 
 
 def kept(world: World) -> list[tuple[int, str, str | None, int]]:

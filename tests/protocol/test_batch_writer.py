@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.protocol.engine import Rows, Run, World
+from tests.protocol.quarantining import rows_of
 from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import AlreadyPublished, InvalidRow, MissingManifest
 from wal_sink.model.manifest import Appended, Task
@@ -17,7 +18,7 @@ from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.batch_writer import conformed
 from wal_sink.testing.memory_target import MemoryOptions
 from wal_sink.wal.location import locate
-from wal_sink.wal.segment import read_segment, rows_of
+from wal_sink.wal.segment import read_segment
 
 CALL, OTHER_CALL = "a" * 16, "b" * 16
 

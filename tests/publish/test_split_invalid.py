@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.protocol.quarantining import rows_of
 from tests.support.cql_driver import plan_of
 from wal_sink.errors import InvalidRow
 from wal_sink.publish.append import split_invalid
 from wal_sink.targets.cassandra.check import check
-from wal_sink.wal.segment import ROW, TEXTS, rows_of, with_reasons
+from wal_sink.wal.segment import ROW, TEXTS, with_reasons
 
 PLAN = plan_of(
     ("k", "partition", "text", pa.string()),

@@ -17,7 +17,7 @@ from state_backends import StateBackend
 from state_backends.local import sync
 from wal_sink import errors
 from wal_sink.checkpoint.offsets import Offsets, parse_offsets
-from wal_sink.errors import CheckpointNotVisible, UnknownOffsetsFormat
+from wal_sink.errors import CheckpointNotVisible
 from wal_sink.model.codec import Record, learn
 
 _LOCAL = "file://"
@@ -176,14 +176,6 @@ class Checkpoint:
             synced = [sync(path) for path in (file, file.with_name(f".{file.name}.crc"))]
             if any(synced):
                 sync(file.parent)
-
-    def offsets_digest(self, epoch: int) -> str | None:
-        """Return the digest of what `offsets` reads; None also where its version is not known."""
-        try:
-            offsets = self.offsets(epoch)
-        except UnknownOffsetsFormat:
-            return None
-        return offsets.digest if offsets else None
 
     def offsets(self, epoch: int) -> Offsets | None:
         """Read `offsets/<epoch>`; None when the epoch is not planned yet, or its file is purged.

@@ -48,17 +48,11 @@ class Name(Generic[K]):
     def __init__(self, template: str, key: Callable[..., K]) -> None:
         self.folder = template[: template.rfind("/", 0, template.find("<") + 1) + 1]
         self._key = key
-        fields = [_FIELDS[field] for field in _FIELD.findall(template)]
-        self._types = [parse for _, _, parse in fields]
-        formats, patterns = iter(fields), iter(fields)
-        self._format = _FIELD.sub(lambda _: next(formats)[0], template)
-        parts = _FIELD.split(template)  # text and field in turn
-        self._pattern = re.compile(
-            "".join(
-                next(patterns)[1] if index % 2 else re.escape(part)
-                for index, part in enumerate(parts)
-            )
-        )
+        fields = _FIELD.findall(template)
+        self._types = [_FIELDS[field][2] for field in fields]
+        self._format = _FIELD.sub(lambda field: _FIELDS[field[1]][0], template)
+        pattern = _FIELD.sub(lambda field: _FIELDS[field[1]][1], re.escape(template))
+        self._pattern = re.compile(pattern)
 
     def path(self, key: K) -> str:
         """Return the path of the object with this key."""

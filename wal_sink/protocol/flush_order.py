@@ -6,7 +6,7 @@ Pure, like the transitions of `protocol/state.py`. Here are rule `order` and rul
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from wal_sink.errors import TargetRefused
@@ -25,7 +25,7 @@ SENDINGS = 16
 """How often the rows of an epoch may be sent where each sending needs timestamps of its own."""
 
 Chain = Mapping[int, EpochManifest]
-"""The manifests that `last` leads to, by epoch: see `chain_of`."""
+"""The manifests that `last` leads to, by epoch: each has the digest that its successor, or `last`, names."""
 
 
 class Step(enum.Enum):
@@ -142,22 +142,6 @@ def _take(
     if end == epoch:
         raise missing_manifest(state, epoch)
     return Decision(Step.FLUSH, row_at(state, end - 1, chain), range(epoch, end))
-
-
-def chain_of(state: State, manifests: Iterable[EpochManifest]) -> Chain:
-    """Return the manifests that `last` leads to: each has the digest that its successor, or `last`, names.
-
-    One of the same epoch with another digest is of another attempt, also if it is alone.
-
-    :param manifests: those that were read; the chain ends where one is missing.
-    """
-    by_digest = {manifest.digest: manifest for manifest in manifests}
-    chain: dict[int, EpochManifest] = {}
-    digest = state.last.digest
-    while (manifest := by_digest.get(digest)) is not None and digest:
-        chain[manifest.epoch] = manifest
-        digest = manifest.predecessor.digest
-    return chain
 
 
 def link_at(state: State, epoch: int, chain: Chain) -> Predecessor | None:

@@ -71,22 +71,15 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     __repr__ = __str__
 
 
-class CheckedOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options fit: what is in force when the query starts, but for columns and table."""
-
-    in_force: dict[str, str]
-    """By heading, as in `Checked`."""
-
-
-def preflight_options(raw: Mapping[str, str]) -> CheckedOptions:
-    """Check options, and connect nowhere.
+def preflight_options(raw: Mapping[str, str]) -> Checked:
+    """Check options, and connect nowhere; the result has no columns.
 
     :param raw: the options that the query would be given, by their names.
     :raises OptionError: an option is missing, unknown, or does not fit.
     """
     configuration = configure(raw)
     configuration.refuse_bucket()
-    return CheckedOptions(in_force=_in_force(configuration))
+    return Checked(in_force=_in_force(configuration), columns=())
 
 
 def _in_force(configuration: Configuration) -> dict[str, str]:

@@ -222,12 +222,6 @@ def with_reasons(rows: pa.RecordBatch, texts: tuple[str, ...]) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays([structs, *reasons], names=[ROW, *TEXTS])
 
 
-def rows_of(refused: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows as they were before `with_reasons`."""
-    structs = refused.column(ROW)
-    return pa.RecordBatch.from_arrays(structs.flatten(), schema=pa.schema(list(structs.type)))
-
-
 def _repeated(text: str, rows: int) -> pa.Array:
     """Return a column of one text; made of buffers, as `pa.scalar` would load pandas in each new worker."""
     data = text.encode()

@@ -6,7 +6,7 @@ each input. A refusal is the name of its error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Any, TypeVar
 
@@ -236,7 +236,7 @@ class Protocol:
         return transitions.settle(self.state(st), committed, ACTOR)
 
     def chain(self, state: State, man: frozenset[int]) -> Chain:
-        return flush_order.chain_of(state, [self.manifest(m) for m in man])
+        return chain_of(state, [self.manifest(m) for m in man])
 
     def _row(self, state: State, row: LedgerRow) -> LedgerRow:
         return row._replace(log_id=state.log_id) if "identity" in self.off else row
@@ -381,3 +381,19 @@ class Protocol:
 
 def _replace(value: StructT, **changes: Any) -> StructT:
     return msgspec.structs.replace(value, **changes)
+
+
+def chain_of(state: State, manifests: Iterable[EpochManifest]) -> Chain:
+    """Return the manifests that `last` leads to: each has the digest that its successor, or `last`, names.
+
+    One of the same epoch with another digest is of another attempt, also if it is alone.
+
+    :param manifests: those that were read; the chain ends where one is missing.
+    """
+    by_digest = {manifest.digest: manifest for manifest in manifests}
+    chain: dict[int, EpochManifest] = {}
+    digest = state.last.digest
+    while (manifest := by_digest.get(digest)) is not None and digest:
+        chain[manifest.epoch] = manifest
+        digest = manifest.predecessor.digest
+    return chain
