@@ -62,3 +62,10 @@ def test_another_version_is_refused() -> None:
         UnknownOffsetsFormat, match=r"offsets/0 has the version 'v3'.*'v1' and 'v2'"
     ):
         parse_offsets("v3\n{}\n{}", "offsets/0")
+
+
+def test_batch_time_is_no_part_of_source_offsets() -> None:
+    """Line two differs between replays of the same data."""
+    texts = [f'v1\n{{"batchTimestampMs":{time}}}\n{{"offset":5}}' for time in (1, 2)]
+    first, second = (parse_offsets(text, "offsets/0").digest for text in texts)
+    assert first == second

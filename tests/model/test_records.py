@@ -116,6 +116,19 @@ STATE = State(
     given_up=(GivenUp(epoch=38, target="orders"),),
 )
 
+PLAN = Plan(
+    key="9f86d081884c7d659a2feaa0c55ad015",
+    target="cassandra",
+    table='"shop"."orders"',
+    columns=(
+        Column(name="id", source="int64", type="bigint", role="partition"),
+        Column(name="at", source="timestamp[us, tz=UTC]", type="timestamp", role="clustering"),
+        Column(name="owner", source="string", type="text", role="static"),
+        Column(name="amount", source="double", type="double", role="regular"),
+    ),
+    details={"nulls": "unset"},
+)
+
 GOLDEN_RECORDS: dict[str, Record] = {
     "log_url": LogUrl(log="file:///data/ckpt/orders/wal_sink/q"),
     "state": STATE,
@@ -130,24 +143,11 @@ GOLDEN_RECORDS: dict[str, Record] = {
     ),
     "manifest": MANIFEST,
     "manifest_without_rows": msgspec.structs.replace(MANIFEST, segments=()),
-    "plan": Plan(
-        key="9f86d081884c7d659a2feaa0c55ad015",
-        target="cassandra",
-        table='"shop"."orders"',
+    "plan": PLAN,
+    "plan_with_operations": msgspec.structs.replace(
+        PLAN,
         columns=(
-            Column(name="id", source="int64", type="bigint", role="partition"),
-            Column(name="at", source="timestamp[us, tz=UTC]", type="timestamp", role="clustering"),
-            Column(name="owner", source="string", type="text", role="static"),
-            Column(name="amount", source="double", type="double", role="regular"),
-        ),
-        details={"nulls": "unset"},
-    ),
-    "plan_with_operations": Plan(
-        key="9f86d081884c7d659a2feaa0c55ad015",
-        target="cassandra",
-        table='"shop"."orders"',
-        columns=(
-            Column(name="id", source="int64", type="bigint", role="partition"),
+            PLAN.columns[0],
             Column(name="op", source="string", type="operation", role="operation"),
             Column(name="line", source="int32", type="int", role="clustering"),
         ),

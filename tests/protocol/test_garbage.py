@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
-from tests.protocol import raw
 from tests.protocol.engine import World, flush, in_memory
 from tests.protocol.operations import At
 from tests.protocol.operators import edit
@@ -63,17 +62,6 @@ def test_run_that_never_opened_keeps_its_segments(world: World) -> None:
     other.write_commit([[("other", 1)]])
     assert world.flushed() == {"a": 0, "other": 1}
     assert world.log_backend.list("segments/") == []
-
-
-def test_hundred_killed_runs_do_not_fill_the_log(world: World) -> None:
-    """Each is killed after its commit(): its attempt goes as the next but one opens."""
-    world.run().batches([("a", 0)])
-    for number in range(100):
-        world.run().publish([("b", number)])
-        assert len(world.log_backend.list("segments/")) <= 3
-    world.run().batch([("b", 1_000)])
-    assert world.flushed() == {"a": 0, "b": 1_000}
-    raw.complete(world, 2, "")
 
 
 def test_segments_of_a_failed_task_go_with_their_epoch(world: World) -> None:

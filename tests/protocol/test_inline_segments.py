@@ -11,10 +11,9 @@ from dataclasses import replace
 import pytest
 
 from state_backends import open_backend
-from tests.kills.every_fault import When, every_fault, new_world, on_rows
 from tests.protocol.damaged import BROKEN, change_manifest, fill, give_up, manifest_path
 from tests.protocol.engine import World, in_memory
-from tests.protocol.operators import TargetBackup, stops
+from tests.protocol.operators import stops
 from tests.protocol.raw import parsed
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -22,7 +21,6 @@ from wal_sink.flush.window import Window, read_range
 from wal_sink.flush.write import WindowWrite
 from wal_sink.model.manifest import Manifest
 from wal_sink.progress.status import read_status
-from wal_sink.protocol.retention import Retention
 from wal_sink.wal.store import LogStore
 
 STORES = ("memory", "local")
@@ -50,20 +48,6 @@ def test_small_segment_lies_in_its_manifest(world: World) -> None:
     assert world.log_backend.list("manifests/") == []
 
 
-@on_rows
-def test_manifests_with_rows_at_every_fault_are_flushed(role: str, when: When) -> None:
-    """No file is written in between, and none is read or deleted."""
-
-    def make() -> World:
-        made = new_world()
-        made.inline_from = 0
-        return made
-
-    hit = every_fault(make, role, when)
-    assert len(hit) > 30
-    assert not any(".arrow" in operation for operation in hit)
-
-
 def test_changed_byte_of_a_row_in_a_manifest_stops(world: World) -> None:
     """The digest of the segment finds it; given up, the epoch stays with its manifest."""
     fill(world)
@@ -80,16 +64,6 @@ def test_changed_byte_of_a_row_in_a_manifest_stops(world: World) -> None:
     world.flush()
     assert world.row.epoch == 4
     assert world.log_backend.read(manifest_path(world)) == kept
-
-
-def test_target_that_went_back_gets_rows_of_manifests(world: World) -> None:
-    """What `wal.retention` keeps is whole."""
-    world.retention = Retention(us=1 << 60, bytes=1 << 60)
-    fill(world)
-    backup = TargetBackup(world)
-    world.flush()
-    backup.restore()
-    assert world.flushed() == world.expected()
 
 
 def test_flush_job_task_gets_rows_with_its_share(world: World) -> None:

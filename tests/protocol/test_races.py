@@ -84,21 +84,25 @@ def test_run_whose_segments_are_garbage_is_fenced(world: World) -> None:
         former.commit(reports)
 
 
-def test_checkpoint_is_synced_in_the_order_of_spark(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spark goes on after the newest file of `offsets/`, so `commits/` before it is durable first."""
-    place, synced = tmp_path / "checkpoint", list[str]()
-    world = World(open_backend(str(place)), open_backend(str(tmp_path / "log")))
-    run = world.run()
-    run.batch([("a", 1)])
+@pytest.fixture
+def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note which files of the checkpoint are synced, in order."""
+    files: list[str] = []
 
     def sync(path: Path) -> bool:
         if path.is_file():
-            synced.append(str(path.relative_to(place)))
+            files.append(str(path.relative_to(tmp_path / "checkpoint")))
         return path.exists()
 
     monkeypatch.setattr(checkpoint, "sync", sync)
+    return files
+
+
+def test_checkpoint_is_synced_in_the_order_of_spark(tmp_path: Path, synced: list[str]) -> None:
+    """Spark goes on after the newest file of `offsets/`, so `commits/` before it is durable first."""
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    run = world.run().batches([("a", 1)])
+    synced.clear()
     run.publish([("b", 2)])
     assert synced == ["commits/0", "offsets/1"]
 
@@ -121,22 +125,14 @@ def test_metadata_is_durable_before_a_run_opens(
 
 
 def test_epoch_given_up_as_missing_is_synced_in_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, synced: list[str]
 ) -> None:
     """Else a power loss takes what Spark has completed, and the log is ahead of the checkpoint forever."""
-    place, synced = tmp_path / "checkpoint", list[str]()
-    world = World(open_backend(str(place)), open_backend(str(tmp_path / "log")))
-    run = world.run()
-    run.batch([("a", 1)])
+    world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
+    run = world.run().batches([("a", 1)])
     run.write_offsets()
     run.write_commit([])
-
-    def sync(path: Path) -> bool:
-        if path.is_file():
-            synced.append(str(path.relative_to(place)))
-        return path.exists()
-
-    monkeypatch.setattr(checkpoint, "sync", sync)
+    synced.clear()
     query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.store)
     plan_give_up(query, 1, "").carry_out()
     assert synced == ["commits/0", "offsets/1", "commits/1"]

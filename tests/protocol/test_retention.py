@@ -94,21 +94,6 @@ def test_mark_of_a_clock_ahead_trims_later_only(world: World) -> None:
     assert epochs(world) == []
 
 
-def test_many_epochs_keep_sixteen_earlier_marks(world: World) -> None:
-    """Enough to trim within a sixteenth of the time; the state stays small."""
-    world.retention = Retention(us=100 * SECOND, bytes=ANY_SIZE)
-    run = world.run()
-    for number in range(300):
-        world.clock.us += SECOND
-        run.flushed_batches([("a", number)])
-        (target,) = world.state.targets
-        assert len(target.mark.earlier) <= 16
-        assert number - world.state.trimmed <= 100 + 14
-    assert number - world.state.trimmed >= 100
-    assert len(world.state.to_json()) < 6_000
-    assert len(world.log_backend.list("state/")) <= 120
-
-
 @pytest.mark.parametrize("point", ["create state/", "delete manifests/", "delete segments/"])
 def test_flusher_stalled_in_a_trim_deletes_nothing_needed(point: str) -> None:
     """Meanwhile the target goes back to what the state still has; what is trimmed is an error."""

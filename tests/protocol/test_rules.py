@@ -17,7 +17,7 @@ from state_backends import open_backend
 from tests.kills.interleave import Process, Turns
 from tests.protocol import raw
 from tests.protocol.damaged import EPOCHS, delete_manifest, fill, give_up
-from tests.protocol.engine import Run, World, flush, in_memory, until_idle
+from tests.protocol.engine import Run, World, flush
 from tests.protocol.operations import At
 from tests.protocol.operators import edit, stops
 from wal_sink import errors
@@ -25,8 +25,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush import flusher as flushers
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.protocol import windows
-from wal_sink.testing.faults import AnswerLost, Crash, Faults
-from wal_sink.wal import states
+from wal_sink.testing.faults import AnswerLost, Faults
 
 # --- identity ---
 
@@ -102,17 +101,6 @@ def test_run_superseded_in_its_publish_is_fenced(world: World) -> None:
     assert world.flushed() == {"a": 0, "b": 2}
 
 
-@pytest.mark.rule("state")
-def test_lost_answer_to_a_state_is_read_back(world: World) -> None:
-    """Its own state is not taken for another process's."""
-    run = world.run(Faults(0, "after", OSError, "create state/0000000003"))
-    run.batch([("a", 1)])
-    assert world.state.number == 3
-    flusher = world.flusher(Faults(0, "after", OSError, "create state/0000000004"))
-    until_idle(flusher)
-    assert world.flushed() == {"a": 1}
-
-
 # --- publish ---
 
 
@@ -129,16 +117,6 @@ def test_reports_of_another_run_or_epoch_are_refused(world: World) -> None:
     with pytest.raises(errors.WalSinkError, match="reports of"):
         run.commit(appended)
     assert world.log_backend.list("manifests/") == []
-
-
-@pytest.mark.rule("segments")
-def test_failing_task_leaves_no_segment(world: World) -> None:
-    """What it wrote before it failed is gone."""
-    faults = Faults(at=0, error=lambda: OSError("disk full"), matching="output")
-    with pytest.raises(errors.LogUnavailable, match="disk full"):
-        world.run(faults).publish([("a", 1)])
-    assert faults.injected is not None
-    assert world.log_backend.list("segments/") == []
 
 
 @pytest.mark.rule("segments")
@@ -178,33 +156,12 @@ def test_epoch_without_rows_is_published(world: World) -> None:
 
 
 @pytest.mark.rule("publish")
-def test_dead_attempts_are_replaced_by_the_kept_one(world: World) -> None:
-    """The attempt that Spark kept is the last one, also when the first one published more."""
-    world.run().publish([("dead", 1), ("both", 1)])
-    world.run().publish([("dead too", 2), ("both", 2)])
-    world.run().batch([("both", 3)])
-    assert world.flushed() == {"both": 3}
-
-
-@pytest.mark.rule("publish")
 def test_unknown_offsets_format_is_refused(world: World) -> None:
     """The offsets of an epoch are compared, so their format has to be known."""
     run = world.run()
     world.checkpoint.create("offsets/0", b"v9\n{}\n{}")
     with pytest.raises(errors.UnknownOffsetsFormat, match="v9"):
         run.publish([("a", 1)])
-
-
-@pytest.mark.rule("publish")
-def test_batch_time_is_no_part_of_source_offsets(world: World) -> None:
-    """Line two of an offsets file differs between replays of the same data."""
-    for epoch, (time, offset) in enumerate([(1, 5), (2, 5), (1, 6)]):
-        text = f'v1\n{{"batchTimestampMs":{time}}}\n{{"offset":{offset}}}'
-        world.checkpoint.create(f"offsets/{epoch}", text.encode())
-    first, second, third = (
-        Checkpoint(world.checkpoint).committing_offsets(epoch).digest for epoch in range(3)
-    )
-    assert first == second != third
 
 
 @pytest.mark.rule("publish")
@@ -258,21 +215,6 @@ def test_checkpoint_that_cannot_be_synced_publishes_nothing(
     assert world.log_backend.list("manifests/") == []
     world.run().batch([("a", 2)])
     assert world.flushed() == {"a": 2}
-
-
-@pytest.mark.rule("publish")
-@pytest.mark.parametrize("lost", ["commits/1", "offsets/1 and commits/1"])
-def test_files_lost_after_commit_publish_nothing_twice(world: World, lost: str) -> None:
-    """A power loss takes what Spark has not synced; the settled attempt stays, and Spark goes on."""
-    world.run().flushed_batches([("a", 0)], [("b", 1)])
-    for path in lost.split(" and "):
-        edit(world.checkpoint, path, None)
-    run = world.run()
-    assert run.next == 1
-    assert run.publish([("ghost", 9)], offset="1") is None
-    run.write_commit([[("b", 1)]])
-    run.batch([("c", 2)])
-    assert world.flushed() == {"a": 0, "b": 1, "c": 2}
 
 
 # --- settle, order ---
@@ -462,17 +404,6 @@ def test_ledger_row_is_made_before_the_first_epoch(world: World) -> None:
 
 
 @pytest.mark.rule("ledger")
-@pytest.mark.parametrize("update", ["create ledger", "finish 0"])
-def test_lost_answer_to_the_ledger_is_read_back(world: World, update: str) -> None:
-    """UNKNOWN: the row says what became of it; nothing is written again."""
-    world.run().batch([("a", 1)])
-    faults = Faults(0, "after", AnswerLost, update)
-    world.flush(faults)
-    assert faults.operations == [f"{update} -1" if "create" in update else update]
-    assert (world.row.epoch, world.table()) == (0, {"a": 1})
-
-
-@pytest.mark.rule("ledger")
 def test_update_without_effect_is_tried_again(world: World) -> None:
     """UNKNOWN, and the row is as before: all rows are there, so the move alone is asked for again."""
     world.run().batch([("a", 1)])
@@ -480,18 +411,6 @@ def test_update_without_effect_is_tried_again(world: World) -> None:
     world.flush(faults)
     assert faults.operations == ["finish 0"] * 2
     assert world.row.epoch == 0
-
-
-@pytest.mark.rule("ledger")
-def test_mark_that_was_not_recorded_follows_the_row(world: World) -> None:
-    """A flusher died between row and mark: nothing is written again."""
-    world.run().batch([("a", 1)])
-    with pytest.raises(Crash):
-        world.flush(Faults(0, "after", matching="finish 0"))
-    assert (world.row.epoch, world.mark()) == (0, -1)
-    faults = Faults(matching="write ")
-    world.flush(faults)
-    assert (faults.operations, world.mark()) == ([], 0)
 
 
 # --- stop, and what operators do ---
@@ -531,14 +450,3 @@ def test_error_beside_an_older_state_is_not_raised(world: World) -> None:
     stalled = world.flusher(At("read manifests/", world.flush))
     flush(stalled)
     assert world.table() == {"a": 0, "b": 1}
-
-
-def test_hundred_states_stay() -> None:
-    """The older ones are deleted by twenties; readers list a hundred and a few names."""
-    world = World(*in_memory())
-    run = world.run()
-    for number in range(120):
-        run.flushed_batches([("a", number)])
-        assert len(world.log_backend.list("state/")) <= states.KEPT + 21
-    assert len(world.log_backend.list("state/")) >= states.KEPT
-    assert world.state.number > 300

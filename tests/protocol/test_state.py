@@ -9,16 +9,12 @@ from msgspec.structs import replace
 
 from wal_sink.errors import (
     AlreadyPublished,
-    CorruptLog,
-    Fenced,
     OptionError,
-    TargetRefused,
     WalSinkError,
 )
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import EpochManifest, Predecessor, State, Sums
-from wal_sink.protocol import flush_order
 from wal_sink.protocol import state as transitions
 from wal_sink.protocol.retention import EARLIER, Retention, trimmable
 from wal_sink.protocol.state import Actor, Opening
@@ -61,19 +57,6 @@ def published(state: State, made: EpochManifest) -> State:
     return new
 
 
-def test_state_is_the_same_after_json() -> None:
-    state = opened()
-    state = published(state, manifest(state, 0))
-    assert State.from_json(state.to_json(), "state/3.json") == state
-    assert state.number == 3
-
-
-def test_state_of_a_newer_format_is_refused_with_it() -> None:
-    data = opened().to_json().replace(b'"format": 1', b'"format": 9')
-    with pytest.raises(CorruptLog, match=r"state/2\.json has format 9"):
-        State.from_json(data, "state/2.json")
-
-
 def test_run_with_all_targets_given_up_does_not_open() -> None:
     """Its rows would go nowhere, and nothing would say so."""
     state = transitions.give_up_target(opened(), "cassandra", ME)
@@ -102,27 +85,6 @@ def test_publish_refuses_a_manifest_that_does_not_continue(wrong: dict[str, obje
     state = transitions.settle(state, 0, ME) or state
     with pytest.raises(WalSinkError, match="does not continue"):
         published(state, replace(manifest(state, 1), **wrong))
-
-
-def test_open_run_that_was_superseded_is_fenced() -> None:
-    second = OPENING._replace(run_id="run-2", after="run-1")
-    state = transitions.open_run(opened(), second, 0, -1, ME)
-    assert state is not None
-    with pytest.raises(Fenced):
-        transitions.open_run(state, OPENING, 0, -1, ME)
-
-
-def test_open_run_is_fenced_by_a_newer_open() -> None:
-    with pytest.raises(Fenced):
-        transitions.open_run(opened(), OPENING._replace(run_id="run-2", after=""), 0, -1, ME)
-
-
-def test_claim_sending_ends_with_the_reserved_timestamps() -> None:
-    row = LedgerRow("q", "log", 3, "d")
-    for _ in range(flush_order.SENDINGS):
-        row = flush_order.claim_sending(row)
-    with pytest.raises(TargetRefused, match="Epoch 4 was sent 16 times"):
-        flush_order.claim_sending(row)
 
 
 @pytest.mark.parametrize("seed", range(5))
