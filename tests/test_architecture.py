@@ -360,7 +360,7 @@ def test_importing_the_data_source_loads_no_driver() -> None:
 
 
 def test_prometheus_is_loaded_when_metrics_are_asked_for() -> None:
-    """Not before: a flush reports to an `Observer`, which counts nothing by itself."""
+    """Not before: a flush reports to `FlushMetrics`, which counts nothing by itself."""
     loaded = loaded_by("import wal_sink.spark.api, wal_sink.cli.main")
     assert "wal_sink.metrics.server" in loaded
     assert "prometheus_client" not in tops(loaded)

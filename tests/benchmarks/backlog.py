@@ -20,9 +20,9 @@ from wal_sink.configuration import configure
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.write import WriteInThread
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.manifest import Execution, Task
 from wal_sink.model.state import EpochManifest
-from wal_sink.observer import Observer
 from wal_sink.publish.agreement import agree
 
 _TASKS = 2
@@ -97,7 +97,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-class Timed(Observer):
+class Timed(FlushMetrics):
     """Notes what each window of a flush took, from the read of the ledger row to the mark."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Timed(Observer):
         self.seconds.append(seconds or 0.0)
 
 
-def flusher_of(backlog: Backlog, observer: Observer) -> Flusher:
+def flusher_of(backlog: Backlog, metrics: FlushMetrics) -> Flusher:
     """Return a flusher of the only target of a query."""
     configuration = configure(backlog.options)
     (destination,) = configuration.destinations
@@ -121,5 +121,5 @@ def flusher_of(backlog: Backlog, observer: Observer) -> Flusher:
         several=False,
         retention=configuration.retention,
     )
-    reporter = Reporter(None, destination.name, observer=observer)
+    reporter = Reporter(None, destination.name, metrics=metrics)
     return Flusher(pipeline, reporter, write_rows=WriteInThread())

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import cassandra as tables
 from wal_sink.demo.servers.cassandra import Node
-from wal_sink.observer import Observer
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
@@ -158,7 +158,7 @@ def test_delete_is_named_by_its_part_of_the_key(cassandra: Node, table: str) -> 
     plan = target.plan(SCHEMA, "key")
     batch = target.check(frame(deletes), plan)
     with connect(target.options) as connection:
-        writer = Writer(connection, target.options, Observer())
+        writer = Writer(connection, target.options, FlushMetrics())
         rows = TimestampedRows(batch, np.arange(US, US + 2))
         made = requests(writer.prepare(plan), rows, None)
         named = [described(part) for request in made for part in request.halves() or [request]]

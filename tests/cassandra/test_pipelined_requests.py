@@ -33,7 +33,7 @@ from tests.cassandra.cql_nodes import (
 )
 from tests.support.waiting import eventually
 from wal_sink.errors import TargetUnavailable
-from wal_sink.observer import Observer
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
@@ -253,12 +253,12 @@ def of_a_slice(data: bytearray, node: Any = None) -> EncodedBatch:
 def test_request_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
     """A slice has megabytes, and its last request may be late for seconds."""
     with nodes() as to:
-        by, observer = sender(to, by_futures=by_futures)
+        by, metrics = sender(to, by_futures=by_futures)
         to.wire().answer = silent
         data = bytearray()
         by.send([of_a_slice(data)])
         gc.collect()
-        assert len(to.wire().requests) == observer.in_flight == 1
+        assert len(to.wire().requests) == metrics.in_flight == 1
         data.append(0)  # BufferError while there is a view of it
         to.wire().defunct(OSError("cut"))
 
@@ -337,7 +337,7 @@ def test_untested_driver_is_used_by_its_public_classes(
 # --- the sender over it ------------------------------------------------------------------------
 
 
-class Counts(Observer):
+class Counts(FlushMetrics):
     """Counts what is sent again."""
 
     def __init__(self) -> None:
@@ -356,11 +356,11 @@ def sender(
     by_futures: bool = False,
 ) -> tuple[Sender, Counts]:
     """Return a sender with the highest limit, and what observes it."""
-    law, observer = Concurrency(most), Counts()
+    law, metrics = Concurrency(most), Counts()
     law.limit = most
     pipeline = None if by_futures else pipelined_requests(to.session, "dc", timeout_s)
-    in_flight = InFlight(to.session, law, pipeline, 60, observer)
-    return Sender(to.session, in_flight, patience), observer
+    in_flight = InFlight(to.session, law, pipeline, 60, metrics)
+    return Sender(to.session, in_flight, patience), metrics
 
 
 def written(to: Nodes, count: int) -> list[bytes]:
@@ -396,13 +396,13 @@ def test_failed_request_is_sent_again_by_the_driver(
     """After a pause where the cluster has no time; at once where a node has forgotten the statement."""
     node = FailsOnce(code, more)
     with nodes(answers=node) as to:
-        by, observer = sender(to)
+        by, metrics = sender(to)
         requests = [request() for _ in range(50)]
         by.send(requests)
         by.drain()
         assert sorted(node.taken) == values(requests)
         assert len(node.seen) == 10
-        assert (observer.retries > 0) is retries
+        assert (metrics.retries > 0) is retries
         assert to.in_use() == NOTHING
 
 
@@ -411,12 +411,12 @@ def test_patience_ends_when_nodes_are_overloaded() -> None:
     with nodes(
         answers=lambda frame: well(frame) if frame.opcode == OPTIONS else error(frame, OVERLOADED)
     ) as to:
-        by, observer = sender(to, patience=0.5)
+        by, metrics = sender(to, patience=0.5)
         by.send([request() for _ in range(3)])
         with pytest.raises(TargetUnavailable, match="acknowledge 3 requests") as raised:
             by.drain()
         assert isinstance(raised.value.__cause__, OverloadedErrorMessage)
-        assert observer.in_flight == 0
+        assert metrics.in_flight == 0
 
 
 def test_rows_of_a_silent_node_are_not_written() -> None:
@@ -467,12 +467,12 @@ def test_rows_to_send_once_are_not_sent_again() -> None:
     """The first failure is raised at once: the request may have been carried out (rule 15)."""
     node = FailsOnce(OVERLOADED)
     with nodes(answers=node) as to:
-        by, observer = sender(to)
+        by, metrics = sender(to)
         by.send([request(statements=SENT_ONCE) for _ in range(10)])
         with pytest.raises(TargetUnavailable, match="did not acknowledge 2 requests: "):
             by.drain()
         assert len(node.taken) == 8
-        assert observer.retries == 0
+        assert metrics.retries == 0
 
 
 def test_untaken_rows_to_send_once_are_sent_again() -> None:

@@ -25,7 +25,7 @@ from tests.cassandra.cql_nodes import (
 )
 from tests.support.cql_driver import OwnStatements
 from wal_sink.errors import TargetRefused, TargetUnavailable
-from wal_sink.observer import Observer
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.targets.cassandra.driver.errors import is_out_of_space, is_refused
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.driver.internals import ServerError
@@ -131,7 +131,7 @@ def numbers(*batches: EncodedBatch) -> list[int]:
 def written(to: Nodes, *batches: EncodedBatch) -> list[int]:
     """Write requests; return the rows that are blamed."""
     pipelined = PipelinedRequests(to.session, "dc", 5)
-    in_flight = InFlight(to.session, Concurrency(), pipelined, 60, Observer())
+    in_flight = InFlight(to.session, Concurrency(), pipelined, 60, FlushMetrics())
     sender = Sender(to.session, in_flight, patience=0.3)
     refused = [*sender.send(batches), *sender.drain()]
     return numbers(*(failed.request for failed in refused))

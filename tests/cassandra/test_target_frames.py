@@ -17,8 +17,8 @@ from cassandra.io.asyncioreactor import AsyncioConnection
 from tests.cassandra.asyncio_driver import Asyncio
 from tests.support.cassandra import options_of
 from wal_sink.demo.servers.cassandra import Node
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Observer
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver import pipeline
@@ -62,7 +62,7 @@ class Table:
         )
         session = cluster.connect()
         with Connection(cluster, session, "datacenter1") as connection:
-            yield Writer(connection, self.options, Observer())
+            yield Writer(connection, self.options, FlushMetrics())
 
     def rows(self, what: str) -> list[str]:
         rows = self.node.execute(f"SELECT {what} FROM {self.keyspace}.{self.table}")

@@ -23,9 +23,9 @@ from tests.support.cassandra import options_of
 from tests.support.cql_driver import request_of
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.errors import TargetUnavailable
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Observer
 from wal_sink.targets.base import ErrorClass, IdempotentSession, RowSlice, Session, Target
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver import connection as driver_connection
@@ -74,7 +74,7 @@ def plan(target: CassandraTarget) -> Plan:
     return target.plan(SCHEMA, "k")
 
 
-class Retries(Observer):
+class Retries(FlushMetrics):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -85,17 +85,17 @@ class Retries(Observer):
 
 
 @pytest.fixture
-def observer() -> Retries:
+def metrics() -> Retries:
     """Observe `session`."""
     return Retries()
 
 
 @pytest.fixture
-def session(target: CassandraTarget, plan: Plan, observer: Retries) -> Iterator[IdempotentSession]:
+def session(target: CassandraTarget, plan: Plan, metrics: Retries) -> Iterator[IdempotentSession]:
     """A session of a new query, everything prepared."""
     query_id = uuid.uuid4().hex
     with target.connect(query_id) as session:
-        session.report_to(observer)
+        session.report_to(metrics)
         current = create(session, query_id)
         assert finish(session, following(current), following(current)) is Outcome.CONFLICT
         yield session
@@ -114,10 +114,14 @@ def write(session: IdempotentSession, plan: Plan, *slices: RowSlice) -> None:
 
 
 def sender_of(
-    session: Any, *, patience: float = 10, timeout_s: float = 60, observer: Observer | None = None
+    session: Any,
+    *,
+    patience: float = 10,
+    timeout_s: float = 60,
+    metrics: FlushMetrics | None = None,
 ) -> Sender:
     """Return a sender by the driver's futures."""
-    in_flight = InFlight(session, Concurrency(4), None, timeout_s, observer or Observer())
+    in_flight = InFlight(session, Concurrency(4), None, timeout_s, metrics or FlushMetrics())
     return Sender(session, in_flight, patience)
 
 
@@ -181,7 +185,7 @@ def test_slow_answer_to_the_first_row_is_no_conflict(
 def test_rows_arrive_after_a_pause(
     node: EmbeddedCassandra,
     session: IdempotentSession,
-    observer: Retries,
+    metrics: Retries,
     target: CassandraTarget,
     plan: Plan,
 ) -> None:
@@ -189,17 +193,17 @@ def test_rows_arrive_after_a_pause(
     slices = [rows(target, plan, 500, first) for first in range(0, 20_000, 500)]
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write, session, plan, *slices)
-        while not (observer.in_flight or writing.done()):
+        while not (metrics.in_flight or writing.done()):
             time.sleep(0.001)
         node.pause()
         time.sleep(0.5)
-        stuck = observer.in_flight
+        stuck = metrics.in_flight
         time.sleep(2)
         node.resume()
         writing.result(120)
     assert stuck > 0
-    assert observer.in_flight == 0
-    assert observer.retries["retry"] > 0
+    assert metrics.in_flight == 0
+    assert metrics.retries["retry"] > 0
     got = node.execute("SELECT id, v, writetime(v) AS us FROM ks.t")
     assert {(row.id, row.v, row.us) for row in got} == {
         (i, f"v{i % 500}", US + i % 500) for i in range(20_000)
@@ -250,7 +254,7 @@ def test_full_socket_is_no_failure(
                 super()._end(parts, ended)
 
         node.pause()
-        in_flight = ResumesWhenFull(session, law, None, 60, Observer())
+        in_flight = ResumesWhenFull(session, law, None, 60, FlushMetrics())
         send_all(Sender(session, in_flight), feed())
     # Each costs a stream id; a buffer may become full between the look and the sending.
     assert refused < 20 if current else refused > 0
@@ -286,9 +290,9 @@ def test_asyncio_queue_of_a_silent_node_is_bounded(
         connection = pooled._connection
         assert isinstance(connection, AsyncioConnection)
         connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-        session.report_to(observer := Retries())
+        session.report_to(metrics := Retries())
         writing = pool.submit(write, session, plan, *slices)
-        while not (observer.in_flight or writing.done()):
+        while not (metrics.in_flight or writing.done()):
             time.sleep(0.001)
         node.pause()
         until = time.monotonic() + 5
@@ -298,7 +302,7 @@ def test_asyncio_queue_of_a_silent_node_is_bounded(
         assert connection._socket_writable
         node.resume()
         writing.result(120)
-    assert observer.retries["retry"] > 0
+    assert metrics.retries["retry"] > 0
     assert 0 < most < 4 * MOST * 96 * 1024 < batch.nbytes / 2
     got = node.execute("SELECT id, writetime(v) AS us FROM ks.t")
     written = {row.id: row.us for row in got if row.id >= first}
@@ -321,15 +325,15 @@ def test_end_that_is_said_twice_counts_once(
         once(future, both, errback)
 
     monkeypatch.setattr(ResponseFuture, "add_callbacks", twice)
-    observer = Retries()
+    metrics = Retries()
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'twice')")
-        sender = sender_of(connection.session, observer=observer)
+        sender = sender_of(connection.session, metrics=metrics)
         for first in range(50_000, 50_500, 100):
             sender.send(request_of(insert.bind([i])) for i in range(first, first + 100))
             sender.drain()
-            assert observer.in_flight == 0
-    assert observer.retries == {}
+            assert metrics.in_flight == 0
+    assert metrics.retries == {}
     assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(50_000, 50_500))
 
 

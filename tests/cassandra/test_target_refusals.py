@@ -17,8 +17,8 @@ from tests.support.cassandra import options_of
 from tests.support.cql_driver import request_of
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
 from wal_sink.errors import TargetRefused, TargetUnavailable
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Observer
 from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
@@ -178,7 +178,7 @@ def test_request_whose_parts_are_taken(table: Table, caplog: pytest.LogCaptureFi
     with connect(table.options) as connection:
         insert = connection.session.prepare(f"INSERT INTO {table.name} (id, c) VALUES (?, ?)")
         insert.is_idempotent = True
-        in_flight = InFlight(connection.session, Concurrency(), None, 60, Observer())
+        in_flight = InFlight(connection.session, Concurrency(), None, 60, FlushMetrics())
         sender = Sender(connection.session, in_flight)
         sender.send([request_of(*(insert.bind([i, "x" * 8_000]) for i in range(10)))])
         assert sender.drain() == []

@@ -222,9 +222,9 @@ def test_series_stay_while_anything_waits_and_go_afterwards(world: World) -> Non
     now_s = [time.time()]
     it = Watched(world, metrics=Metrics(lambda: now_s[0]))
     batches(world, 1)
-    it.observer.started()
+    it.query_metrics.started()
     assert it.value("wal_sink_flushers") == 1
-    it.observer.ended()
+    it.query_metrics.ended()
     for _ in range(3):
         now_s[0] += prometheus.KEEP_S + 1
         assert it.value("wal_sink_pending_epochs") == 1
@@ -251,10 +251,10 @@ def test_a_query_that_starts_again_goes_on_counting(world: World) -> None:
     assert it.value("wal_sink_pending_epochs") == 0
     now_s[0] += prometheus.KEEP_S - 1
     again = Watched(world, metrics=it.metrics)
-    assert again.observer is it.observer
+    assert again.query_metrics is it.query_metrics
     now_s[0] += 10
     assert again.value("wal_sink_pending_epochs") == 0
-    again.observer.started()
+    again.query_metrics.started()
     now_s[0] += 2 * prometheus.KEEP_S
     assert again.value("wal_sink_pending_epochs") == 0, "it is alive"
     world.run().batches([("c", 1)])

@@ -11,7 +11,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import Reporter
-from wal_sink.metrics.prometheus import Metrics, QueryObserver
+from wal_sink.metrics.prometheus import Metrics, QueryMetrics
 from wal_sink.protocol.retention import Retention
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.store import LogStore
@@ -41,7 +41,7 @@ class Watched:
         store = LogStore(FaultyBackend(world.log_backend, faults))
         (name,) = world.targets
         checkpoint = Checkpoint(FaultyBackend(world.checkpoint, faults))
-        self.observer: QueryObserver = self.metrics.watch(
+        self.query_metrics: QueryMetrics = self.metrics.watch(
             world.query_id,
             Checkpoint(world.checkpoint),
             LogStore(world.log_backend),
@@ -49,7 +49,7 @@ class Watched:
             "shop.orders",
             several=False,
         )
-        self.reporter = Reporter(store, name, world.clock, observer=self.observer)
+        self.reporter = Reporter(store, name, world.clock, metrics=self.query_metrics)
         target = FaultyTarget(world.target, faults)
         self.flusher = Flusher(
             Pipeline(

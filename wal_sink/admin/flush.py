@@ -19,8 +19,8 @@ from wal_sink.flush.flusher import Flusher, Pass, Pipeline
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.write import WriteInThread
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.state import Mark, State
-from wal_sink.observer import Observer
 from wal_sink.progress.backlog import backlog_of
 from wal_sink.protocol import state as protocol
 from wal_sink.text import counted
@@ -35,8 +35,8 @@ _SIGNAL_S = 0.1
 """How soon a waiting flusher notices a signal."""
 
 
-Watch = Callable[..., Observer]
-"""Makes an observer of a flusher, see `metrics.server.Exposition.watch`."""
+Watch = Callable[..., FlushMetrics]
+"""Makes the metrics of a flusher, see `metrics.server.Exposition.watch`."""
 
 
 class LogFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,12 +134,12 @@ class FlushCommand:
         if state is not None:  # a copy reports nothing in the log of the original
             protocol.refuse_other_place(state, pipeline.query_id, pipeline.checkpoint.url)
         name = pipeline.target_name
-        observer = watch and watch(
+        metrics = watch and watch(
             *(pipeline.query_id, pipeline.checkpoint, pipeline.store, name),
             pipeline.target.writes_to,
             several=pipeline.several,
         )
-        reporter = Reporter(pipeline.store, name, gives_way=True, observer=observer)
+        reporter = Reporter(pipeline.store, name, gives_way=True, metrics=metrics)
         self._flusher = Flusher(pipeline, reporter, write_rows=WriteInThread(rows_per_second))
         self._tally = _Tally(pipeline)
         self._endless_loop: FlushLoop | None = None

@@ -32,7 +32,7 @@ class TargetConnection:
 
     :param key: of the ledger row in the target, see `model.ledger.ledger_key`.
     :param query_id: the query's id, which the protocol compares.
-    :param reporter: reports that it connects; its observer counts requests in flight and repeated ones.
+    :param reporter: reports that it connects; its metrics count requests in flight and repeated ones.
     """
 
     def __init__(self, target: Target, key: str, query_id: str, reporter: Reporter) -> None:
@@ -63,7 +63,7 @@ class TargetConnection:
             if self._session is None:
                 self._reporter.report("connecting", None)
                 self._session = self.target.connect(self.key)
-                self._session.report_to(self._reporter.observer)
+                self._session.report_to(self._reporter.metrics)
             try:
                 yield self._session
             except (WalSinkError, RowsRefused):
@@ -76,7 +76,7 @@ class TargetConnection:
         """Release the session. The next call connects again, and reads the ledger row again."""
         session, self._session = self._session, None
         self._row_is_known = False
-        self._reporter.observer.in_flight = 0
+        self._reporter.metrics.in_flight = 0
         if session is None:
             return
         receipts, self._receipts = self._receipts, []

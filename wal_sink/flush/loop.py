@@ -103,7 +103,7 @@ class FlushLoop(threading.Thread):
         with logging_query(
             self._pipeline.query_id, self._pipeline.target_name if self._pipeline.several else ""
         ):
-            self._reporter.observer.started()
+            self._reporter.metrics.started()
             try:
                 with self._reporter.beating():
                     self._go_on()
@@ -114,7 +114,7 @@ class FlushLoop(threading.Thread):
                     if not isinstance(error, WalSinkError):
                         logger.exception("the flush has ended. Report this as a bug")
             finally:
-                self._reporter.observer.ended()
+                self._reporter.metrics.ended()
                 self._flusher.close()
                 self._reporter.ended()
 

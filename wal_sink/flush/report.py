@@ -1,4 +1,4 @@
-"""Reports what a flusher does and what stops it: in the log, in the process's own log, to an observer."""
+"""Reports what a flusher does and what stops it: in the log, in the process's own log, to metrics."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.log_context import OncePerMinute, line_logger, log_epoch
 from wal_sink.model import paths
 from wal_sink.model.state import EpochManifest
-from wal_sink.observer import Observer
 from wal_sink.progress.report import (
     ENDED,
     REPORT_BILLED_S,
@@ -48,7 +48,7 @@ class Reporter:
     :param clock_us: microseconds since 1970.
     :param gives_way: write nothing while another process reports: a flusher that works for a moment must not
         hide, by ending, that the query's own flusher is alive.
-    :param observer: counts; None: nothing is counted.
+    :param metrics: counts; None: nothing is counted.
     :param stopping: returns the id of the run that Spark was told to stop; called every second.
     """
 
@@ -59,7 +59,7 @@ class Reporter:
         clock_us: Callable[[], int] = now_us,
         *,
         gives_way: bool = False,
-        observer: Observer | None = None,
+        metrics: FlushMetrics | None = None,
         stopping: Callable[[], str] = lambda: "",
     ) -> None:
         self._asks_stopping = stopping
@@ -67,7 +67,7 @@ class Reporter:
         self._store = store
         self._path = paths.REPORT.path(target)
         self._target = target
-        self.observer = observer or Observer()
+        self.metrics = metrics or FlushMetrics()
         self._clock_us = clock_us
         self._gives_way = gives_way
         self._doing = "starting"
@@ -109,8 +109,8 @@ class Reporter:
             self._write()
 
     def flushed(self, epochs: Sequence[EpochManifest], seconds: float | None) -> None:
-        """Note that epochs are in the target; see `Observer.flushed`."""
-        self.observer.flushed(epochs, seconds)
+        """Note that epochs are in the target; see `FlushMetrics.flushed`."""
+        self.metrics.flushed(epochs, seconds)
         rows = sum(epoch.rows for epoch in epochs)
         logger.info("flushed %d rows of epochs %d to %d", rows, epochs[0].epoch, epochs[-1].epoch)
         if rows and seconds:
@@ -128,7 +128,7 @@ class Reporter:
         failed = self._error.epoch if self._error is not None else None
         if failed is not None and flushed is not None and failed > flushed:
             return
-        self.observer.succeeded()
+        self.metrics.succeeded()
         if self._error is not None:
             self._error, self._waits = None, ""
             self._write()
@@ -146,7 +146,7 @@ class Reporter:
         self._reported_s = time.monotonic()
         ours = error if isinstance(error, WalSinkError) else None
         kind, transient = type(error).__name__, ours is not None and ours.transient
-        self.observer.failed(kind if ours else "bug", transient=transient)
+        self.metrics.failed(kind if ours else "bug", transient=transient)
         self._waits = ""
         if wait_s is not None:
             where = "" if self._epoch is None else f" at epoch {self._epoch}"

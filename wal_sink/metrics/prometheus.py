@@ -1,6 +1,6 @@
 """Collects every metric: its name, its help text, and the source of its value.
 
-A `QueryObserver` counts what the flush does. The backlog is read from log and checkpoint at each scrape, so
+A `QueryMetrics` counts what the flush does. The backlog is read from log and checkpoint at each scrape, so
 it is right while the flush stands in a request, fails, or has ended. Every series has the label `query_id`;
 `wal_sink_query_info` maps it to checkpoint and table.
 
@@ -21,8 +21,8 @@ from prometheus_client.registry import Collector
 
 from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.state import EpochManifest
-from wal_sink.observer import Observer
 from wal_sink.progress.backlog import BacklogReader, Snapshot
 from wal_sink.wal.store import LogStore
 
@@ -67,18 +67,18 @@ BACKLOG: Mapping[str, tuple[str, Callable[[Snapshot, int], float]]] = {
 }
 """Gauges of pending epochs; a query has none until log and checkpoint were read once."""
 
-FLUSH: Mapping[str, tuple[str, Callable[[QueryObserver], float]]] = {
+FLUSH: Mapping[str, tuple[str, Callable[[QueryMetrics], float]]] = {
     "wal_sink_flushers": (
         "Threads of this process that flush the query; 0 when its flush has ended.",
-        lambda observer: observer.running,
+        lambda query: query.running,
     ),
     "wal_sink_line_stopped": (
         "1 while the flush stands at an error that trying again does not cure, else 0.",
-        lambda observer: observer.stopped,
+        lambda query: query.stopped,
     ),
     "wal_sink_requests_in_flight": (
         "Requests with rows on their way to the target, from this process.",
-        lambda observer: observer.in_flight,
+        lambda query: query.in_flight,
     ),
 }
 """Gauges of what the flush does now."""
@@ -126,7 +126,7 @@ class Metrics(Collector):
         )
         self._clock_s = clock_s
         self._lock = threading.Lock()
-        self._queries: dict[tuple[str, str], QueryObserver] = {}
+        self._queries: dict[tuple[str, str], QueryMetrics] = {}
         self.registry.register(self)
 
     def watch(
@@ -138,8 +138,8 @@ class Metrics(Collector):
         table: str,
         *,
         several: bool,
-    ) -> QueryObserver:
-        """Return the observer of a query; one that starts again goes on with its counts.
+    ) -> QueryMetrics:
+        """Return the query of a query; one that starts again goes on with its counts.
 
         :param target: name of the target in the log; it is a label if the query names several.
         """
@@ -147,7 +147,7 @@ class Metrics(Collector):
         with self._lock:
             known = self._queries.get((query_id, label))
             if known is None:
-                known = QueryObserver(
+                known = QueryMetrics(
                     self,
                     (query_id, label),
                     BacklogReader(checkpoint, store, target),
@@ -162,27 +162,25 @@ class Metrics(Collector):
         """Read the backlog, and yield the gauges; each scrape calls it in a thread of its own."""
         now_s = self._clock_s()
         with self._lock:
-            observers = list(self._queries.values())
-        reads = [(observer, observer.backlog.read()) for observer in observers]
+            queries = list(self._queries.values())
+        reads = [(query, query.backlog.read()) for query in queries]
         reads = [
-            (observer, read)
-            for observer, read in reads
-            if not self._drop_if_over(observer, read, now_s)
+            (query, read) for query, read in reads if not self._drop_if_over(query, read, now_s)
         ]
         info = _gauge(INFO, "1; which checkpoint and table a query id is.", "checkpoint", "table")
-        for observer, _ in reads:
-            info.add_metric([*observer.labels, observer.checkpoint_url, observer.table], 1)
+        for query, _ in reads:
+            info.add_metric([*query.labels, query.checkpoint_url, query.table], 1)
         yield info
         for name, (text, state) in FLUSH.items():
             family = _gauge(name, text)
-            for observer, _ in reads:
-                family.add_metric(observer.labels, state(observer))
+            for query, _ in reads:
+                family.add_metric(query.labels, state(query))
             yield family
         for name, (text, value) in BACKLOG.items():
             family = _gauge(name, text)
-            for observer, read in reads:
+            for query, read in reads:
                 if read is not None:
-                    family.add_metric(observer.labels, value(read, round(now_s * 1_000_000)))
+                    family.add_metric(query.labels, value(read, round(now_s * 1_000_000)))
             yield family
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -191,25 +189,25 @@ class Metrics(Collector):
             yield _gauge(name, text)
         yield _gauge(INFO, "")
 
-    def _drop_if_over(self, observer: QueryObserver, read: Snapshot | None, now_s: float) -> bool:
+    def _drop_if_over(self, query: QueryMetrics, read: Snapshot | None, now_s: float) -> bool:
         """Drop the series of a query that is over; return True if it is."""
         with self._lock:
-            if not observer.is_over(read, now_s):
+            if not query.is_over(read, now_s):
                 return False
-            if self._queries.pop(observer.labels, None) is None:
+            if self._queries.pop(query.labels, None) is None:
                 return True  # another scrape was quicker
             for counter in (self.rows, self.bytes, self.epochs):
-                counter.remove(*observer.labels)
+                counter.remove(*query.labels)
             for histogram in (self.flush_seconds, self.visible_seconds):
-                histogram.remove(*observer.labels)
-            for kind in observer.error_kinds:
-                self.errors.remove(*observer.labels, kind)
+                histogram.remove(*query.labels)
+            for kind in query.error_kinds:
+                self.errors.remove(*query.labels, kind)
             for kind in RETRIES:
-                self.retries.remove(*observer.labels, kind)
+                self.retries.remove(*query.labels, kind)
         return True
 
 
-class QueryObserver(Observer):
+class QueryMetrics(FlushMetrics):
     """Counts what the flush of one query does; made by `Metrics.watch`."""
 
     def __init__(
@@ -257,17 +255,17 @@ class QueryObserver(Observer):
         return now_s - self._idle_since_s > KEEP_S
 
     def started(self) -> None:
-        """See `Observer`."""
+        """See `FlushMetrics`."""
         with self._lock:
             self.running += 1
 
     def ended(self) -> None:
-        """See `Observer`. The error at which it stood stays: it will be met again."""
+        """See `FlushMetrics`. The error at which it stood stays: it will be met again."""
         with self._lock:
             self.running -= 1
 
     def flushed(self, epochs: Sequence[EpochManifest], seconds: float | None) -> None:
-        """See `Observer`."""
+        """See `FlushMetrics`."""
         now_us = clock.now_us()
         self._rows.inc(sum(epoch.rows for epoch in epochs))
         self._bytes.inc(sum(epoch.bytes for epoch in epochs))
@@ -279,17 +277,17 @@ class QueryObserver(Observer):
             self._visible_seconds.observe(max(0, now_us - since_us) / 1_000_000)
 
     def retried(self, kind: str) -> None:
-        """See `Observer`."""
+        """See `FlushMetrics`."""
         self._metrics.retries.labels(*self.labels, kind).inc()
 
     def failed(self, kind: str, *, transient: bool) -> None:
-        """See `Observer`."""
+        """See `FlushMetrics`."""
         self.error_kinds.add(kind)
         self._metrics.errors.labels(*self.labels, kind).inc()
         self.stopped = int(not transient)
 
     def succeeded(self) -> None:
-        """See `Observer`."""
+        """See `FlushMetrics`."""
         self.stopped = 0
 
 

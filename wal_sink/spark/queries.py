@@ -240,15 +240,15 @@ class Queries(CheckpointListener):
 
         def loop(destination: Destination) -> FlushLoop:
             pipeline = place.pipeline(configuration, destination)
-            observer = None
+            metrics = None
             if self._exposition is not None:
-                observer = self._exposition.watch(
+                metrics = self._exposition.watch(
                     *(place.query_id, place.checkpoint, place.store, destination.name),
                     destination.target.writes_to,
                     several=configuration.several,
                 )
             by_job = WriteByJob(self._spark, sink.distributed_above_bytes, sink.max_rows_per_second)
-            reporter = Reporter(place.store, destination.name, observer=observer, stopping=stopping)
+            reporter = Reporter(place.store, destination.name, metrics=metrics, stopping=stopping)
             return FlushLoop(Flusher(pipeline, reporter, write_rows=by_job))
 
         return [loop(to) for to in configuration.destinations] if self.flushes_here else []

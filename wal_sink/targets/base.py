@@ -86,9 +86,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import pyarrow as pa
 
 from wal_sink.errors import TargetRefused
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Observer
 from wal_sink.options import Options, shape
 
 INTERFACE = 2
@@ -167,8 +167,8 @@ class Session(ABC):
         :raises Exception: any other error, for `Target.classify`.
         """
 
-    def report_to(self, observer: Observer) -> None:  # noqa: B027 - optional
-        """Keep `observer.in_flight` and count repeated requests; called once, after `connect`."""
+    def report_to(self, metrics: FlushMetrics) -> None:  # noqa: B027 - optional
+        """Keep `metrics.in_flight` and count repeated requests; called once, after `connect`."""
 
     def __enter__(self) -> Self:
         return self

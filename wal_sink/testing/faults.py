@@ -19,9 +19,9 @@ from typing import Any, BinaryIO, Generic, Literal, TypeVar
 import pyarrow as pa
 
 from state_backends import StateBackend
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Observer
 from wal_sink.targets.base import (
     ErrorClass,
     IdempotentSession,
@@ -346,8 +346,8 @@ class FaultySession(Session):
     def compare(self, plan: Plan) -> None:
         self.faults.call("compare", lambda: self.inner.compare(plan))
 
-    def report_to(self, observer: Observer) -> None:
-        self.inner.report_to(observer)
+    def report_to(self, metrics: FlushMetrics) -> None:
+        self.inner.report_to(metrics)
 
     def close(self) -> None:
         self.inner.close()

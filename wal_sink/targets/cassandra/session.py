@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from cassandra import InvalidRequest, Unauthorized
 
 from wal_sink.errors import TargetUnavailable
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Observer
 from wal_sink.targets.base import IdempotentSession, RowSlice
 from wal_sink.targets.cassandra.driver.connection import (
     Connection,
@@ -40,12 +40,12 @@ class CassandraSession(IdempotentSession):
         self._options = options
         timeout_s = longest_s(options.request_timeout)
         self._ledger = Ledger(connection.session, options.ledger, query_id, timeout_s)
-        self._observer = Observer()
+        self._metrics = FlushMetrics()
 
     @functools.cached_property
     def _writer(self) -> Writer:
         """What writes rows; it is made at its first use, after `report_to`."""
-        return Writer(self._connection, self._options, self._observer)
+        return Writer(self._connection, self._options, self._metrics)
 
     def read(self) -> LedgerRow | None:
         """Read the ledger row at the serial consistency level."""
@@ -73,9 +73,9 @@ class CassandraSession(IdempotentSession):
         with _permitted(self._options):
             self._writer.prepare(plan)
 
-    def report_to(self, observer: Observer) -> None:
+    def report_to(self, metrics: FlushMetrics) -> None:
         """Report the requests with rows; called before all other methods."""
-        self._observer = observer
+        self._metrics = metrics
 
     def close(self) -> None:
         """Disconnect. Idempotent."""

@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any
 
 from wal_sink.errors import TargetUnavailable
-from wal_sink.observer import Observer
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.targets.cassandra.driver.connection import ROWS
 from wal_sink.targets.cassandra.driver.errors import asks_to_slow_down, classify
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
@@ -87,7 +87,7 @@ class InFlight:
     :param concurrency: the number of requests that may be in flight.
     :param pipelined: sends groups, where that can be; None: each request goes by a future.
     :param timeout_s: seconds to wait for requests of which none ends: then they are lost.
-    :param observer: gets the number of requests, and counts those that are sent again.
+    :param metrics: gets the number of requests, and counts those that are sent again.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class InFlight:
         concurrency: Concurrency,
         pipelined: PipelinedRequests | None,
         timeout_s: float,
-        observer: Observer,
+        metrics: FlushMetrics,
     ) -> None:
         self.concurrency = concurrency
         self._session = session
         self._pipelined = pipelined
         self._timeout_s = timeout_s
-        self._observer = observer
+        self._metrics = metrics
         self._number = self._parts = 0
         """Requests, and the parts of places that they take, see `Concurrency`."""
         self._ended: SimpleQueue[tuple[int, Ended]] = SimpleQueue()
@@ -130,7 +130,7 @@ class InFlight:
 
     def repeat(self, failed: Failed) -> None:
         """Start a request again."""
-        self._observer.retried(classify(failed.error))
+        self._metrics.retried(classify(failed.error))
         self.start(failed.request)
 
     def start(self, request: EncodedBatch) -> None:
@@ -199,4 +199,4 @@ class InFlight:
     def _add(self, requests: int, parts: int) -> None:
         self._number += requests
         self._parts += parts
-        self._observer.in_flight = self._number
+        self._metrics.in_flight = self._number

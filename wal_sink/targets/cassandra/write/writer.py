@@ -11,9 +11,9 @@ from cassandra import InvalidRequest
 
 from wal_sink.clock import now_us
 from wal_sink.errors import TargetRefused
+from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.log_context import line_logger
 from wal_sink.model.plan import Plan
-from wal_sink.observer import Observer
 from wal_sink.targets.base import RefusedRow, RowSlice, RowsRefused
 from wal_sink.targets.cassandra.driver.connection import Connection
 from wal_sink.targets.cassandra.driver.errors import longest_s, server_now_us
@@ -55,7 +55,7 @@ class Writer:
     """Writes slices over one connection; requests are in flight from one slice to the next."""
 
     def __init__(
-        self, connection: Connection, options: CassandraOptions, observer: Observer
+        self, connection: Connection, options: CassandraOptions, metrics: FlushMetrics
     ) -> None:
         session, timeout_s = connection.session, longest_s(options.request_timeout)
         self._session = session
@@ -68,7 +68,7 @@ class Writer:
             else Concurrency(options.concurrency)
         )
         pipelined = pipelined_requests(session, connection.datacenter, options.request_timeout)
-        in_flight = InFlight(session, self._concurrency, pipelined, timeout_s, observer)
+        in_flight = InFlight(session, self._concurrency, pipelined, timeout_s, metrics)
         self._sender = Sender(session, in_flight, timeout_s=timeout_s)
         self._drift = DriftWatch(session, options.data)
         self._clock = WriteClock(lambda: server_now_us(session))

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from wal_sink.model.state import EpochManifest
 
 
-class Observer:
-    """Observes the flush of one query. This one does nothing; `metrics.QueryObserver` counts.
+class FlushMetrics:
+    """Counts what the flush of one query does. This one counts nothing; `metrics.QueryMetrics` does.
 
     The thread that flushes calls it; other threads read `in_flight`.
     """
