@@ -20,6 +20,7 @@ from wal_sink.errors import OptionError
 from wal_sink.flush.tasks import FlushTask
 from wal_sink.flush.window import Window
 from wal_sink.model.ledger import LedgerRow
+from wal_sink.model.plan import Plan
 from wal_sink.spark.errors import failure_in
 from wal_sink.target_info import OWN
 from wal_sink.targets.client import importing
@@ -67,7 +68,7 @@ def test_a_worker_without_the_targets_module_names_it(
             target_name=destination.name,
             several=False,
             manifests=(),
-            plans={},
+            plan=Plan(key="k", target="t", table="t", columns=()),
             finishes=LedgerRow("q", "log", 0, ""),
         )
         task = FlushTask(window, "q", "q", "key", 7)

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from wal_sink.model.state import EpochManifest
+
+class FlushedEpoch(NamedTuple):
+    """An epoch that is in the target."""
+
+    epoch: int
+    rows: int
+    bytes: int
+    """Of its segments."""
+    published_us: int
+    """Microseconds since 1970, by the publishing driver's clock."""
 
 
 class FlushMetrics:
@@ -22,10 +32,10 @@ class FlushMetrics:
     def ended(self) -> None:
         """Note that the thread has ended, whether or not anything waits."""
 
-    def flushed(self, epochs: Sequence[EpochManifest], seconds: float | None) -> None:
-        """Count epochs, once: this process has marked them.
+    def flushed(self, epochs: Sequence[FlushedEpoch], seconds: float | None) -> None:
+        """Count a window, once: the ledger row was moved over it by this process.
 
-        :param seconds: since the pass began that wrote and marked them; None: an earlier one wrote them.
+        :param seconds: from the pass that took it to the ledger row's move; None: the answer to that was lost.
         """
 
     def retried(self, kind: str) -> None:

@@ -20,9 +20,8 @@ from wal_sink.configuration import configure
 from wal_sink.flush.flusher import Flusher, Pipeline
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.write import WriteInThread
-from wal_sink.flush_metrics import FlushMetrics
+from wal_sink.flush_metrics import FlushedEpoch, FlushMetrics
 from wal_sink.model.manifest import Execution, Task
-from wal_sink.model.state import EpochManifest
 from wal_sink.publish.agreement import agree
 
 _TASKS = 2
@@ -103,7 +102,7 @@ class Timed(FlushMetrics):
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def flushed(self, epochs: Sequence[EpochManifest], seconds: float | None) -> None:
+    def flushed(self, epochs: Sequence[FlushedEpoch], seconds: float | None) -> None:
         """Note a window."""
         self.seconds.append(seconds or 0.0)
 

@@ -24,7 +24,6 @@ from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush import flusher as flushers
 from wal_sink.model.ledger import LedgerRow
-from wal_sink.protocol import windows
 from wal_sink.testing.faults import AnswerLost, Faults
 
 # --- identity ---
@@ -309,7 +308,7 @@ def test_windows_follow_each_other_without_gaps(
     if bound == "epochs":
         monkeypatch.setattr(flushers, "WINDOW_EPOCHS", 2)
     else:
-        monkeypatch.setattr(windows, "WINDOW_BYTES", 1)
+        monkeypatch.setattr("wal_sink.flush.window.WINDOW_BYTES", 1)
     backlog(world, 5)
     faults = Faults(matching="finish ")
     world.flush(faults)

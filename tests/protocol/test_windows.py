@@ -1,26 +1,21 @@
-"""How large a window may be, and which rows go to which task: pure functions of bytes and slots."""
+"""Which rows of a window go to which task: pure functions of bytes and slots."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_sink.model.manifest import SegmentRef
-from wal_sink.model.plan import Plan
 from wal_sink.protocol.windows import (
     MOST_READERS,
-    WINDOW_BYTES,
     SegmentRange,
-    fits,
     is_large,
     share_out,
 )
 
-PLAN = Plan(key="plan", target="cells", table="cells", columns=())
 MIB = 1024 * 1024
 BASE_US = 1_700_000_000_000_000
 
@@ -30,9 +25,7 @@ def window(*sizes: tuple[int, int]) -> list[SegmentRange]:
     result, first_us = [], BASE_US
     for number, (rows, size) in enumerate(sizes):
         segment = SegmentRef(path=f"{number}", rows=rows, bytes=size, digest="")
-        result.append(
-            SegmentRange(epoch=3, plan=PLAN, segment=segment, start=0, stop=rows, first_us=first_us)
-        )
+        result.append(SegmentRange(epoch=3, segment=segment, start=0, stop=rows, first_us=first_us))
         first_us += rows
     return result
 
@@ -65,7 +58,7 @@ def test_every_row_goes_to_one_task(ranges: list[SegmentRange], above: int, slot
         for part in parts:
             assert part.start < part.stop
             assert part.first_us == whole.first_us + part.start
-            assert (part.epoch, part.plan) == (whole.epoch, whole.plan)
+            assert part.epoch == whole.epoch
 
 
 @given(SEGMENTS, st.integers(3, 20))
@@ -114,17 +107,3 @@ def test_a_segment_has_few_readers() -> None:
     shares = share_out(window((10**7, 4096 * MIB)), above_bytes=32 * MIB, slots=500)
     assert len(shares) == MOST_READERS
     assert len(share_out(window((1, MIB)), above_bytes=0, slots=9)) == 0, "one row is one share"
-
-
-def test_window_with_lists_is_not_shared_out() -> None:
-    """Rows with lists: Spark runs a task again that has failed, and two copies of a slow one."""
-    ranges = window((10_000, 40 * MIB), (10_000, 40 * MIB))
-    one = msgspec.structs.replace(ranges[1], plan=msgspec.structs.replace(PLAN, sent_once=True))
-    assert not share_out([ranges[0], one], above_bytes=MIB, slots=9)
-
-
-def test_an_epoch_fits_alone_whatever_its_size() -> None:
-    """Others only up to the bound."""
-    assert fits(0, 10 * WINDOW_BYTES)
-    assert fits(1, WINDOW_BYTES - 1)
-    assert not fits(1, WINDOW_BYTES)

@@ -10,7 +10,7 @@ act on one query, and each may die at any point (`docs/protocol/README.md`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -25,11 +25,10 @@ from wal_sink.errors import (
 )
 from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.report import Reporter
-from wal_sink.flush.window import Window, plan_of, taken
+from wal_sink.flush.window import WINDOW_EPOCHS, Window, plan_of, taken
 from wal_sink.flush.write import WindowWrite, WriteInThread, WriteRows, keep_refused_rows
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import LedgerRow, ledger_key
-from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan
 from wal_sink.model.state import State
 from wal_sink.progress.report import this_process
@@ -44,7 +43,6 @@ from wal_sink.protocol.flush_order import (
     row_at,
 )
 from wal_sink.protocol.retention import Retention, next_trim_us
-from wal_sink.protocol.windows import WINDOW_EPOCHS
 from wal_sink.targets.base import RowsRefused, Target
 from wal_sink.wal.garbage import delete_garbage
 from wal_sink.wal.location import refuse_vanished
@@ -139,6 +137,8 @@ class Flusher:
         """Rows that the server refuses, by epoch; None: to be listed."""
         self.mark = -1
         """The last epoch that the log says is in the target, as it was read or written last."""
+        self._unanswered: LedgerRow | None = None
+        """The row that this flusher has asked for, and whose answer did not come: its epochs are not counted."""
         self._rest: _Rest | None = None
         self._rechecks = False
         self._state: State | None = None
@@ -216,6 +216,9 @@ class Flusher:
                 self.reporter.report("setting the ledger row", decision.row.epoch)
                 self._connection.finish(row, decision.row)
             case Step.MARK:
+                if decision.row == self._unanswered:
+                    self._count(chain, self.mark + 1, decision.row.epoch)
+                self._unanswered = None
                 self._mark(state, decision.row, chain)
             case Step.WENT_BACK:
                 self._went_back(state, decision.row, chain)
@@ -223,7 +226,9 @@ class Flusher:
                 started_s = self._monotonic_s()
                 window = self._take(state, decision, chain)
                 if self._write_and_finish(window, row):
-                    marked = self._mark(state, window.finishes, chain, started_s)
+                    seconds = self._monotonic_s() - started_s
+                    self._count(chain, window.first, window.last, seconds)
+                    marked = self._mark(state, window.finishes, chain)
                     if marked is not None and self.mark >= committed:
                         return self._at_rest(marked, committed)
         return Pass(idle=False)
@@ -285,16 +290,12 @@ class Flusher:
         return self._idle(_ALL_FLUSHED)
 
     def _take(self, state: State, decision: Decision, chain: Chain) -> Window:
-        """Read the manifests that one window takes, and their plans."""
+        """Read the manifests that one window takes, and their plan."""
         published = (self._manifests.read(chain[epoch]).manifest for epoch in decision.epochs)
-        sent_once: dict[str, bool] = {}
-
-        def with_plans() -> Iterator[Manifest]:
-            for manifest in published:
-                sent_once[manifest.plan] = self._plan(manifest.plan, manifest.epoch).sent_once
-                yield manifest
-
-        manifests = taken(with_plans(), sent_once)
+        first = next(published)
+        plan = self._plan(first.plan, first.epoch)
+        # The ledger row counts the sendings of one epoch.
+        manifests = (first,) if plan.sent_once else taken(first, published)
         if self._refused is None:
             self._refused = refused_us(self._store, self._name, manifests[0].epoch - 1)
         return Window(
@@ -303,7 +304,7 @@ class Flusher:
             target_name=self._name,
             several=self.pipeline.several,
             manifests=manifests,
-            plans={manifest.plan: self._plans[manifest.plan] for manifest in manifests},
+            plan=plan,
             finishes=row_at(state, manifests[-1].epoch, chain),
             refused=self._refused,
         )
@@ -317,7 +318,7 @@ class Flusher:
         self.reporter.report("writing", window.first)
         for manifest in window.manifests:
             keep_refused(self._store, manifest)
-        if window.sent_once:
+        if window.plan.sent_once:
             claimed = claim_sending(row)
             if not self._connection.finish(row, claimed):
                 return False
@@ -327,13 +328,16 @@ class Flusher:
                 self._connection.close()
                 return False
             self.reporter.report("finishing", window.last)
-            return self._connection.finish(row, window.finishes)
+            self._unanswered = window.finishes
+            is_finished = self._connection.finish(row, window.finishes)
+            self._unanswered = None
         except RowsRefused as refused:
             self._keep(window, refused)
             return False
         except BaseException:
             self.close()  # rows of a window that is not whole: the next try must not add to them
             raise
+        return is_finished
 
     def _plan(self, key: str, epoch: int) -> Plan:
         if key not in self._plans:
@@ -348,32 +352,14 @@ class Flusher:
         keep_refused_rows(window, refused.rows)
         self.close()
 
-    def _mark(
-        self, state: State, row: LedgerRow, chain: Chain, started_s: float | None = None
-    ) -> State | None:
-        """Record what the ledger row says. None: a race was lost, and the next pass does.
-
-        Whoever makes the mark counts its epochs, so each counts once.
-
-        :param started_s: when this pass took them, by the monotonic clock; None: an earlier one did.
-        """
-        target = protocol.live_target(state, self._name)
-        marked = protocol.mark(
-            state, self._name, row, chain, self.pipeline.retention, self._actor()
-        )
+    def _mark(self, state: State, row: LedgerRow, chain: Chain) -> State | None:
+        """Record what the ledger row says. None: a race was lost, and the next pass does."""
+        retention = self.pipeline.retention
+        marked = protocol.mark(state, self._name, row, chain, retention, self._actor())
         if not advance(self._store, state, marked):
             return None
         self.mark = row.epoch
         self.reporter.report("marking", row.epoch)
-        given_up = state.epochs_given_up(self._name)
-        flushed = [
-            chain[epoch]
-            for epoch in range(target.mark.epoch + 1, row.epoch + 1)
-            if epoch in chain and epoch not in given_up
-        ]
-        if flushed:
-            seconds = None if started_s is None else self._monotonic_s() - started_s
-            self.reporter.flushed(flushed, seconds)
         self._manifests.forget(row.epoch)
         self._delete(marked)
         return marked
@@ -410,6 +396,13 @@ class Flusher:
             self.reporter.report("trimming", state.trimmed)
             delete_garbage(self._store, state)
             self._deleted = state.trimmed
+
+    def _count(self, chain: Chain, first: int, last: int, seconds: float | None = None) -> None:
+        """Count the epochs of a window that this flusher has finished.
+
+        :param seconds: since the pass took them; None: an earlier pass did.
+        """
+        self.reporter.flushed([chain[epoch] for epoch in range(first, last + 1)], seconds)
 
     def _idle(self, reason: str) -> Pass:
         self.reporter.report(reason, None)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
-from wal_sink.flush_metrics import FlushMetrics
+from wal_sink.flush_metrics import FlushedEpoch, FlushMetrics
 from wal_sink.log_context import OncePerMinute, line_logger, log_epoch
 from wal_sink.model import paths
 from wal_sink.model.state import EpochManifest
@@ -110,7 +110,8 @@ class Reporter:
 
     def flushed(self, epochs: Sequence[EpochManifest], seconds: float | None) -> None:
         """Note that epochs are in the target; see `FlushMetrics.flushed`."""
-        self.metrics.flushed(epochs, seconds)
+        flushed = [FlushedEpoch(e.epoch, e.rows, e.bytes, e.first_us) for e in epochs]
+        self.metrics.flushed(flushed, seconds)
         rows = sum(epoch.rows for epoch in epochs)
         logger.info("flushed %d rows of epochs %d to %d", rows, epochs[0].epoch, epochs[-1].epoch)
         if rows and seconds:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.connection import target_errors
 from wal_sink.flush.rate import RateLimit
-from wal_sink.flush.window import Window, read_range
+from wal_sink.flush.window import Window
 from wal_sink.log_context import log_epoch, logging_query
 from wal_sink.protocol.windows import SegmentRange
 from wal_sink.targets.base import IdempotentSession, RefusedRow, RowsRefused, Session, StagedSession
@@ -134,12 +134,11 @@ class FlushTask:
         rate_limit = RateLimit(self._rows_per_second)
         window = self._window
         with POOL.session(self._key, self._attempt, self._connect) as session:
-            for ranged in share:
-                log_epoch(ranged.epoch)
-                for rows in read_range(window.store.backend, ranged):
-                    for part in rate_limit.paced(rows):
-                        with target_errors(window.target):
-                            session.write(ranged.plan, window.as_written(ranged.plan, part))
+            for rows in window.slices(share):
+                log_epoch(rows.epoch)
+                for part in rate_limit.paced(rows):
+                    with target_errors(window.target):
+                        session.write(window.plan, part)
             with target_errors(window.target):
                 if isinstance(session, IdempotentSession):
                     session.drain()

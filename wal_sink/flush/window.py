@@ -1,20 +1,29 @@
-"""A window: contiguous epochs that one ledger update finishes, and their rows on the way to the target."""
+"""A window: contiguous epochs that one ledger update finishes, and their rows on the way to the target.
+
+A backlog of many small epochs would cost one ledger update for each; in a window they share it. Epochs are
+settled before, so flushers may cut windows differently.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from state_backends import StateBackend
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.windows import SegmentRange, fits
+from wal_sink.protocol.windows import SegmentRange
 from wal_sink.targets.base import RowSlice, Target, without
 from wal_sink.wal.segment import read_segment
 from wal_sink.wal.store import LogStore
+
+WINDOW_EPOCHS = 64
+"""Most epochs of a window: an interrupted window is written again from its beginning."""
+
+WINDOW_BYTES = 64 * 1024 * 1024
+"""Most bytes of segments of a window; a larger epoch has a window of its own."""
 
 _NO_ROWS: Mapping[int, tuple[int, ...]] = {}
 
@@ -33,8 +42,9 @@ class Window:
     several: bool
     """True if the query has several targets: their rows are cast in the flush, not in the tasks."""
     manifests: tuple[Manifest, ...]
-    plans: Mapping[str, Plan]
-    """By their keys in the manifests."""
+    plan: Plan
+    """What all its rows were checked against: rows that are added, and rows that replace those of their key,
+    cannot be in one commit."""
     finishes: LedgerRow
     """The ledger row with which the window is finished."""
     sending: int = 0
@@ -61,22 +71,8 @@ class Window:
         """Rows of all epochs."""
         return sum(manifest.rows for manifest in self.manifests)
 
-    @property
-    def sent_once(self) -> bool:
-        """True if its rows must not be sent twice with one write timestamp: lists that are not frozen."""
-        return any(plan.sent_once for plan in self.plans.values())
-
-    def without(self, refused: Mapping[int, Sequence[int]]) -> Window:
-        """Return the window without more rows that the server refuses."""
-        joined = {
-            epoch: tuple(sorted({*self.refused.get(epoch, ()), *refused.get(epoch, ())}))
-            for epoch in {*self.refused, *refused}
-        }
-        return replace(self, refused=joined)
-
     def ranges(self, manifest: Manifest) -> list[SegmentRange]:
         """Return an epoch's segments, whole and in the order of the manifest; reads no segment."""
-        plan = self.plans[manifest.plan]
         shift = max(0, self.sending - 1) * manifest.rows
         refused = [us + shift for us in self.refused.get(manifest.epoch, ())]
         ranges, first_us = [], manifest.first_us + shift
@@ -85,7 +81,6 @@ class Window:
             ranges.append(
                 SegmentRange(
                     epoch=manifest.epoch,
-                    plan=plan,
                     segment=segment,
                     start=0,
                     stop=segment.rows,
@@ -96,58 +91,37 @@ class Window:
             first_us = after_us
         return ranges
 
-    def slices(self, manifest: Manifest) -> Iterator[tuple[Plan, RowSlice]]:
-        """Yield an epoch's rows as the target takes them, batch by batch.
+    def slices(self, ranges: Iterable[SegmentRange]) -> Iterator[RowSlice]:
+        """Yield rows as the target's session takes them, with their timestamps.
 
-        :raises MissingSegment, CorruptLog: as they are read, see `read_range`.
-        """
-        for rows in self.ranges(manifest):
-            for part in read_range(self.store.backend, rows):
-                yield rows.plan, self.as_written(rows.plan, part)
+        Memory: one batch of a segment.
 
-    def as_written(self, plan: Plan, rows: RowSlice) -> RowSlice:
-        """Return rows as the target's session takes them. With one target the tasks have cast them.
+        With one target the tasks have cast them; of several, each does so here.
 
+        :raises MissingSegment: a segment is gone.
+        :raises CorruptLog: a segment is not what its task wrote.
         :raises InvalidRow: the target would refuse a row. The tasks have refused such rows by the same plan.
         """
-        if not self.several or not rows.batch.num_rows:
-            return rows
-        return rows._replace(batch=self.target.check(rows.batch, plan))
+        for rows in ranges:
+            first_us = rows.first_us
+            for batch in read_segment(self.store.backend, rows.segment, rows.start, rows.stop):
+                for part in without(RowSlice(rows.epoch, batch, first_us), rows.skipped):
+                    if self.several and part.batch.num_rows:
+                        yield part._replace(batch=self.target.check(part.batch, self.plan))
+                    else:
+                        yield part
+                first_us += batch.num_rows
 
 
-def taken(manifests: Iterator[Manifest], sent_once: Mapping[str, bool]) -> tuple[Manifest, ...]:
-    """Return the manifests of one window, from those that follow the ledger row.
-
-    A window has one plan: rows that are added, as their plan says, and rows that replace those of their key
-    cannot be in one commit. Rows that must not be sent twice have a window for each epoch: the
-    ledger row counts its sendings.
-
-    :param sent_once: by key of the plan.
-    """
-    window: list[Manifest] = []
-    size = 0
-    for manifest in manifests:
-        if window and (manifest.plan != window[0].plan or not fits(size, manifest.bytes)):
+def taken(first: Manifest, following: Iterator[Manifest]) -> tuple[Manifest, ...]:
+    """Return the manifests of one window, from those that follow the ledger row: of one plan."""
+    window, size = [first], first.bytes
+    for manifest in following:
+        size += manifest.bytes
+        if manifest.plan != first.plan or size > WINDOW_BYTES:
             break
         window.append(manifest)
-        size += manifest.bytes
-        if sent_once.get(manifest.plan, False):
-            break
     return tuple(window)
-
-
-def read_range(backend: StateBackend, rows: SegmentRange) -> Iterator[RowSlice]:
-    """Yield the rows of a segment, a slice for each batch, with their timestamps.
-
-    Memory: one batch of a segment.
-
-    :raises MissingSegment: the segment is gone.
-    :raises CorruptLog: it is not what its task wrote.
-    """
-    first_us = rows.first_us
-    for batch in read_segment(backend, rows.segment, rows.start, rows.stop):
-        yield from without(RowSlice(rows.epoch, batch, first_us), rows.skipped)
-        first_us += batch.num_rows
 
 
 def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:

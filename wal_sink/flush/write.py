@@ -55,12 +55,12 @@ class WriteInThread:
         """Write all rows; the flusher finishes."""
         for manifest in write.window.manifests:
             write.reporter.report("writing", manifest.epoch)
-            for plan, rows in write.window.slices(manifest):
+            for rows in write.window.slices(write.window.ranges(manifest)):
                 for part in self._rate_limit.paced(rows):
                     if write.connection.interrupted:
                         return False
                     with write.connection.session() as session:
-                        session.write(plan, part)
+                        session.write(write.window.plan, part)
                     write.reporter.report("writing", manifest.epoch)
         return True
 

@@ -21,8 +21,7 @@ from prometheus_client.registry import Collector
 
 from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
-from wal_sink.flush_metrics import FlushMetrics
-from wal_sink.model.state import EpochManifest
+from wal_sink.flush_metrics import FlushedEpoch, FlushMetrics
 from wal_sink.progress.backlog import BacklogReader, Snapshot
 from wal_sink.wal.store import LogStore
 
@@ -106,12 +105,12 @@ class Metrics(Collector):
         self.epochs = counter("wal_sink_flushed_epochs", "Epochs that are in the target.", _LABELS)
         self.flush_seconds = histogram(
             "wal_sink_flush_seconds",
-            "From the pass that takes a window of epochs to its mark; of tries that succeed.",
+            "From the pass that takes a window of epochs to its ledger row; of tries that succeed.",
             _LABELS,
         )
         self.visible_seconds = histogram(
             "wal_sink_commit_to_visible_seconds",
-            "From Spark's commits/N to the mark, for each epoch: all of it is visible then.",
+            "From Spark's commits/N to the ledger row, for each epoch: all of it is visible then.",
             _LABELS,
         )
         self.errors = counter(
@@ -264,7 +263,7 @@ class QueryMetrics(FlushMetrics):
         with self._lock:
             self.running -= 1
 
-    def flushed(self, epochs: Sequence[EpochManifest], seconds: float | None) -> None:
+    def flushed(self, epochs: Sequence[FlushedEpoch], seconds: float | None) -> None:
         """See `FlushMetrics`."""
         now_us = clock.now_us()
         self._rows.inc(sum(epoch.rows for epoch in epochs))
@@ -273,7 +272,7 @@ class QueryMetrics(FlushMetrics):
         if seconds is not None:
             self._flush_seconds.observe(seconds)
         for epoch in epochs:
-            since_us = committed_us(self.checkpoint_url, epoch.epoch, epoch.first_us)
+            since_us = committed_us(self.checkpoint_url, epoch.epoch, epoch.published_us)
             self._visible_seconds.observe(max(0, now_us - since_us) / 1_000_000)
 
     def retried(self, kind: str) -> None:

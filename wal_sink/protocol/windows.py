@@ -1,9 +1,6 @@
-"""Decides how large a window is, and which task of a Spark job writes which rows of it. Pure.
+"""Decides which task of a Spark job writes which rows of a window. Pure.
 
-A backlog of many small epochs would cost one ledger update for each; in a window they share it. Epochs are
-settled before, so flushers may cut windows differently.
-
-In a job the segments of a window follow each other, each as long as it has bytes, and are cut into stretches
+The segments of a window follow each other, each as long as it has bytes, and are cut into stretches
 of equal length, one for each task. Two tasks read a segment in which a cut falls, and each verifies
 the digest of the whole file, so segments are cut no more often.
 """
@@ -15,19 +12,6 @@ from collections.abc import Sequence
 import msgspec
 
 from wal_sink.model.manifest import SegmentRef
-from wal_sink.model.plan import Plan
-
-WINDOW_EPOCHS = 64
-"""Most epochs of a window: an interrupted window is written again from its beginning."""
-
-WINDOW_BYTES = 64 * 1024 * 1024
-"""Most bytes of segments of a window; a larger epoch has a window of its own."""
-
-
-def fits(taken: int, more: int) -> bool:
-    """Return True if a window of `taken` bytes takes an epoch of `more`; alone, an epoch of any size fits."""
-    return taken == 0 or taken + more <= WINDOW_BYTES
-
 
 MOST_READERS = 8
 """How many tasks there are for each segment at most. SHA-256 runs at some 1,000 MB/s and rows are sent at
@@ -41,8 +25,6 @@ class SegmentRange(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive rows of one segment. Pickles; travels to a task."""
 
     epoch: int
-    plan: Plan
-    """What the epoch was checked against."""
     segment: SegmentRef
     start: int
     """The first row, counted from 0 in the segment."""
@@ -72,8 +54,7 @@ def share_out(
 ) -> list[tuple[SegmentRange, ...]]:
     """Share ranges out to tasks, balanced by bytes; no tasks if no job is worth it, or may write them.
 
-    A job of one task would be as fast as the driver, but for what the job costs. Spark runs a task again, or
-    twice, so no job writes rows that must not be sent twice with one timestamp.
+    A job of one task would be as fast as the driver, but for what the job costs.
 
     :param ranges: whole segments, in the order of their rows.
     :param above_bytes: see `is_large`.
@@ -81,8 +62,7 @@ def share_out(
     :returns: every row exactly once, at most `slots - 1` shares, none of them empty.
     """
     size = sum(rows.segment.bytes for rows in ranges)
-    sent_once = any(rows.plan.sent_once for rows in ranges)
-    if sent_once or not is_large(size, above_bytes):
+    if not is_large(size, above_bytes):
         return []
     smallest = max(above_bytes // _SMALLEST, 1)
     tasks = min(slots - 1, size // smallest, MOST_READERS * len(ranges))

@@ -57,7 +57,9 @@ class WriteByJob:
     def __call__(self, write: WindowWrite) -> bool:
         """Write all rows of a window. See `WriteRows`."""
         window = write.window
-        if window.target.parallel_writes and is_large(window.bytes, self._above_bytes):
+        # Spark runs a task again, or twice: no job writes rows that must not be sent twice.
+        may_repeat = window.target.parallel_writes and not window.plan.sent_once
+        if may_repeat and is_large(window.bytes, self._above_bytes):
             ranges = [
                 segment_range
                 for manifest in window.manifests
@@ -74,7 +76,7 @@ class WriteByJob:
         for ranged in itertools.chain.from_iterable(shares):
             # Each task compares the table only while it writes; this session answers for all of them.
             with connection.session() as session:
-                session.write(ranged.plan, RowSlice(ranged.epoch, _NO_ROWS, ranged.first_us))
+                session.write(write.window.plan, RowSlice(ranged.epoch, _NO_ROWS, ranged.first_us))
         rate = divided(self._rows_per_second, len(shares))
         query_id = connection.key.partition("/")[0]
         task = FlushTask(write.window, query_id, connection.key, self._attempt, rate)
