@@ -35,7 +35,7 @@ class FlushMetrics:
     def flushed(self, epochs: Sequence[FlushedEpoch], seconds: float | None) -> None:
         """Count a window, once: the ledger row was moved over it by this process.
 
-        :param seconds: from the pass that took it to the ledger row's move; None: the answer to that was lost.
+        :param seconds: from the pass that took it to the ledger row's move; None: the answer was lost.
         """
 
     def retried(self, kind: str) -> None:

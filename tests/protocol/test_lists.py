@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import get_args
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -16,6 +18,8 @@ from tests.protocol.engine import Rows, World, flush, in_memory, until_idle
 from tests.protocol.operations import At
 from tests.protocol.operators import TargetBackup
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable
+from wal_sink.flush.window import Window
+from wal_sink.flush.write import WindowWrite
 from wal_sink.protocol.flush_order import SENDINGS
 from wal_sink.protocol.retention import Retention
 from wal_sink.publish.micro_batch import refuse_quarantine
@@ -157,6 +161,26 @@ def test_lists_share_a_window_with_no_other_epoch() -> None:
     world.flush(faults)
     assert faults.operations == ["finish 1", "finish 2", "finish 3"]
     assert world.visible() == [("a", 1), ("b", 1), ("c", 2), ("d", 3)]
+
+
+def test_lists_are_not_written_by_a_job(lists: ListWorld) -> None:
+    """Spark runs a task again that has failed, and two copies of a slow one."""
+    lists.run().batch([("a", 1)])
+    windows: list[Window] = []
+
+    def write(writing: WindowWrite) -> bool:
+        windows.append(writing.window)
+        return False
+
+    lists.target.parallel_writes = True
+    flusher = lists.flusher()
+    flusher._write_rows = write
+    for _ in range(2):
+        flusher.run_once()
+    (window,) = windows
+    assert not window.may_be_shared(0)
+    plan = msgspec.structs.replace(window.plan, sent_once=False)
+    assert replace(window, plan=plan).may_be_shared(0)
 
 
 def test_lists_of_a_restored_target_are_sent_again(lists: ListWorld) -> None:

@@ -14,7 +14,7 @@ from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.windows import SegmentRange
+from wal_sink.protocol.windows import SegmentRange, is_large
 from wal_sink.targets.base import RowSlice, Target, without
 from wal_sink.wal.segment import read_segment
 from wal_sink.wal.store import LogStore
@@ -70,6 +70,14 @@ class Window:
     def rows(self) -> int:
         """Rows of all epochs."""
         return sum(manifest.rows for manifest in self.manifests)
+
+    def may_be_shared(self, above_bytes: int) -> bool:
+        """Return True if a Spark job may write it. Spark runs a task again, or twice.
+
+        :param above_bytes: see `is_large`.
+        """
+        may_repeat = self.target.parallel_writes and not self.plan.sent_once
+        return may_repeat and is_large(self.bytes, above_bytes)
 
     def ranges(self, manifest: Manifest) -> list[SegmentRange]:
         """Return an epoch's segments, whole and in the order of the manifest; reads no segment."""

@@ -20,7 +20,7 @@ from wal_sink.flush.rate import divided
 from wal_sink.flush.tasks import Answer, FlushTask, gravest
 from wal_sink.flush.write import WindowWrite, WriteInThread
 from wal_sink.log_context import line_logger
-from wal_sink.protocol.windows import SegmentRange, is_large, share_out
+from wal_sink.protocol.windows import SegmentRange, share_out
 from wal_sink.spark.internals import spark_session
 from wal_sink.targets.base import RowSlice, RowsRefused
 
@@ -57,9 +57,7 @@ class WriteByJob:
     def __call__(self, write: WindowWrite) -> bool:
         """Write all rows of a window. See `WriteRows`."""
         window = write.window
-        # Spark runs a task again, or twice: no job writes rows that must not be sent twice.
-        may_repeat = window.target.parallel_writes and not window.plan.sent_once
-        if may_repeat and is_large(window.bytes, self._above_bytes):
+        if window.may_be_shared(self._above_bytes):
             ranges = [
                 segment_range
                 for manifest in window.manifests
