@@ -138,7 +138,7 @@ class Flusher:
         self.mark = -1
         """The last epoch that the log says is in the target, as it was read or written last."""
         self._unanswered: LedgerRow | None = None
-        """The row that this flusher has asked for, and whose answer was lost: its epochs are not counted yet."""
+        """The row that this flusher has asked for without an answer: its epochs are not counted yet."""
         self._rest: _Rest | None = None
         self._rechecks = False
         self._state: State | None = None
