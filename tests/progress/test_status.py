@@ -112,21 +112,8 @@ def test_before_the_first_publish(world: World) -> None:
         checkpoint=world.checkpoint.url,
         log=world.log_backend.url,
         checkpointed=-1,
-        published=-1,
-        flushed=-1,
-        flushed_as_of=None,
-        pending_epochs=0,
-        pending_rows=0,
-        pending_bytes=0,
-        oldest_pending_seconds=0.0,
         safe_to_delete=True,
         unsafe_because=None,
-        flusher=None,
-        flusher_alive=False,
-        heartbeat_seconds=None,
-        doing=None,
-        last_error=None,
-        remedy=None,
     )
 
 

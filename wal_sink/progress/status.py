@@ -79,19 +79,19 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str
     log: str
     checkpointed: int
-    published: int
-    flushed: int
-    flushed_as_of: str | None
+    published: int = -1
+    flushed: int = -1
+    flushed_as_of: str | None = None
     """When the mark moved, ISO 8601 in UTC."""
     flushed_seconds_ago: float | None = None
     """Since then, by this host's clock."""
-    pending_epochs: int
+    pending_epochs: int = 0
     """Checkpointed and not flushed."""
-    pending_rows: int
-    pending_bytes: int
+    pending_rows: int = 0
+    pending_bytes: int = 0
     budget_bytes: int | None = None
     """Pending bytes at which the next epoch waits, or the query fails: `wal.maxBytes` of the newest run."""
-    oldest_pending_seconds: float
+    oldest_pending_seconds: float = 0.0
     """Since the flush began to lag: the mark moved last, or the oldest pending epoch was published;
     0 for none."""
     rows_per_second: float | None = None
@@ -105,18 +105,18 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     starts there again writes its rows again."""
     unsafe_because: str | None
     """Why they could not."""
-    flusher: str | None
+    flusher: str | None = None
     """`<host>:<pid>` of the process that flushes, or flushed last."""
-    flusher_alive: bool
+    flusher_alive: bool = False
     """True if that has reported within 30 s, has not ended and, on this host, still has its process."""
-    heartbeat_seconds: float | None
+    heartbeat_seconds: float | None = None
     """Since it has reported, by the clock of its host; negative if that runs ahead of this one."""
-    doing: str | None
+    doing: str | None = None
     """What the flusher does, or did last."""
-    last_error: str | None
+    last_error: str | None = None
     """The error of the flusher, or one that will stop it, such as that log and checkpoint do not belong
     together."""
-    remedy: str | None
+    remedy: str | None = None
     """What to do about that, or about epochs that are pending while no flusher is alive."""
 
     @property
@@ -320,20 +320,9 @@ class _Reader:
             checkpoint=self._checkpoint.url,
             log=self._store.url,
             checkpointed=self._committed,
-            published=-1,
-            flushed=-1,
-            flushed_as_of=None,
-            pending_epochs=0,
-            pending_rows=0,
-            pending_bytes=0,
-            oldest_pending_seconds=0.0,
             quarantined_rows=self._refused_rows,
             safe_to_delete=error is None and not self._refused_rows,
             unsafe_because=self._unsafe(0, None),
-            flusher=None,
-            flusher_alive=False,
-            heartbeat_seconds=None,
-            doing=None,
             last_error=error.summary if error else None,
             remedy=error.remedy if error else None,
         )
@@ -348,6 +337,7 @@ class _Reader:
         flushed, rows = backlog.flushed, backlog.rows
         marked_s = max(0.0, (self._now_us - mark.at_us) / 1_000_000)
         unsafe = self._unsafe(backlog.epochs, target)
+        last_error, remedy = self._trouble(report, mark.epoch, backlog.epochs)
         rate = report.rows_per_second if report is not None else None
         return Status(
             query_id=self._query_id,
@@ -374,25 +364,20 @@ class _Reader:
             flusher_alive=is_alive(report, self._now_us),
             heartbeat_seconds=age_s(report, self._now_us) if report else None,
             doing=report.doing if report else None,
-            last_error=self._error(report, mark.epoch),
-            remedy=self._remedy(report, mark.epoch, backlog.epochs),
+            last_error=last_error,
+            remedy=remedy,
         )
 
-    def _error(self, report: FlusherReport | None, mark: int) -> str | None:
-        if self._problem is not None:
-            return self._problem.summary
-        error = _open_error(report, mark)
-        return error.summary if error is not None else None
-
-    def _remedy(self, report: FlusherReport | None, mark: int, epochs: int) -> str | None:
-        if self._problem is not None:
-            return self._problem.remedy
-        error = _open_error(report, mark)
+    def _trouble(
+        self, report: FlusherReport | None, mark: int, epochs: int
+    ) -> tuple[str | None, str | None]:
+        """Return the last error, and what to do: about it, or about epochs that nobody flushes."""
+        error = self._problem or _open_error(report, mark)
         if error is not None:
-            return error.remedy
+            return error.summary, error.remedy
         if epochs and not is_alive(report, self._now_us):
-            return _NOBODY_FLUSHES.format(shlex.quote(self._checkpoint.url))
-        return None
+            return None, _NOBODY_FLUSHES.format(shlex.quote(self._checkpoint.url))
+        return None, None
 
     def _unsafe(self, epochs: int, target: TargetState | None) -> str | None:
         """Return what would be lost with checkpoint and log; None for nothing."""

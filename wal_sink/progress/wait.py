@@ -11,7 +11,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import FlushTimeout, NoFlusher
 from wal_sink.model.state import State, TargetState
-from wal_sink.progress.report import is_alive, read_report, stopping_error
+from wal_sink.progress.report import FlusherReport, is_alive, read_report, stopping_error
 from wal_sink.protocol.state import live_target
 from wal_sink.text import counted
 from wal_sink.wal.location import owned_state, store_errors
@@ -175,7 +175,7 @@ def _rows_at(state: State | None, epoch: int) -> int:
     return last.sums.rows if epoch >= last.epoch else last.predecessor.sums.rows
 
 
-def _is_open(report: object, target: TargetState) -> bool:
+def _is_open(report: FlusherReport | None, target: TargetState) -> bool:
     """Return True if an error was reported after the target's mark moved: it stops what comes next."""
-    error = getattr(report, "error", None)
+    error = report.error if report is not None else None
     return error is not None and error.at_us > target.mark.at_us
