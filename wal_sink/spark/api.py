@@ -33,7 +33,6 @@ from wal_sink.spark.query import locate
 from wal_sink.spark.sink import ClassicSink, Sink
 from wal_sink.wal.location import (
     find_by_checkpoint,
-    is_folder,
     refuse_unused,
     store_errors,
 )
@@ -294,13 +293,6 @@ def _find(
     if not isinstance(query_or_checkpoint, str):
         return locate(query_or_checkpoint)
     url, options = query_or_checkpoint, storage_options or {}
-    log_takes_none = wal and is_folder(wal) and not is_folder(url)
-    query_id, location = find_by_checkpoint(
-        url,
-        wal,
-        "wal=…",
-        None if log_takes_none else options,
-        None if is_folder(url) else options,
-    )
+    query_id, location = find_by_checkpoint(url, wal, "wal=…", options, options)
     refuse_unused(location, options, "storage_options")
     return location.open_checkpoint(), location.open_log(query_id)

@@ -107,20 +107,19 @@ def find_by_checkpoint(
     where that is gone, the one in the checkpoint's own folder: they may have been moved together.
 
     :param argument: how the caller calls `wal`, for the error.
-    :param wal_options, checkpoint_options: as for `locate`. Without `wal` a folder takes no `wal_options`:
-        the log may turn out to be in another kind of store than the checkpoint.
+    :param wal_options, checkpoint_options: as for `locate`; a folder takes none. Without `wal` the first are
+        for both: the log may turn out to be in another kind of store than the checkpoint.
     :raises CheckpointNotVisible: no query's checkpoint is there.
     :raises WrongOwner: the checkpoint names a log that cannot be the query's.
     :raises OptionError: there is no log, or an option does not fit.
     """
-    if checkpoint_options is None and not wal and not is_folder(checkpoint):
+    if checkpoint_options is None and not wal:
         checkpoint_options = wal_options
 
     def below(logs: str | None) -> Location:
-        takes_none = not wal and is_folder(logs or checkpoint)
-        return locate(
-            checkpoint, logs, None, None if takes_none else wal_options, checkpoint_options
-        )
+        of_log = None if is_folder(logs or checkpoint) else wal_options
+        of_checkpoint = None if is_folder(checkpoint) else checkpoint_options
+        return locate(checkpoint, logs, None, of_log, of_checkpoint)
 
     places = [below(wal)]
     opened = places[0].open_checkpoint()
