@@ -220,9 +220,8 @@ class Reporter:
                 stopping=self._stopping,
             )
             try:
-                if self._gives_way and self._another_reports(self._store):
+                if self._another_is_in_the_way(self._store):
                     return
-                self._warn_of_another(self._store)
                 self._store.replace(self._path, report.to_json())
                 self._written = report
             except (OSError, WalSinkError) as error:
@@ -233,21 +232,18 @@ class Reporter:
                     error,
                 )
 
-    def _warn_of_another(self, store: LogStore) -> None:
-        """Warn, once a minute, that another process has reported since this one did."""
-        if self._written is None or not self._once_per_minute.is_due():
-            return
-        last = read_report(store, self._target)
-        if last is None or last.doing == ENDED or last.flusher == self._written.flusher:
-            return
-        logger.warning(
-            "another process flushes this query, too: %s (host:process). Each row still comes once. If it is"
-            " an earlier driver of the query, which hangs, end it: Spark may not do so by itself",
-            last.flusher,
-        )
-
-    def _another_reports(self, store: LogStore) -> bool:
-        last = read_report(store, self._target)
+    def _another_is_in_the_way(self, store: LogStore) -> bool:
+        """Return True if this flusher gives way to another process that reports; else warn of that one."""
+        is_asked = self._written is not None and self._once_per_minute.is_due()
+        last = read_report(store, self._target) if self._gives_way or is_asked else None
         if last is None or last.flusher == this_process():
             return False
-        return is_alive(last, self._clock_us())
+        if self._gives_way:
+            return is_alive(last, self._clock_us())
+        if last.doing != ENDED:
+            logger.warning(
+                "another process flushes this query, too: %s (host:process). Each row still comes once. If it"
+                " is an earlier driver of the query, which hangs, end it: Spark may not do so by itself",
+                last.flusher,
+            )
+        return False
