@@ -1,13 +1,19 @@
-"""A process in which a run publishes, with a budget; each of its pauses takes ten seconds."""
+"""What publishes a micro-batch, without Spark: with a budget, or as the data source and `batch_writer` do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.protocol.engine import Rows, Run
+from tests.protocol.engine import Rows, Run, World
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.configuration import Configuration, Destination
 from wal_sink.model.manifest import Manifest
+from wal_sink.options import SinkOptions
+from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.publish.publisher import Publisher, Terms
+from wal_sink.testing.memory_target import MemoryOptions
+from wal_sink.wal.location import locate
 
 
 class Driver:
@@ -43,3 +49,18 @@ class Driver:
         """Run a batch to the end."""
         self.publish(rows, meanwhile)
         self.run.write_commit([rows])
+
+
+def query_in(folder: Path) -> World:
+    """Return a query whose checkpoint and log are in a folder."""
+    location = locate(str(folder))
+    world = World(location.open_checkpoint()._backend, location.open_log("query").backend)
+    world.query_id = "query"
+    return world
+
+
+def micro_batch(run: Run, folder: Path) -> MicroBatch:
+    """Return what tasks and publisher of a run's micro-batch know."""
+    only = Destination("memory", "", "memory", MemoryOptions(keys="k"), run.query.store_target)
+    sink = SinkOptions(checkpoint=str(folder))
+    return MicroBatch(Configuration(sink, (only,), locate(str(folder))), run.plans)

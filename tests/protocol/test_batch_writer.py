@@ -9,15 +9,13 @@ import pyarrow as pa
 import pytest
 
 from tests.protocol.engine import Rows, Run, World
+from tests.protocol.publishing import micro_batch, query_in
 from tests.protocol.quarantining import rows_of
-from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import AlreadyPublished, InvalidRow, MissingManifest
 from wal_sink.model.manifest import Appended, Task
 from wal_sink.options import SinkOptions, as_texts
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.batch_writer import conformed
-from wal_sink.testing.memory_target import MemoryOptions
-from wal_sink.wal.location import locate
 from wal_sink.wal.segment import read_segment
 
 CALL, OTHER_CALL = "a" * 16, "b" * 16
@@ -26,17 +24,7 @@ CALL, OTHER_CALL = "a" * 16, "b" * 16
 @pytest.fixture
 def query(tmp_path: Path) -> World:
     """Return a query whose checkpoint and log are folders."""
-    location = locate(str(tmp_path))
-    world = World(location.open_checkpoint()._backend, location.open_log("query").backend)
-    world.query_id = "query"
-    return world
-
-
-def micro_batch(run: Run, tmp_path: Path) -> MicroBatch:
-    """Return what tasks and publisher of a run's micro-batch know."""
-    only = Destination("memory", "", "memory", MemoryOptions(keys="k"), run.query.store_target)
-    sink = SinkOptions(checkpoint=str(tmp_path))
-    return MicroBatch(Configuration(sink, (only,), locate(str(tmp_path))), run.plans)
+    return query_in(tmp_path)
 
 
 def append(

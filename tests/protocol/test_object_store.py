@@ -12,6 +12,7 @@ import pytest
 import wal_sink
 from state_backends import open_backend
 from tests.protocol.engine import World, until_idle
+from tests.protocol.publishing import query_in
 from tests.support.s3 import S3
 from wal_sink.errors import LogUnavailable, OptionError
 from wal_sink.testing.faults import Crash, Faults, different_faults
@@ -122,14 +123,11 @@ def test_log_in_a_bucket_is_found_by_its_checkpoint(
 
 def test_storage_options_for_folders_are_refused(tmp_path: Path) -> None:
     """Silence would make believe that they are used."""
-    location = locate(str(tmp_path))
-    world = World(open_backend(location.checkpoint), location.open_log("query").backend)
-    world.query_id = "query"
-    world.run().batch([("a", 1)])
+    query_in(tmp_path).run().batch([("a", 1)])
     with pytest.raises(OptionError, match=r"storage_options: \['key'\] have no effect"):
         wal_sink.status(str(tmp_path), storage_options={"key": "k"})
     with pytest.raises(OptionError, match=r"\['key'\] have no effect"):
-        wal_sink.status(str(tmp_path), wal=location.logs, storage_options={"key": "k"})
+        wal_sink.status(str(tmp_path), wal=f"{tmp_path}/wal_sink", storage_options={"key": "k"})
 
 
 def test_requests_of_an_epoch_are_documented(s3: S3) -> None:

@@ -9,30 +9,24 @@ import pyarrow as pa
 import pytest
 
 from state_backends.local import LocalBackend
-from tests.protocol.engine import Run, World
+from tests.protocol.engine import Run
+from tests.protocol.publishing import micro_batch, query_in
 from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import LogUnavailable, TargetUnavailable, WalSinkError, WrongOwner
 from wal_sink.options import SinkOptions
 from wal_sink.publish.agreement import agree
-from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.data_source import Message, WalSinkStreamWriter
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.target import PostgresqlTarget
-from wal_sink.testing.memory_target import MemoryOptions
 from wal_sink.wal.location import locate
 
 
 @pytest.fixture
 def started(tmp_path: Path) -> tuple[Run, WalSinkStreamWriter]:
     """Start a run, and give the writer of its first micro-batch."""
-    location = locate(str(tmp_path))
-    world = World(location.open_checkpoint()._backend, location.open_log("query").backend)
-    world.query_id = "query"
-    run = world.run()
+    run = query_in(tmp_path).run()
     run.write_offsets()
-    only = Destination("memory", "", "memory", MemoryOptions(keys="k"), world.store_target)
-    configuration = Configuration(SinkOptions(checkpoint=str(tmp_path)), (only,), location)
-    return run, WalSinkStreamWriter(MicroBatch(configuration, run.plans))
+    return run, WalSinkStreamWriter(micro_batch(run, tmp_path))
 
 
 def test_changed_wal_location_stays_empty(
