@@ -66,11 +66,6 @@ class Window:
         """Bytes of all segments."""
         return sum(manifest.bytes for manifest in self.manifests)
 
-    @property
-    def rows(self) -> int:
-        """Rows of all epochs."""
-        return sum(manifest.rows for manifest in self.manifests)
-
     def may_be_shared(self, above_bytes: int) -> bool:
         """Return True if a Spark job may write it. Spark runs a task again, or twice.
 
@@ -79,9 +74,13 @@ class Window:
         may_repeat = self.target.parallel_writes and not self.plan.sent_once
         return may_repeat and is_large(self.bytes, above_bytes)
 
+    def shift(self, manifest: Manifest) -> int:
+        """Return by how much this sending raises the write timestamps of an epoch."""
+        return max(0, self.sending - 1) * manifest.rows
+
     def ranges(self, manifest: Manifest) -> list[SegmentRange]:
         """Return an epoch's segments, whole and in the order of the manifest; reads no segment."""
-        shift = max(0, self.sending - 1) * manifest.rows
+        shift = self.shift(manifest)
         refused = [us + shift for us in self.refused.get(manifest.epoch, ())]
         ranges, first_us = [], manifest.first_us + shift
         for segment in manifest.segments:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import pyarrow as pa
 
 from wal_sink.errors import TargetRefused
 from wal_sink.flush.connection import TargetConnection
@@ -14,7 +11,6 @@ from wal_sink.flush.rate import RateLimit
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.window import Window
 from wal_sink.log_context import line_logger
-from wal_sink.model.manifest import Manifest
 from wal_sink.targets.base import RefusedRow
 from wal_sink.wal.refused import keep_row
 from wal_sink.wal.segment import read_segment, with_reasons
@@ -70,37 +66,22 @@ def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
 
     :raises TargetRefused: a row is not one of the window.
     """
+    ranges = [(manifest, rows) for manifest in window.manifests for rows in window.ranges(manifest)]
     for row in refused:
-        window_row = _find(window, row.us)
-        if window_row is None:
-            raise TargetRefused(row.error.what, row.error.remedy)
         error = row.error
+        holds = (
+            place for place in ranges if 0 <= row.us - place[1].first_us < place[1].segment.rows
+        )
+        manifest, rows = next(holds, (None, None))
+        if manifest is None or rows is None:
+            raise TargetRefused(error.what, error.remedy)
+        number = row.us - rows.first_us
+        kept = next(read_segment(window.store.backend, rows.segment, number, number + 1))
         texts = ("TargetRefused", window.target_name, "", error.what, error.remedy)
-        kept = with_reasons(window_row.row, texts)
-        keep_row(window.store, window_row.manifest.epoch, window.target_name, window_row.us, kept)
+        us, epoch = row.us - window.shift(manifest), manifest.epoch
+        keep_row(window.store, epoch, window.target_name, us, with_reasons(kept, texts))
         logger.warning(
             "the target refuses a row of epoch %d. The row is kept in %s, and the flush goes on without it."
             " Cause: %s",
-            window_row.manifest.epoch,
-            window.store.url_of("refused/"),
-            error.what,
+            *(epoch, window.store.url_of("refused/"), error.what),
         )
-
-
-class _WindowRow(NamedTuple):
-    manifest: Manifest
-    us: int
-    """The write timestamp by the manifest, without the shift of a sending."""
-    row: pa.RecordBatch
-
-
-def _find(window: Window, us: int) -> _WindowRow | None:
-    """Read the row that a session has written with a timestamp; None if the window has none."""
-    for manifest in window.manifests:
-        shift = max(0, window.sending - 1) * manifest.rows
-        for rows in window.ranges(manifest):
-            number = us - rows.first_us
-            if 0 <= number < rows.segment.rows:
-                row = next(read_segment(window.store.backend, rows.segment, number, number + 1))
-                return _WindowRow(manifest, us - shift, row)
-    return None

@@ -96,7 +96,7 @@ def read_segment(
             with _decoding(backend, ref, source):
                 batch = reader.get_batch(index)
             first, last = max(start - rows, 0), min(stop - rows, batch.num_rows)
-            if first < last or not batch.num_rows:
+            if first < last or (first, last) == (0, batch.num_rows):
                 yield batch.slice(first, last - first)
             rows += batch.num_rows
             if rows >= stop < ref.rows:
