@@ -57,7 +57,7 @@ PACKAGES = {
     "progress": "wal checkpoint protocol model",
     # The two halves, which meet in the log alone; and what is counted.
     "publish": "progress configuration wal checkpoint protocol model targets state_backends",
-    "flush": "progress wal checkpoint protocol model targets state_backends",
+    "flush": "progress wal checkpoint protocol model targets",
     "metrics": "progress wal checkpoint",
     # What a start would say, before it; then what drives: an operator at the command line, or Spark.
     "admin": "flush progress configuration wal checkpoint protocol model targets",
