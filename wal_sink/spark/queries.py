@@ -20,7 +20,6 @@ from pyspark.sql.streaming.listener import QueryIdleEvent, QueryStartedEvent, Qu
 from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.admin.query import Query
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import FILE_MANAGER, Configuration, Destination, configure
 from wal_sink.errors import CorruptLog, OptionError, WalSinkError, WrongOwner
 from wal_sink.flush.flusher import Flusher
