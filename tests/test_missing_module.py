@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from state_backends.memory import MemoryBackend
+from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import OptionError
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.tasks import FlushTask
 from wal_sink.flush.window import Window
 from wal_sink.model.ledger import LedgerRow
@@ -62,16 +64,22 @@ def test_a_worker_without_the_targets_module_names_it(
         assert pickle.loads(sent).public == configuration.public
     else:
         (destination,) = configuration.destinations
-        window = Window(
+        pipeline = Pipeline(
+            query_id="q",
             store=LogStore(MemoryBackend("wal")),
+            checkpoint=Checkpoint(MemoryBackend("checkpoint")),
             target=destination.target,
             target_name=destination.name,
             several=False,
+            retention=configuration.retention,
+        )
+        window = Window(
+            pipeline,
             manifests=(),
             plan=Plan(key="k", target="t", table="t", columns=()),
             finishes=LedgerRow("q", "log", 0, ""),
         )
-        task = FlushTask(window, "q", "q", "key", 7)
+        task = FlushTask(window, "attempt", 7)
         sent = pickle.dumps(task)
         assert pickle.loads(sent)._rows_per_second == 7
     worker = subprocess.run(

@@ -17,7 +17,8 @@ import numpy as np
 
 from tests.benchmarks.rows import Source
 from wal_sink.configuration import configure
-from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.write import WriteInThread
 from wal_sink.flush_metrics import FlushedEpoch, FlushMetrics

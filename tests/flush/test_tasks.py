@@ -50,12 +50,11 @@ class Job:
 
     def __init__(
         self,
-        world: World,
         target: Target | None = None,
         store: LogStore | None = None,
         rows_per_second: int | None = None,
     ) -> None:
-        self._world, self._target, self._store = world, target, store
+        self._target, self._store = target, store
         self._rate = rows_per_second
         self._key = uuid.uuid4().hex
 
@@ -64,11 +63,11 @@ class Job:
         ranges = [part for manifest in window.manifests for part in window.ranges(manifest)]
         shares = share_out(ranges, above_bytes=0, slots=6)
         assert len(shares) == 5
-        with_target = replace(
-            window, target=self._target or window.target, store=self._store or window.store
+        former = window.pipeline
+        pipeline = replace(
+            former, target=self._target or former.target, store=self._store or former.store
         )
-        query_id = self._world.query_id
-        task = FlushTask(with_target, query_id, query_id, self._key, self._rate)
+        task = FlushTask(replace(window, pipeline=pipeline), self._key, self._rate)
         answers = [task(pickle.loads(pickle.dumps(share))) for share in reversed(shares)]
         travelled: list[Answer] = [pickle.loads(pickle.dumps(answer)) for answer in answers]
         if refused := [row for answer in travelled for row in answer.refused]:
@@ -88,7 +87,7 @@ def flush(world: World, job: Job, *, quarantine: bool = False) -> None:
 
 def test_tasks_write_what_the_driver_would(world: World) -> None:
     """In any order: the rows, and which of two with one key stays."""
-    flush(world, Job(world))
+    flush(world, Job())
     assert world.table() == world.expected()
     assert world.mark() == 1
 
@@ -96,19 +95,19 @@ def test_tasks_write_what_the_driver_would(world: World) -> None:
 def test_tasks_leave_out_refused_rows(world: World) -> None:
     """Each is kept in the log. A query without quarantine stops, over the same session."""
     world.target.refuses = lambda row: "no sevens" if row["v"] in (7, 1_075, 77) else ""  # type: ignore[attr-defined]
-    flush(world, Job(world), quarantine=True)
+    flush(world, Job(), quarantine=True)
     # k7 is there by epoch 1, and k15 by an earlier row of it
     assert world.table() == world.expected() | {"k15": 1_045}
     assert [(kept.epoch, kept.rows) for kept in listed(world.store)] == [(0, 1), (1, 1)]
     world.run().batch(*([(f"k{n}", n) for n in range(p, 90, 5)] for p in range(5)))
     with pytest.raises(TargetRefused, match="no sevens"):
-        flush(world, Job(world))
+        flush(world, Job())
 
 
 def test_a_task_keeps_its_rate(world: World) -> None:
     """Of each share the first quarter of a second's rows goes at once, what is left in its time."""
     began = time.monotonic()
-    flush(world, Job(world, rows_per_second=80))
+    flush(world, Job(rows_per_second=80))
     waited = (140 - 5 * 20) / 80  # 140 rows in 5 shares
     assert waited <= time.monotonic() - began
     assert world.table() == world.expected()
@@ -133,8 +132,8 @@ def test_the_targets_errors_get_their_kind(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MemorySession, "write", write)
         with pytest.raises(kind, match="in a Spark task on"):
-            flush(world, Job(world))
-    flush(world, Job(world))
+            flush(world, Job())
+    flush(world, Job())
     assert world.table() == world.expected()
 
 
@@ -142,18 +141,18 @@ def test_no_connection_is_an_error_of_its_own_kind(world: World) -> None:
     """Before a row is sent."""
     broken = FaultyTarget(world.target, Faults(0, error=ConnectionError, matching="connect"))
     with pytest.raises(TargetUnavailable):
-        flush(world, Job(world, broken))
+        flush(world, Job(broken))
 
 
 def test_a_store_that_does_not_answer(world: World) -> None:
     """As the flusher says it."""
     faults = Faults(0, error=OSError, matching="read segments")
     with pytest.raises(LogUnavailable):
-        flush(world, Job(world, store=LogStore(FaultyBackend(world.log_backend, faults))))
+        flush(world, Job(store=LogStore(FaultyBackend(world.log_backend, faults))))
 
 
 def test_a_missing_segment_is_named(world: World) -> None:
     (path, *_) = world.log_backend.list("segments/")
     world.log_backend.delete([path])
     with pytest.raises(errors.MissingSegment, match=path):
-        flush(world, Job(world))
+        flush(world, Job())

@@ -79,7 +79,8 @@ def test_flush_job_task_gets_rows_with_its_share(world: World) -> None:
     flusher._write_rows = write
     flusher.run_once()
     (window,) = windows
-    nowhere = replace(window, store=LogStore(open_backend("memory://nowhere")))
+    empty = LogStore(open_backend("memory://nowhere"))
+    nowhere = replace(window, pipeline=replace(window.pipeline, store=empty))
     ranges = pickle.loads(pickle.dumps(nowhere.ranges(window.manifests[0])))
     slices = list(nowhere.slices(ranges))
     first_us = window.manifests[0].first_us

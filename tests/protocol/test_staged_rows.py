@@ -90,8 +90,8 @@ def by_tasks(
         ranges = [rows for manifest in window.manifests for rows in window.ranges(manifest)]
         shares = share_out(ranges, above_bytes=0, slots=6)
         assert len(shares) > 1
-        other = replace(window, target=target or window.target)
-        task = FlushTask(other, world.query_id, world.query_id, uuid.uuid4().hex)
+        pipeline = replace(window.pipeline, target=target or window.pipeline.target)
+        task = FlushTask(replace(window, pipeline=pipeline), uuid.uuid4().hex)
         answers = [task(share) for share in shares for _ in range(1 + twice)][:: 1 + twice]
         answers = [pickle.loads(pickle.dumps(answer)) for answer in answers]
         assert world.visible() == [], "a reader sees half an epoch"

@@ -18,7 +18,7 @@ from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.query import Query
 from wal_sink.admin.repair import plan_give_up, plan_set_mark
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.flusher import Pipeline
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model.state import State
 
 _SILENT_S = 60.0

@@ -21,7 +21,8 @@ from tests.support.waiting import until
 from wal_sink.configuration import configure
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import NotDrained
-from wal_sink.flush.flusher import Flusher, Pipeline
+from wal_sink.flush.flusher import Flusher
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.targets.cassandra.options import ENVIRONMENT
 from wal_sink.testing.micro_batches import until_idle
 from wal_sink.wal.location import locate

@@ -14,7 +14,7 @@ import msgspec
 
 from wal_sink.admin.query import Query, actor, connected, move_row
 from wal_sink.errors import FlusherAtWork, OptionError, WrongOwner
-from wal_sink.flush.flusher import Pipeline
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import State
 from wal_sink.protocol import state as protocol

@@ -13,8 +13,7 @@ import msgspec
 
 from wal_sink.admin.query import Query, actor, connected
 from wal_sink.errors import MissingManifest, WalSinkError
-from wal_sink.flush.flusher import Pipeline
-from wal_sink.flush.window import plan_of
+from wal_sink.flush.pipeline import Pipeline, plan_of
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.state import EpochManifest, State, TargetState

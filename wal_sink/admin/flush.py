@@ -15,8 +15,9 @@ from tenacity import RetryCallState
 from wal_sink.admin.query import Progress, Query, actor, no_progress, sink_options
 from wal_sink.configuration import retention_of
 from wal_sink.errors import NotDrained, WalSinkError
-from wal_sink.flush.flusher import Flusher, Pass, Pipeline
+from wal_sink.flush.flusher import Flusher, Pass
 from wal_sink.flush.loop import FlushLoop
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.write import WriteInThread
 from wal_sink.flush_metrics import FlushMetrics

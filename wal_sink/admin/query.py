@@ -28,9 +28,9 @@ from wal_sink.configuration import (
 )
 from wal_sink.errors import FlusherAtWork, OptionError
 from wal_sink.flush.connection import TargetConnection
-from wal_sink.flush.flusher import Pipeline
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.report import Reporter
-from wal_sink.model.ledger import LedgerRow, ledger_key
+from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import State, TargetState
 from wal_sink.options import Options, SinkOptions, fields, lowered, options_of, parse
 from wal_sink.progress.report import this_process
@@ -218,9 +218,7 @@ class Query(NamedTuple):
 @contextlib.contextmanager
 def connected(pipeline: Pipeline) -> Iterator[TargetConnection]:
     """Provide a connection to the target, and to its ledger row; nothing is reported about it."""
-    name = pipeline.target_name
-    key = ledger_key(pipeline.query_id, name if pipeline.several else "")
-    connection = TargetConnection(pipeline.target, key, pipeline.query_id, Reporter(None, name))
+    connection = TargetConnection(pipeline, Reporter(None, pipeline.target_name))
     with contextlib.closing(connection):
         yield connection
 

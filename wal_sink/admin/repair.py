@@ -14,7 +14,7 @@ import msgspec
 from wal_sink.admin.query import Query, actor, connected, move_row, one_target
 from wal_sink.clock import now_us
 from wal_sink.errors import FlusherAtWork, OptionError
-from wal_sink.flush.flusher import Pipeline
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest

@@ -16,7 +16,7 @@ import pyarrow as pa
 from wal_sink.admin.query import Query, one_target
 from wal_sink.clock import iso
 from wal_sink.errors import MissingManifest, OptionError, WalSinkError
-from wal_sink.flush.window import plan_of
+from wal_sink.flush.pipeline import plan_of
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest, SegmentRef
 from wal_sink.model.plan import Column

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.report import Reporter
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import LedgerRow, Outcome
@@ -30,15 +31,11 @@ class TargetConnection:
     Every method that sends requests raises `TargetRefused`, `TargetUnavailable`, or an error of ours that the
     session raises, such as `SchemaMismatch`; see `target_errors`.
 
-    :param key: of the ledger row in the target, see `model.ledger.ledger_key`.
-    :param query_id: the query's id, which the protocol compares.
     :param reporter: reports that it connects; its metrics count requests in flight and repeated ones.
     """
 
-    def __init__(self, target: Target, key: str, query_id: str, reporter: Reporter) -> None:
-        self.target = target
-        self.key = key
-        self._query_id = query_id
+    def __init__(self, pipeline: Pipeline, reporter: Reporter) -> None:
+        self._pipeline = pipeline
         self._reporter = reporter
         self._session: Session | None = None
         self._row: LedgerRow | None = None
@@ -59,10 +56,10 @@ class TargetConnection:
         # Sessions of the other kinds keep no connection, or their drivers connect again.
         at_rest = self._at_rest and isinstance(self._session, TransactionalSession)
         self._at_rest = False
-        with target_errors(self.target):
+        with target_errors(self._pipeline.target):
             if self._session is None:
                 self._reporter.report("connecting", None)
-                self._session = self.target.connect(self.key)
+                self._session = self._pipeline.target.connect(self._pipeline.ledger_key)
                 self._session.report_to(self._reporter.metrics)
             try:
                 yield self._session
@@ -95,7 +92,7 @@ class TargetConnection:
         if not self._row_is_known:
             with self.session() as session:
                 row = session.read()
-            self._row = row and row._replace(query_id=self._query_id)
+            self._row = row and row._replace(query_id=self._pipeline.query_id)
             self._row_is_known = True
         return self._row
 
@@ -132,7 +129,8 @@ class TargetConnection:
 
     def _finish(self, expected: LedgerRow | None, new: LedgerRow) -> tuple[Outcome, bool]:
         """Ask once; return the outcome, and True if the same update may be asked for again."""
-        old_row, new_row = (row and row._replace(query_id=self.key) for row in (expected, new))
+        key = self._pipeline.ledger_key
+        old_row, new_row = (row and row._replace(query_id=key) for row in (expected, new))
         assert new_row is not None
         with self.session() as session:
             if isinstance(session, StagedSession):

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import (
     LogUnavailable,
@@ -24,11 +23,12 @@ from wal_sink.errors import (
     while_refused,
 )
 from wal_sink.flush.connection import TargetConnection
+from wal_sink.flush.pipeline import Pipeline, plan_of
 from wal_sink.flush.report import Reporter
-from wal_sink.flush.window import WINDOW_EPOCHS, Window, plan_of, taken
+from wal_sink.flush.window import WINDOW_EPOCHS, Window, taken
 from wal_sink.flush.write import WindowWrite, WriteInThread, WriteRows, keep_refused_rows
 from wal_sink.log_context import line_logger
-from wal_sink.model.ledger import LedgerRow, ledger_key
+from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.model.state import State
 from wal_sink.progress.report import this_process
@@ -42,37 +42,15 @@ from wal_sink.protocol.flush_order import (
     may_keep,
     row_at,
 )
-from wal_sink.protocol.retention import Retention, next_trim_us
-from wal_sink.targets.base import RowsRefused, Target
+from wal_sink.protocol.retention import next_trim_us
+from wal_sink.targets.base import RowsRefused
 from wal_sink.wal.garbage import delete_garbage
 from wal_sink.wal.location import refuse_vanished
 from wal_sink.wal.manifests import ManifestChain
 from wal_sink.wal.refused import keep_refused, refused_us
 from wal_sink.wal.states import advance, newest
-from wal_sink.wal.store import LogStore
 
 logger = line_logger(__name__)
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """What a flusher works on: one query's epochs, on their way from the log to one target."""
-
-    query_id: str
-    store: LogStore
-    checkpoint: Checkpoint
-    target: Target
-    target_name: str
-    several: bool
-    """True if the query names several targets: each then has a ledger row under its own key."""
-    retention: Retention
-    quarantine: bool = False
-    """True if a row that the target's server refuses is kept in the log, and the flush goes on without it."""
-
-    @property
-    def billed(self) -> bool:
-        """True if each request to log or checkpoint costs money and a round trip."""
-        return self.store.billed or self.checkpoint.billed
 
 
 class Pass(NamedTuple):
@@ -129,8 +107,7 @@ class Flusher:
         self._clock_us = clock_us
         self._monotonic_s = monotonic_s
         self._write_rows = write_rows
-        key = ledger_key(pipeline.query_id, self._name if pipeline.several else "")
-        self._connection = TargetConnection(pipeline.target, key, pipeline.query_id, self.reporter)
+        self._connection = TargetConnection(pipeline, self.reporter)
         self._manifests = ManifestChain(pipeline.store)
         self._plans: dict[str, Plan] = {}
         self._refused: dict[int, tuple[int, ...]] | None = None
@@ -299,10 +276,7 @@ class Flusher:
         if self._refused is None:
             self._refused = refused_us(self._store, self._name, manifests[0].epoch - 1)
         return Window(
-            store=self._store,
-            target=self.pipeline.target,
-            target_name=self._name,
-            several=self.pipeline.several,
+            self.pipeline,
             manifests=manifests,
             plan=plan,
             finishes=row_at(state, manifests[-1].epoch, chain),

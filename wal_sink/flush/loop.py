@@ -100,9 +100,7 @@ class FlushLoop(threading.Thread):
 
     def run(self) -> None:
         """Flush until told to end, and wait while there is nothing to flush."""
-        with logging_query(
-            self._pipeline.query_id, self._pipeline.target_name if self._pipeline.several else ""
-        ):
+        with logging_query(self._pipeline.query_id, self._pipeline.label):
             self._reporter.metrics.started()
             try:
                 with self._reporter.beating():

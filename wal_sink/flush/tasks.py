@@ -95,7 +95,6 @@ class FlushTask:
     """Writes shares of one window. Pickles, with the secrets of log and target; travels to the tasks.
 
     :param window: without its manifests' rows: a share has what a task writes.
-    :param key: of the ledger row in the target.
     :param attempt: tasks of one attempt share sessions; the flusher begins another after an error, so that
         the next try connects, and compares the plan with the table, again.
     :param rows_per_second: of each task; None: as fast as the target takes them.
@@ -104,26 +103,23 @@ class FlushTask:
     def __init__(
         self,
         window: Window,
-        query_id: str,
-        key: str,
         attempt: Hashable,
         rows_per_second: int | None = None,
     ) -> None:
-        self._window = replace(window, manifests=(), target=window.target.for_tasks())
-        self._query_id = query_id
-        self._key = key
+        self._pipeline = replace(window.pipeline, target=window.pipeline.target.for_tasks())
+        self._window = replace(window, manifests=(), pipeline=self._pipeline)
         self._attempt = attempt
         self._rows_per_second = rows_per_second
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle so that a worker which lacks the target's module says so."""
-        return reduced(_restored, (vars(self),), self._window.target)
+        return reduced(_restored, (vars(self),), self._pipeline.target)
 
     def __call__(self, share: Iterable[SegmentRange]) -> Answer:
         """Write a share: return when its rows are durable in the target or staged, or what stopped it."""
-        target = self._window.target_name if self._window.several else ""
+        pipeline = self._pipeline
         try:
-            with store_errors(), logging_query(self._query_id, target):
+            with store_errors(), logging_query(pipeline.query_id, pipeline.label):
                 return Answer(receipts=self._write(list(share)))
         except RowsRefused as refused:
             return Answer(refused=refused.rows)
@@ -132,14 +128,14 @@ class FlushTask:
 
     def _write(self, share: Sequence[SegmentRange]) -> tuple[bytes, ...]:
         rate_limit = RateLimit(self._rows_per_second)
-        window = self._window
-        with POOL.session(self._key, self._attempt, self._connect) as session:
+        window, target = self._window, self._pipeline.target
+        with POOL.session(self._pipeline.ledger_key, self._attempt, self._connect) as session:
             for rows in window.slices(share):
                 log_epoch(rows.epoch)
                 for part in rate_limit.paced(rows):
-                    with target_errors(window.target):
+                    with target_errors(target):
                         session.write(window.plan, part)
-            with target_errors(window.target):
+            with target_errors(target):
                 if isinstance(session, IdempotentSession):
                     session.drain()
                     return ()
@@ -147,8 +143,9 @@ class FlushTask:
                 return session.drain()
 
     def _connect(self) -> Session:
-        with target_errors(self._window.target):
-            return self._window.target.connect(self._key)
+        pipeline = self._pipeline
+        with target_errors(pipeline.target):
+            return pipeline.target.connect(pipeline.ledger_key)
 
 
 def gravest(errors: Sequence[WalSinkError]) -> WalSinkError:

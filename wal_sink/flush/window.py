@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from wal_sink.errors import CorruptLog
-from wal_sink.model import paths
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan
 from wal_sink.protocol.windows import SegmentRange, is_large
-from wal_sink.targets.base import RowSlice, Target, without
+from wal_sink.targets.base import RowSlice, without
 from wal_sink.wal.segment import read_segment
-from wal_sink.wal.store import LogStore
 
 WINDOW_EPOCHS = 64
 """Most epochs of a window: an interrupted window is written again from its beginning."""
@@ -32,15 +30,10 @@ _NO_ROWS: Mapping[int, tuple[int, ...]] = {}
 class Window:
     """Contiguous settled epochs, with what has to be known to write them.
 
-    :param target_name: of the log's targets.
     :param refused: write timestamps of rows in `refused/`, by epoch, as the manifests date them.
     """
 
-    store: LogStore
-    target: Target
-    target_name: str
-    several: bool
-    """True if the query has several targets: their rows are cast in the flush, not in the tasks."""
+    pipeline: Pipeline
     manifests: tuple[Manifest, ...]
     plan: Plan
     """What all its rows were checked against: rows that are added, and rows that replace those of their key,
@@ -71,7 +64,7 @@ class Window:
 
         :param above_bytes: see `is_large`.
         """
-        may_repeat = self.target.parallel_writes and not self.plan.sent_once
+        may_repeat = self.pipeline.target.parallel_writes and not self.plan.sent_once
         return may_repeat and is_large(self.bytes, above_bytes)
 
     def shift(self, manifest: Manifest) -> int:
@@ -109,12 +102,13 @@ class Window:
         :raises CorruptLog: a segment is not what its task wrote.
         :raises InvalidRow: the target would refuse a row. The tasks have refused such rows by the same plan.
         """
+        target, backend = self.pipeline.target, self.pipeline.store.backend
         for rows in ranges:
             first_us = rows.first_us
-            for batch in read_segment(self.store.backend, rows.segment, rows.start, rows.stop):
+            for batch in read_segment(backend, rows.segment, rows.start, rows.stop):
                 for part in without(RowSlice(rows.epoch, batch, first_us), rows.skipped):
-                    if self.several and part.batch.num_rows:
-                        yield part._replace(batch=self.target.check(part.batch, self.plan))
+                    if self.pipeline.several and part.batch.num_rows:
+                        yield part._replace(batch=target.check(part.batch, self.plan))
                     else:
                         yield part
                 first_us += batch.num_rows
@@ -129,20 +123,3 @@ def taken(first: Manifest, following: Iterator[Manifest]) -> tuple[Manifest, ...
             break
         window.append(manifest)
     return tuple(window)
-
-
-def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:
-    """Read the plan that the rows of an epoch were checked against.
-
-    :raises CorruptLog: it is gone, or cannot be read.
-    """
-    path = paths.PLAN.path(paths.PlanName(target, key))
-    plan = store.read_record(Plan, path)
-    if plan is None:
-        raise CorruptLog(
-            f"The plan {store.url_of(path)} of epoch {epoch} is gone.",
-            "Restore the file from a copy of the log. Or start the query once with the same schema"
-            " and options"
-            " as before: the start writes the same plan again.",
-        )
-    return plan

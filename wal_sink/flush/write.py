@@ -66,6 +66,7 @@ def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
 
     :raises TargetRefused: a row is not one of the window.
     """
+    store, name = window.pipeline.store, window.pipeline.target_name
     ranges = [(manifest, rows) for manifest in window.manifests for rows in window.ranges(manifest)]
     for row in refused:
         error = row.error
@@ -76,12 +77,12 @@ def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
         if manifest is None or rows is None:
             raise TargetRefused(error.what, error.remedy)
         number = row.us - rows.first_us
-        kept = next(read_segment(window.store.backend, rows.segment, number, number + 1))
-        texts = ("TargetRefused", window.target_name, "", error.what, error.remedy)
+        kept = next(read_segment(store.backend, rows.segment, number, number + 1))
+        texts = ("TargetRefused", name, "", error.what, error.remedy)
         us, epoch = row.us - window.shift(manifest), manifest.epoch
-        keep_row(window.store, epoch, window.target_name, us, with_reasons(kept, texts))
+        keep_row(store, epoch, name, us, with_reasons(kept, texts))
         logger.warning(
             "the target refuses a row of epoch %d. The row is kept in %s, and the flush goes on without it."
             " Cause: %s",
-            *(epoch, window.store.url_of("refused/"), error.what),
+            *(epoch, store.url_of("refused/"), error.what),
         )

@@ -76,9 +76,8 @@ class WriteByJob:
             with connection.session() as session:
                 session.write(write.window.plan, RowSlice(ranged.epoch, _NO_ROWS, ranged.first_us))
         rate = divided(self._rows_per_second, len(shares))
-        query_id = connection.key.partition("/")[0]
-        task = FlushTask(write.window, query_id, connection.key, self._attempt, rate)
-        job = _Job(self._spark, _described(write, query_id), task, shares)
+        task = FlushTask(write.window, self._attempt, rate)
+        job = _Job(self._spark, _described(write), task, shares)
         logger.info("a Spark job of %d tasks writes the rows: %s", len(shares), job.description)
         try:
             while not job.wait(_CHECK_S):
@@ -191,10 +190,10 @@ class _Job:
             self._ended.set()
 
 
-def _described(write: WindowWrite, query_id: str) -> str:
+def _described(write: WindowWrite) -> str:
     first, last = write.window.first, write.window.last
     epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
-    return f"wal_sink flushes {epochs} of query {query_id}"
+    return f"wal_sink flushes {epochs} of query {write.window.pipeline.query_id}"
 
 
 def _in_short(error: Exception) -> str:

@@ -18,7 +18,8 @@ from state_backends import StateBackend, open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
-from wal_sink.flush.flusher import Flusher, Pass, Pipeline
+from wal_sink.flush.flusher import Flusher, Pass
+from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Manifest, Task
 from wal_sink.model.plan import Plan, several_plans_key
