@@ -138,7 +138,7 @@ class Metrics(Collector):
         *,
         several: bool,
     ) -> QueryMetrics:
-        """Return the query of a query; one that starts again goes on with its counts.
+        """Return the metrics of a query; one that starts again goes on with its counts.
 
         :param target: name of the target in the log; it is a label if the query names several.
         """
