@@ -36,6 +36,11 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     column: str = ""
     """Name in the target, where it is another one than in the DataFrame."""
 
+    @classmethod
+    def like(cls, field: pa.Field) -> Self:
+        """Return a column of a target whose types are Arrow's."""
+        return cls(name=field.name, source=str(field.type), type=str(field.type), role="regular")
+
     @property
     def in_table(self) -> str:
         """The name of the target's column."""

@@ -166,7 +166,7 @@ def missing_segment(log: str, ref: SegmentRef) -> errors.MissingSegment:
 
 def _measured(source: BinaryIO) -> tuple[int, str]:
     """Read an open file to its end; return its size in bytes and its SHA-256 in hexadecimal digits."""
-    sha256 = hashlib.file_digest(source, "sha256")  # type: ignore[arg-type] -- of any binary file
+    sha256 = hashlib.file_digest(source, "sha256")  # type: ignore[arg-type]
     return source.seek(0, io.SEEK_END), sha256.hexdigest()
 
 
