@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 
 import pytest
@@ -36,29 +35,6 @@ def test_files_end_when_they_are_full(query: Query, monkeypatch: pytest.MonkeyPa
     assert len(receipts) == 4
     assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     assert sorted(row["v"] for row in table_of(query.path)) == [*range(8)]
-
-
-def test_many_partitions_are_few_open_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each of them is in every slice; servers commonly permit a process 1,024 open files."""
-    query = partitioned(tmp_path)
-    plan = query.plan()
-    current = row_of(query.session)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 40, hard)
-    )
-    try:
-        for n in range(2):
-            rows = batch([(f"p{partition}", n) for partition in range(150)])
-            query.session.write(plan, query.slice(rows, plan))
-        receipts = query.session.drain()
-        assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert len(receipts) == 150
-    assert len(table_of(query.path)) == 300
 
 
 def test_rows_that_wait_in_small_batches_are_bounded(

@@ -19,7 +19,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tests.delta.conftest import Query, table_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.publish.append import split_invalid
-from wal_sink.targets.delta import columns as types
+from wal_sink.targets.arrow_tables import new_columns
+from wal_sink.targets.delta.columns import DECLARED
 
 MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 999_999, datetime.UTC)
 OLD = datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)
@@ -109,9 +110,8 @@ def spark_schema(columns: str) -> pa.Schema:
 
 def created(path: Path, schema: pa.Schema, partition_by: list[str] | None = None) -> Query:
     """Create the table that the error for a missing one proposes."""
-    fields = [types.json_field(field) for field in schema]
-    delta = Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
-    DeltaTable.create(str(path / "t"), delta, partition_by=partition_by)
+    columns = new_columns(schema, (), Schema.from_arrow, "Delta")
+    DeltaTable.create(str(path / "t"), columns, partition_by=partition_by)
     return Query(str(path / "t"))
 
 
@@ -287,7 +287,7 @@ def test_lengthened_text_column_takes_older_rows(
     query = created(tmp_path, schema)
 
     def alter(type_: str) -> None:
-        DeltaTable(query.path).alter.set_column_metadata("s", {types.DECLARED: type_})
+        DeltaTable(query.path).alter.set_column_metadata("s", {DECLARED.decode(): type_})
 
     alter(earlier)
     plan = query.plan(schema)

@@ -21,10 +21,9 @@ from tests.iceberg.test_readers import ROWS, SCHEMA
 from tests.support.neighbours import Counted, Row
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Plan, spark_ddl
 from wal_sink.options import parse
 from wal_sink.targets.delta import DeltaTarget
-from wal_sink.targets.delta.columns import from_arrow, to_sql
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
@@ -374,7 +373,7 @@ def literal(value: Any, type_: pa.DataType) -> str:
     """Return a value in Spark's SQL."""
     if isinstance(value, bytes):
         return f"unhex('{value.hex()}')"
-    return f"CAST('{value}' AS {to_sql(from_arrow(type_)).upper()})"
+    return f"CAST('{value}' AS {spark_ddl(type_).upper()})"
 
 
 def by_values(table: str, rows: pa.RecordBatch, quote: str) -> tuple[str, list[list[int]]]:

@@ -28,9 +28,9 @@ from tests.iceberg.conftest import (
 )
 from tests.support.power import Power
 from wal_sink.errors import InvalidRow, SchemaMismatch, TargetUnavailable
-from wal_sink.model.ledger import LedgerRow, Outcome
+from wal_sink.model.ledger import Outcome
 from wal_sink.targets import staged_files
-from wal_sink.targets.iceberg.ledger import Row, Seen, are_rows_gone, conflict_outcome, tag
+from wal_sink.targets.iceberg.ledger import tag
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.faults import Crash
 
@@ -410,56 +410,24 @@ def test_the_catalog_judges_the_condition(options: dict[str, str], running: Quer
     with running.connect() as other:
         other.read()
         looked = other._table()
-        current = looked.seen(other._tag)
+        current = looked.row(other._tag)
         assert current.row is not None
         assert running.commit(running.stage([row(1)])) is Outcome.APPLIED
         with pytest.raises(CommitFailedException):
-            looked.commit(other._tag, current, 77, current.row, [], "")
+            looked.commit(other._tag, 77, current.row, [], "")
 
 
-ROW = LedgerRow("q", "log", 4, "digest")
-
-
-def test_outcome_of_a_commit_that_met_another_is_read() -> None:
-    current = Seen(1, Row(ledger=ROW))
-
-    def there(snapshot: int, *earlier: int) -> Seen:
-        return Seen(snapshot, Row(ledger=ROW, former=earlier))
-
-    assert conflict_outcome(current, 2, there(2, 1)) is Outcome.APPLIED
-    assert conflict_outcome(current, 2, there(3, 2, 1)) is Outcome.APPLIED
-    assert conflict_outcome(current, 2, there(3, 1)) is Outcome.CONFLICT
-    assert conflict_outcome(current, 2, there(1)) is None
-    assert conflict_outcome(current, 2, Seen(None, None)) is Outcome.UNKNOWN
-    assert conflict_outcome(Seen(None, None), 2, Seen(None, None)) is None
-    assert conflict_outcome(Seen(None, None), 2, there(3)) is Outcome.CONFLICT
-    assert conflict_outcome(current, 2, there(99, *range(50, 82))) is Outcome.UNKNOWN
-
-
-def test_a_row_names_those_before_it() -> None:
-    current = Seen(None, None)
-    for snapshot in range(100):
-        current = Seen(snapshot, current.next(ROW))
-    assert current.row is not None
-    assert current.row.former == tuple(range(98, 66, -1))
-
-
-@pytest.mark.parametrize(
-    ("head", "gone"),
-    [
-        (5, False),  # at the head
-        (6, False),  # others' rows above
-        (None, True),  # replaced by an empty table
-        (4, True),  # rolled back
-        (9, True),  # rolled back, and others' rows above
-        (8, False),  # an expired snapshot between: nobody can say
-    ],
-)
-def test_rows_that_are_not_in_the_table_any_more(head: int | None, gone: bool) -> None:
-    parents = {4: None, 5: 4, 6: 5, 8: 7, 9: 4}
-    result = Row(ledger=ROW, rows=5, sequence=5)
-    assert are_rows_gone(result, head, parents, {parent: parent for parent in parents}) is gone
-    assert not are_rows_gone(Row(ledger=ROW), head, parents, {parent: parent for parent in parents})
+def test_rows_below_an_expired_snapshot_are_not_called_gone(
+    options: dict[str, str], running: Query
+) -> None:
+    """Nobody can say whether they are in the table."""
+    running.add([row(1)])
+    for v in (2, 3):
+        append_elsewhere(options, v)
+    table = load(options)
+    expired = [entry.snapshot_id for entry in table.history()[:2]]
+    table.maintenance.expire_snapshots().by_ids(expired).commit()
+    assert running.row.epoch == 0
 
 
 def test_tags_of_two_queries_differ() -> None:
@@ -472,6 +440,6 @@ def test_a_ledger_state_of_nothing_is_replaced_whole(running: Query) -> None:
     row_before = running.row
     new = row_before._replace(log_id="another")
     assert running.session.finish(row_before, new) is Outcome.APPLIED
-    current = running.session._refreshed().seen(running.session._tag)
-    assert current.row is not None
-    assert current.row.rows is not None
+    _, current = running.session._refreshed()._stored(running.session._tag)
+    assert current is not None
+    assert current.rows is not None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import decimal
 import socket
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -295,42 +293,10 @@ def test_a_catalog_that_keeps_silent_is_given_up(
 
 
 @pytest.mark.parametrize(
-    ("type_", "least"),
-    [
-        (pa.decimal128(9, 2), Decimal("-9999999.90")),
-        (pa.decimal128(38, 0), Decimal("-" + "9" * 37 + "0")),
-        (pa.int32(), -(2**31) + 8),
-        (pa.int64(), -(2**63) + 8),
-    ],
-)
-def test_number_with_an_unrepresentable_truncation_is_refused(
-    tmp_path: Path, type_: pa.DataType, least: Decimal | int
-) -> None:
-    """Of decimals pyiceberg could not commit the file; readers' filters would skip such an integer."""
-    options, schema = catalog_options(tmp_path), pa.schema([("v", type_)])
-    make_table(options, schema, [("v", TruncateTransform(10))])
-    made = target(options)
-    unit = Decimal(1).scaleb(-type_.scale) if pa.types.is_decimal(type_) else 1
-    with decimal.localcontext(prec=40):
-        rows = pa.record_batch([pa.array([None, 0, least, least - unit], type_)], schema=schema)
-    with pytest.raises(InvalidRow, match="whose partition is not in its type") as caught:
-        made.check(rows, made.plan(schema, "key"))
-    assert [*map(bool, caught.value.rows.to_pylist())] == [False, False, False, True]
-    with query(options, schema) as running:
-        running.add(rows[:3].to_pylist())
-    assert [row["v"] for row in read(options)].count(least) == 1
-
-
-POINT = pa.struct([("k", pa.string()), ("n", pa.int32())])
-
-
-@pytest.mark.parametrize(
     ("type_", "name", "by", "reason"),
     [
         (pa.binary(), "v", TruncateTransform(2), r"truncate\[2\] of v, binary, which pyiceberg"),
         (pa.uuid(), "v", IdentityTransform(), "identity of v, uuid, which pyiceberg"),
-        (POINT, "v.k", IdentityTransform(), "identity of v.k, string inside a struct"),
-        (POINT, "v.n", TruncateTransform(10), r"truncate\[10\] of v.n, int inside a struct"),
     ],
 )
 def test_a_partition_that_cannot_be_written_is_refused(

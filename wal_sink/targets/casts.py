@@ -1,4 +1,4 @@
-"""Which types of a DataFrame the columns of a table hold, and the cast to them. No I/O.
+"""Casts columns of a DataFrame to the types of a table, and refuses values that do not fit. No I/O.
 
 For targets whose types are held exactly by types of Arrow.
 """
@@ -39,7 +39,7 @@ Fits = Callable[[str, pa.Array], pa.BooleanArray | None]
 
 
 class CastRules(TableRules):
-    """What holds where an Arrow type holds each type of the database.
+    """Rules for a database each of whose types is held by a type of Arrow.
 
     :param arrow_type: of the database.
     :param table: its name, as errors write it.
@@ -51,7 +51,7 @@ class CastRules(TableRules):
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """Compare the DataFrame's type with the Arrow type that holds the column's exactly."""
-        type_ = self._arrow_type(column.type)
+        type_ = self.type_of(column)
         if type_ is None:
             problem = f"{field.name}: the table's type is {column.type}, which cannot be written."
             remedy = f"Give the column another type, or drop {field.name} from the DataFrame."
@@ -60,6 +60,10 @@ class CastRules(TableRules):
             return []
         cast = to_cast(field.name, spark_ddl(type_))
         return [self.types_differ(field, column.type, f"{cast}, or alter the table.")]
+
+    def type_of(self, column: TableColumn) -> pa.DataType | None:
+        """Return the Arrow type that holds a column's exactly; None: it cannot be written."""
+        return self._arrow_type(column.type)
 
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:  # noqa: ARG002
         """Return True if the DataFrame's type may go into a column. Override it if the words count, too."""
@@ -210,7 +214,7 @@ def _cast(
 
 
 _RESTART = ", and start the query again: its tasks then hear of that"
-"""What has to be done beside altering a column."""
+"""The step that has to follow the alteration of a column."""
 
 
 def _refuse_null(

@@ -29,22 +29,22 @@ class TableColumn(NamedTuple):
 
     name: str
     type: str
-    """In the database's words, such as `numeric(10,2)`."""
+    """The type in the database's words, such as `numeric(10,2)`."""
     required: bool = False
-    """It takes no null."""
+    """True if the column takes no null."""
     default: bool = False
-    """A row may leave it out although it takes no null: the database fills it in."""
+    """True if a row may leave the column out although it takes no null: the database fills it in."""
     computed: bool = False
-    """The database computes it, and takes no value."""
+    """True if the database computes the column, and takes no value."""
     role: Role | None = None
-    """What a plan notes of it; None: whether it takes nulls."""
+    """The role that a plan notes; None: "required" or "regular", by `required`."""
 
 
 class TableRules(ABC):
-    """What a database says of types, and what it takes to alter its table."""
+    """The rules of a database about types, and the statements that alter its table."""
 
     noun = "the table"
-    """What errors call it."""
+    """The noun for the table in errors."""
 
     @abstractmethod
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
@@ -198,15 +198,19 @@ def _about_types(
 
 
 Holds = Callable[[TableColumn, Column], bool]
-"""Whether a column of another type holds all that was planned for it."""
+"""Returns True if a column, as it is now, holds all that was planned for it."""
+
+
+def same_type(now: TableColumn, planned: Column) -> bool:
+    """Return True if a column has the type of the plan."""
+    return now.type == planned.type
 
 
 def refuse_changed(
     plan: Plan,
     columns: Sequence[TableColumn],
     others: Iterable[str] = (),
-    words: Callable[[str], str] = str,
-    holds: Holds = lambda *_: False,
+    holds: Holds = same_type,
     *,
     nulls_are_refused: bool = False,
 ) -> Plan:
@@ -217,13 +221,12 @@ def refuse_changed(
 
     :param columns: of the table, as it is now.
     :param others: what else has changed.
-    :param words: returns a type as errors write it.
     :param nulls_are_refused: whether the caller refuses each null of a column that takes none any more; else
         such a column is refused here.
     :raises SchemaMismatch: names all that has changed.
     """
     now, written = {column.name: column for column in columns}, plan.of_table().columns
-    changed = (_change(column, now.get(column.name), words, holds) for column in written)
+    changed = (_change(column, now.get(column.name), holds) for column in written)
     changes = [*filter(None, changed)]
     names = {column.name for column in written}
     changes += [
@@ -266,16 +269,11 @@ def _takes_no_null_now(column: Column, now: TableColumn | None) -> bool:
     return now is not None and now.required and column.role == "regular"
 
 
-def _change(
-    column: Column,
-    now: TableColumn | None,
-    words: Callable[[str], str],
-    holds: Holds,
-) -> str:
+def _change(column: Column, now: TableColumn | None, holds: Holds) -> str:
     if now is None:
         return f"column {column.name} is gone"
-    if now.type != column.type and not holds(now, column):
-        return f"column {column.name} was {words(column.type)}, and is {words(now.type)} now"
+    if not holds(now, column):
+        return f"column {column.name} was {column.type}, and is {now.type} now"
     if now.computed:
         return f"column {column.name} is computed by the server now"
     return ""

@@ -1,4 +1,4 @@
-"""Whole files below a Delta table's folder, by delta-rs.
+"""Reads and writes whole files below a Delta table's folder, by delta-rs.
 
 Its undocumented `_handler` has a canary in `tests/delta/test_commits.py`.
 """
@@ -45,16 +45,11 @@ class Files:
             self._storage: Any = DeltaStorageHandler(path, options)._handler  # noqa: SLF001
         self._folder = _local(path)
 
-    def open_output(self, path: str) -> Output:
-        """Open a new file; it is there when it is closed."""
-        return Output(self._storage.open_output_stream(path, None))
-
     def write(self, path: str, data: bytes) -> None:
-        """Create a file, durable when this returns."""
-        output = self.open_output(path)
+        """Create a file; `sync` makes it durable."""
+        output = self._storage.open_output_stream(path, None)
         output.write(data)
         output.close()
-        self.sync([path])
 
     def read(self, path: str) -> bytes:
         """Return a file's content.
@@ -87,48 +82,8 @@ class Files:
         :param may_be_gone: somebody may have deleted one since it was listed.
         :raises FileNotFoundError: one is gone.
         """
-        if self._folder is None:
-            return
-        folders = set()
-        for path in paths:
-            file = self._folder / path
-            try:
-                sync(file)
-            except FileNotFoundError:
-                if not may_be_gone:
-                    raise
-            folders |= {file.parent, *(p for p in file.parents if self._folder in p.parents)}
-        for folder in folders | {self._folder}:
-            sync(folder)
-
-
-class Output:
-    """A new file, as Arrow writes into it."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self.size = 0
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        """Append bytes, or a buffer of them."""
-        taken = bytes(data)
-        self._stream.write(taken)
-        self.size += len(taken)
-        return len(taken)
-
-    def tell(self) -> int:
-        """Return how many bytes are written."""
-        return self.size
-
-    def flush(self) -> None:
-        """Do nothing: the file is there when it is closed."""
-
-    def close(self) -> None:
-        """End the file. Idempotent."""
-        if not self.closed:
-            self.closed = True
-            self._stream.close()
+        if self._folder is not None:
+            sync([self._folder / path for path in paths], may_be_gone=may_be_gone)
 
 
 def _local(path: str) -> Path | None:

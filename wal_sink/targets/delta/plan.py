@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pyarrow as pa
+import pyarrow.types as pt
 from deltalake import DeltaTable, Schema
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
+from wal_sink.targets.arrow_tables import (
+    ARROW,
+    ArrowRules,
+    new_columns,
+    noted,
+    plain,
+    table_columns,
+)
 from wal_sink.targets.casts import KEY
 from wal_sink.targets.columns import match_columns
 from wal_sink.targets.create_table import (
@@ -24,12 +33,9 @@ from wal_sink.targets.create_table import (
 from wal_sink.targets.delta.columns import (
     EVENT,
     PARTITIONS,
-    DeltaRules,
     about_partitions,
     can_be_key,
-    json_field,
-    table_columns,
-    to_sql,
+    words,
 )
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
@@ -46,35 +52,44 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
     :raises SchemaMismatch: there is no table, it cannot be written, or the DataFrame does not fit.
     :raises Exception: of delta-rs, for `classify`.
     """
-    path, storage = options.path, options.storage_options
+    path, storage, layout = options.path, options.storage_options, options.layout
     written = without_operation(schema, options.operation_column, (), path)
     if not DeltaTable.is_deltatable(path, storage):
-        fields, properties, statement = _new_table(options, written)
+        refuse_unknown_columns(layout, written)
+        columns = _new_columns(written, layout.key)
+        properties = _properties(columns, layout)
+        statement = _statement(path, written, layout, properties)
         if not options.create_table:
+            made = f"deltalake.Schema.from_json({Schema.from_arrow(columns).to_json()!r})"
+            by_python = (
+                f"deltalake.DeltaTable.create({path!r}, {made}, configuration={properties!r})"
+            )
             raise SchemaMismatch(
                 f"There is no Delta table at {path}.",
                 f"Correct option delta.path, or set {CREATE_TABLE} to true, or create it by Spark:"
-                f" {statement}; or by Python: {_by_python(path, fields, properties)}",
+                f" {statement}; or by Python: {by_python}",
             )
-        planned = _plan(options, schema, key, fields, options.layout.partition)
+        planned = _plan(options, schema, key, columns, layout.partition)
         if not changes:
             return planned.that_creates(statement)
         DeltaTable.create(
             path,
-            Schema.from_json(_as_json(fields)),
+            Schema.from_arrow(columns),
             mode="ignore",  # another process may be quicker
-            partition_by=list(options.layout.partition),
+            partition_by=list(layout.partition),
             configuration=properties,
             storage_options=storage,
         )
         logger.info("made the table: %s", statement)
     table = Table(path, storage, Files(path, storage))
     table.refuse_unfit(replaces=bool(options.keys))
-    # Of a table that maps columns delta-rs adds none: the error has Spark's statement.
-    adds = options.merge_schema and not table.maps_columns
-    new = _missing(table.fields, written) if adds else []
-    planned = _plan(options, schema, key, [*table.fields, *new], table.partitioned_by)
-    if new and changes:
+    types, new = table.types, pa.schema([])
+    if options.merge_schema and not table.maps_columns:
+        # Of a table that maps columns delta-rs adds none: the error has Spark's statement.
+        names = {name.lower() for name in types.names}  # Delta does not tell names by their case
+        new = _new_columns([field for field in written if field.name.lower() not in names])
+    planned = _plan(options, schema, key, pa.schema([*types, *new]), table.partitioned_by)
+    if len(new) and changes:
         table.add_columns(new)  # only now: a DataFrame that does not fit changes nothing
     return planned
 
@@ -83,30 +98,34 @@ def _plan(
     options: DeltaOptions,
     schema: pa.Schema,
     key: str,
-    fields: Sequence[dict[str, Any]],
+    types: pa.Schema,
     partitioned_by: Sequence[str],
 ) -> Plan:
-    """Return the plan for a table with these columns.
+    """Return the plan for a table with columns of these types.
 
     :raises SchemaMismatch: the DataFrame does not fit.
     """
-    operation = options.operation_column
-    names = [field["name"] for field in fields]
-    written = without_operation(schema, operation, names, f"the Delta table {options.path}")
+    operation, table = options.operation_column, f"the Delta table {options.path}"
+    written = without_operation(schema, operation, types.names, table)
     columns = match_columns(
         written,
-        table_columns(fields),
-        f"the Delta table {options.path}",
-        DeltaRules(options.path, merges=options.merge_schema),
-        about_partitions(written, fields, partitioned_by, replaces=bool(options.keys)),
+        table_columns(types, words),
+        table,
+        ArrowRules(
+            types,
+            f"delta.`{options.path}`",
+            "" if options.merge_schema else "delta.mergeSchema",
+        ),
+        about_partitions(written, types, partitioned_by, replaces=bool(options.keys)),
     )
-    details: dict[str, Any] = {PARTITIONS: list(partitioned_by)}
+    planned = pa.schema([plain(types.field(name)) for name in written.names])
+    details: dict[str, Any] = {PARTITIONS: list(partitioned_by), ARROW: noted(planned)}
     if options.keys:
         details[KEY] = list(options.keys)
     if options.timestamp_column:
         details[EVENT] = options.timestamp_column
-    _refuse_keys(options.keys, written, fields)
-    _refuse_event(options.timestamp_column, written, fields)
+    _refuse_keys(options.keys, planned)
+    _refuse_event(options.timestamp_column, planned)
     return Plan(
         key=key,
         target="delta",
@@ -118,87 +137,68 @@ def _plan(
     )
 
 
-def _refuse_keys(keys: Sequence[str], schema: pa.Schema, fields: Sequence[dict[str, Any]]) -> None:
+def _refuse_keys(keys: Sequence[str], types: pa.Schema) -> None:
     """Check that rows are found by the columns of the key.
 
+    :param types: of the columns that are written.
     :raises SchemaMismatch: the DataFrame lacks one, or no two of its values are compared.
     """
-    refuse_unknown_columns(Layout(key=tuple(keys)), schema)
-    types = {field["name"]: field["type"] for field in fields}
+    refuse_unknown_columns(Layout(key=tuple(keys)), types)
     for name in keys:
-        if not can_be_key(types[name]):
+        if not can_be_key(types.field(name).type):
             raise SchemaMismatch(
-                f"Option {KEY_COLUMNS} names {name}, which is {to_sql(types[name])}: such values are not"
+                f"Option {KEY_COLUMNS} names {name}, which is {words(types.field(name))}: such values are not"
                 " compared by equality.",
                 f"Take another column, or a text or decimal of it, into {KEY_COLUMNS}.",
             )
 
 
-def _refuse_event(column: str, schema: pa.Schema, fields: Sequence[dict[str, Any]]) -> None:
+def _refuse_event(column: str, types: pa.Schema) -> None:
     """Check that a column says which of two rows is the later one, in the DataFrame and in the table.
 
+    :param types: of the columns that are written.
     :raises SchemaMismatch: one of them lacks it, or it is neither a time nor a whole number.
     """
-    types = {field["name"]: field["type"] for field in fields}
-    if column and (column not in schema.names or types[column] not in _TIMES):
-        type_ = to_sql(types[column]) if column in schema.names else "not in the DataFrame"
+    is_there = column in types.names
+    kinds = (pt.is_timestamp, pt.is_date, pt.is_integer)
+    if column and not (is_there and any(is_kind(types.field(column).type) for is_kind in kinds)):
+        type_ = words(types.field(column)) if is_there else "not in the DataFrame"
         raise SchemaMismatch(
             f"Option {EVENT_COLUMN} names {column}, which is {type_}.",
             "Name a column of DataFrame and table that is a timestamp, a date or a whole number.",
         )
 
 
-_TIMES = {"timestamp", "timestamp_ntz", "date", "byte", "short", "integer", "long"}
+def _new_columns(schema: Sequence[pa.Field], key: Sequence[str] = ()) -> pa.Schema:
+    """Return new columns as delta-rs makes them.
 
-
-def _missing(fields: Sequence[dict[str, Any]], schema: pa.Schema) -> list[dict[str, Any]]:
-    """Return the columns of a DataFrame that the table lacks, as its log will have them.
-
-    :raises SchemaMismatch: Delta has no type for one.
+    :raises SchemaMismatch: Delta, or delta-rs, has no type for one.
     """
-    names = {field["name"].lower() for field in fields}  # Delta does not tell names by their case
-    return _fields([field for field in schema if field.name.lower() not in names])
+    columns = new_columns(schema, key, _delta_type, "Delta")
+    return pa.schema(Schema.from_arrow(columns).to_arrow())
 
 
-def _new_table(
-    options: DeltaOptions, schema: pa.Schema
-) -> tuple[list[dict[str, Any]], dict[str, str], str]:
-    """Return columns and properties of a table that takes the DataFrame, and Spark's statement that makes it.
+_NO_TYPE = re.compile(r'PrimitiveType\("void"\)|MapType.*timestamp_ntz')
+"""Types of which delta-rs 1.6.6 makes a table that no reader opens."""
 
-    :raises SchemaMismatch: Delta has no type for a column, or an option names one that is not there.
-    """
-    layout = options.layout
-    refuse_unknown_columns(layout, schema)
-    fields = [
-        {**field, "nullable": field["name"] not in layout.key} for field in _fields([*schema])
-    ]
-    properties = bounds_of_key(fields, layout.key, layout.partition) if layout.key else {}
+
+def _delta_type(column: pa.Schema) -> None:
+    (field,) = Schema.from_arrow(column).fields
+    if _NO_TYPE.search(str(field.type)):
+        raise TypeError(str(field.type))
+
+
+def _properties(columns: pa.Schema, layout: Layout) -> dict[str, str]:
+    """Return the properties of a new table."""
+    properties = bounds_of_key(columns, layout) if layout.key else {}
     if layout.key and layout.partition:
-        properties[RANDOM_PREFIXES] = (
-            "true"  # or a file of delta-spark's may be one that no merge removes
-        )
+        # Or a file of delta-spark's may be one that no merge removes.
+        properties[RANDOM_PREFIXES] = "true"
+    return properties
+
+
+def _statement(path: str, schema: pa.Schema, layout: Layout, properties: dict[str, str]) -> str:
+    """Return Spark's statement that makes the table."""
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
     more = f" TBLPROPERTIES ({listed})" if listed else ""
-    name = f"delta.`{options.path}`"
-    return fields, properties, spark_statement(name, schema, layout, "DELTA", more)
-
-
-def _fields(schema: Sequence[pa.Field]) -> list[dict[str, Any]]:
-    fields = [json_field(field) for field in schema]
-    if strange := [field["name"] for field in fields if field["type"] is None]:
-        raise SchemaMismatch(
-            f"There is no such column, and Delta, or delta-rs, has no type for {', '.join(strange)}.",
-            "Cast it in the DataFrame, or leave it out.",
-        )
-    return fields
-
-
-def _as_json(fields: Sequence[dict[str, Any]]) -> str:
-    return msgspec.json.encode({"type": "struct", "fields": fields}).decode()
-
-
-def _by_python(path: str, fields: Sequence[dict[str, Any]], properties: Mapping[str, str]) -> str:
-    arguments = f"{path!r}, deltalake.Schema.from_json({_as_json(fields)!r})"
-    if properties:
-        arguments += f", configuration={properties!r}"
-    return f"deltalake.DeltaTable.create({arguments})"
+    return spark_statement(f"delta.`{path}`", schema, layout, "DELTA", more)

@@ -7,9 +7,9 @@ read after that. So the row is read and compared, and the commit made, on one an
 
 The ledger row is a small file beside the table's, to which the table's own log points. Each change of the
 row writes a new file under a random number, and then commits that number as the version of the transaction
-`wal_sink/<query id>` (an action `txn` of Delta's log). Every version of the table keeps the newest number,
-also over checkpoints and clean-ups of the log. So the commit is what changes the row: in one step with the
-rows that it adds, and only from the row that its table was read with.
+`wal_sink/<query id>/<table id>` (an action `txn` of Delta's log). Every version of the table keeps the newest
+number, also over checkpoints and clean-ups of the log. So the commit is what changes the row: in one step
+with the rows that it adds, and only from the row that its table was read with.
 """
 
 from __future__ import annotations
@@ -18,45 +18,35 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pyarrow as pa
-from deltalake.transaction import AddAction
 
 from wal_sink.errors import CorruptLog, OptionError, TargetRefused
-from wal_sink.model.ledger import LedgerRow, Outcome
+from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
+from wal_sink.targets.arrow_tables import table_columns
 from wal_sink.targets.arrow_values import shorten
 from wal_sink.targets.base import RefusedRow, RowsRefused
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
-from wal_sink.targets.delta.columns import EVENT, about_moved, holds, table_columns, words
+from wal_sink.targets.delta.columns import (
+    EVENT,
+    about_moved,
+    holds_planned,
+    words,
+)
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
-from wal_sink.targets.delta.stage import AFTER_DELETE, ORDER, DeltaReceipt, DeltaStage, last_rows
+from wal_sink.targets.delta.stage import AFTER_DELETE, ORDER, DeltaStage, last_rows
 from wal_sink.targets.delta.table import Table, classify, is_conflict
 from wal_sink.targets.registry import published_elsewhere
-from wal_sink.targets.staged_files import StagedFileSession
+from wal_sink.targets.staged_files import Receipt, RowVersion, StagedFileSession
 from wal_sink.targets.unavailable import new_row_error
 
 _NUMBERS = random.SystemRandom()
-
-
-class RowFile(NamedTuple):
-    """The ledger row, and the number of its file; both are None where there is none."""
-
-    number: int | None
-    row: LedgerRow | None
-
-
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file has."""
-
-    table: str
-    """Id of the table for which the row was written. One that is replaced keeps its log under another id."""
-    row: LedgerRow
 
 
 class LedgerFiles:
@@ -65,31 +55,33 @@ class LedgerFiles:
     def __init__(self, files: Files, query_id: str) -> None:
         self._files = files
         self._query_id = query_id
-        self._read: tuple[int, _Kept] | None = None
+        self._read: tuple[int, LedgerRow] | None = None
 
-    @property
-    def app_id(self) -> str:
-        """The transaction whose version is the number of the row's file."""
-        return f"wal_sink/{self._query_id}"
+    def app_id(self, table: Table) -> str:
+        """Return the transaction whose version is the number of the row's file.
 
-    def row(self, table: Table) -> RowFile:
-        """Return the row as of the table's version that was looked at; none, if that is of another table.
+        A table that is replaced keeps its log under another id, and has no row then.
+        """
+        return f"wal_sink/{self._query_id}/{table.id}"
+
+    def row(self, table: Table) -> RowVersion:
+        """Return the row in the table's version that was read.
 
         :raises FileNotFoundError: its file is gone, as it is when another flusher has changed the row since.
         :raises CorruptLog: it is not what this version writes.
         """
-        number = table.transaction_version(self.app_id)
+        number = table.transaction_version(self.app_id(table))
         if number is None:
-            return RowFile(None, None)
+            return RowVersion(None, None)
         if self._read is None or number != self._read[0]:
-            self._read = number, self._kept(self._files.read(self._path(number)))
-        kept = self._read[1]
-        return RowFile(number, kept.row if kept.table == table.id else None)
+            self._read = number, self._decoded(self._files.read(self._path(number)))
+        return RowVersion(*self._read)
 
-    def write(self, row: LedgerRow, table: Table) -> int:
-        """Write a file; return its number. Nothing points to it yet."""
+    def write(self, row: LedgerRow) -> int:
+        """Write a durable file; return its number. Nothing points to it yet."""
         number = _NUMBERS.getrandbits(62)
-        self._files.write(self._path(number), msgspec.json.encode(_Kept(table=table.id, row=row)))
+        self._files.write(self._path(number), msgspec.json.encode(row))
+        self._files.sync([self._path(number)])
         return number
 
     def delete(self, number: int | None) -> None:
@@ -110,9 +102,9 @@ class LedgerFiles:
     def _path(self, number: int) -> str:
         return f"_wal_sink/{self._query_id}/{number:016x}.json"
 
-    def _kept(self, data: bytes) -> _Kept:
+    def _decoded(self, data: bytes) -> LedgerRow:
         try:
-            return msgspec.json.decode(data, type=_Kept)
+            return msgspec.json.decode(data, type=LedgerRow)
         except msgspec.DecodeError as error:
             raise CorruptLog(
                 f"The ledger row of query {self._query_id} in _wal_sink/ is not what this version of wal_sink"
@@ -124,17 +116,13 @@ class LedgerFiles:
 
 logger = logging.getLogger(__name__)
 
-_LOOKS = 5
-"""How often a row's file may be gone since the table was looked at; then it is lost."""
+_READS = 5
+"""Most reads that find a row's file gone, since another flusher moved the row; then it is lost."""
 
 
-class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
-    """The flusher's, or a task's, which only stages."""
+class DeltaSession(StagedFileSession[Table]):
+    """The flusher's session, or that of a task, which only stages."""
 
-    receipt_type = DeltaReceipt
-    # delta-rs calls a commit a conflict when it has read all versions up to the one that it asked for, and
-    # each version is written once.
-    may_land_late = False
     spare = "See that no VACUUM of the table has a retention of minutes."
 
     def __init__(self, options: DeltaOptions, query_id: str) -> None:
@@ -144,109 +132,51 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
         self._files = Files(options.path, options.storage_options)
         self._ledger = LedgerFiles(self._files, query_id)
 
-    def read(self) -> LedgerRow | None:
-        """Read the row of the table's newest version, and make that version durable."""
-        row = self._row().row
-        self._table().sync()
-        return row
+    def _row(self) -> RowVersion:
+        for _ in range(_READS):
+            with contextlib.suppress(FileNotFoundError):  # another flusher has moved the row on
+                return self._ledger.row(self._refreshed())
+        raise self._ledger.lost()
 
-    def finish(
-        self, expected: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
-    ) -> Outcome:
-        """Commit files and row, if that is the one that was seen and the table's shape is the same.
-
-        :raises SchemaMismatch: no file may be added.
-        """
-        staged = self._staged(receipts)
-        row_file = self._row()
-        if row_file.row != expected:
-            return Outcome.CONFLICT
-        if staged:
-            self._table().refuse_unfit(replaces=bool(self._options.keys))
-        self._refuse_gone(staged, new.epoch)
-        if not self._are_of_now(staged):  # before they are read: rows of two shapes are not merged
-            return Outcome.CONFLICT
-        number = self._ledger.write(new, self._table())
-        request, since = self._request(expected, new, number, staged), 0
+    def _commit(
+        self, former: RowVersion, new: LedgerRow, staged: Sequence[Receipt]
+    ) -> tuple[int, Callable[[], None]]:
+        table, options, merged = self._table(), self._options, [r.path for r in staged if r.merged]
+        if merged:
+            table.refuse_unremovable()  # before a file is written for the ledger row
+            event, names = options.timestamp_column, table.types.names
+            paths = (receipt.path for receipt in staged)
+            rows, partial = last_rows(self._files, paths, options.keys, names, event)
+        number, reason = self._ledger.write(new), _reason(former.row, new)
+        transactions = {self._ledger.app_id(table): number}
+        if former.row is not None:
+            transactions[self._query_id] = new.epoch
 
         def ask() -> None:
-            nonlocal since
-            since = self._table().version  # a merge moves it on, whatever becomes of its commit
-            request()
+            if merged:
+                _refuse_new(self._table(), partial, options)
+                self._table().merge(rows, options.keys, transactions, reason, event)
+            else:
+                self._table().commit([receipt.entry for receipt in staged], transactions, reason)
+            self._after_commit(former.id, merged)
 
-        outcome = self._try_commit(
-            staged, ask, lambda: self._conflict_outcome(row_file, number, since)
-        )
-        if outcome is Outcome.CONFLICT:
-            self._ledger.delete(number)
-        if outcome is Outcome.APPLIED:
-            self._after_commit(row_file, [receipt.path for receipt in staged if receipt.merged])
-        return outcome
+        return number, ask
 
-    def _request(
-        self,
-        expected: LedgerRow | None,
-        new: LedgerRow,
-        number: int,
-        staged: Sequence[DeltaReceipt],
-    ) -> Callable[[], None]:
-        """Return what asks for a commit of files and row, on the version by which the row was seen."""
-        transactions = {self._ledger.app_id: number}
-        if expected is not None:
-            transactions[self._query_id] = new.epoch
-        reason, options = _reason(expected, new), self._options
-        if not any(receipt.merged for receipt in staged):
-            files = [_action(receipt) for receipt in staged]
-            return lambda: self._table().commit(files, transactions, reason)
-        paths, types = (receipt.path for receipt in staged), self._table().arrow_schema
-        rows, partial = last_rows(self._files, paths, options.keys, types, options.timestamp_column)
-        event = options.timestamp_column
-
-        def merge() -> None:
-            _refuse_new(self._table(), partial, options)
-            self._table().merge(rows, options.keys, transactions, reason, event)
-
-        return merge
-
-    def _conflict_outcome(self, row_file: RowFile, number: int, since: int) -> Outcome | None:
-        """Say what became of a commit that delta-rs calls a conflict; None: it may be tried again.
-
-        delta-rs repeats a request whose answer was lost, and then meets its own commit; meanwhile another
-        flusher may have moved the row on. Only the table's log tells that from a commit that came too late.
-
-        :param since: the version on which the commit was asked for.
-        """
-        table = self._refreshed()
-        if table.transaction_version(self._ledger.app_id) == row_file.number:
-            return None
-        match table.has_noted(self._ledger.app_id, number, since):
-            case True:
-                return Outcome.APPLIED
-            case False:
-                return Outcome.CONFLICT
-        return Outcome.UNKNOWN
-
-    def _after_commit(self, row_file: RowFile, merged: Sequence[str]) -> None:
+    def _after_commit(self, former: int | None, merged: Sequence[str]) -> None:
         """Make the commit durable; delete what no commit needs. An error changes nothing any more.
 
+        :param former: the number of the row's former file.
         :param merged: files whose rows are in the table.
         """
         try:
             self._refreshed().sync()
         except Exception as error:  # noqa: BLE001 -- the flusher reads the row next, which does the same
             logger.info("the table could not be read after a commit: %s", shortly(error))
-            self._looked = None
-        self._ledger.delete(row_file.number)
+            self._table_read = None
+        self._ledger.delete(former)
         for path in merged:
             with contextlib.suppress(OSError):
                 self._files.delete(path)
-
-    def _row(self) -> RowFile:
-        """Read the row of the newest version."""
-        for _ in range(_LOOKS):
-            with contextlib.suppress(FileNotFoundError):  # another flusher has moved the row on
-                return self._ledger.row(self._refreshed())
-        raise self._ledger.lost()
 
     def _opened(self) -> Table:
         return Table(self._options.path, self._options.storage_options, self._files)
@@ -257,8 +187,12 @@ class DeltaSession(StagedFileSession[Table, DeltaReceipt]):
             raise published_elsewhere(f"the Delta table {plan.table}", here, [option])
         table = self._refreshed()
         table.refuse_unfit(replaces=bool(key_of(plan)))
-        moved = about_moved(plan, table.partitioned_by)
-        refuse_changed(plan.of_table(), table_columns(table.fields), moved, words, holds)
+        refuse_changed(
+            plan.of_table(),
+            table_columns(table.types, words),
+            about_moved(plan, table.partitioned_by),
+            holds_planned(plan, table.types),
+        )
         if (planned := key_of(plan)) and set(planned) != set(self._options.keys):
             now = f"keyColumns={','.join(self._options.keys)}" if self._options.keys else "append"
             raise OptionError(
@@ -309,19 +243,3 @@ def _reason(expected: LedgerRow | None, new: LedgerRow) -> str:
     if expected is None or new.epoch <= expected.epoch:
         return f"the ledger says epoch {new.epoch}"
     return f"epochs {expected.epoch + 1} to {new.epoch}"
-
-
-def _action(receipt: DeltaReceipt) -> AddAction:
-    """Return what the table's log says of a file: of its rows their number alone.
-
-    Of bounds delta-rs' datasets make a filter, and take a column that has none for one without such rows, as
-    soon as another column has some: a boolean, a NaN, a column that was added to the table later.
-    """
-    return AddAction(
-        path=receipt.path,
-        size=receipt.size,
-        partition_values=receipt.partition,
-        modification_time=receipt.staged_ms,
-        data_change=True,
-        stats=msgspec.json.encode({"numRecords": receipt.rows}).decode(),
-    )

@@ -7,97 +7,81 @@ the highest stays, the later one of the log, or that of the latest time; the com
 
 from __future__ import annotations
 
-import contextlib
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from deltalake.transaction import AddAction
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import FALSE, are_deletes
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.delta.columns import (
-    PARTITIONS,
-    folder,
-    physical_name,
-    split,
-    stored_field,
-    to_arrow,
-)
+from wal_sink.targets.delta.columns import PARTITIONS, folder, physical_name, split, stored_field
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.table import DELETED, MERGED, Table
 from wal_sink.targets.staged_files import Receipt, Stage, renamed
 from wal_sink.targets.unavailable import either, flag_name
 
 
-class DeltaReceipt(Receipt, frozen=True, kw_only=True):
-    """A Parquet file; its path is below the table's folder."""
+class DeltaStage(Stage):
+    """Rows of one plan. The path of a file is below the table's folder.
 
-    size: int
-    partition: dict[str, str | None]
-    staged_ms: int
-    """Milliseconds since 1970."""
-    merged: bool = False
-    """Whether a commit reads its rows, and merges them; the file itself never is one of the table's."""
-
-
-class DeltaStage(Stage[DeltaReceipt]):
-    """Rows of one plan.
-
-    :param table: as it was looked at; the files are right for this version of its columns and partitions.
     :param merged: whether a commit merges the rows, and does not add the files.
     """
 
     def __init__(self, table: Table, plan: Plan, *, merged: bool) -> None:
-        super().__init__(table.files)
+        super().__init__(table)
         self._files = table.files
-        self._fingerprint = table.fingerprint
         self._plan = plan
         self._merged = merged
-        self._types = {field["name"]: to_arrow(field["type"]) for field in table.fields}
-        self._stored = {field["name"]: stored_field(field) for field in table.fields}
-        self._physical = {field["name"]: physical_name(field) for field in table.fields}
 
     def _staged(self, rows: RowSlice) -> pa.RecordBatch:
-        batch = self._of_now(rows.batch)
         if not self._merged:
-            return batch
-        operation, keyed = self._plan.operation, bool(key_of(self._plan))
-        return in_order(rows._replace(batch=batch), operation, keyed=keyed)
+            return rows.batch
+        return in_order(rows, self._plan.operation, keyed=bool(key_of(self._plan)))
 
-    def _of_now(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows by the types of the table, which may be wider than those of the plan."""
-        names = batch.schema.names
-        columns = zip(names, batch.columns, strict=True)
-        values = [column.cast(self._types.get(name, column.type)) for name, column in columns]
-        return pa.record_batch(values, names=names)
-
-    def _write(self, rows: pa.Table) -> Iterator[DeltaReceipt]:
+    def _write(self, rows: pa.Table) -> Iterator[Receipt]:
         names = () if self._merged else self._plan.details[PARTITIONS]
         for values, split_rows in split(rows, names):
             part = split_rows
             if not self._merged:
-                part = renamed(
-                    part.to_batches(), pa.schema([self._stored[name] for name in part.column_names])
-                )
+                stored = [stored_field(self._types.field(name)) for name in part.column_names]
+                part = renamed(part.to_batches(), pa.schema(stored))
+            output = pa.BufferOutputStream()
+            pq.write_table(part, output, compression="snappy", write_statistics=_bounded(part))
+            data = output.getvalue().to_pybytes()
             path = f"{folder(names, values)}part-{uuid.uuid4()}.snappy.parquet"
             self._begun.append(path)
-            with contextlib.closing(self._files.open_output(path)) as output:
-                pq.write_table(part, output, compression="snappy", write_statistics=_bounded(part))
-            yield DeltaReceipt(
-                path=path,
-                size=output.size,
-                rows=part.num_rows,
-                partition=dict(zip((self._physical[name] for name in names), values, strict=True)),
-                staged_ms=time.time_ns() // 1_000_000,
-                table=self._fingerprint,
-                merged=self._merged,
+            self._files.write(path, data)
+            physical = (physical_name(self._types.field(name)) for name in names)
+            yield Receipt(
+                path,
+                self._fingerprint,
+                _action(path, len(data), dict(zip(physical, values, strict=True)), len(part)),
+                self._merged,
             )
+
+
+def _action(path: str, size: int, partition: dict[str, str | None], rows: int) -> AddAction:
+    """Return what the table's log says of a file: of its rows their number alone.
+
+    Of bounds delta-rs' datasets make a filter, and take a column that has none for one without such rows, as
+    soon as another column has some: a boolean, a NaN, a column that was added to the table later.
+    """
+    return AddAction(
+        path=path,
+        size=size,
+        partition_values=partition,
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=True,
+        stats=msgspec.json.encode({"numRecords": rows}).decode(),
+    )
 
 
 def _bounded(part: pa.Table) -> list[str] | bool:
@@ -148,38 +132,29 @@ def last_rows(
     files: Files,
     paths: Iterable[str],
     keys: Sequence[str],
-    types: pa.Schema,
+    names: Sequence[str],
     event: str = "",
 ) -> LastRows:
     """Return the staged rows that a commit merges: of each key the last one.
 
-    :param types: of the table. Columns that rows lack are null, as a row is replaced whole.
+    :param names: of the table's columns.
     :param event: the column by which a row is the last one; empty: the order of the log.
     """
     read = [pq.read_table(pa.BufferReader(files.read(path))) for path in paths]
     rows = pa.concat_tables(read, promote_options="default")
-    rows, partial = _with_known_values(rows.sort_by(ORDER), keys, types.names)
+    rows, partial = _with_known_values(rows.sort_by(ORDER), keys, names)
     if event in rows.column_names:
         # Of equal times the later row of the log is the last one; a null is the earliest.
-        names = ["has", "time", "order"]
-        by = pa.table([pc.is_valid(rows[event]), rows[event], rows[ORDER]], names)
-        order = pc.sort_indices(by, sort_keys=[(name, "ascending") for name in names])
-        ranks = pc.sort_indices(order)
+        by = pa.table({"has": pc.is_valid(rows[event]), "time": rows[event], "us": rows[ORDER]})
+        ranks = pc.sort_indices(
+            pc.sort_indices(by, [(by_, "ascending") for by_ in by.column_names])
+        )
         rows = rows.set_column(rows.column_names.index(ORDER), ORDER, ranks)
     merged = rows[MERGED]
     last = rows.filter(merged).group_by(list(keys)).aggregate([(ORDER, "max")])
     stay = pc.or_(pc.invert(merged), pc.is_in(rows[ORDER], last[f"{ORDER}_max"]))
-    rows = rows.filter(stay)
-    columns = [
-        rows[field.name].cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(len(rows), field.type)
-        for field in types
-    ]
-    flags = [name for name in map(flag_name, types.names) if name in rows.column_names]
-    names = [MERGED, DELETED, *flags]
-    table = pa.table([*columns, *(rows[name] for name in names)], names=[*types.names, *names])
-    return LastRows(table, partial)
+    flags = [name for name in map(flag_name, names) if name in rows.column_names]
+    return LastRows(rows.filter(stay).select([*names, MERGED, DELETED, *flags]), partial)
 
 
 def _with_known_values(
@@ -199,34 +174,32 @@ def _with_known_values(
     after_delete = [False] * len(rows)
     if any(pc.any(flag).as_py() for flag in flags.values()):
         row_keys = [*zip(*(rows[key].to_pylist() for key in keys), strict=True)]
-        deletes = rows[DELETED].to_pylist()
-        deleted = set[tuple[object, ...]]()
+        deletes, unavailable = (
+            rows[DELETED].to_pylist(),
+            {n: f.to_pylist() for n, f in flags.items()},
+        )
+        # By column, for each row the row whose value it gets.
+        sources = {name: [*range(len(rows))] for name in flags}
+        known, deleted = dict[tuple[Any, ...], dict[str, int]](), set[tuple[Any, ...]]()
         for row, key in enumerate(row_keys):
-            deleted |= {key} if deletes[row] else set()
+            if deletes[row]:
+                known.pop(key, None)
+                deleted.add(key)
             after_delete[row] = key in deleted
+            values = known.setdefault(key, {})
+            for name, flag in unavailable.items():
+                if flag[row]:
+                    sources[name][row] = values.get(name, row)
+                elif not deletes[row]:
+                    values[name] = row
         for name, flag in flags.items():
-            source = pa.array(_sources(row_keys, deletes, flag.to_pylist()))
+            source = pa.array(sources[name])
             rows = _replaced(rows, name, rows[name].take(source))
             flags[name] = flag.take(source)
     for name, flag in flags.items():
         rows = _replaced(rows, flag_name(name), flag)
     partial = rows.append_column(AFTER_DELETE, pa.array(after_delete, pa.bool_()))
     return rows, partial.filter(either(flags.values())) if flags else partial.slice(0, 0)
-
-
-def _sources(
-    keys: Sequence[tuple[object, ...]], deletes: Sequence[bool], unavailable: Sequence[bool]
-) -> list[int]:
-    """Return for each row the row whose value it has: its own, or the last one that is known of its key."""
-    sources, known = [*range(len(keys))], dict[tuple[object, ...], int]()
-    for row, key in enumerate(keys):
-        if deletes[row]:
-            known.pop(key, None)
-        elif unavailable[row]:
-            sources[row] = known.get(key, row)
-        else:
-            known[key] = row
-    return sources
 
 
 def _replaced(rows: pa.Table, name: str, values: pa.ChunkedArray) -> pa.Table:

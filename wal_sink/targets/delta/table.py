@@ -10,19 +10,23 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 from urllib.parse import quote as percent_encoded
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Transaction
+import pyarrow.types as pt
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from wal_sink.errors import SchemaMismatch
+from wal_sink.model.plan import fields
+from wal_sink.targets.arrow_tables import plain
 from wal_sink.targets.base import ErrorClass
-from wal_sink.targets.delta.columns import DECLARED, declared, is_absolute, to_arrow, to_sql
+from wal_sink.targets.create_table import Layout
+from wal_sink.targets.delta.columns import is_absolute
 from wal_sink.targets.delta.files import Files, table_is_there
 from wal_sink.targets.names import quote
 from wal_sink.targets.staged_files import kind_of_access, renamed
@@ -46,139 +50,126 @@ after those that readers have to know, as typeWidening, the table asks for check
 _MAPPING = "delta.columnMapping.mode"
 _TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
+_UNWRITTEN = re.compile(r'VariantType|PrimitiveType\("void"\)')
+"""Types whose values wal_sink does not write, as delta-rs shows them."""
+
 _UNWRITABLE_COLUMNS = {
-    "delta.generationExpression": "is generated",
-    "delta.identity.start": "is an identity",
-    "delta.invariants": "has an invariant",
+    b"delta.generationExpression": "is generated",
+    b"delta.identity.start": "is an identity",
+    b"delta.invariants": "has an invariant",
 }
 
 
-def refuse_unfit(
-    path: str,
-    fields: Sequence[Mapping[str, Any]],
-    properties: Mapping[str, str],
-    features: Collection[str],
-    partitioned_by: Collection[str] = (),
-    *,
-    replaces: bool = False,
-) -> None:
+class TableShape(NamedTuple):
+    """The demands of a table on its writers."""
+
+    path: str
+    types: pa.Schema
+    """The columns; a null type stands for one that is not written."""
+    properties: Mapping[str, str]
+    features: Collection[str]
+    partitioned_by: Collection[str] = ()
+
+
+def refuse_unfit(table: TableShape, *, replaces: bool = False) -> None:
     """Check that files may be added by a writer that knows columns and partitions only.
 
-    :param fields: as Delta's log has them.
-    :param features: what the table asks of its writers.
-    :param partitioned_by: the partition columns.
     :param replaces: whether rows are replaced, too.
     :raises SchemaMismatch: names what is in the way.
     """
-    for what, remedy in _obstacles(path, fields, properties, features, partitioned_by):
-        raise SchemaMismatch(f"The Delta table {path} cannot be written: {what}.", remedy)
-    if replaces and properties.get(_APPEND_ONLY, "false").lower() == "true":
-        raise SchemaMismatch(
-            f"The Delta table {path} takes no rows by key: it is append-only ({_APPEND_ONLY}).",
-            f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{_APPEND_ONLY}' = 'false'); or set delta.mode to"
-            " append.",
-        )
-    for field in fields if replaces else ():
-        if to_arrow(field["type"]) is None:
-            raise SchemaMismatch(
-                f"The Delta table {path} takes no rows by key: a row is written whole, and wal_sink does not"
-                f" write {field['name']}, {to_sql(field['type'])}.",
-                "Drop that column, or set delta.mode to append.",
-            )
-    in_files = [field for field in fields if field["name"] not in partitioned_by]
-    bounded = _columns_with_bounds(in_files, properties) if replaces else []
-    if inexact := [field for field in bounded if has_inexact_bounds(field["type"])]:
-        raise SchemaMismatch(
-            f"The Delta table {path} takes no rows by key: delta-rs, which writes them, rounds the bounds of"
-            f" {inexact[0]['name']}, a decimal of more than {_EXACT_DIGITS} digits, and readers that filter"
-            " by it would miss rows.",
-            f"Let it write bounds of the key alone: ALTER TABLE delta.`{path}` SET TBLPROPERTIES"
-            f" ('{_BOUNDED}' = '…'),"
-            f" with the columns of the key; or of no column: ('{_MOST_BOUNDED}' = '0').",
-        )
+    for what, remedy in _obstacles(table):
+        raise SchemaMismatch(f"The Delta table {table.path} cannot be written: {what}.", remedy)
+    for what, remedy in _about_upserts(table) if replaces else ():
+        raise SchemaMismatch(f"The Delta table {table.path} takes no rows by key: {what}.", remedy)
 
 
 _APPEND_ONLY = "delta.appendOnly"
 _BOUNDED, _MOST_BOUNDED = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
 _EXACT_DIGITS = 15
-"""Of a double, which delta-rs (1.6.6) makes of a decimal that is a bound."""
-_CAN_BE_BOUNDED = (
-    *("string", "long", "integer", "short", "byte", "date", "timestamp", "timestamp_ntz"),
-)
-"""Types of columns whose bounds are asked for; Spark takes no others, but numbers."""
+"""Digits of a double, which delta-rs (1.6.6) makes of a decimal that is a bound."""
 
 
-def has_inexact_bounds(type_: Any) -> bool:
-    """Return True if delta-rs rounds the bounds of a type, as Delta's log has it."""
-    if not isinstance(type_, str):  # of arrays and maps it writes none
-        return any(has_inexact_bounds(field["type"]) for field in type_.get("fields", ()))
-    match = re.match(r"decimal\((\d+),", type_)
-    return match is not None and int(match[1]) > _EXACT_DIGITS
+def _about_upserts(table: TableShape) -> Iterator[tuple[str, str]]:
+    alter = f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES"
+    key_alone = f"{alter} ('{_BOUNDED}' = '…'), with the columns of the key"
+    if table.properties.get(_APPEND_ONLY, "false").lower() == "true":
+        yield (
+            f"it is append-only ({_APPEND_ONLY})",
+            f"{alter} ('{_APPEND_ONLY}' = 'false'); or set delta.mode to append.",
+        )
+    for field in table.types:
+        if pt.is_null(field.type):
+            yield (
+                f"a row is written whole, and wal_sink does not write the type of {field.name}",
+                "Drop that column, or set delta.mode to append.",
+            )
+    for field in _columns_with_bounds(table):
+        if _has_inexact_bounds(field.type):
+            what = (
+                f"delta-rs, which writes them, rounds the bounds of {field.name}, a decimal of more than"
+                f" {_EXACT_DIGITS} digits, and readers that filter by it would miss rows"
+            )
+            none = f"('{_MOST_BOUNDED}' = '0')"
+            yield (
+                what,
+                f"Let it write bounds of the key alone: {key_alone}; or of no column: {none}.",
+            )
 
 
-def _columns_with_bounds(
-    fields: Sequence[Mapping[str, Any]], properties: Mapping[str, str]
-) -> list[Mapping[str, Any]]:
-    """Return the columns of whose values delta-rs may write bounds.
+def _has_inexact_bounds(type_: pa.DataType) -> bool:
+    """Return True if delta-rs rounds the bounds of a type. Of arrays and maps it writes none."""
+    if pt.is_struct(type_):
+        return any(_has_inexact_bounds(field.type) for field in fields(type_))
+    return bool(pt.is_decimal(type_) and type_.precision > _EXACT_DIGITS)
 
-    :param fields: without the partition columns.
-    """
-    if (listed := properties.get(_BOUNDED)) is not None:
+
+def _columns_with_bounds(table: TableShape) -> list[pa.Field]:
+    """Return the columns of whose values delta-rs may write bounds."""
+    in_files = [field for field in table.types if field.name not in table.partitioned_by]
+    if (listed := table.properties.get(_BOUNDED)) is not None:
         names = {name.strip().strip("`").partition(".")[0] for name in listed.split(",")}
-        return [field for field in fields if field["name"] in names]
-    most = properties.get(_MOST_BOUNDED, "32")
-    return [*fields[: int(most)]] if most.isdecimal() else [*fields]
+        return [field for field in in_files if field.name in names]
+    most = table.properties.get(_MOST_BOUNDED, "32")
+    return in_files[: int(most)] if most.isdecimal() else in_files
 
 
-def bounds_of_key(
-    fields: Sequence[Mapping[str, Any]], keys: Sequence[str], partition: Sequence[str]
-) -> dict[str, str]:
+def bounds_of_key(types: pa.Schema, layout: Layout) -> dict[str, str]:
     """Return the properties of a new table by which delta-rs writes bounds of the key alone.
 
     By those a merge skips files. Others may be false: of a long decimal, or where a float is not finite.
     """
+    unbounded = (pt.is_boolean, pt.is_binary, pt.is_decimal)  # Spark lists none of the first two
     names = [
-        field["name"]
-        for field in fields
-        if field["name"] in keys
-        and field["name"] not in partition
-        and field["type"] in _CAN_BE_BOUNDED
-        and re.fullmatch(r"\w+", field["name"])
+        name
+        for name in types.names
+        if name in layout.key
+        and name not in layout.partition
+        and not any(is_kind(types.field(name).type) for is_kind in unbounded)
+        and re.fullmatch(r"\w+", name)
     ]
     return {_BOUNDED: ",".join(names)} if names else {_MOST_BOUNDED: "0"}
 
 
-def _obstacles(
-    path: str,
-    fields: Sequence[Mapping[str, Any]],
-    properties: Mapping[str, str],
-    features: Collection[str],
-    partitioned_by: Collection[str],
-) -> Iterator[tuple[str, str]]:
-    copy = f"Write to a copy: {to_copy(path, partitioned_by)} and set delta.path to {path}-copy."
-    for name, rule in properties.items():
+def _obstacles(table: TableShape) -> Iterator[tuple[str, str]]:
+    path = table.path
+    copy = f"Write to a copy: {_to_copy(table)} and set delta.path to {path}-copy."
+    for name, rule in table.properties.items():
         if name.startswith("delta.constraints."):
             short = name.removeprefix("delta.constraints.")
             yield (
                 f"it has the constraint {short}, which files that are added are not checked for",
                 f"ALTER TABLE delta.`{path}` DROP CONSTRAINT {short}; and filter by .where('{rule}').",
             )
-    if _TRANSACTION_RETENTION in properties:
+    if _TRANSACTION_RETENTION in table.properties:
         yield (
             f"{_TRANSACTION_RETENTION} drops its old transactions, and with them the ledger",
             f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('{_TRANSACTION_RETENTION}');",
         )
-    for field in fields:
-        if DECLARED in field["metadata"] and not isinstance(field["type"], str):
-            inner = field["metadata"][DECLARED]
-            yield (
-                f"its column {field['name']} is {inner}, and lengths inside of values are not checked",
-                "Write to a table that has string there.",
-            )
+    for field in table.types:
         for key, what in _UNWRITABLE_COLUMNS.items():
-            if key in field["metadata"]:
-                yield f"its column {field['name']} {what}", copy
-    if unknown := sorted(set(features) - _KNOWN_FEATURES):
+            if key in (field.metadata or {}):
+                yield f"its column {field.name} {what}", copy
+    if unknown := sorted(set(table.features) - _KNOWN_FEATURES):
         drop = " ".join(
             f"ALTER TABLE delta.`{path}` DROP FEATURE {feature};"
             for feature in _DROPPED
@@ -195,16 +186,16 @@ def _obstacles(
         )
 
 
-def to_copy(path: str, partitioned_by: Collection[str]) -> str:
+def _to_copy(table: TableShape) -> str:
     """Return Spark's statement that makes a table of the same rows, and asks nothing of its writers."""
-    names = ", ".join(f"`{name}`" for name in partitioned_by)
+    path, names = table.path, ", ".join(f"`{name}`" for name in table.partitioned_by)
     parts = f" PARTITIONED BY ({names})" if names else ""
     rows = f"SELECT * FROM delta.`{path}`"  # noqa: S608 -- is shown
     return f"CREATE TABLE delta.`{path}-copy` USING delta{parts} AS {rows};"
 
 
 _NOT_ENCODED = "!$&'()+,-.:;=@_~/"
-"""What delta-rs (1.6.6) leaves as it is in the path of a file that it removes, beside letters and digits."""
+"""Characters that delta-rs (1.6.6) leaves in the path of a removed file, beside letters and digits."""
 
 _USUAL_PATH = r"^[A-Za-z0-9_=.-][A-Za-z0-9_=./-]*$"
 """A path that is removed as it is, as most are; others are compared one by one."""
@@ -231,8 +222,6 @@ def why_not_removable(path: str) -> str:
 RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
 """The property by which delta-spark names no folder after the values of a partition."""
 
-_SYNCED_AT_ONCE = 20
-
 MERGED, DELETED = "wal_sink:merged", "wal_sink:deleted"
 """Columns of rows for `Table.merge`: whether a row replaces the one of its key, and whether it deletes it."""
 
@@ -248,36 +237,20 @@ class Table:
         self._options = options
         self.files = files
         self._table = self._opened()
-        self._synced: int | None = None
 
     def refresh(self) -> None:
-        """Look at the newest version.
+        """Read the newest version.
 
         :raises SchemaMismatch: there is no table any more.
         """
         self._table.update_incremental()
         # A table that was deleted and made again has a log of its own, on which an old one must not go on.
         if self.files.missing([_commit_file(self.version)]):
-            self._table, self._synced = self._opened(), None
+            self._table = self._opened()
 
     def transaction_version(self, app_id: str) -> int | None:
         """Return the newest version of a writer's transactions; None for none."""
         return self._table.transaction_version(app_id)
-
-    def has_noted(self, app_id: str, version: int, since: int) -> bool | None:
-        """Return True if a later commit has a transaction; None: the table's log was cleaned up meanwhile.
-
-        :param since: a version of the table; commits after it are looked at.
-        """
-        for number in range(since + 1, self.version + 1):
-            try:
-                lines = self.files.read(_commit_file(number)).splitlines()
-            except FileNotFoundError:
-                return None
-            noted = [json.loads(line).get("txn") for line in lines if b'"txn"' in line]
-            if any(txn and (txn["appId"], txn["version"]) == (app_id, version) for txn in noted):
-                return True
-        return False
 
     def commit(self, files: Sequence[AddAction], transactions: dict[str, int], reason: str) -> None:
         """Add files in one commit, unless a commit since `refresh` has any of the transactions.
@@ -316,11 +289,10 @@ class Table:
         :raises SchemaMismatch: another writer has added a file that delta-rs cannot remove.
         :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
         """
-        self._refuse_unremovable()  # of the very version on which the commit is made
-        exact = [(field["name"], to_arrow(field["type"], required=True)) for field in self.fields]
-        schema = pa.schema([*exact, *[*rows.schema][len(exact) :]])
-        rows = renamed(rows.to_batches(), schema)
-        names = [quote(field["name"]) for field in self.fields]
+        self.refuse_unremovable()  # of the very version on which the commit is made
+        exact = [plain(field).with_nullable(True) for field in self.types]
+        rows = renamed(rows.to_batches(), pa.schema([*exact, *[*rows.schema][len(exact) :]]))
+        names = [quote(field.name) for field in exact]
         same = " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
         merger = self._table.merge(
             rows,
@@ -335,9 +307,9 @@ class Table:
         )
         values = {name: f"s.{name}" for name in names}
         changes = dict(values)
-        for field in self.fields:
-            if (flag := flag_name(field["name"])) in rows.column_names:
-                name = quote(field["name"])
+        for field in exact:
+            if (flag := flag_name(field.name)) in rows.column_names:
+                name = quote(field.name)
                 changes[name] = f"CASE WHEN s.{quote(flag)} THEN t.{name} ELSE s.{name} END"
         deleted = f"s.{quote(DELETED)}"
         mine, its = (f"{alias}.{quote(event)}" for alias in "st")
@@ -359,39 +331,31 @@ class Table:
             known |= {*zip(*(column.filter(same).to_pylist() for column in columns), strict=True)}
         return known
 
-    def add_columns(self, fields: Sequence[Mapping[str, Any]]) -> None:
-        """Add columns, as the log has them, in one commit."""
-        self._table.alter.add_columns([Field.from_json(json.dumps(field)) for field in fields])
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add columns in one commit."""
+        self._table.alter.add_columns(Schema.from_arrow(columns).fields)
 
     def sync(self) -> None:
-        """Make the version that was looked at survive a power loss, and those before it."""
-        newest = self.version
-        if newest != self._synced:
-            first = max(0, newest - _SYNCED_AT_ONCE, (self._synced or -1) + 1)
-            commits = map(_commit_file, range(first, newest + 1))
-            self.files.sync(commits, may_be_gone=True)  # old ones, after a checkpoint
-            self._synced = newest
+        """Make the version that was read survive a power loss: who committed it may have died since."""
+        self.files.sync([_commit_file(self.version)], may_be_gone=True)  # after a checkpoint
 
     @property
     def version(self) -> int:
-        """The version of the table that was looked at."""
+        """The version of the table that was read."""
         return self._table.version()
 
     @property
     def id(self) -> str:
-        """Of the table; CREATE OR REPLACE gives it another one."""
+        """The id of the table; CREATE OR REPLACE gives it another one."""
         return str(self._table.metadata().id)
 
     @property
-    def fields(self) -> list[dict[str, Any]]:
-        """The columns, as the log has them, and texts with the length that they are declared with."""
-        fields: list[dict[str, Any]] = json.loads(self._table.schema().to_json())["fields"]
-        return [declared(field) for field in fields]
-
-    @property
-    def arrow_schema(self) -> pa.Schema:
-        """The columns, by the types of their values."""
-        return pa.schema([(field["name"], to_arrow(field["type"])) for field in self.fields])
+    def types(self) -> pa.Schema:
+        """The columns with their metadata, by types of Arrow; a null type: it is not written."""
+        schema = self._table.schema()
+        unwritten = {field.name for field in schema.fields if _UNWRITTEN.search(str(field.type))}
+        columns = pa.schema(schema.to_arrow())
+        return pa.schema([f.with_type(pa.null()) if f.name in unwritten else f for f in columns])
 
     @property
     def maps_columns(self) -> bool:
@@ -422,22 +386,15 @@ class Table:
         :raises SchemaMismatch: names what is in the way.
         """
         protocol = self._table.protocol()
-        named, of_version = (
-            protocol.writer_features,
-            _FEATURES_OF_VERSION.get(protocol.min_writer_version, ()),
-        )
-        refuse_unfit(
-            self.path,
-            self.fields,
-            self._table.metadata().configuration,
-            of_version if named is None else named,
-            self.partitioned_by,
-            replaces=replaces,
-        )
+        named, version = protocol.writer_features, protocol.min_writer_version
+        features = _FEATURES_OF_VERSION.get(version, ()) if named is None else named
+        properties = self._table.metadata().configuration
+        shape = TableShape(self.path, self.types, properties, features, self.partitioned_by)
+        refuse_unfit(shape, replaces=replaces)
         if replaces:
-            self._refuse_unremovable()
+            self.refuse_unremovable()
 
-    def _refuse_unremovable(self) -> None:
+    def refuse_unremovable(self) -> None:
         """Check that delta-rs can remove each file of the version that was read.
 
         :raises SchemaMismatch: names a file that it cannot remove.
@@ -466,7 +423,7 @@ def _commit_file(version: int) -> str:
 
 
 _CONFLICT = "Failed to commit transaction"
-"""So delta-rs begins the error of a commit in conflict with others; its other errors do not pass."""
+"""The beginning of delta-rs' error of a commit in conflict with others; other errors do not pass."""
 
 
 def is_conflict(error: Exception) -> bool:

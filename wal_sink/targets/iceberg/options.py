@@ -97,6 +97,6 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
 
     @property
     def catalog_properties(self) -> dict[str, str]:
-        """What pyiceberg is given, beside its own configuration."""
+        """The properties for pyiceberg, beside its own configuration."""
         named = {"type": self.type, "uri": self.uri, "warehouse": self.warehouse}
         return self.properties | {name: value for name, value in named.items() if value}

@@ -5,11 +5,10 @@ A start also makes the table, or adds columns to it, where options ask for that.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -22,7 +21,6 @@ from pyiceberg.exceptions import (
     ValidationError,
 )
 from pyiceberg.io.pyarrow import (
-    UnsupportedPyArrowTypeException,
     _get_parquet_writer_kwargs,
     _pyarrow_to_schema_without_ids,
     compute_statistics_plan,
@@ -40,29 +38,18 @@ from pyiceberg.transforms import (
     UnknownTransform,
     parse_transform,
 )
-from pyiceberg.types import (
-    BinaryType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IcebergType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-)
+from pyiceberg.types import BinaryType, DoubleType, FloatType, IcebergType, StringType
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import Column, Plan, canonical
-from wal_sink.targets.casts import CastRules
-from wal_sink.targets.columns import TableColumn, match_columns
+from wal_sink.model.plan import Plan, canonical
+from wal_sink.targets.arrow_tables import ARROW, ArrowRules, new_columns, noted, table_columns
+from wal_sink.targets.columns import match_columns
 from wal_sink.targets.create_table import Layout, refuse_unknown_columns, spark_statement
-from wal_sink.targets.iceberg.check import ARROW, FOLDERS, LEAST, WIDTHS, planned_types
+from wal_sink.targets.iceberg.check import FOLDERS, WIDTHS
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.table import (
     FORMAT,
+    arrow_types,
     catalog_of,
     find,
     loaded,
@@ -73,7 +60,7 @@ from wal_sink.targets.iceberg.table import (
 logger = logging.getLogger(__name__)
 
 
-def agree_on(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
+def agree(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
     """Compare a DataFrame with the table.
 
     :param changes: whether columns may be added, and the table made, as the options ask for.
@@ -88,7 +75,7 @@ def agree_on(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: b
         if not options.create_table:
             raise no_table(options.table, new.statement)
         _refuse(_about_shape(new.columns, new.partitions), options.table)
-        planned = agree(new.columns, new.partitions, options.table, schema, key)
+        planned = _plan(new.columns, new.partitions, options, schema, key)
         if not changes:
             return planned.that_creates(new.statement)
         create(catalog, options.identifier, new)
@@ -97,7 +84,7 @@ def agree_on(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: b
     refuse_unfit(table, options.table)
     update = with_missing(table, schema) if options.merge_schema else None
     columns = update._apply() if update else table.schema()  # noqa: SLF001 -- what `commit` would make
-    planned = agree(columns, table.spec(), options.table, schema, key)
+    planned = _plan(columns, table.spec(), options, schema, key)
     if update and changes:
         update.commit()  # only now: a DataFrame that does not fit changes nothing
     return planned
@@ -160,16 +147,6 @@ def _about_shape(
                 f"it is {how} by {field.transform} of {source}, {type_}, which pyiceberg does not compute",
                 "Change that to another transform, such as bucket, or to another column.",
             )
-        elif (
-            how == "partitioned"
-            and columns.find_field(field.source_id) not in columns.fields
-            and (_names_folder(field, type_) or _truncates_number(field, type_))
-        ):
-            # A task checks columns, not parts of one.
-            yield (
-                f"it is partitioned by {field.transform} of {source}, {type_} inside a struct: not checked",
-                "Partition it by bucket of that, or by a column.",
-            )
         elif how == "partitioned" and isinstance(type_, FloatType | DoubleType):
             # pyiceberg looks for the rows of a partition by `=`, and no NaN equals one.
             yield (
@@ -183,12 +160,6 @@ def _about_shape(
             f"it is partitioned twice by {names}, which pyiceberg does not write",
             "Leave one of the two: ALTER TABLE … DROP PARTITION FIELD ….",
         )
-    for column in columns.fields:
-        if inner := next(_required_inside(column.field_type), None):
-            yield (
-                f"its column {column.name} has {inner} inside that takes no null, which is not checked",
-                "Write to a table that takes nulls there.",
-            )
 
 
 def _computes(transform: Transform[Any, Any], type_: IcebergType) -> bool:
@@ -203,50 +174,12 @@ def _computes(transform: Transform[Any, Any], type_: IcebergType) -> bool:
     return True
 
 
-def _names_folder(field: PartitionField, type_: IcebergType) -> bool:
-    """Return True if a value, or its beginning, is the name of a partition's folder."""
-    is_text = isinstance(type_, StringType | BinaryType)
-    return is_text and isinstance(field.transform, IdentityTransform | TruncateTransform)
-
-
-def _truncates_number(field: PartitionField, type_: IcebergType) -> bool:
-    return isinstance(field.transform, TruncateTransform) and not isinstance(type_, StringType)
-
-
-def _least(type_: IcebergType, width: int) -> str:
-    """Return the least number of a type that is in the type still, when it is truncated."""
-    if isinstance(type_, DecimalType):
-        return f"-{(10**type_.precision - 1) // width * width}E-{type_.scale}"
-    most = 2**63 if isinstance(type_, LongType) else 2**31
-    return f"-{most // width * width}"
-
-
-def _required_inside(type_: IcebergType) -> Iterator[str]:
-    """Yield names of parts of a type that take no null; keys of a map take none anywhere."""
-    parts: list[NestedField] = []
-    match type_:
-        case StructType():
-            parts = list(type_.fields)
-        case ListType():
-            parts = [type_.element_field]
-        case MapType():
-            parts = [type_.value_field]
-    for part in parts:
-        if part.required:
-            yield part.name
-        yield from _required_inside(part.field_type)
-
-
-class _Rules(CastRules):
-    """Recommends what pyiceberg can do."""
-
-    def to_add(self, field: pa.Field) -> str:  # noqa: ARG002 -- of every column
-        """Return the option."""
-        return "set iceberg.mergeSchema to true."
-
-
-def agree(
-    columns_of_table: Schema, spec: PartitionSpec, name: str, schema: pa.Schema, key: str
+def _plan(
+    columns_of_table: Schema,
+    spec: PartitionSpec,
+    options: IcebergOptions,
+    schema: pa.Schema,
+    key: str,
 ) -> Plan:
     """Compare a DataFrame with the table.
 
@@ -254,101 +187,32 @@ def agree(
     :param spec: its partitions.
     :raises SchemaMismatch: the DataFrame does not fit.
     """
-    arrow_schema = pa.schema(
-        [
-            field.with_type(canonical(field.type))
-            for field in schema_to_pyarrow(columns_of_table, include_field_ids=False)
-        ]
-    )
-    columns = table_columns(columns_of_table)
-    types = {column.type: arrow_schema.field(column.name).type for column in columns}
+    types = arrow_types(columns_of_table)
     frame = pa.schema([field.with_type(canonical(field.type)) for field in schema])
-    agreed = match_columns(frame, columns, name, _Rules(types.get, name))
-    names = [column.name for column in agreed]
+    name = options.table
+    rules = ArrowRules(types, name, "" if options.merge_schema else "iceberg.mergeSchema")
+    columns = match_columns(frame, table_columns(types), name, rules)
     folders: dict[str, str] = {}
     widths: dict[str, int] = {}
-    least: dict[str, str] = {}
     for partition in spec.fields:
-        column, type_ = (
-            columns_of_table.find_column_name(partition.source_id) or "",
-            columns_of_table.find_type(partition.source_id),
+        column = columns_of_table.find_column_name(partition.source_id) or ""
+        is_text = isinstance(
+            columns_of_table.find_type(partition.source_id), StringType | BinaryType
         )
-        if column not in names:
-            continue
-        if _names_folder(partition, type_):
-            folders[column] = partition.name
-            if isinstance(partition.transform, TruncateTransform):
+        truncates = isinstance(partition.transform, TruncateTransform)
+        if column in schema.names and is_text:
+            if truncates or isinstance(partition.transform, IdentityTransform):
+                folders[column] = partition.name
+            if truncates:
                 widths[column] = partition.transform.width
-        elif _truncates_number(partition, type_):
-            least[column] = _least(type_, partition.transform.width)
-    arrow = base64.b64encode(
-        pa.schema([arrow_schema.field(column) for column in names]).serialize()
-    ).decode()
+    planned = pa.schema([types.field(column) for column in schema.names])
     return Plan(
         key=key,
         target="iceberg",
         table=name,
-        columns=agreed,
-        details={ARROW: arrow, FOLDERS: folders, WIDTHS: widths, LEAST: least},
+        columns=columns,
+        details={ARROW: noted(planned), FOLDERS: folders, WIDTHS: widths},
     )
-
-
-def table_columns(schema: Schema) -> list[TableColumn]:
-    """Return the columns of a table, as they are compared with a DataFrame's."""
-    return [
-        TableColumn(field.name, _words(field), required=field.required, default=field.optional)
-        for field in schema.fields
-    ]
-
-
-def is_wider(plan: Plan, schema: Schema) -> Callable[[TableColumn, Column], bool]:
-    """Return what tells whether a column is wider than was planned: Iceberg makes none narrower again."""
-    planned_schema = planned_types(plan)
-
-    def holds(now: TableColumn, planned: Column) -> bool:
-        wide, narrow = (
-            _held_as(schema.find_field(now.name)),
-            planned_schema.field(planned.name).type,
-        )
-        return bool(wide != narrow) and _holds(wide, narrow)
-
-    return holds
-
-
-def _held_as(field: NestedField) -> pa.DataType:
-    (arrow_field,) = schema_to_pyarrow(Schema(field), include_field_ids=False)
-    return canonical(arrow_field.type)
-
-
-_WIDER = {pa.int32(): pa.int64(), pa.float32(): pa.float64()}
-
-
-def _holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Return True if a type holds each value of another one: numbers are wider, structs have more fields."""
-    if pa.types.is_nested(wide):
-        parts = {field.name: field.type for field in _parts(wide)}
-        former = {field.name: field.type for field in _parts(narrow)}
-        # A field that is new takes nulls: a table with another one is refused.
-        return (
-            wide.id == narrow.id
-            and former.keys() <= parts.keys()
-            and all(_holds(parts[name], type_) for name, type_ in former.items())
-        )
-    if pa.types.is_decimal(wide) and pa.types.is_decimal(narrow):
-        return bool(wide.scale == narrow.scale and wide.precision >= narrow.precision)
-    return bool(wide == narrow or _WIDER.get(narrow) == wide)
-
-
-def _parts(type_: pa.DataType) -> list[pa.Field]:
-    return [type_.field(i) for i in range(type_.num_fields)]
-
-
-def _words(field: NestedField) -> str:
-    """Return the type of a column; the ids of its parts are counted in it alone.
-
-    Those of the table are others where the column was dropped and added again.
-    """
-    return str(assign_fresh_schema_ids(Schema(field)).fields[0].field_type)
 
 
 def with_missing(table: Table, schema: pa.Schema) -> UpdateSchema | None:
@@ -370,11 +234,8 @@ def iceberg_schema(schema: pa.Schema, required: Sequence[str] = ()) -> Schema:
     :raises SchemaMismatch: Iceberg has no type for one.
     :raises OptionError: one can be no part of a key.
     """
-    fields = []
-    for field in schema:
-        nullable = field.name not in required
-        fields.append(pa.field(field.name, _made(field), nullable=nullable))
-    made = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(pa.schema(fields)))
+    columns = new_columns(schema, required, _pyarrow_to_schema_without_ids, "Iceberg")
+    made = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(columns))
     key = [made.find_field(name).field_id for name in required]
     try:
         return Schema(*made.fields, identifier_field_ids=key)
@@ -385,31 +246,13 @@ def iceberg_schema(schema: pa.Schema, required: Sequence[str] = ()) -> Schema:
         ) from error
 
 
-def _made(field: pa.Field) -> pa.DataType:
-    """Return the Arrow type of a new column.
-
-    :raises SchemaMismatch: Iceberg has no such type.
-    """
-    type_ = canonical(field.type)
-    column = pa.schema([pa.field(field.name, type_)])
-    try:
-        pq.write_table(column.empty_table(), pa.BufferOutputStream())  # no struct without fields
-        _pyarrow_to_schema_without_ids(column)
-    except (UnsupportedPyArrowTypeException, NotImplementedError, TypeError, ValueError) as error:
-        raise SchemaMismatch(
-            f"Iceberg has no type for column {field.name}, {field.type}.",
-            "Cast it in the DataFrame, or leave it out.",
-        ) from error
-    return type_
-
-
 class NewTable(NamedTuple):
     """A table to be made."""
 
     columns: Schema
     partitions: PartitionSpec
     statement: str
-    """That makes it, in Spark."""
+    """Spark's statement that makes it."""
 
 
 def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:

@@ -1,4 +1,4 @@
-"""An Iceberg table, as it was when it was looked at; a commit is about exactly that.
+"""An Iceberg table at the version that was read last; a commit is about exactly that.
 
 pyiceberg's own commits are not used: it repeats one that met another, on the table as it is then and without
 the condition on the branch (`Transaction._rebuild_snapshot_updates`), so a ledger would be overwritten. Here
@@ -15,16 +15,19 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
+import pyarrow as pa
 from pyiceberg import exceptions as ice
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, write_manifest_list
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, ancestors_of
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCurrentSchemaId,
@@ -42,29 +45,24 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.model.ledger import LedgerRow
+from wal_sink.targets.arrow_tables import with_parts
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.create_table import CREATE_TABLE
-from wal_sink.targets.iceberg.ledger import (
-    MAX_REF_AGE_MS,
-    ROW,
-    Row,
-    Seen,
-    are_rows_gone,
-    decode,
-)
+from wal_sink.targets.iceberg.ledger import MAX_REF_AGE_MS, ROW, Row, decode
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.staged_files import kind_of_access, sync
+from wal_sink.targets.staged_files import RowVersion, kind_of_access, sync
 
 FORMAT = 2
 """The version of Iceberg's table format that is written."""
 
 
 _RETENTION = ("min_snapshots_to_keep", "max_snapshot_age_ms")
-"""Of a branch. The main branch itself has no age."""
+"""The settings of a branch's retention. The main branch itself has no age."""
 
 
 _CODEC: Final = "gzip"
-"""Of manifests and their lists; also Java's default."""
+"""The codec of manifests and their lists; also Java's default."""
 
 
 class RefIs(AssertRefSnapshotId):  # type: ignore[misc]
@@ -87,6 +85,15 @@ class RefIs(AssertRefSnapshotId):  # type: ignore[misc]
             )
 
 
+def arrow_types(columns: Schema, *, ids: bool = False) -> pa.Schema:
+    """Return columns by types of Arrow.
+
+    :param ids: whether fields have the ids that they have in the table's files.
+    """
+    schema = schema_to_pyarrow(columns, include_field_ids=ids)
+    return pa.schema([with_parts(field, lambda part: part) for field in schema])
+
+
 class IcebergTable:
     """The table that options name.
 
@@ -97,10 +104,9 @@ class IcebergTable:
         self.name = options.table
         self._options = options
         self._table = loaded(catalog_of(options), options)
-        self._synced = ""
 
     def refresh(self) -> None:
-        """Look at the newest version.
+        """Read the newest version.
 
         :raises SchemaMismatch: there is no table any more.
         """
@@ -119,57 +125,70 @@ class IcebergTable:
 
     @property
     def metadata(self) -> TableMetadata:
-        """What was looked at."""
+        """The metadata of the version that was read."""
         return self._table.metadata
 
     @property
+    def types(self) -> pa.Schema:
+        """The columns by types of Arrow."""
+        return arrow_types(self._table.schema())
+
+    @property
     def fingerprint(self) -> str:
-        """What shapes the files of the table; a commit is refused where one of these has changed."""
+        """The ids of all that shapes the table's files; a commit is refused where one has changed."""
         metadata = self.metadata
         return f"{metadata.table_uuid}/{metadata.current_schema_id}/{metadata.default_spec_id}"
 
     # --- the ledger row ---------------------------------------------------------------------------
 
-    def seen(self, tag: str) -> Seen:
-        """Return the row under a tag; none, if the rows that it is about are not in the table any more.
+    def row(self, tag: str) -> RowVersion:
+        """Return the row under a tag; no row, if those that it is about are not in the table any more.
 
         :raises CorruptLog: it is not what this version writes.
         """
+        snapshot, row = self._stored(tag)
+        version = None if snapshot is None else snapshot.snapshot_id
+        return RowVersion(version, None if row is None else row.ledger)
+
+    def _stored(self, tag: str) -> tuple[Snapshot | None, Row | None]:
         ref = self.metadata.refs.get(tag)
         snapshot = None if ref is None else self.metadata.snapshot_by_id(ref.snapshot_id)
         if snapshot is None:
-            return Seen(None, None)
-        text = snapshot.summary and snapshot.summary[ROW]
-        row = decode(text or "", self.name)
-        return Seen(snapshot.snapshot_id, None if self._are_rows_gone(row) else row)
+            return None, None
+        row = decode((snapshot.summary and snapshot.summary[ROW]) or "", self.name)
+        return snapshot, None if self._are_gone(row.rows) else row
 
-    def _are_rows_gone(self, row: Row) -> bool:
-        snapshots = self.metadata.snapshots
-        return are_rows_gone(
-            row,
-            self._head(),
-            {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in snapshots},
-            {snapshot.snapshot_id: snapshot.sequence_number or 0 for snapshot in snapshots},
-        )
+    def _are_gone(self, rows: int | None) -> bool:
+        """Return True if the table was replaced, or rolled back to before the rows of the query.
+
+        False where snapshots that would tell were expired.
+
+        :param rows: the snapshot with the newest rows of the query.
+        """
+        head = self.metadata.current_snapshot()
+        newest = None if rows is None else self.metadata.snapshot_by_id(rows)
+        if head is None or newest is None:
+            return rows is not None and head is None
+        for ancestor in ancestors_of(head, self.metadata):
+            if ancestor.snapshot_id == rows:
+                return False
+        return head.sequence_number < newest.sequence_number or ancestor.parent_snapshot_id is None
 
     # --- commits ----------------------------------------------------------------------------------
 
     def commit(
-        self,
-        tag: str,
-        replaced: Seen,
-        snapshot: int,
-        row: Row,
-        files: Sequence[DataFile],
-        epochs: str,
+        self, tag: str, snapshot: int, new: LedgerRow, files: Sequence[DataFile], epochs: str
     ) -> None:
-        """Replace the row that was seen, and add files, in one step; or raise.
+        """Replace the row that was read, and add files, in one step; or raise.
 
         :param snapshot: id of the snapshot that the row gets; of no other commit.
         :param epochs: of the rows, in the summary of their snapshot.
         :raises CommitFailedException: for `is_conflict`.
         """
         base, io = self.metadata, self._table.io
+        former, row = self._stored(tag)
+        replaced = None if former is None else former.snapshot_id
+        rows = None if row is None else row.rows
         updates: list[TableUpdate] = []
         written: list[str] = []
         sequence = base.next_sequence_number()
@@ -180,19 +199,18 @@ class IcebergTable:
             append = transaction._append_snapshot_producer(summary)  # noqa: SLF001 -- by table property
             append._compression = _CODEC  # noqa: SLF001 -- pyiceberg lacks others that the table may name
             for file in files:
+                file.spec_id = base.default_spec_id
                 append.append_data_file(file)
             (added, head), _ = append._commit()  # noqa: SLF001 -- `commit` would stage pyiceberg's conditions
             updates += [added, self._with_retention(head)]
             written += append._written_manifests + append._written_manifest_lists  # noqa: SLF001
-            row = Row(
-                ledger=row.ledger, former=row.former, rows=append.snapshot_id, sequence=sequence
-            )
+            rows = append.snapshot_id
             sequence += 1
         location = self._table.location_provider().new_metadata_location(
             f"wal-sink-{snapshot}-{sequence}.avro"
         )
         with write_manifest_list(
-            FORMAT, io.new_output(location), snapshot, replaced.snapshot, sequence, _CODEC
+            FORMAT, io.new_output(location), snapshot, replaced, sequence, _CODEC
         ):
             pass  # no files
         written.append(location)
@@ -201,10 +219,12 @@ class IcebergTable:
                 snapshot=Snapshot(
                     snapshot_id=snapshot,
                     # A parent makes a catalog refuse a sequence number that is not new any more.
-                    parent_snapshot_id=replaced.snapshot or self._head(),
+                    parent_snapshot_id=replaced or self._head(),
                     sequence_number=sequence,
                     manifest_list=location,
-                    summary=Summary(Operation.APPEND, **{ROW: row.to_text()}),
+                    summary=Summary(
+                        Operation.APPEND, **{ROW: Row(ledger=new, rows=rows).to_text()}
+                    ),
                     schema_id=base.current_schema_id,
                 )
             ),
@@ -215,17 +235,16 @@ class IcebergTable:
                 max_ref_age_ms=MAX_REF_AGE_MS,
             ),
         ]
-        if replaced.snapshot is not None:
-            updates.append(RemoveSnapshotsUpdate(snapshot_ids=[replaced.snapshot]))
+        if replaced is not None:
+            updates.append(RemoveSnapshotsUpdate(snapshot_ids=[replaced]))
         requirements: tuple[TableRequirement, ...] = (
             AssertTableUUID(uuid=base.table_uuid),
             AssertCurrentSchemaId(current_schema_id=base.current_schema_id),
             AssertDefaultSpecId(default_spec_id=base.default_spec_id),
-            RefIs(ref=tag, snapshot_id=replaced.snapshot),
+            RefIs(ref=tag, snapshot_id=replaced),
             RefIs(ref=MAIN_BRANCH, snapshot_id=self._head()),
         )
         self.files.sync(written)
-        former = replaced.snapshot and self.metadata.snapshot_by_id(replaced.snapshot)
         self._table._do_commit(tuple(updates), requirements)  # noqa: SLF001 -- once, with our conditions
         self.sync()
         if former:
@@ -233,12 +252,10 @@ class IcebergTable:
                 io.delete(former.manifest_list)
 
     def sync(self) -> None:
-        """Make the version that was looked at survive a power loss: who committed it may have died since."""
-        if self._table.metadata_location != self._synced:
-            with contextlib.suppress(FileNotFoundError):  # as old metadata, after a newer commit
-                self.files.sync([self._table.metadata_location])
-            _sync_catalog(self._table.catalog)
-            self._synced = self._table.metadata_location
+        """Make the version that was read survive a power loss: who committed it may have died since."""
+        with contextlib.suppress(FileNotFoundError):  # as old metadata, after a newer commit
+            self.files.sync([self._table.metadata_location])
+        _sync_catalog(self._table.catalog)
 
     def _with_retention(self, head: SetSnapshotRefUpdate) -> SetSnapshotRefUpdate:
         """Put back into the move of the main branch which snapshots to keep: pyiceberg leaves it out."""
@@ -253,7 +270,7 @@ class IcebergTable:
 
 
 _WAITS_S = 10.0, 120.0
-"""How long a REST catalog may take to be connected to, and to answer. It may commit after that."""
+"""Seconds that a REST catalog may take to be connected to, and to answer. It may commit after that."""
 
 
 class _BoundedRestCatalog(RestCatalog):  # type: ignore[misc]
@@ -298,7 +315,7 @@ def _sync_catalog(catalog: Catalog) -> None:
     url: URL | None = getattr(getattr(catalog, "engine", None), "url", None)
     if url is not None and url.get_backend_name() == "sqlite" and url.database:
         with contextlib.suppress(FileNotFoundError):  # no file, but memory or a URI
-            sync(Path(url.database).parent)
+            sync([Path(url.database)])
 
 
 def find(catalog: Catalog, options: IcebergOptions) -> Table | None:
@@ -364,10 +381,10 @@ _PASSING: tuple[type[Exception], ...] = (
     InterfaceError,
 )
 _OF_AWS = {"BotoCoreError"}
-"""By name: botocore is not installed for other catalogs. These are errors of transport."""
+"""Errors of transport, by name: botocore is not installed for other catalogs."""
 
 _OLD_SEQUENCE = "Cannot add snapshot with sequence number"
-"""So a catalog refuses a commit that another one has overtaken, where it does not call that a conflict."""
+"""The refusal of a commit that another one has overtaken, by a catalog that does not call it a conflict."""
 
 
 def is_conflict(error: Exception) -> bool:
@@ -410,15 +427,6 @@ class Files:
 
         A store of objects acknowledges what is durable.
         """
-        folders = set()
-        for location in paths:
-            parts = urlsplit(location)
-            if parts.scheme not in ("file", ""):
-                continue
-            # What looks encoded is part of the name, such as that of a partition's folder.
-            path = Path(parts.path if parts.scheme else location)
-            sync(path)
-            folders |= {*path.parents[:6]}
-        for folder in folders:
-            with contextlib.suppress(PermissionError):  # above the warehouse
-                sync(folder)
+        parts = map(urlsplit, paths)
+        # What looks encoded is part of the name, such as that of a partition's folder.
+        sync(Path(part.path) for part in parts if part.scheme in ("file", ""))

@@ -20,10 +20,10 @@ from typing import Any
 
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.model.ledger import LedgerRow, Outcome
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.base import RowSlice, RowsRefused, TransactionalSession
 from wal_sink.targets.client import shortly
-from wal_sink.targets.columns import refuse_changed
+from wal_sink.targets.columns import TableColumn, refuse_changed, same_type
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.refusals import RefusalSearch, refusal
 from wal_sink.targets.registry import published_elsewhere
@@ -282,5 +282,8 @@ class SqlSession(TransactionalSession):
             raise published_elsewhere(f"the table {plan.table}", here, [option])
         columns = self._database.columns(self._connection)
         others = self._database.other_changes(self._connection, plan) if columns else ()
-        holds = self._database.holds
+
+        def holds(now: TableColumn, planned: Column) -> bool:
+            return same_type(now, planned) or self._database.holds(now, planned)
+
         return refuse_changed(plan, columns, others, holds=holds, nulls_are_refused=True)

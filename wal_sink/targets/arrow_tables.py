@@ -1,0 +1,212 @@
+"""Tables whose columns have types of Arrow, such as those of Delta and Iceberg. No I/O.
+
+A plan notes the table's columns as an Arrow schema, which says of each part whether it takes nulls. By this
+schema tasks cast and check rows without the table's client, and a flusher tells a wider table from a changed
+one. Values are cast to types whose parts take nulls: Arrow finds a null in each part of a null struct.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pt
+
+from wal_sink.errors import SchemaMismatch
+from wal_sink.model.plan import Column, Plan, canonical, fields, is_array, spark_ddl
+from wal_sink.targets.casts import CastRules, Stored, cast_or_refuse, refuse
+from wal_sink.targets.columns import Holds, TableColumn
+
+ARROW = "arrow"
+"""The detail of a plan with the columns' types; `noted` writes it."""
+
+
+def noted(types: pa.Schema) -> str:
+    """Return the types of a plan's columns for its details: Base64 of a serialized Arrow schema."""
+    return base64.b64encode(types.serialize()).decode()
+
+
+def planned_types(plan: Plan) -> pa.Schema:
+    """Return the types that the table's columns had when the plan was made."""
+    return pa.ipc.read_schema(pa.BufferReader(base64.b64decode(plan.details[ARROW])))
+
+
+def with_parts(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
+    """Return a column in one layout for all that mean the same, with it and each part inside changed.
+
+    :param change: gets a field whose parts are changed already.
+    """
+    type_ = field.type
+    if pt.is_map(type_):
+        key, item = (with_parts(part, change) for part in (type_.key_field, type_.item_field))
+        type_ = pa.map_(key.with_nullable(False), item)
+    elif is_array(type_):
+        type_ = pa.list_(with_parts(type_.value_field, change))
+    elif pt.is_struct(type_):
+        type_ = pa.struct([with_parts(part, change) for part in fields(type_)])
+    else:
+        type_ = canonical(type_)
+    return change(field.with_type(type_))
+
+
+def plain(field: pa.Field) -> pa.Field:
+    """Return a column by name, type and whether it takes nulls, without what shapes files alone."""
+    return with_parts(field, pa.Field.remove_metadata)
+
+
+def table_columns(
+    types: pa.Schema, words: Callable[[pa.Field], str] = lambda field: spark_ddl(field.type)
+) -> list[TableColumn]:
+    """Return the columns of a table, as a DataFrame and a plan are compared with them.
+
+    :param types: the table's; a null type stands for one that wal_sink does not write.
+    :param words: returns a column's type as errors write it.
+    """
+    return [
+        TableColumn(field.name, words(field), required=not field.nullable, default=field.nullable)
+        for field in types
+    ]
+
+
+class ArrowRules(CastRules):
+    """Rules for columns of Arrow types; statements of Spark's SQL.
+
+    :param types: of the table's columns.
+    :param table: its name, as statements write it.
+    :param option: the name of the option by which a start adds columns; empty if it is set.
+    """
+
+    def __init__(self, types: pa.Schema, table: str, option: str) -> None:
+        super().__init__(lambda _: None, table)
+        self._types, self._option = types, option
+
+    def type_of(self, column: TableColumn) -> pa.DataType | None:
+        """Return the column's type."""
+        type_ = self._types.field(column.name).type
+        return None if pt.is_null(type_) else type_
+
+    def to_add(self, field: pa.Field) -> str:
+        """Return the option and the statement. Tables have no intervals."""
+        ddl, option = spark_ddl(field.type), self._option and f"set {self._option} to true, or "
+        statement = f"run: ALTER TABLE {self._table} ADD COLUMN {field.name} {ddl};"
+        return "" if "interval" in ddl else f"{option}{statement}"
+
+    def to_allow_null(self, column: TableColumn) -> str:
+        """Return the statement."""
+        return f"run: ALTER TABLE {self._table} ALTER COLUMN {column.name} DROP NOT NULL;"
+
+
+def new_columns(
+    schema: pa.Schema, key: Sequence[str], table_type: Callable[[pa.Schema], object], noun: str
+) -> pa.Schema:
+    """Return the columns of a new table, or new ones of a table: those of the key take no null.
+
+    :param table_type: converts a column as the table's client does; raises for what it has no type for.
+    :param noun: the table's format.
+    :raises SchemaMismatch: the format has no type for a column.
+    """
+    columns = [pa.field(f.name, canonical(f.type), f.name not in key) for f in schema]
+    for column in columns:
+        alone = pa.schema([column])
+        try:
+            pq.write_table(alone.empty_table(), pa.BufferOutputStream())  # no struct without fields
+            table_type(alone)
+        except Exception as error:
+            raise SchemaMismatch(
+                f"{noun} has no type for column {column.name}, {spark_ddl(column.type)}.",
+                "Cast it in the DataFrame, or leave it out.",
+            ) from error
+    return pa.schema(columns)
+
+
+def stored_as_planned(plan: Plan) -> Stored:
+    """Return what casts a column's values to the table's type, and refuses nulls inside that it takes not."""
+    types = planned_types(plan)
+
+    def stored(column: Column, values: pa.Array) -> pa.Array:
+        type_ = types.field(column.name).type
+        array = cast_or_refuse(values, canonical(type_), column.type)
+        if _has_null_inside(array, type_):
+            rows = [_has_null_inside(array.slice(i, 1), type_) for i in range(len(array))]
+            problem = f"has a null inside of {column.type}, where the table takes none"
+            refuse(pa.array(rows), problem, "Filter such rows out.")
+        return array
+
+    return stored
+
+
+def _has_null_inside(values: pa.Array, type_: pa.DataType) -> bool:
+    """Return True if a part that takes no null has one.
+
+    :param type_: that of the values, which says what takes nulls.
+    """
+    if pt.is_map(type_):
+        type_ = pa.list_(type_.field(0))
+        values = values.cast(pa.list_(pa.struct([*values.type.field(0).type])))
+    if not pt.is_struct(type_) and not is_array(type_):
+        return False
+    values = values.drop_null()
+    parts = values.flatten() if pt.is_struct(type_) else [values.flatten()]
+    return any(
+        (part.null_count and not field.nullable) or _has_null_inside(part, field.type)
+        for field, part in zip(fields(type_), parts, strict=True)
+    )
+
+
+def holds(plan: Plan, types: pa.Schema) -> Holds:
+    """Return what tells whether a column of the table holds each value that a plan allows.
+
+    :param types: of the table as it is now.
+    """
+    planned = planned_types(plan)
+    return lambda now, column: is_as_wide(
+        types.field(now.name).type, planned.field(column.name).type
+    )
+
+
+def is_as_wide(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Return True if a type holds each value of another: wider numbers, structs with more fields."""
+    if pt.is_nested(wide) and wide.id == narrow.id:
+        former = {field.name: field for field in fields(narrow)}
+        return former.keys() <= {field.name for field in fields(wide)} and all(
+            is_as_wide(field.type, former[field.name].type)
+            and (field.nullable or not former[field.name].nullable)
+            if field.name in former
+            else field.nullable  # a field that is new is null in each row
+            for field in fields(wide)
+        )
+    (whole, scale), (former_whole, former_scale) = _digits(wide), _digits(narrow)
+    if pt.is_float64(wide) and pt.is_integer(narrow):
+        return bool(former_whole <= _DIGITS[32])
+    if pt.is_integer(narrow) or (pt.is_decimal(wide) and pt.is_decimal(narrow)):
+        return former_whole <= whole and former_scale <= scale
+    return bool(wide == narrow or (pt.is_float64(wide) and pt.is_float32(narrow)))
+
+
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+"""Digits of the widest integer, by its bits."""
+
+
+def _digits(type_: pa.DataType) -> tuple[int, int]:
+    """Return the digits of a number before and after the point; zeros for another type."""
+    if pt.is_decimal(type_):
+        return type_.precision - type_.scale, type_.scale
+    return (_DIGITS[type_.bit_width], 0) if pt.is_integer(type_) else (0, 0)
+
+
+def completed(rows: pa.Table, types: pa.Schema) -> pa.Table:
+    """Return rows in all columns of a table, by its types: what they lack is null. Other columns follow.
+
+    :param types: of the table; each is as wide as that of the rows.
+    """
+    columns = {
+        field.name: rows[field.name].cast(canonical(field.type))
+        if field.name in rows.column_names
+        else pa.nulls(len(rows), canonical(field.type))
+        for field in types
+        if not pt.is_null(field.type)
+    }
+    others = {name: rows[name] for name in rows.column_names if name not in columns}
+    return pa.table(columns | others)
