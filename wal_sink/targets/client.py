@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ _WHERE = {
     True: "the driver of Spark, its executors and every flusher run",
     False: "the driver of Spark and every flusher run",
 }
-"""Who needs the client, by `Target.parallel_writes`."""
+"""The processes that need the client, by `Target.parallel_writes`."""
 
 
 @contextlib.contextmanager
@@ -70,35 +70,35 @@ def shortly(error: Exception) -> str:
     return " ".join(str(error).replace("\x1b[31m↳\x1b[0m", "").split())[:400]
 
 
-class ClientTarget(Target):
-    """A target whose modules are loaded when they are needed: tasks that publish never load its client.
+class Client(NamedTuple):
+    """The parts of a target that need its client: functions, and a class, of modules that import it."""
 
-    `check` imports a module without the client; the methods below import those with it.
-    """
+    agree: Callable[..., Plan]
+    """Makes the plan, of options, schema, key and `changes`: whether to make what options ask for."""
+    session: Callable[[Any, str], Session]
+    """The class of a session, made of options and the key of the ledger row."""
+    classify: Callable[[Exception], ErrorClass]
+
+
+class ClientTarget(Target):
+    """A target whose client is imported when it is needed: tasks that publish never import it."""
 
     to_correct: ClassVar[str]
-    """What to do about a refusal at the start."""
+    """The remedy for a refusal at the start."""
     to_reach: ClassVar[str]
-    """What to do if nothing answers there."""
+    """The remedy if nothing answers there."""
 
     @property
     @abstractmethod
     def place(self) -> str:
-        """What answers, as errors name it."""
+        """The table, or the server, that answers, as errors name it."""
 
     @abstractmethod
-    def agree(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
-        """Make the plan.
-
-        :param changes: True: make what options ask for.
-        """
-
-    @abstractmethod
-    def session_type(self) -> Callable[[Any, str], Session]:
-        """Import and return the class of a session, made of options and the key of the ledger row."""
+    def client(self) -> Client:
+        """Import the client."""
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with what is there, and make what options ask for."""
+        """Compare the DataFrame with the target, and make what options ask for."""
         return self._agreed(schema, key, changes=True)
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
@@ -106,17 +106,22 @@ class ClientTarget(Target):
         return self._agreed(schema, key, changes=False)
 
     def _agreed(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
-        self.load()
-        with explained(self.classify, self.place, self.to_correct, self.to_reach):
-            return self.agree(schema, key, changes=changes)
+        client = self._imported()
+        with explained(client.classify, self.place, self.to_correct, self.to_reach):
+            return client.agree(self.options, schema, key, changes=changes)
 
     def load(self) -> None:
         """Import the client."""
-        with importing(self):
-            self.session_type()
+        self._imported()
 
     def connect(self, query_id: str) -> Session:
         """Make a session; it connects when it is used."""
+        return self._imported().session(self.options, query_id)
+
+    def classify(self, error: Exception) -> ErrorClass:
+        """Return what an exception of the client means."""
+        return self._imported().classify(error)
+
+    def _imported(self) -> Client:
         with importing(self):
-            session = self.session_type()
-        return session(self.options, query_id)
+            return self.client()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -12,6 +13,16 @@ from wal_sink.targets.create_table import KEY_COLUMNS
 from wal_sink.targets.operations import OPERATION_COLUMN, UNAVAILABLE_VALUE, OperationOptions
 
 EVENT_COLUMN = "delta.timestampColumn"
+
+_WITHOUT_KEYS = re.compile(
+    r"[^:]*|/.*|file:.*|(?:"  # a path, or a URL of
+    r"(?:abfss?|wasbs?)://[^/:@?]+@[^/:@?]+"  # a container of an account
+    r"|(?:hdfs|viewfs|https?)://[^/:@?]+(?::\d+)?"  # a host and its port
+    r"|[a-z][a-z0-9+.-]*://[^/:@?]*"  # a bucket
+    r")(?:/[^?]*)?",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A path that has no more than a store and a place in it. A secret may have a slash."""
 
 
 class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
@@ -39,19 +50,21 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
 
     mode: Annotated[
         Literal["append", "upsert"],
-        about("How rows get into the table: append, or upsert by keyColumns"),
+        about("How rows get into the table: append, or upsert by keyColumns", SHAPES),
     ] = msgspec.field(name="delta.mode", default="append")
     timestamp_column: Annotated[
         str,
         about(
             "Column that says when each row changed: in an upsert the later row of a key stays, in"
-            " whichever order they come"
+            " whichever order they come",
+            SHAPES,
         ),
     ] = msgspec.field(name=EVENT_COLUMN, default="")
     merge_schema: Annotated[
         bool,
         about(
-            "Whether columns of the DataFrame that the table lacks are added when a query starts"
+            "Whether columns of the DataFrame that the table lacks are added when a query starts",
+            SHAPES,
         ),
     ] = msgspec.field(name="delta.mergeSchema", default=False)
 
@@ -62,7 +75,7 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
 
         :raises OptionError: it is one; or an upsert has no key, or an option is without effect.
         """
-        if _has_keys(self.path):
+        if not _WITHOUT_KEYS.fullmatch(self.path):
             # The path is not repeated.
             raise OptionError(
                 "Option delta.path is a URL with keys in it (a user with a password, or what follows a `?`),"
@@ -113,7 +126,7 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
 
     @property
     def storage_options(self) -> dict[str, str] | None:
-        """What delta-rs is given; None: it looks into the environment alone.
+        """The storage options for delta-rs; None: it reads the environment alone.
 
         :raises OptionError: the option is not a JSON object of texts.
         """
@@ -126,25 +139,3 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
                 "Option delta.storageOptions is not a JSON object whose values are texts.",
                 'Write it as {"AWS_REGION": "eu-central-1", "AWS_ALLOW_HTTP": "true"}.',
             ) from error
-
-
-_CONTAINER_FIRST = {"abfs", "abfss", "wasb", "wasbs"}
-"""Schemes of URLs that name a container where others have a user: abfss://container@account/path."""
-
-_WITH_PORT = {"hdfs", "viewfs", "http", "https"}
-
-
-def _has_keys(url: str) -> bool:
-    """Return True if a URL has more than a store and a path. A secret may have a slash."""
-    scheme, is_url, rest = url.partition("://")
-    scheme = scheme.lower()
-    if not is_url or scheme == "file":
-        return False
-    store = rest.partition("?")[0].partition("/")[0]
-    user, _, host = store.rpartition("@")
-    name, colon, port = host.partition(":")
-    return (
-        "?" in rest
-        or (bool(user) and (scheme not in _CONTAINER_FIRST or ":" in user))
-        or (bool(colon) and not (scheme in _WITH_PORT and name and port.isdecimal()))
-    )

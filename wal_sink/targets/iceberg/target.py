@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
-from wal_sink.targets.base import ErrorClass
-from wal_sink.targets.client import ClientTarget, importing
+from wal_sink.targets.client import Client, ClientTarget, importing
 from wal_sink.targets.iceberg.options import IcebergOptions
-
-if TYPE_CHECKING:
-    from wal_sink.targets.iceberg.session import IcebergSession
 
 
 class IcebergTarget(ClientTarget):
@@ -58,26 +54,14 @@ class IcebergTarget(ClientTarget):
         merged = merge_config(configured, self.options.properties)
         return type(self)(msgspec.structs.replace(self.options, properties=merged))
 
-    def agree(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
-        """Compare the DataFrame with the table."""
-        from wal_sink.targets.iceberg.plan import agree_on  # noqa: PLC0415 -- the client
+    def client(self) -> Client:
+        """Import the client."""
+        from wal_sink.targets.iceberg import plan, session, table  # noqa: PLC0415
 
-        return agree_on(self.options, schema, key, changes=changes)
+        return Client(plan.agree, session.IcebergSession, table.classify)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to the target's types, and refuse what would not be the same there."""
+        """Cast `batch` to the target's types, and refuse what does not fit."""
         from wal_sink.targets.iceberg.check import check  # noqa: PLC0415 -- pyarrow.compute
 
         return check(batch, plan)
-
-    def session_type(self) -> type[IcebergSession]:
-        """Import the client."""
-        from wal_sink.targets.iceberg.session import IcebergSession  # noqa: PLC0415 -- the client
-
-        return IcebergSession
-
-    def classify(self, error: Exception) -> ErrorClass:
-        """Return what an exception of the client means."""
-        from wal_sink.targets.iceberg.table import classify  # noqa: PLC0415 -- the client
-
-        return classify(error)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
-from wal_sink.targets.base import ErrorClass
-from wal_sink.targets.client import ClientTarget
+from wal_sink.targets.client import Client, ClientTarget
 from wal_sink.targets.kafka.options import KafkaOptions
-
-if TYPE_CHECKING:
-    from wal_sink.targets.kafka.session import KafkaSession
 
 
 class KafkaTarget(ClientTarget):
@@ -51,26 +46,14 @@ class KafkaTarget(ClientTarget):
             "topic": f"{self.options.topic}, ledger in {self.options.ledger_of('<query id>')}",
         }
 
-    def agree(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
-        """Compare the DataFrame with the topics."""
-        from wal_sink.targets.kafka.plan import agree  # noqa: PLC0415 -- the client
+    def client(self) -> Client:
+        """Import the client."""
+        from wal_sink.targets.kafka import plan, session, topics  # noqa: PLC0415
 
-        return agree(self.options, schema, key, changes=changes)
+        return Client(plan.agree, session.KafkaSession, topics.classify)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to the target's types, and refuse what would not be the same there."""
+        """Cast `batch` to the target's types, and refuse what does not fit."""
         from wal_sink.targets.kafka.records import check  # noqa: PLC0415 -- pyarrow.compute
 
         return check(batch, plan)
-
-    def session_type(self) -> type[KafkaSession]:
-        """Import the client."""
-        from wal_sink.targets.kafka.session import KafkaSession  # noqa: PLC0415 -- the client
-
-        return KafkaSession
-
-    def classify(self, error: Exception) -> ErrorClass:
-        """Return what an exception of the client means."""
-        from wal_sink.targets.kafka.topics import classify  # noqa: PLC0415 -- the client
-
-        return classify(error)
