@@ -13,7 +13,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.model.plan import Operation, Plan, canonical, is_array, is_text
+from wal_sink.model.plan import Plan, canonical, is_array
 from wal_sink.targets.operations import DELETE, OPERATION_COLUMN, OPERATIONS
 
 TRUE = pa.nulls(1).is_null()[0]
@@ -40,20 +40,22 @@ def float32(value: float) -> pa.Scalar:
 
 def text(value: str) -> pa.Scalar:
     """Return a string."""
-    data = value.encode()
-    offsets = pa.py_buffer(struct.pack("=ii", 0, len(data)))
-    return pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(data)])[0]
+    return _of_bytes(pa.string(), value.encode())
+
+
+def blob(value: bytes) -> pa.Scalar:
+    """Return a binary."""
+    return _of_bytes(pa.binary(), value)
+
+
+def _of_bytes(type_: pa.DataType, value: bytes) -> pa.Scalar:
+    offsets = pa.py_buffer(struct.pack("=ii", 0, len(value)))
+    return pa.Array.from_buffers(type_, 1, [None, offsets, pa.py_buffer(value)])[0]
 
 
 def null(type_: pa.DataType) -> pa.Scalar:
     """Return a null of a type."""
     return pa.nulls(1, type_)[0]
-
-
-def blob(value: bytes) -> pa.Scalar:
-    """Return a binary."""
-    offsets = pa.py_buffer(struct.pack("=ii", 0, len(value)))
-    return pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(value)])[0]
 
 
 def cast_values(values: pa.Array, to: pa.DataType) -> pa.Array:
@@ -89,7 +91,7 @@ def _between(source: pa.DataType, to: pa.DataType) -> pa.DataType | None:
 
 _HEX = "[0-9a-fA-F]"
 UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
-"""Of a UUID written as text."""
+"""The pattern of a UUID written as text."""
 _VERSION_1_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
 _UUID_BYTES = r"(?s)\A.{16}\z"
 _VERSION_1_BYTES = r"(?s)\A.{6}[\x10-\x1f].{9}\z"
@@ -138,7 +140,7 @@ def _in_bytes(column: pa.Array) -> bool:
 
 
 MOST_CHARACTERS = 4_000
-"""Of a number written as text: Python parses an integer of at most 4,300 digits."""
+"""The longest number written as text: Python parses an integer of at most 4,300 digits."""
 
 WHOLE = r"\A[+-]?[0-9]+\z"
 """A whole number."""
@@ -210,50 +212,6 @@ def _listed(columns: Iterable[tuple[str, str]]) -> str:
 _DELETE = text(DELETE)
 
 
-class BadWord(NamedTuple):
-    """The first row that is neither an upsert nor a delete."""
-
-    row: int
-    problem: str
-    """Continues "Column c of t (value) …"."""
-    remedy: str
-    rows: pa.Array
-    """All such rows, as flags."""
-
-
-class ReadOperations(NamedTuple):
-    """A parsed operation column."""
-
-    operations: pa.Array
-    """Strings, `upsert` or `delete`; null for a word that is not known."""
-    bad: BadWord | None
-
-
-def read_operations(words: pa.Array, known: Mapping[str, Operation]) -> ReadOperations:
-    """Translate the words of a DataFrame's column.
-
-    :param known: what each word means.
-    """
-    encoded = words.cast(pa.string()).dictionary_encode()
-    meant = {word.encode(): meaning for word, meaning in known.items()}
-    distinct = [meant.get(word) for word in encoded.dictionary.cast(pa.binary()).to_pylist()]
-    texts = [null(pa.string()) if m is None else text(m) for m in distinct]
-    operations = _array(texts).take(encoded.indices)
-    if not operations.null_count:
-        return ReadOperations(operations, None)
-    row = pc.index(operations.is_null(), TRUE).as_py()
-    listed = ", ".join(f"{word!r} ({meaning})" for word, meaning in known.items())
-    return ReadOperations(
-        operations,
-        BadWord(
-            row,
-            f"is not an operation: {OPERATION_COLUMN} knows {listed}",
-            f"Correct or drop such rows, or add the word to {OPERATIONS}.",
-            operations.is_null(),
-        ),
-    )
-
-
 def planned_operations(
     batch: pa.RecordBatch, plan: Plan, row_text: Callable[[int], str]
 ) -> pa.Array | None:
@@ -265,15 +223,21 @@ def planned_operations(
     if plan.operation is None:
         return None
     values = batch.column(plan.operation)
-    operations, bad = read_operations(values, plan.operations)
-    if bad:
+    words, operations = values.cast(pa.string()), pa.nulls(len(values), pa.string())
+    for word, meaning in plan.operations.items():
+        is_word = pc.fill_null(pc.equal(words, text(word)), FALSE)
+        operations = pc.if_else(is_word, text(meaning), operations)
+    if operations.null_count:
+        bad = operations.is_null()
+        row = pc.index(bad, TRUE).as_py()
+        listed = ", ".join(f"{word!r} ({meaning})" for word, meaning in plan.operations.items())
+        problem = f"is not an operation: {OPERATION_COLUMN} knows {listed}"
         raise InvalidRow(
-            f"Column {plan.operation} ({shorten(as_python(values[bad.row]))}) {bad.problem}, in"
-            f" {row_text(bad.row)}.",
-            bad.remedy,
+            f"Column {plan.operation} ({shorten(as_python(values[row]))}) {problem}, in {row_text(row)}.",
+            f"Correct or drop such rows, or add the word to {OPERATIONS}.",
             column=plan.operation,
-            problem=f"Column {plan.operation} {bad.problem}.",
-            rows=bad.rows,
+            problem=f"Column {plan.operation} {problem}.",
+            rows=bad,
         )
     return operations
 
@@ -295,29 +259,11 @@ def keys_of_deletes(
     """
     if not pc.any(deletes).as_py():
         return batch
-    positions: pa.Array | None = None
-    columns = []
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name not in keys and column.null_count < len(column):
-            if positions is None:
-                positions = _positions(deletes)
-            column = column.take(positions)  # noqa: PLW2901 -- a null position makes a null of any type
-        columns.append(column)
+    columns = [
+        column if name in keys else pc.if_else(deletes, null(column.type), column)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
-
-
-def _positions(deletes: pa.Array) -> pa.Array:
-    """Return each row's own position, null for a delete."""
-    ends = pc.cumulative_sum(pc.is_valid(deletes).cast(pa.int64()))
-    own = pc.subtract(ends, int64(1))
-    return pc.if_else(deletes, null(pa.int64()), own)
-
-
-def _array(scalars: list[pa.Scalar]) -> pa.Array:
-    """Return strings in one array."""
-    if not scalars:
-        return pa.nulls(0, pa.string())
-    return pa.concat_arrays([pa.repeat(scalar, 1) for scalar in scalars])
 
 
 def not_deleted(flags: pa.Array, deletes: pa.Array | None) -> pa.Array:
@@ -332,32 +278,57 @@ _SHOWN = 3
 """Columns by which a row is named."""
 
 
-class _Part(NamedTuple):
-    """The values of a column, or of one field inside of its values."""
-
-    path: str
-    values: pa.Array
-    """Flat; null where the column, or anything between, is null."""
-    rows: pa.Array
-    """The row of each value."""
+def leaves(values: pa.Array) -> Iterator[pa.Array]:
+    """Yield the values of a column, or of all parts inside of its values, without what lies in a null."""
+    type_ = values.type
+    if pt.is_dictionary(type_):
+        yield from leaves(values.cast(type_.value_type))
+    elif pt.is_map(type_):
+        yield from leaves(values.cast(pa.list_(pa.struct([*type_.field(0).type]))))
+    elif pt.is_struct(type_):
+        for part in values.flatten():
+            yield from leaves(part)
+    elif is_array(type_):
+        yield from leaves(values.flatten())
+    else:
+        yield values
 
 
 def refuse_invalid_utf8(batch: pa.RecordBatch) -> None:
     """Refuse texts that are not UTF-8, in columns, their structs, lists and maps.
 
-    Arrow validates a whole column in some nanoseconds a row; it goes on by value where that fails.
+    Arrow validates a whole column in some nanoseconds a row, with what lies in a null or outside of a slice.
 
     :raises InvalidRow: there is one; names the column, and flags its rows.
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if not _has(column.type, is_text):
-            continue
         try:
             column.validate(full=True)
         except pa.ArrowInvalid:
-            # What lies under a null, or outside of a slice, is validated too: there may be none.
-            for part in _parts(name, column, is_text):
-                _refuse_part(batch, part)
+            rows = pa.array([not _is_utf8(column.slice(i, 1)) for i in range(len(column))])
+            row = pc.index(rows, TRUE).as_py()
+            if row < 0:
+                continue
+            shown = ", ".join(
+                f"{shown_name}={shorten(as_python(batch.column(shown_name)[row]))}"
+                for shown_name in batch.schema.names[:_SHOWN]
+            )
+            raise InvalidRow(
+                f"Column {name} is not UTF-8, in the row with {shown}.",
+                "Mend it by make_valid_utf8(…), or write the bytes as binary: do not cast them to string.",
+                column=name,
+                problem=f"Column {name} is not UTF-8.",
+                rows=rows,
+            ) from None
+
+
+def _is_utf8(values: pa.Array) -> bool:
+    try:
+        for part in leaves(values):
+            pa.concat_arrays([part.drop_null()]).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def beyond_python(column: pa.Array) -> pa.Array | None:
@@ -365,42 +336,19 @@ def beyond_python(column: pa.Array) -> pa.Array | None:
 
     Python has no object for it, and most databases and readers have no value.
     """
-    if not _has(column.type, _is_date):
+    if not _is_beyond(column):
         return None
-    bad_rows = [
-        part.rows.filter(out)
-        for part in _parts("", column, _is_date)
-        if pc.any(out := outside(part.values, *_DAYS)).as_py()
-    ]
-    return _flags(len(column), pa.concat_arrays(bad_rows)) if bad_rows else None
+    if not pt.is_nested(column.type):
+        return outside(column, *_DAYS)
+    return pa.array([_is_beyond(column.slice(i, 1)) for i in range(len(column))])
 
 
-def _refuse_part(batch: pa.RecordBatch, part: _Part) -> None:
-    encoded = part.values.cast(pa.large_binary()).to_pylist()
-    bad = [i for i, value in enumerate(encoded) if not _decodes(value)]
-    if not bad:
-        return
-    rows = part.rows.take(pa.array(bad, pa.int64()))
-    row = rows[0].as_py()
-    shown = ", ".join(
-        f"{name}={shorten(as_python(batch.column(name)[row]))}"
-        for name in batch.schema.names[:_SHOWN]
+def _is_beyond(values: pa.Array) -> bool:
+    return any(
+        pc.any(outside(part, *_DAYS)).as_py()
+        for part in leaves(values)
+        if pt.is_date(part.type) or pt.is_timestamp(part.type)
     )
-    raise InvalidRow(
-        f"Column {part.path} ({shorten(encoded[bad[0]])}) is not UTF-8, in the row with {shown}.",
-        "Mend it by make_valid_utf8(…), or write the bytes as binary: do not cast them to string.",
-        column=part.path,
-        problem=f"Column {part.path} is not UTF-8.",
-        rows=_flags(batch.num_rows, rows),
-    )
-
-
-def _decodes(encoded: bytes | None) -> bool:
-    try:
-        str(encoded or b"", "utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def outside(values: pa.Array, first: int, last: int) -> pa.Array:
@@ -417,47 +365,3 @@ def outside(values: pa.Array, first: int, last: int) -> pa.Array:
     first, last = max(first, -(2**63)), min(last, 2**63 - 1)
     flags = pc.or_(pc.less(numbers, int64(first)), pc.greater(numbers, int64(last)))
     return flags.fill_null(fill_value=False)
-
-
-def _flags(number: int, rows: pa.Array) -> pa.Array:
-    return pc.is_in(pa.array(range(number), pa.int64()), value_set=rows)
-
-
-def _parts(
-    path: str, values: pa.Array, wanted: Callable[[pa.DataType], bool], rows: pa.Array | None = None
-) -> Iterator[_Part]:
-    """Yield the parts of a column whose types are wanted."""
-    if rows is None:
-        rows = pa.array(range(len(values)), pa.int64())
-    type_ = values.type
-    if pt.is_dictionary(type_):
-        values, type_ = values.cast(type_.value_type), type_.value_type
-    if wanted(type_):
-        yield _Part(path, values, rows)
-    elif pt.is_struct(type_):
-        for i, part in enumerate(values.flatten()):
-            yield from _parts(f"{path}.{type_.field(i).name}", part, wanted, rows)
-    elif pt.is_map(type_) or hasattr(type_, "value_type"):
-        valid = values.is_valid()
-        values, rows = values.filter(valid), rows.filter(valid)
-        if pt.is_map(type_):
-            values = values.cast(pa.list_(pa.struct([*type_.field(0).type])))
-        rows = rows.take(pc.list_parent_indices(values))
-        inner = values.flatten()
-        if pt.is_map(type_):
-            for name, part in zip(("key", "value"), inner.flatten(), strict=True):
-                yield from _parts(f"{path}.{name}", part, wanted, rows)
-        else:
-            yield from _parts(f"{path}.element", inner, wanted, rows)
-
-
-def _has(type_: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
-    """Return True if a type, or one inside of it, is wanted."""
-    if pt.is_dictionary(type_):
-        return _has(type_.value_type, wanted)
-    inner = (type_.field(i).type for i in range(type_.num_fields))
-    return wanted(type_) or any(_has(part, wanted) for part in inner)
-
-
-def _is_date(type_: pa.DataType) -> bool:
-    return bool(pt.is_date(type_) or pt.is_timestamp(type_))

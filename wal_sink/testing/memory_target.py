@@ -23,7 +23,7 @@ from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Column, Operation, Plan
 from wal_sink.options import SHAPES, Options, about
-from wal_sink.targets.arrow_values import read_operations
+from wal_sink.targets.arrow_values import planned_operations
 from wal_sink.targets.base import (
     ErrorClass,
     IdempotentSession,
@@ -153,9 +153,7 @@ class MemoryTarget(Target):
                 )
         if plan.operation is None:
             return batch
-        operations, bad = read_operations(batch.column(plan.operation), plan.operations)
-        if bad:
-            raise InvalidRow(f"Row {bad.row} {bad.problem}", bad.remedy)
+        operations = planned_operations(batch, plan, lambda row: f"row {row}")
         return batch.set_column(
             batch.schema.names.index(plan.operation), plan.operation, operations
         )
