@@ -6,7 +6,7 @@ import pytest
 
 from wal_sink.errors import OptionError
 from wal_sink.targets.cassandra.options import primary_key, refuse_bad_name
-from wal_sink.targets.create_table import read_layout
+from wal_sink.targets.create_table import Layout, TableOptions
 from wal_sink.targets.names import quote
 
 
@@ -38,6 +38,11 @@ def test_table_names(name: str, allowed: bool) -> None:
         refuse_bad_name("table", name)
 
 
+def layout(key: str, partition: str) -> Layout:
+    options = TableOptions(create_table=True, key_columns=key, partition_columns=partition)
+    return options.layout
+
+
 @pytest.mark.parametrize(
     ("key", "partition", "result"),
     [
@@ -49,7 +54,7 @@ def test_table_names(name: str, allowed: bool) -> None:
 )
 def test_a_primary_key(key: str, partition: str, result: tuple[list[str], list[str]]) -> None:
     """The first column is the partition key, or those that are named."""
-    options = primary_key(read_layout(key, partition, create=True))
+    options = primary_key(layout(key, partition))
     assert ([*options.partition], [*options.key]) == (result[0], result[0] + result[1])
 
 
@@ -60,4 +65,4 @@ def test_a_primary_key(key: str, partition: str, result: tuple[list[str], list[s
 def test_no_primary_key(key: str, partition: str, text: str) -> None:
     """A table of Cassandra has one, and the partition key is part of it."""
     with pytest.raises(OptionError, match=text):
-        primary_key(read_layout(key, partition, create=True))
+        primary_key(layout(key, partition))

@@ -10,35 +10,9 @@ An author derives a `Target`, and one of three sessions by what makes a row coun
 - `StagedSession`: rows are written where no reader looks, such as into files that no table names, by many
   tasks at once. `finish` adds all of them together with the ledger row. Readers see whole windows.
 
-These parts of the sink call them:
-
-=================  ==========================================  =============================================
-method             who calls it, in which process              may it connect?
-=================  ==========================================  =============================================
-`Target.plan`      Spark's planner worker, if the log has no   yes: it compares the DataFrame with the table
-                   plan for this schema and options, or the
-                   table was altered since
-`Target.check`     each task of the query, for each batch,     no: it works from the plan alone
-                   before the epoch is published; with several
-                   targets the flusher
-`Target.connect`   the flusher; each task of a flush job with  yes
-                   `parallel_writes`; operators' commands
-=================  ==========================================  =============================================
-
 The **ledger** is one row for each query and target, a `LedgerRow`. It says up to which epoch the target has
-the query's rows. Epochs are flushed in **windows**: contiguous epochs with one ledger update. A
-flusher uses a session from one thread, as follows:
-
-================================  ===========================================================================
-call                              meaning
-================================  ===========================================================================
-`read()`                          where the flush continues
-`finish(None, first)`             creates the ledger row of a new query; no rows are written
-`write(plan, rows)`, repeatedly   the rows of a window, in order
-`finish(expected, new)`           makes the rows count and moves the ledger row from `expected` to `new`
-`read()`                          after `Outcome.UNKNOWN`: what became of `finish`
-`close()`                         releases the connection; rows that were not finished never count
-================================  ===========================================================================
+the query's rows. Epochs are flushed in **windows**: contiguous epochs with one ledger update. A flusher uses
+a session from one thread. `docs/targets.md` says which calls come when, and in which process.
 
 After an exception from any method the flusher closes the session, asks `Target.classify` what the
 error means, and starts the window again over a new session. A task of a flush job calls `write` and
@@ -106,7 +80,7 @@ class RowSlice(NamedTuple):
 
 
 ErrorClass = Literal["retry", "throttle", "fatal"]
-"""What an exception means. "fatal": the target would refuse again. "retry", "throttle": it may pass
+"""The meaning of an exception. "fatal": the target would refuse again. "retry", "throttle": it may pass
 by itself. The flusher tries all of them again after a pause; a session may use the difference."""
 
 
@@ -278,7 +252,7 @@ class Target(ABC):
 
     @property
     def description(self) -> Mapping[str, str]:
-        """What is logged of the target when a query starts: texts by heading, `target` first; no secrets."""
+        """The texts that are logged when a query starts, by heading, `target` first; no secrets."""
         return {"target": self.name, **self.shape}
 
     @abstractmethod

@@ -24,7 +24,7 @@ CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS = "createTable", "keyColumns", "par
 
 
 class Layout(NamedTuple):
-    """How a new table is laid out."""
+    """The key and the partitions of a new table."""
 
     key: tuple[str, ...] = ()
     partition: tuple[str, ...] = ()
@@ -46,32 +46,11 @@ def listed_names(option: str, text: str) -> tuple[str, ...]:
     return names
 
 
-def read_layout(
-    key_columns: str, partition_columns: str, *, create: bool, key_alone: bool = False
-) -> Layout:
-    """Read the options, before there is a DataFrame.
-
-    :param create: whether createTable is set.
-    :param key_alone: whether the target reads keyColumns for a table that is there, too.
-    :raises OptionError: a column is listed twice, or an option would be without effect.
-    """
-    options = {PARTITION_COLUMNS: partition_columns, KEY_COLUMNS: "" if key_alone else key_columns}
-    for option, text in options.items():
-        if text.strip() and not create:
-            raise OptionError(
-                f"Option {option} is given without {CREATE_TABLE}: a table that is there stays as it is.",
-                f"Set {CREATE_TABLE} to true, or leave out {option}.",
-            )
-    return Layout(
-        listed_names(KEY_COLUMNS, key_columns), listed_names(PARTITION_COLUMNS, partition_columns)
-    )
-
-
 class TableOptions(Options, frozen=True, kw_only=True):
     """The base of the options of a target that makes tables."""
 
     key_alone: ClassVar[bool] = False
-    """Whether the target reads keyColumns for a table that is there, too."""
+    """True if the target reads keyColumns for a table that exists, too."""
 
     create_table: Annotated[
         bool, about("whether a table that is missing is made from the DataFrame's schema")
@@ -90,15 +69,20 @@ class TableOptions(Options, frozen=True, kw_only=True):
 
     @property
     def layout(self) -> Layout:
-        """How a new table is laid out.
+        """The key and the partitions of a new table.
 
         :raises OptionError: a column is listed twice, or an option would be without effect.
         """
-        return read_layout(
-            self.key_columns,
-            self.partition_columns,
-            create=self.create_table,
-            key_alone=self.key_alone,
+        options = {PARTITION_COLUMNS: self.partition_columns, KEY_COLUMNS: self.key_columns}
+        for option, names in options.items():
+            is_read = self.create_table or (option == KEY_COLUMNS and self.key_alone)
+            if names.strip() and not is_read:
+                raise OptionError(
+                    f"Option {option} is given without {CREATE_TABLE}: a table that is there stays as it is.",
+                    f"Set {CREATE_TABLE} to true, or leave out {option}.",
+                )
+        return Layout(
+            *(listed_names(option, options[option]) for option in (KEY_COLUMNS, PARTITION_COLUMNS))
         )
 
 

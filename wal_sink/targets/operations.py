@@ -98,7 +98,7 @@ _EXAMPLE = f'Write it as {OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 BY_POSITION = (
     "the later of two rows with one key stays. In one micro-batch after a shuffle it may be either"
 )
-"""What is logged where one row of a key stays, and no time says which."""
+"""The text that is logged where one row of a key stays, and no time decides."""
 
 
 def json_pairs(option: str, text: str, example: str) -> tuple[tuple[str, object], ...]:
@@ -159,7 +159,7 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
 
     @property
     def words(self) -> Mapping[str, Operation]:
-        """What each word of the operation column means.
+        """The meaning of each word of the operation column.
 
         :raises OptionError: the two options contradict each other, or cannot be understood.
         """
@@ -212,7 +212,7 @@ _UNDECLARED = {
     OPERATIONS: ("cannot delete rows", _DELETES_OUT),
     UNAVAILABLE_VALUE: ("only adds rows: there is no older value that could stay", _TEXT_WRITTEN),
 }
-"""What a target cannot do that does not declare the option, and what to do."""
+"""By option, what a target without it cannot do, and the remedy."""
 
 
 def without_operation(

@@ -21,7 +21,7 @@ from wal_sink.targets.arrow_values import FALSE, blob, null, text
 from wal_sink.targets.operations import UNAVAILABLE_VALUE
 
 Flags = Mapping[str, pa.Array]
-"""By a column's name: which of its cells are unavailable; never null."""
+"""Flags of the unavailable cells of columns, by the column's name; never null."""
 
 _SOURCES = (str(pa.string()), str(pa.binary()))
 
@@ -31,7 +31,7 @@ class Marked(NamedTuple):
 
     rows: pa.RecordBatch
     flags: Flags
-    """Of each column that may have such cells."""
+    """The flags of each column that may have such cells."""
 
 
 def mark(rows: pa.RecordBatch, plan: Plan, key: Sequence[str]) -> Marked:
