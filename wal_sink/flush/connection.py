@@ -170,7 +170,9 @@ def target_errors(target: Target) -> Iterator[None]:
     except Exception as error:
         if target.classify(error) == "fatal":
             raise TargetRefused(
-                f"The target refuses: {type(error).__name__}: {error}", "Repair the target."
+                f"The target refuses: {type(error).__name__}: {error}",
+                "Repair the target, or give the user the right that it lacks. The flush then goes on by"
+                " itself.",
             ) from error
         raise TargetUnavailable(
             f"The target does not answer: {type(error).__name__}: {error}",
