@@ -220,7 +220,7 @@ def test_log_that_was_moved_is_adopted(job: Job, tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint" / "wal_sink" / job.query_id
     folder.rename(tmp_path / "logs" / job.query_id)
     wal = ("--wal", str(tmp_path / "logs"))
-    assert job.refused("flush") == (2, "OptionError")
+    assert job.refused("flush") == (6, "CorruptLog")
     assert job.refused("flush", *wal) == (5, "WrongOwner")
     assert job.command("adopt", *wal, "--yes").code == 0
     assert job.command("flush").code == 0
@@ -252,6 +252,15 @@ def test_copy_that_is_adopted_fences_the_original(job: Job) -> None:
     job.use("copy")
     assert job.command("flush").code == 0
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
+
+
+def test_log_that_is_gone_is_named_by_each_command(job: Job) -> None:
+    """The checkpoint says where it was, so nobody is asked for its place."""
+    job.store.delete(job.store.backend.list())
+    for verb in ("status", "show", "flush", "adopt"):
+        stopped = job.command(verb)
+        assert (stopped.code, stopped.document["error"]) == (6, "CorruptLog"), verb
+        assert f"{job.store.url}, and there is none" in stopped.document["what"]
 
 
 def test_new_log_with_an_old_row_is_adopted(job: Job) -> None:

@@ -111,6 +111,7 @@ def find_by_checkpoint(
         for both: the log may turn out to be in another kind of store than the checkpoint.
     :raises CheckpointNotVisible: no query's checkpoint is there.
     :raises WrongOwner: the checkpoint names a log that cannot be the query's.
+    :raises CorruptLog: the log that the checkpoint names is gone.
     :raises OptionError: there is no log, or an option does not fit.
     """
     if checkpoint_options is None and not wal:
@@ -132,6 +133,8 @@ def find_by_checkpoint(
         # The state has 100 names or a few more; of what was left of a log, any name counts.
         if backend.list(paths.STATE.folder) or backend.list():
             return query_id, place
+    if named is not None:
+        refuse_vanished(places[0].open_log(query_id), opened)
     raise OptionError(
         f"There is no log of query {query_id} at"
         f" {' or '.join(place.open_log(query_id).url for place in places)}.",
@@ -216,9 +219,9 @@ def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
     raise CorruptLog(
         f"{checkpoint.url} has the log {store.url}, and there is none: it was deleted or moved, or its file"
         " system is not mounted.",
-        "Mount it, or restore it from a copy. If it is lost, its pending epochs are lost, too: delete"
-        f" {checkpoint.url}/{checkpoint.LOG_URL} and start the query again; it continues after them. Then"
-        f" {errors.ADOPT}.",
+        "Mount it, or restore it from a copy. If it was moved: `wal-sink adopt CHECKPOINT --wal URL`. If it"
+        f" is lost, its pending epochs are lost, too: delete {checkpoint.url}/{checkpoint.LOG_URL} and start"
+        f" the query again; it continues after them. Then {errors.ADOPT}.",
     )
 
 
