@@ -127,6 +127,7 @@ def test_batch_without_a_call_is_missed(query: World, tmp_path: Path) -> None:
     batch = micro_batch(run, tmp_path)
     with pytest.raises(MissingManifest, match="Epoch 1") as caught:
         batch.publish(run.execution, [append(batch, run, [("c", 2)])])
+    assert caught.value.remedy.startswith("Let a foreachBatch function call its writer")
     assert "give-up CHECKPOINT --epoch 1" in caught.value.remedy
 
 

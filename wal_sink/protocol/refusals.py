@@ -36,11 +36,17 @@ def fenced(state: State, epoch: int, reason: str = "") -> Fenced:
 
 def missing_manifest(state: State, epoch: int) -> MissingManifest:
     """Return the error of a manifest that is not there."""
+    nobody = (
+        "Let a foreachBatch function call its writer for each batch, also for an empty one: it did not, or"
+        " another sink has run. "
+        if epoch > state.last.epoch
+        else ""
+    )
     return MissingManifest(
         f"Epoch {epoch} has no manifest in the log, whose newest epoch is {state.last.epoch}. Its rows would"
         " be skipped.",
-        "Restore the folder manifests/ from a copy of the log. If there is none:"
-        f" `wal-sink give-up CHECKPOINT --epoch {epoch}`.",
+        f"{nobody}Restore the folder manifests/ from a copy of the log, if one has the epoch. Else go on"
+        f" without it: `wal-sink give-up CHECKPOINT --epoch {epoch}`.",
     )
 
 

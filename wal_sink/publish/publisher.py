@@ -136,7 +136,8 @@ class Publisher:
             raise AlreadyPublished(
                 f"Epoch {epoch} was published before, by the same run and with other rows. Its"
                 " first rows stay.",
-                "With batch_writer, combine the rows by `df.union(…)` and write once for each batch.",
+                "With batch_writer, combine the rows by `df.union(…)` and write once for each batch. For"
+                " several tables use option targets.",
             )
         made = present.as_epoch(path, digest)
         update(
