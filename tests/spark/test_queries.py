@@ -130,26 +130,6 @@ def test_a_checkpoint_by_any_name_is_the_same(
     assert table.ids() == files(1)
 
 
-def test_log_of_a_deleted_checkpoint_is_warned_of(
-    spark: SparkSession,
-    table: Table,
-    checkpoint: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Its log lies elsewhere, with an epoch that no flusher of the new query ever looks for."""
-    source, place = write_source(tmp_path / "source", 1), {"wal.location": tmp_path / "log"}
-    with wal_sink.register(spark, flush=False):
-        old = start(stream(spark, source), table, checkpoint, **place)
-        old.awaitTermination()
-    shutil.rmtree(checkpoint)
-    run(spark, source, table, checkpoint, **place)
-    log = f"file://{tmp_path}/log/{old.id}"
-    (message,) = [text for text in caplog.messages if f"former query, {old.id}" in text]
-    assert f"Epoch 0 is in {log}, not flushed, and nothing flushes them now" in message
-    assert table.ids() == files(1)
-
-
 @pytest.mark.timeout(600)
 def test_cassandra_may_be_away(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
     """Killed and away for 3 s in mid-stream, and when the query is started again: no query fails.

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from wal_sink.admin.flush import FlushCommand, FlushDone, Watch
 from wal_sink.admin.query import Query, find_query, sink_options
 from wal_sink.configuration import storage_options, target_names
-from wal_sink.errors import OptionError, WalSinkError, WrongOwner
+from wal_sink.errors import OptionError, WalSinkError, WrongOwner, stand_in
 from wal_sink.model.state import State
 from wal_sink.options import (
     SinkOptions,
@@ -236,8 +236,8 @@ class LogsUnder:
             raise WrongOwner(
                 f"The log {place.url} names the checkpoint {checkpoint}, which is that of query"
                 f" {query.query_id} now: it was deleted and made again.",
-                "The epochs that are pending in this log are not flushed any more: `commits/` is gone. Delete"
-                " the log when nobody needs its rows.",
+                f"The epochs that are pending in this log are not flushed: `commits/` is gone."
+                f" {stand_in(place.url, 'LAST')} If nobody needs the rows, delete the log.",
             )
         return query
 

@@ -34,12 +34,7 @@ from wal_sink.errors import WalSinkError
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.batch_writer import BatchWriter
-from wal_sink.spark.data_source import (
-    ConnectDataSource,
-    ConnectStreamWriter,
-    WalSinkDataSource,
-    WalSinkStreamWriter,
-)
+from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.targets.base import Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.kafka import KafkaTarget
@@ -159,15 +154,12 @@ class PausingDataSource(WalSinkDataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> WalSinkStreamWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
-        return WalSinkStreamWriter(PausingMicroBatch(*writer.micro_batch))
+        paused = PausingMicroBatch(*writer.micro_batch)
+        return WalSinkStreamWriter(paused, has_handle=self.has_handle)
 
 
-class PausingConnectDataSource(ConnectDataSource):
+class PausingConnectDataSource(PausingDataSource, ConnectDataSource):
     """The sink of a Connect session, pausing there."""
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> ConnectStreamWriter:  # noqa: N802
-        writer = super().streamWriter(schema, overwrite)
-        return ConnectStreamWriter(PausingMicroBatch(*writer.micro_batch))
 
 
 class PausingBatchWriter(BatchWriter):

@@ -33,7 +33,7 @@ from wal_sink.errors import (
     UnsupportedSpark,
     WalSinkError,
 )
-from wal_sink.model.manifest import Appended
+from wal_sink.model.manifest import Appended, Execution
 from wal_sink.spark.internals import connect_session, dataframe, streaming_query
 from wal_sink.spark.modes import append_only, unplanned
 
@@ -63,8 +63,12 @@ class WalSinkDataSource(DataSource):
         it plans the first micro-batch, so `awaitTermination()` raises this, not `start()`.
     """
 
+    has_handle = True
+    """False if no handle lets a run that starts compare the plans with the tables."""
+
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
+        connect_session.drop_empty_accumulators()
         self._refused: OptionError | None = None
         """Raised by what writes. A reader is told that there is nothing to read, whatever the options."""
         # Here, because the instance is sent to other processes: relative locations count once.
@@ -122,7 +126,8 @@ class WalSinkDataSource(DataSource):
         _refuse_unplanned(self.configuration.location.open_checkpoint())
         micro_batch = agree(self.configuration, dataframe.arrow_schema(schema))
         freeze_objects()
-        return WalSinkStreamWriter(micro_batch)
+        connect_session.drop_empty_accumulators()
+        return WalSinkStreamWriter(micro_batch, has_handle=self.has_handle)
 
 
 def _refuse_unplanned(checkpoint: Checkpoint) -> None:
@@ -171,15 +176,20 @@ class Message(WriterCommitMessage):
 
 
 class WalSinkStreamWriter(DataSourceStreamArrowWriter):
-    """Writes one micro-batch to the log."""
+    """Writes one micro-batch to the log.
 
-    def __init__(self, micro_batch: MicroBatch) -> None:
+    :param has_handle: see `WalSinkDataSource.has_handle`.
+    """
+
+    def __init__(self, micro_batch: MicroBatch, *, has_handle: bool = True) -> None:
         self.micro_batch = micro_batch
+        self.has_handle = has_handle
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Append a partition's rows to the log."""
         appended = self.micro_batch.append(iterator, streaming_query.current_task())
         freeze_objects()
+        connect_session.drop_empty_accumulators()
         return Message(appended, self.micro_batch.plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -199,8 +209,26 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             )
         appended = [message.appended for message in ours]
         execution = appended[0].execution._replace(epoch=batchId)
-        self.micro_batch.publish(execution, appended)
+        if self.has_handle:
+            self.micro_batch.publish(execution, appended)
+        else:
+            self._publish_and_compare(execution, appended)
         freeze_objects()
+        connect_session.drop_empty_accumulators()
+
+    def _publish_and_compare(self, execution: Execution, appended: Sequence[Appended]) -> None:
+        """Publish the epoch, and let the second epoch of a run compare the plans with the tables.
+
+        Spark tells the planner no run id.
+        """
+        from wal_sink.publish.agreement import compare_again  # noqa: PLC0415 -- as in `streamWriter`
+        from wal_sink.wal.states import newest  # noqa: PLC0415 -- the same
+
+        store = self.micro_batch.configuration.location.open_log(execution.query_id)
+        state = newest(store)
+        self.micro_batch.publish(execution, appended)
+        if state is None or state.run is None or state.run.run_id != execution.run_id:
+            compare_again(store)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Delete the segments of a batch of which a task has failed, for its `commit` was never called.
@@ -214,44 +242,6 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
 
 
 class ConnectDataSource(WalSinkDataSource):
-    """Format `wal_sink` in a Connect session; its workers send no empty accumulators.
+    """Format `wal_sink` in a Connect session, whose server has no handle that sees a run start."""
 
-    See `drop_empty_accumulators`.
-    """
-
-    def __init__(self, options: dict[str, str]) -> None:
-        super().__init__(options)
-        connect_session.drop_empty_accumulators()
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> ConnectStreamWriter:  # noqa: N802
-        """See `WalSinkDataSource.streamWriter`."""
-        writer = super().streamWriter(schema, overwrite)
-        connect_session.drop_empty_accumulators()
-        return ConnectStreamWriter(writer.micro_batch)
-
-
-class ConnectStreamWriter(WalSinkStreamWriter):
-    """Writes one micro-batch of a Connect session's query to the log."""
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        """See `WalSinkStreamWriter.write`."""
-        message = super().write(iterator)
-        connect_session.drop_empty_accumulators()
-        return message
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish the epoch, and let the second epoch of a run compare the plans with the tables.
-
-        Spark tells the planner no run id, and the server has no handle that sees a run start.
-        """
-        from wal_sink.publish.agreement import compare_again  # noqa: PLC0415 -- as in `streamWriter`
-        from wal_sink.wal.states import newest  # noqa: PLC0415 -- the same
-
-        message = next(message for message in messages if isinstance(message, Message))
-        execution = message.appended.execution
-        store = self.micro_batch.configuration.location.open_log(execution.query_id)
-        state = newest(store)
-        super().commit(messages, batchId)
-        if state is None or state.run is None or state.run.run_id != execution.run_id:
-            compare_again(store)
-        connect_session.drop_empty_accumulators()
+    has_handle = False
