@@ -22,11 +22,10 @@ from wal_sink.spark.messages import (
     cannot_replay,
     in_force,
     log_start,
-    other_place,
     unreplayable,
 )
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
-from wal_sink.wal.states import advance, newest, update
+from wal_sink.wal.states import advance, update
 from wal_sink.wal.store import LogStore
 
 SECRETS = {
@@ -127,12 +126,6 @@ def test_each_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     assert levels[2][1] == "wal_sink: query q-1 starts"
 
 
-POSTGRESQL = {
-    "target": "postgresql",
-    "postgresql.uri": "postgresql://ann@db/shop",
-    "table": "public.orders",
-    "checkpointLocation": "/data/checkpoint",
-}
 LAKE = {
     "targets": "orders,lake",
     "checkpointLocation": "/data/checkpoint",
@@ -141,71 +134,6 @@ LAKE = {
     "lake.target": "delta",
     "lake.delta.path": "/lake/orders",
 }
-
-
-@pytest.mark.parametrize(
-    ("options", "now", "message"),
-    [
-        (GIVEN, GIVEN | {"table": "order"}, "cassandra shop.orders, * cassandra shop.order."),
-        (GIVEN, GIVEN | {"keyspace": "test"}, "cassandra shop.orders, * cassandra test.orders."),
-        (POSTGRESQL, POSTGRESQL | {"table": "o"}, "postgresql public.orders, * postgresql o."),
-        (GIVEN, POSTGRESQL, "cassandra, * postgresql public.orders."),
-        (LAKE, LAKE | {"lake.delta.path": "/lake/o"}, "delta /lake/orders, * delta /lake/o."),
-        (LAKE, LAKE, None),
-        (GIVEN, GIVEN | {"cassandra.contactPoints": "10.0.0.9", "cassandra.nulls": "write"}, None),
-        ({}, GIVEN, None),
-        (
-            {k: v for k, v in LAKE.items() if not k.startswith("lake.")} | {"targets": "orders"},
-            LAKE,
-            None,
-        ),
-        (
-            GIVEN | {"target": "not.installed:Anywhere"},
-            GIVEN,
-            "not.installed:Anywhere, * cassandra",
-        ),
-    ],
-)
-def test_rows_that_go_elsewhere_than_before(
-    options: dict[str, str], now: dict[str, str], message: str | None
-) -> None:
-    """Both places are named; what only the log names is not imported."""
-    kept = options and (configure(options).public if "not." not in str(options) else options)
-    text = other_place(kept, configure(now))
-    assert (text is None) is (message is None), text
-    if text and message:
-        was, _, goes = message.partition(" * ")
-        assert f"its rows went to {was}" in text
-        assert f"now on they go to {goes}" in text
-
-
-def test_changed_table_is_warned_of_until_a_run_publishes(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The newest run of the state says for which table epochs were published."""
-    store = LogStore(open_backend(f"memory://{uuid.uuid4().hex}"))
-
-    def said_to(table: str) -> list[str]:
-        caplog.clear()
-        options = GIVEN | {"table": table}
-        log_start("q-1", configure(options), store, [], flushes_here=True)
-        return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
-
-    def opened(run_id: str, table: str, after: str = "") -> None:
-        options = configure(GIVEN | {"table": table}).public
-        opening = Opening("q-1", "memory://checkpoint", run_id, ("cassandra",), options, after)
-        actor = Actor("host:1", 1)
-        if newest(store) is None:
-            advance(store, None, protocol.create(opening, "log", -1, actor))
-        update(store, lambda state: protocol.open_run(state, opening, 0, -1, actor))
-
-    assert said_to("orders") == []
-    opened("run-1", "orders")
-    assert said_to("orders") == []
-    (warning,) = said_to("order")
-    assert warning.startswith("query q-1: until now its rows went to cassandra shop.orders")
-    opened("run-2", "order", after="run-1")
-    assert said_to("order") == []
 
 
 def test_target_given_up_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

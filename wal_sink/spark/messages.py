@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, Destination
-from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.errors import WalSinkError
 from wal_sink.log_context import query_name
 from wal_sink.model.state import State
-from wal_sink.options import lowered, options_of, parse
 from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.report import FlusherReport, age_s, is_alive, read_report, this_process
 from wal_sink.spark.internals.streaming_query import Source
@@ -56,9 +55,6 @@ def log_start(
         if configuration.path:
             logger.warning("query %s: %s", query_id, path_ignored(configuration))
         state = newest(store)
-        run = state.run if state is not None else None
-        if moved := other_place(run.options if run is not None else {}, configuration):
-            logger.warning("query %s: %s", query_id, moved)
         for name in given_up(state, configuration):
             logger.warning(
                 "query %s: target %s was given up, so it gets no rows. To give it rows again, start the query"
@@ -126,43 +122,6 @@ def path_ignored(configuration: Configuration) -> str:
         f"nothing is written to the path {configuration.path}: its rows go to {where}, as its options say."
         " Call start() without a path, and not toTable(…), which makes a table in Spark's catalog."
     )
-
-
-def other_place(published_with: Mapping[str, str], now: Configuration) -> str | None:
-    """Return that rows go elsewhere than those that were published before; None when they do not.
-
-    Nothing else tells: the ledger row is that of the query, whatever table its options name.
-
-    :param published_with: options of the newest run that has published; empty for none.
-    """
-    for destination in now.destinations:
-        former = _place(options_of(destination.prefix, published_with), destination)
-        here = _named(destination)
-        if former not in (None, here):
-            return (
-                f"until now its rows went to {former}, and from now on they go to {here}. Rows that are in"
-                f" {former} stay there. If epochs still wait for {former}, or the new place has no ledger row"
-                " of the query, the flush stops, and its error has the command. If you did not mean this,"
-                " stop the query and set its options back."
-            )
-    return None
-
-
-def _place(published_with: Mapping[str, str], now: Destination) -> str | None:
-    """Return where the rows of a target went; None where that cannot be told.
-
-    What only the log names is not imported: it may be forged.
-    """
-    if not published_with:
-        return None  # it is new
-    lower = lowered(published_with)
-    if (kind := lower.get("target", "cassandra")) != now.kind:
-        return kind
-    try:
-        options = parse(lower, type(now.options))
-    except OptionError:
-        return None  # of another version; or it takes a secret, which no log has
-    return _named(now._replace(target=type(now.target)(options)))
 
 
 def _named(destination: Destination) -> str:
