@@ -84,7 +84,7 @@ class Queries(CheckpointListener):
             if isinstance(error, WalSinkError):
                 self._foretold[str(event.runId)] = error.one_line
 
-    def checkpointed(self, query_id: str, run_id: str, epoch: int) -> None:  # noqa: ARG002 - Spark's
+    def checkpointed(self, query_id: str) -> None:
         """Wake the flush."""
         if flush := self.find(query_id):
             flush.for_each_loop(FlushLoop.wake)

@@ -262,7 +262,7 @@ class ClassicSink(Sink):
     ) -> None:
         super().__init__(spark, drain_timeout, exposition, flushes_here=flushes_here)
         self._queries = Queries(spark, self._at_exit, exposition, flushes_here=flushes_here)
-        streaming_query.add_listener(spark, self._queries)
+        spark.streams.addListener(self._queries)
 
     def await_flushed(
         self, query: StreamingQuery, timeout: float | None = None, *, target: str = ""

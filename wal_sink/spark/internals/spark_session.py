@@ -142,6 +142,7 @@ def _missing(spark: SparkSession) -> list[str]:
     for either in (
         (PYTHON_TABLE,),
         (FOREACH_BATCH_SINK,),
+        (LISTENER_WRAPPER,),
         MICRO_BATCH_EXECUTION,
         INITIALIZING,
         TERMINATED,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
@@ -23,7 +22,6 @@ from wal_sink.spark.internals.spark_session import (
     find_class,
     folder_of,
     is_stopped,
-    java,
     without_jvm,
 )
 from wal_sink.spark.internals.stream_writer import layout_asked
@@ -63,41 +61,30 @@ def _execution(local_property: Callable[[str], str | None]) -> Execution | None:
 
 
 class CheckpointListener(StreamingQueryListener):
-    """A listener for the epochs that are checkpointed, without Spark's figures on their progress."""
+    """A listener for the epochs that are checkpointed, without Spark's figures on their progress.
 
-    def checkpointed(self, query_id: str, run_id: str, epoch: int) -> None:
-        """Handle that a run has written `commits/<epoch>`."""
+    To copy an event pyspark asks the JVM for every field, durations and metrics of all sources included:
+    some hundred calls, 0.1 s of CPU on both sides for each micro-batch, while the next one runs.
+    """
+
+    def checkpointed(self, query_id: str) -> None:
+        """Handle that a run of a query has written a file of `commits/`."""
         raise NotImplementedError
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Handle the copy that pyspark has made of an event."""
-        progress = event.progress
-        self.checkpointed(str(progress.id), str(progress.runId), progress.batchId)
+        """Do nothing: `checkpointed` is called in its place."""
 
+    @functools.cached_property
+    def _jlistener(self) -> Any:
+        """What pyspark gives to Spark: Java's listener, which passes events on to Python."""
+        events: Any = pyspark_listener.JStreamingQueryListener(self)
+        events.onQueryProgress = self._on_progress
+        jvm: Any = SparkContext._jvm
+        return jvm.PythonStreamingQueryListenerWrapper(events)
 
-def add_listener(spark: SparkSession, listener: CheckpointListener) -> None:
-    """Add a listener to a session, without pyspark's copying of each epoch's progress.
-
-    To copy an event pyspark asks the JVM for every field, durations and metrics of all sources included:
-    some hundred calls, 0.1 s of CPU on both sides for each micro-batch, while the next one runs. Where
-    pyspark lacks what this relies on, it copies as it always does.
-    """
-    with contextlib.suppress(AttributeError, TypeError, Py4JError):
-        events: Any = pyspark_listener.JStreamingQueryListener(listener)
-        events.onQueryProgress = partial(_pass_on, listener)
-        gateway = java(spark)
-        # Else py4j takes the name for a package.
-        gateway.java.lang.Class.forName(spark_session.LISTENER_WRAPPER)
-        listener._jlistenerobj = reduce(
-            getattr, spark_session.LISTENER_WRAPPER.split("."), gateway
-        )(events)
-    spark.streams.addListener(listener)
-
-
-def _pass_on(listener: CheckpointListener, event: Any) -> None:
-    """Ask Java's `QueryProgressEvent` for three fields."""
-    progress = event.progress()
-    listener.checkpointed(progress.id().toString(), progress.runId().toString(), progress.batchId())
+    def _on_progress(self, event: Any) -> None:
+        """Ask Java's `QueryProgressEvent` for one field."""
+        self.checkpointed(str(event.progress().id().toString()))
 
 
 @without_jvm(None)
