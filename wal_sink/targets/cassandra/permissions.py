@@ -8,7 +8,7 @@ from typing import Any
 from cassandra import InvalidRequest, Unauthorized
 
 from wal_sink.errors import TargetRefused
-from wal_sink.targets.cassandra.driver.internals import SyntaxException
+from wal_sink.targets.cassandra.driver.internals import ServerError, SyntaxException
 from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.table import TableMetadata
 from wal_sink.targets.names import quote
@@ -40,6 +40,8 @@ def refuse_missing_permissions(
             errors.append(error)
         except (InvalidRequest, SyntaxException):
             continue  # of a dry run, which makes no ledger; or of a server without `IN ()`
+        except ServerError:
+            continue  # allowed by then: a table that another start makes just now is an "Unknown CF"
     if errors:
         raise missing_permission(*errors, options=options) from errors[0]
 
