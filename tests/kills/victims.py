@@ -117,7 +117,10 @@ class Repeatedly(Victim):
 class Forgetful(Repeatedly):
     """The same where Spark retains one batch only: what it purges is not needed after any death."""
 
-    settings: ClassVar[dict[str, str]] = {"spark.sql.streaming.minBatchesToRetain": "1"}
+    settings: ClassVar[dict[str, str]] = {
+        "spark.sql.streaming.minBatchesToRetain": "1",
+        "spark.sql.streaming.asyncLogPurge.enabled": "false",  # a query may end before that thread
+    }
 
     def judge(self) -> None:
         """See also that Spark has purged what lies before that batch."""
