@@ -114,6 +114,9 @@ class Queries(CheckpointListener):
         query = self._spark.streams.get(query_id)
         if query is None:
             return
+        if self.closed:
+            self._warn_unflushed(query)
+            return
         try:
             self._begin(query, run_id)
         except ImportError as error:  # the workers may be able to import it
@@ -122,6 +125,17 @@ class Queries(CheckpointListener):
                 "A package was installed or changed while this process ran. Start the process again.",
             )
             self._refuse(query, refusal)
+
+    def _warn_unflushed(self, query: StreamingQuery) -> None:
+        """Warn of a query that starts after the block: Spark keeps the format, so no error tells."""
+        if not self.flushes_here:
+            return
+        if streaming_query.started_query(query, FORMAT, options_at) is not None:
+            logger.warning(
+                "query %s has started after the end of its block, so nothing flushes it. Its epochs stay in"
+                " the log. Call wal_sink.register(spark), which flushes it as well",
+                query.id,
+            )
 
     def adopt_running(self) -> None:
         """Start the flush of queries that run already."""

@@ -289,6 +289,7 @@ class ClassicSink(Sink):
 
     def retire(self) -> None:
         """See `Sink.retire`. Two flushers of a query that starts again do no harm; the first one ends."""
+        streaming_query.remove_listener(self._spark, self._queries)
         for flush in self._queries.flushes():
             flush.for_each_loop(FlushLoop.end)
 
@@ -315,7 +316,8 @@ class ClassicSink(Sink):
         for flush in flushes:
             flush.for_each_loop(FlushLoop.stop)
         running = {str(query.id) for query in streaming_query.running_queries(self._spark)}
-        streaming_query.remove_listener(self._spark, self._queries)
+        if not say:  # else it goes on to warn of queries that start, until `retire`
+            streaming_query.remove_listener(self._spark, self._queries)
         deadline_s = time.monotonic() + join_s
         for flush in flushes:
             flush.for_each_loop(lambda loop: loop.join(max(0.0, deadline_s - time.monotonic())))
