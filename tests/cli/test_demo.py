@@ -17,8 +17,8 @@ from tests.support.programs import ran
 from wal_sink.cli.demo import _check
 from wal_sink.cli.main import app
 from wal_sink.demo import flights
+from wal_sink.demo.compare import compare_rows
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
-from wal_sink.demo.oracle import judge
 from wal_sink.demo.queries import FLIGHTS as FLIGHTS_QUERY
 from wal_sink.demo.queries import epochs
 from wal_sink.demo.report import Comparison, Death, Report, report
@@ -200,7 +200,7 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
     """A report of tables that hold some letters in place of the rows a, b and c."""
     comparisons = []
     for sink, rows in (("wal_sink", ours), ("foreachBatch", control)):
-        counts: dict[str, Any] = {**judge("abc", rows)._asdict(), "examples": ()}
+        counts: dict[str, Any] = {**compare_rows("abc", rows)._asdict(), "examples": ()}
         comparisons.append(Comparison(query="q", sink=sink, table="t", target="c", **counts))
     dead = [
         Death(window=kill.window, epoch=kill.epoch(24), rows_discarded=1, seconds=1.0)

@@ -1,7 +1,7 @@
 """A fault at the k-th operation, for k = 0, 1, 2, … until a run finishes without one; then recover.
 
 Both seams are wrapped, for both roles: the state backend, of log and checkpoint, and the target. Recovery
-is the real code: a new run, with other rows for what it computes again, and a new flusher. The judge,
+is the real code: a new run, with other rows for what it computes again, and a new flusher. The checker,
 `raw`, reads what lies in the stores.
 """
 

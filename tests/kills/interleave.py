@@ -80,7 +80,7 @@ def two_flushers(
     stops: tuple[Collection[int], Collection[int]],
     counts: Callable[[str], bool] | None = None,
 ) -> tuple[Turns, Turns]:
-    """Let two flushers take turns to their ends; what is visible is judged whenever the turn changes.
+    """Let two flushers take turns to their ends; what is visible is checked whenever the turn changes.
 
     :param stops: of each, numbers of the operations before which it stops, counted from 0.
     :param counts: whether an operation is a place to stop; None: those that other processes can influence.

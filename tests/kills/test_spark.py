@@ -83,7 +83,7 @@ def test_every_window(
     with application(victims, kills + 1, tmp_path) as last:
         last.finish()
     for victim in victims:
-        victim.judge()
+        victim.check()
 
 
 def may_run(victim: Victim, number: int) -> bool:

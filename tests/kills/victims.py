@@ -86,7 +86,7 @@ class Victim:
         extra = [i for i in self.table.ids() if i >= checkpointed]
         assert extra == [], f"{at}: rows are visible that are not checkpointed"
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """In the end: each row of the source is there once."""
         assert self.table.ids() == list(range(self.files * ROWS_PER_FILE))
 
@@ -122,9 +122,9 @@ class Forgetful(Repeatedly):
         "spark.sql.streaming.asyncLogPurge.enabled": "false",  # a query may end before that thread
     }
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """See also that Spark has purged what lies before that batch."""
-        super().judge()
+        super().check()
         names = [path.name for path in Path(self.checkpoint, "offsets").iterdir()]
         assert min(int(name) for name in names if name.isdecimal()) >= self.files - 2
 
@@ -154,7 +154,7 @@ class WithoutRows(Victim):
         where = f"id < {ROWS_PER_FILE}" if number > min(self.deaths) else "true"
         return {**super().config(number), "where": where}
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """No row of the dead attempt is there."""
         assert self.table.ids() == list(range(ROWS_PER_FILE))
 
@@ -177,8 +177,8 @@ class Read(Victim):
         assert whole in ([], list(range(ROWS_PER_FILE)))
         assert len(self.table.ids()) > len(whole)
 
-    def judge(self) -> None:
-        super().judge()
+    def check(self) -> None:
+        super().check()
         assert self.whole_epochs() == self.table.ids()
 
     def whole_epochs(self) -> list[int]:
@@ -217,7 +217,7 @@ class Control(Victim):
     def look(self, number: int) -> None:
         """There is no log to look at."""
 
-    def judge(self) -> None:
+    def check(self) -> None:
         """It has more rows than the source."""
         ids = self.table.ids()
         assert set(ids) == set(range(self.files * ROWS_PER_FILE))

@@ -1,4 +1,4 @@
-"""The oracle of the soak: what each cell has to be, by the source and the log alone.
+"""The checker of the soak: what each cell has to be, by the source and the log alone.
 
 The log says in which order the rows of the attempts that were flushed lie, so which write timestamp each has;
 the source says what is in them. It uses none of the sink's code.

@@ -31,8 +31,8 @@ from tests.soak.readers import CassandraStore, DeltaStore, PostgresqlStore, Read
 from tests.spark.kafka_jars import kafka_jars
 from tests.support.class_archive import SPARK
 from wal_sink.demo.background import Background
+from wal_sink.demo.compare import RowCounts, compare_rows
 from wal_sink.demo.crash import Driver
-from wal_sink.demo.oracle import Verdict, judge
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.demo.servers.process import AnyServer, DidNotStart
@@ -80,7 +80,7 @@ class Sample(NamedTuple):
 class Found(NamedTuple):
     """What one target has in the end, and what its reader saw meanwhile."""
 
-    verdict: Verdict
+    counts: RowCounts
     looks: int
     rows_read: int
     unanswered: int
@@ -109,8 +109,8 @@ class ClusterOutcome(NamedTuple):
     @property
     def exact(self) -> bool:
         """Return True if each target has what the topic has, of one attempt, and no reader saw other rows."""
-        right = all(result.verdict.exact and not result.wrong for result in self.found.values())
-        return right and not self.differ and all(f.verdict.expected for f in self.found.values())
+        right = all(result.counts.exact and not result.wrong for result in self.found.values())
+        return right and not self.differ and all(f.counts.expected for f in self.found.values())
 
 
 class Feed(Background):
@@ -468,7 +468,7 @@ class ClusterSoak:
         same = set.intersection(*map(set, rows.values()))
         result = {
             name: Found(
-                judge(numbers, [number for number, _ in rows[name]]),
+                compare_rows(numbers, [number for number, _ in rows[name]]),
                 *(reader.looks, reader.rows_read, reader.unanswered, sorted(reader.wrong)),
             )
             for name, reader in self._readers.items()

@@ -20,7 +20,7 @@ def tables(outcome: ClusterOutcome) -> Iterator[Table]:
     columns = ("expected", "found", "missing", "extra", "looks of readers", "rows they read")
     targets = Table("target", *columns, "looks without an answer", "what no reader may see")
     for name, result in outcome.found.items():
-        counts = (*result.verdict[:4], result.looks, result.rows_read, result.unanswered)
+        counts = (*result.counts[:4], result.looks, result.rows_read, result.unanswered)
         wrong = "; ".join(result.wrong[:5]) or "nothing"
         targets.add_row(TARGETS[name], *(f"{count:,}" for count in counts), wrong)
     yield targets

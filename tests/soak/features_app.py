@@ -65,7 +65,7 @@ def main(config: dict[str, Any]) -> None:
                 "cassandra.expiresAtColumn": "expires",
                 "cassandra.writeMode": "update",
                 "flush.distributedAboveBytes": 30_000,
-                "wal.retention": 86_400,  # the oracle reads the log
+                "wal.retention": 86_400,  # the checker reads the log
             },
         )
         query = (

@@ -1,4 +1,4 @@
-"""Deaths of two queries and all under them; what oracle and readers notice; the order of deaths."""
+"""Deaths of two queries and all under them; what checker and readers notice; the order of deaths."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_everything_dies_once(tmp_path: Path, counted: Counted) -> None:
         outcome = soak.run_for(0)
     faults = {(fault.victim, fault.kind) for fault in outcome.faults}
     assert len(faults) >= len(FAULTS) - 1, "a process may end just before its turn"
-    for name, (verdict, *_) in outcome.found.items():
+    for name, (counts, *_) in outcome.found.items():
         title = f"Kafka to {TARGETS[name]}, of three targets"
         killed = f"{len(faults)} processes killed, paused, overtaken"
-        counted(Row(title, pyspark.__version__, killed, verdict.expected, verdict.found))
+        counted(Row(title, pyspark.__version__, killed, counts.expected, counts.found))
     assert outcome.exact, f"seed {seed}: {outcome._replace(samples=[])}"
 
 
@@ -126,9 +126,9 @@ def test_the_oracle_looks_at_each_cell(
         del present[column]
     else:
         present[column] = cell
-    verdict = compare(expected, {"customers": {KEY: present}}, now_s=1_000)
-    assert verdict.exact is not bool(what), verdict
-    assert not what or getattr(verdict, what) == 1, verdict
+    cells = compare(expected, {"customers": {KEY: present}}, now_s=1_000)
+    assert cells.exact is not bool(what), cells
+    assert not what or getattr(cells, what) == 1, cells
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -15,8 +15,8 @@ import wal_sink
 from wal_sink.demo import queries
 from wal_sink.demo.app import start
 from wal_sink.demo.cassandra import Cassandra
+from wal_sink.demo.compare import compare_rows
 from wal_sink.demo.kafka import Kafka
-from wal_sink.demo.oracle import judge
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, in_source, in_table, write_sources
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.demo.servers.kafka import Broker
@@ -39,7 +39,7 @@ def _go_on() -> None:
     """Pause nowhere."""
 
 
-def fill_and_judge(spark: SparkSession, stores: Stores, folder: Path) -> None:
+def fill_and_compare(spark: SparkSession, stores: Stores, folder: Path) -> None:
     """Stream flights into all stores, and compare; then write a batch twice, as after a kill."""
     sources = write_sources(folder, ROWS)
     in_application = Stores.at(stores.addresses)  # whose stores travel to tasks
@@ -50,7 +50,7 @@ def fill_and_judge(spark: SparkSession, stores: Stores, folder: Path) -> None:
     for store, written in zip(stores.all, in_application.all, strict=True):
         for query in (FLIGHTS, TENTH):
             wanted, actual = in_source(sources[query.source], query), in_table(store.rows(query))
-            assert judge(wanted, actual).exact, (store.target, query.name)
+            assert compare_rows(wanted, actual).exact, (store.target, query.name)
             assert store.count(query.table) == sources[query.source].num_rows
         for _ in range(2):
             batch = tenth.selectExpr(*CONTROL.select)  # again, or uuid() would be the same
@@ -74,7 +74,7 @@ def test_demo_store_has_each_row_once(spark: SparkSession, cassandra: Node, tmp_
         )
         for store in stores.all:
             store.create()
-        fill_and_judge(spark, stores, tmp_path)
+        fill_and_compare(spark, stores, tmp_path)
 
 
 def test_kafka_has_each_record_once_and_its_control_doubles(
@@ -83,4 +83,4 @@ def test_kafka_has_each_record_once_and_its_control_doubles(
     """Alone, since it takes each row as one value."""
     stores = Stores([Kafka(kafka.address, kafka)])
     stores.first.create()
-    fill_and_judge(spark, stores, tmp_path)
+    fill_and_compare(spark, stores, tmp_path)

@@ -1,4 +1,4 @@
-"""What the driver itself makes of rows, and of the bytes of rows: the oracle for the encoder."""
+"""What the driver itself makes of rows, and of the bytes of rows: what the encoder is checked by."""
 
 from __future__ import annotations
 

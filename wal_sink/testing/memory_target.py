@@ -6,7 +6,7 @@ timestamp, too: it hides every cell up to that, also one that is written later. 
 `lists` are there twice if a row is written twice with one timestamp.
 
 The state lies in the instance, so the successor of a flusher that "crashed" finds what was written.
-Nothing here is code of a real target: a model must not use what it judges.
+Nothing here is code of a real target: a model must not use what it checks.
 """
 
 from __future__ import annotations

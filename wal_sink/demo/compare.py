@@ -1,4 +1,4 @@
-"""Judges a table: compares the rows that should be in it with those that are; knows nothing of the sink."""
+"""Compares the rows that a table should have with those that it has; knows nothing of the sink."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 
-class Verdict(NamedTuple):
+class RowCounts(NamedTuple):
     """How a table compares with its source, counted in rows."""
 
     expected: int
@@ -25,11 +25,11 @@ class Verdict(NamedTuple):
         return self.missing == 0 and self.extra == 0
 
 
-def judge(expected: Iterable[Hashable], actual: Iterable[Hashable]) -> Verdict:
+def compare_rows(expected: Iterable[Hashable], actual: Iterable[Hashable]) -> RowCounts:
     """Compare two collections of rows as multisets: a doubled row counts as extra."""
     wanted, present = Counter(expected), Counter(actual)
     missing, extra = wanted - present, present - wanted
-    return Verdict(
+    return RowCounts(
         expected=wanted.total(),
         found=present.total(),
         missing=missing.total(),
