@@ -135,6 +135,18 @@ class Reconnecting(Sqlite):
         return ReconnectingConnection(super().open)
 
 
+class ProvenReconnecting(Reconnecting):
+    """The same driver, under the session that proves its transaction."""
+
+    session = SqlSession
+
+
+class TestReconnecting(SQL):
+    """A right target."""
+
+    kind = ProvenReconnecting
+
+
 class TwoCommitsSession(SqlSession):
     """Commits rows, then the ledger row."""
 
