@@ -35,19 +35,19 @@ class UnavailableContract(DeletesContract):
             ("c", UNAVAILABLE, 1, 1, "z"),
         ]
         earlier: list[Change] = [("c", k, 1, 0, "old") for k in "abce"]
-        deliver(session, plan, self.slice(target, plan, earlier))
-        parts = [changes[:5], changes[5:8], *([change] for change in changes[8:])]
-        written = [
-            self.slice(target, plan, part, BASE_US + 100 * n) for n, part in enumerate(parts)
-        ]
-        deliver(session, plan, *written)
-        assert self.rows(target) == {
-            ("a", 1): (2, "x"),
-            ("b", 1): (3, "y"),
-            ("c", 1): (3, None),
-            ("e", 1): (2, "new"),
-            (UNAVAILABLE, 1): (1, "z"),
-        }
+        for us, parts in ((BASE_US, [changes]), (BASE_US + 10_000, [[item] for item in changes])):
+            deliver(session, plan, self.slice(target, plan, earlier, us))
+            written = [
+                self.slice(target, plan, part, us + 100 * n) for n, part in enumerate(parts, 1)
+            ]
+            deliver(session, plan, *written)
+            assert self.rows(target) == {
+                ("a", 1): (2, "x"),
+                ("b", 1): (3, "y"),
+                ("c", 1): (3, None),
+                ("e", 1): (2, "new"),
+                (UNAVAILABLE, 1): (1, "z"),
+            }
 
     def test_random_unavailable_cells_end_as_in_a_dictionary(
         self, target: Target, plan: Plan, session: Session
