@@ -142,7 +142,8 @@ class Broker(Child):
         java = java_command()
         artifact = maven.Artifact("org.apache.kafka", "kafka_2.13", VERSION)
         jars = maven.jars(artifact, f"kafka-{VERSION}")
-        command = [*java, "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}/*"]
+        quick = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
+        command = [*java, *quick, "-cp", f"{jars}/*"]
         properties = self.folder / "server.properties"
         if not properties.exists():
             lines = [f"{name}={value}\n" for name, value in self._settings.items()]
