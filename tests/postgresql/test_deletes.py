@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -145,20 +144,6 @@ def test_row_hidden_by_a_later_policy_stops_the_flush(postgresql: Server, schema
             postgresql.execute(f"ALTER TABLE {schema}.t ENABLE ROW LEVEL SECURITY")
             with pytest.raises(SchemaMismatch, match="row-level security"):
                 deliver(session, plan, RowSlice(0, target.check(batch, plan), 0))
-
-
-def test_start_warns_of_foreign_keys_to_the_table(
-    postgresql: Server, schema: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    postgresql.execute(
-        f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text);"
-        f" CREATE TABLE {schema}.other (t bigint REFERENCES {schema}.t)"
-    )
-    with caplog.at_level(logging.WARNING):
-        target_of(postgresql, f"{schema}.t", mode="upsert").plan(SCHEMA.remove(1), "key")
-        assert "refer" not in caplog.text
-        deleting(postgresql, f"{schema}.t").plan(SCHEMA, "key")
-    assert "other_t_fkey of " in caplog.text
 
 
 def test_append_mode_is_refused(postgresql: Server) -> None:

@@ -25,11 +25,11 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.postgresql.connection import _PIECE
-from wal_sink.targets.postgresql.schema import read_relation
-from wal_sink.targets.sql.names import TableName
+from wal_sink.targets.postgresql.schema import find, read_columns, read_unique
+from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.unique import Unique
-from wal_sink.testing.contracts.ledger import create, finish, following, row_of
-from wal_sink.testing.contracts.rows import deliver
+from wal_sink.testing.contracts.ledger import create, row_of
+from wal_sink.testing.contracts.rows import deliver, write_all
 
 BATCH = pa.record_batch([pa.array([1, 2], pa.int64()), pa.array(["a", "b"])], names=["id", "v"])
 TABLE = "(id bigint, v text)"
@@ -53,19 +53,20 @@ def test_missing_table_comes_with_its_ddl(postgresql: Server, schema: str) -> No
     postgresql.execute(f"CREATE TABLE {schema}.orders {TABLE}")
     error = refused(postgresql, f"{schema}.order")
     assert "There is no table" in error.what
-    assert "Did you mean orders?" in error.what
+    assert f"Did you mean {schema}.orders?" in error.what
     remedied(postgresql, f"{schema}.order", error)
 
 
-def test_missing_schema_is_named(postgresql: Server, schema: str) -> None:
-    assert f"Did you mean {schema}?" in refused(postgresql, f"{schema}x.orders").what
+def test_misspelt_schema_is_named(postgresql: Server, schema: str) -> None:
+    postgresql.execute(f"CREATE TABLE {schema}.orders {TABLE}")
+    assert f"Did you mean {schema}.orders?" in refused(postgresql, f"{schema}x.orders").what
 
 
 @pytest.mark.parametrize(
     ("ddl", "words"),
     [
         ("CREATE VIEW {s}.t AS SELECT 1::bigint AS id, ''::text AS v", "a view"),
-        ("CREATE MATERIALIZED VIEW {s}.t AS SELECT 1::bigint AS id", "a materialized view"),
+        ("CREATE MATERIALIZED VIEW {s}.t AS SELECT 1::bigint AS id", "a view"),
         ("CREATE UNLOGGED TABLE {s}.t (id bigint, v text)", "unlogged"),
         (
             "CREATE TABLE {s}.t (id bigint, v text) PARTITION BY RANGE (id);"  # noqa: ISC004
@@ -73,20 +74,10 @@ def test_missing_schema_is_named(postgresql: Server, schema: str) -> None:
             " CREATE UNLOGGED TABLE {s}.q PARTITION OF {s}.p DEFAULT",
             ".q is unlogged",
         ),
-        (
-            "CREATE TABLE {s}.t (id bigint, v text) PARTITION BY RANGE (id);"  # noqa: ISC004
-            " CREATE TABLE {s}.p PARTITION OF {s}.t DEFAULT;"
-            " CREATE RULE r AS ON INSERT TO {s}.p DO ALSO NOTHING",
-            "rewrite rules (r of ",
-        ),
         ("CREATE TABLE {s}.t (id bigint PRIMARY KEY, v text)", "is unique by t_pkey"),
         (
             "CREATE TABLE {s}.t (id bigint, v text); CREATE UNIQUE INDEX u ON {s}.t (lower(v))",
             "is unique by u",
-        ),
-        (
-            "CREATE TABLE {s}.t (v text); CREATE RULE r AS ON INSERT TO {s}.t DO ALSO NOTHING",
-            "rewrite rules (r)",
         ),
     ],
 )
@@ -120,13 +111,13 @@ def test_unique_index_of_one_partition_is_refused(
     ddl = PARTS + " CREATE UNIQUE INDEX u ON {s}.high (v)"
     postgresql.execute(ddl.format(s=schema, key=key))
     error = refused(postgresql, f"{schema}.t", mode=mode)
-    assert '"high"' in error.what
+    assert f"u of {schema}.high" in error.what
     remedied(postgresql, f"{schema}.t", error, mode=mode)
 
 
 @pytest.mark.parametrize("relation", ["t", "low", "high", "wal_sink_ledger"])
 def test_table_made_unlogged_takes_no_rows(postgresql: Server, schema: str, relation: str) -> None:
-    """After the start, over a session that has written to it, and after the window's first rows: never."""
+    """After the start, and over a session that has written to it. A window keeps others from altering it."""
     ddl = "CREATE TABLE {s}.t (id bigint, v text)" if relation == "t" else PARTS
     postgresql.execute(ddl.format(s=schema, key=""))
     target = target_of(postgresql, f"{schema}.t", lock_timeout=0.5)
@@ -136,14 +127,9 @@ def test_table_made_unlogged_takes_no_rows(postgresql: Server, schema: str, rela
         create(session, "query")
         deliver(session, plan, low, high)
         row = row_of(session)
-        if relation == "high":
-            session.write(plan, low)  # holds the other partition
         postgresql.execute(f"ALTER TABLE {schema}.{relation} SET UNLOGGED")
-        if relation != "high":
-            session.write(plan, low)
-        session.write(plan, high)
         with pytest.raises(SchemaMismatch, match=rf"{relation} is unlogged") as caught:
-            finish(session, row, following(row))
+            write_all(session, [(plan, low), (plan, high)], row)
     with target.connect("query") as session:
         assert session.read() == row
         assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(2,)]
@@ -152,46 +138,14 @@ def test_table_made_unlogged_takes_no_rows(postgresql: Server, schema: str, rela
         deliver(session, plan, low)
 
 
-@pytest.mark.parametrize("deletes", [False, True])
-@pytest.mark.parametrize("ddl", ["CREATE TABLE {s}.t (id bigint UNIQUE, v text)", PARTS])
-def test_published_table_without_replica_identity_is_refused(
-    postgresql: Server, schema: str, ddl: str, *, deletes: bool
-) -> None:
-    """The server would refuse each update or delete of a row, for ever; what is only added may be."""
-    postgresql.execute(ddl.format(s=schema, key="UNIQUE"))
-    events = "delete" if deletes else "update"
-    postgresql.execute(
-        f"CREATE PUBLICATION p_{schema} FOR TABLE {schema}.t WITH (publish = 'insert, {events}')"
-    )
-    try:
-        options = {"mode": "upsert"} | ({"operation_column": "op"} if deletes else {})
-        columns = BATCH.append_column("op", pa.array(["upsert", "upsert"])) if deletes else BATCH
-        target = target_of(postgresql, f"{schema}.t", **options)
-        with pytest.raises(SchemaMismatch, match="has no replica identity") as caught:
-            target.plan(columns.schema, "key")
-        for statement in re.findall(r"ALTER\b.*?;", caught.value.remedy):
-            postgresql.execute(statement)
-        for _ in range(2):
-            bring(target, columns)
-        postgresql.execute(f"DROP TABLE {schema}.t; CREATE TABLE {schema}.t {TABLE}")
-        bring(target_of(postgresql, f"{schema}.t"), BATCH)
-    finally:
-        postgresql.execute(f"DROP PUBLICATION p_{schema}")
-
-
 def test_upsert_of_1600_columns_is_refused(postgresql: Server, schema: str) -> None:
-    """The temporary table through which rows go has one more; without that many the rows arrive."""
+    """The temporary table through which rows go has one more: a start says so."""
     names = [f"c{n}" for n in range(1_600)]
     columns = ", ".join(f"{name} smallint" for name in names)
     postgresql.execute(f"CREATE TABLE {schema}.t ({columns}, PRIMARY KEY (c0))")
     target = target_of(postgresql, f"{schema}.t", mode="upsert")
-    batch = pa.record_batch([pa.array([n % 9], pa.int16()) for n in range(1_600)], names=names)
-    with pytest.raises(TargetRefused, match="tables can have at most 1600 columns") as caught:
-        target.plan(batch.schema, "key")
-    assert "Leave some columns out of the DataFrame." in caught.value.remedy
-    for _ in range(2):
-        bring(target, batch.select(names[:-1]))
-    assert postgresql.execute(f"SELECT c0, c1598 FROM {schema}.t") == [(0, 1598 % 9)]
+    with pytest.raises(TargetRefused, match="tables can have at most 1600 columns"):
+        target.plan(pa.schema([(name, pa.int16()) for name in names]), "key")
 
 
 def test_foreign_table_is_refused(postgresql: Server, schema: str) -> None:
@@ -202,7 +156,7 @@ def test_foreign_table_is_refused(postgresql: Server, schema: str) -> None:
         postgresql.execute(
             f"CREATE FOREIGN TABLE {schema}.f (id bigint, v text) SERVER server_{schema}"
         )
-        assert "commits by itself" in refused(postgresql, f"{schema}.f").what
+        assert "a foreign table" in refused(postgresql, f"{schema}.f").what
         postgresql.execute(f"CREATE TABLE {schema}.t {TABLE} PARTITION BY RANGE (id)")
         target = target_of(postgresql, f"{schema}.t")
         plan = target.plan(BATCH.schema, "key")
@@ -212,7 +166,7 @@ def test_foreign_table_is_refused(postgresql: Server, schema: str) -> None:
         )
         with target.connect("query") as session:
             create(session, "query")
-            with pytest.raises(SchemaMismatch, match="partitions on other servers"):
+            with pytest.raises(SchemaMismatch, match=r"\.part is a view or a foreign table"):
                 deliver(session, plan, RowSlice(0, target.check(BATCH, plan), 0))
         assert f"{schema}.part" in refused(postgresql, f"{schema}.t").what
     finally:
@@ -248,54 +202,33 @@ def test_catalogue_is_read_in_its_own_words(postgresql: Server, schema: str) -> 
         f" CREATE UNIQUE INDEX partly ON {schema}.t (c) INCLUDE (d) WHERE a > 5"
     )
     with target_of(postgresql, f"{schema}.t").open() as connection:
-        live = read_relation(connection, TableName(schema, "t"))
-    assert [column[:4] for column in live.columns] == [
+        live = find(connection, TableName(schema, "t"))
+        columns, unique = read_columns(connection, live), read_unique(connection, live)
+    assert [column[:4] for column in columns] == [
         ("a", "integer", True, False),
         ("b", "numeric(10,2)", True, True),
         ("c", "timestamp(3) with time zone", False, True),
         ("d", "character varying(7)[]", False, False),
     ]
-    assert live.domains == {"b": "outer"}
-    here = schema, str(TableName(schema, "t"))
-    assert live.unique == (
-        Unique("t_pkey", ("a",), True, True, *here),
-        Unique("partly", ("c",), False, False, *here),
+    assert unique == (
+        Unique("t_pkey", ("a",), True, f"ALTER TABLE {schema}.t DROP CONSTRAINT t_pkey;"),
+        Unique("partly", ("c",), False, f"DROP INDEX {schema}.partly;"),
     )
-    assert live.kind == "r"
 
 
-def test_start_warns_of_what_may_stop_a_flush(
+def test_start_warns_of_triggers(
     postgresql: Server, schema: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    postgresql.execute(
-        f"CREATE FUNCTION {schema}.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';"
-        f" CREATE DOMAIN {schema}.some AS text CHECK (VALUE <> '');"
-        f" CREATE TABLE {schema}.t (id bigint CHECK (id > 0), v {schema}.some);"
-        f" CREATE TRIGGER watched BEFORE INSERT ON {schema}.t FOR EACH ROW EXECUTE FUNCTION {schema}.f()"
-    )
-    with caplog.at_level(logging.WARNING):
-        target_of(postgresql, f"{schema}.t").plan(BATCH.schema, "key")
-    assert "constraints that no task can check (some_check, t_id_check)" in caplog.text
-    assert "triggers (watched)" in caplog.text
-
-
-def test_start_warns_of_constraints_of_a_partition(
-    postgresql: Server, schema: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """With the partition; what the whole table has is said once, though each partition has a copy of it."""
-    postgresql.execute(PARTS.format(s=schema, key="CHECK (id > 0)"))
+    """Also of those of a partition."""
+    postgresql.execute(PARTS.format(s=schema, key=""))
     postgresql.execute(
         f"CREATE FUNCTION {schema}.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
         f" CREATE TRIGGER whole AFTER INSERT ON {schema}.t FOR EACH ROW EXECUTE FUNCTION {schema}.f();"
-        f" CREATE TRIGGER drops BEFORE INSERT ON {schema}.low FOR EACH ROW EXECUTE FUNCTION {schema}.f();"
-        f" ALTER TABLE {schema}.low ADD CONSTRAINT short CHECK (length(v) < 9), ALTER v SET NOT NULL"
+        f" CREATE TRIGGER drops BEFORE INSERT ON {schema}.low FOR EACH ROW EXECUTE FUNCTION {schema}.f()"
     )
     with caplog.at_level(logging.WARNING):
         target_of(postgresql, f"{schema}.t").plan(BATCH.schema, "key")
-    part = f"of {schema}.low"
-    assert f"(NOT NULL of v {part}, short {part}, t_id_check)" in caplog.text
-    assert f"triggers (drops {part}, whole)" in caplog.text
-    assert "a BEFORE trigger that returns NULL drops the row" in caplog.text
+    assert "triggers (drops, whole)" in caplog.text
 
 
 def test_start_warns_of_a_server_without_fsync(
@@ -363,7 +296,7 @@ def test_trigger_that_refuses_a_start_is_named(postgresql: Server, schema: str) 
         f" {schema}.t FOR EACH STATEMENT EXECUTE FUNCTION {schema}.f()"
     )
     with pytest.raises(
-        TargetRefused, match=r"refuses: RaiseException: not today.*\n.*A start runs"
+        TargetRefused, match=r"refuses: RaiseException: not today.*\n.*what the answer names"
     ):
         target_of(postgresql, f"{schema}.t").plan(BATCH.schema, "key")
 
@@ -391,7 +324,7 @@ def test_row_level_security_is_refused(postgresql: Server, schema: str, user: st
 def test_unlogged_ledger_is_refused(postgresql: Server, schema: str) -> None:
     postgresql.execute(f"CREATE TABLE {schema}.t {TABLE}; CREATE UNLOGGED TABLE {schema}.l (x int)")
     error = refused(postgresql, f"{schema}.t", ledger_table="l")
-    assert "cannot be the ledger" in error.what
+    assert "is unlogged" in error.what
 
 
 def test_update_that_counts_changed_rows_is_refused(postgresql: Server, schema: str) -> None:
@@ -405,19 +338,6 @@ def test_update_that_counts_changed_rows_is_refused(postgresql: Server, schema: 
     error = refused(postgresql, f"{schema}.t")
     assert "has the rowcount 0" in error.what
     assert "count the rows that are found" in error.remedy
-
-
-def test_database_of_another_encoding_is_refused(postgresql: Server, schema: str) -> None:
-    postgresql.execute(f"CREATE DATABASE {schema} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
-    try:
-        uri = postgresql.uri_of("postgres", postgresql.password, schema)
-        target = PostgresqlTarget(PostgresqlOptions(uri=uri, table="t"))
-        with target.open() as connection:
-            connection.execute(f"CREATE TABLE t {TABLE}")
-        with pytest.raises(SchemaMismatch, match="encoding is LATIN1"):
-            target.plan(BATCH.schema, "key")
-    finally:
-        postgresql.execute(f"DROP DATABASE {schema} WITH (FORCE)")
 
 
 def test_failed_connection_says_what_is_wrong(
@@ -448,7 +368,9 @@ def test_failed_connection_says_what_is_wrong(
     assert "hush" not in str(away.value)
 
 
-def test_table_altered_under_a_session_takes_no_rows(postgresql: Server, schema: str) -> None:
+def test_table_altered_between_windows_takes_rows_unchanged(
+    postgresql: Server, schema: str
+) -> None:
     """COPY's binary format has no types: eight bytes of a bigint are a double precision as well."""
     table = f"{schema}.t"
     postgresql.execute(f"CREATE TABLE {table} {TABLE}")
@@ -458,9 +380,13 @@ def test_table_altered_under_a_session_takes_no_rows(postgresql: Server, schema:
         create(session, "query")
         deliver(session, plan, RowSlice(0, target.check(BATCH, plan), 0))
         postgresql.execute(f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision")
-        with pytest.raises(TargetUnavailable, match="was altered while rows were written"):
-            deliver(session, plan, RowSlice(1, target.check(BATCH, plan), 10))
-    assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1.0,), (2.0,)]
+        deliver(session, plan, RowSlice(1, target.check(BATCH, plan), 10))
+    assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [
+        (1.0,),
+        (1.0,),
+        (2.0,),
+        (2.0,),
+    ]
 
 
 def test_slice_encoded_in_pieces_arrives_whole(postgresql: Server, schema: str) -> None:

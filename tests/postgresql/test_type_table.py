@@ -8,11 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from wal_sink.model.plan import Column
 from wal_sink.targets.columns import TableColumn
-from wal_sink.targets.postgresql.plan import PostgresqlRules
-from wal_sink.targets.postgresql.schema import Relation
-from wal_sink.targets.postgresql.types import log_type
-from wal_sink.targets.sql.names import TableName
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.targets.postgresql.check import stored
+from wal_sink.targets.postgresql.types import TYPES, takes
+from wal_sink.targets.sql.keyed import KeyedRules
+from wal_sink.targets.sql.types import arrow_type
 
 PAGE = Path(__file__).parents[2] / "docs" / "postgresql.md"
 
@@ -43,15 +45,17 @@ ROWS = re.findall(
 )
 
 
-@pytest.mark.parametrize(("words", "sources", "stored"), ROWS, ids=[row[0] for row in ROWS])
-def test_page_lists_types_that_fit(words: str, sources: str, stored: str) -> None:
+@pytest.mark.parametrize(("words", "sources", "held"), ROWS, ids=[row[0] for row in ROWS])
+def test_page_lists_types_that_fit(words: str, sources: str, held: str) -> None:
     """And nothing else fits; that integers fit into a numeric without bounds stands in its note."""
     named = re.split(r", (?![0-9])", sources)
-    fitting = {name: log_type(words, type_) for name, type_ in SPARK.items()}
+    column = Column(name="c", source="", type=words, role="regular")
     for name in named:
-        assert str(fitting.pop(name)) == stored, name
-    others = {name for name, held in fitting.items() if held is not None}
-    assert others == ({"tinyint", "smallint", "int", "bigint"} if words == "numeric" else set())
+        assert str(stored(column, pa.nulls(1, SPARK[name])).type) == held, name
+    type_ = arrow_type(TYPES, words)
+    fitting = {name for name, source in SPARK.items() if takes(source, words, type_)}
+    others = {"tinyint", "smallint", "int", "bigint"} if words == "numeric" else set()
+    assert fitting == {*named} | others
 
 
 def test_page_has_the_table_of_types() -> None:
@@ -63,11 +67,10 @@ def test_page_has_the_table_of_types() -> None:
     [
         ("double", "numeric(10,2)", 'F.col("c").cast("decimal(10,2)")'),
         ("string", "integer", 'F.col("c").cast("int")'),
-        (pa.list_(SPARK["struct<a:int>"]), "text[]", 'F.to_json("c")'),
     ],
 )
-def test_remedy_of_a_type_can_be_pasted(source: str | pa.DataType, type_: str, code: str) -> None:
-    field = pa.field("c", SPARK[source] if isinstance(source, str) else source)
-    rules = PostgresqlRules(Relation(TableName("public", "t")))
-    (line,) = rules.about_type(field, TableColumn("c", type_))
+def test_remedy_of_a_type_can_be_pasted(source: str, type_: str, code: str) -> None:
+    target = PostgresqlTarget(PostgresqlOptions(uri="postgresql://db/shop", table="t"))
+    field = pa.field("c", SPARK[source])
+    (line,) = KeyedRules(target).about_type(field, TableColumn("c", type_))
     assert f'.withColumn("c", {code})' in line

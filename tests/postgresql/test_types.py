@@ -5,10 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
-import uuid
-from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,7 +13,8 @@ import pytest
 from tests.postgresql.delivery import bring, target_of
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import InvalidRow, SchemaMismatch
-from wal_sink.targets.postgresql.types import log_type, parse, postgresql_type, staged_type
+from wal_sink.targets.postgresql.types import NEW, TYPES, staged_type, takes
+from wal_sink.targets.sql.types import arrow_type, new_type, parse
 
 UTC = dt.UTC
 UUIDS = ["123e4567-e89b-12d3-a456-426614174000", "00000000-0000-0000-0000-00000000000F"]
@@ -47,7 +45,6 @@ CASES: list[tuple[str, pa.Array, list[str | None]]] = [
         pa.array([1.5, float("inf"), float("nan")], pa.float32()),
         texts("1.5", "Infinity", "NaN"),
     ),
-    ("real", pa.array([300], pa.int16()), texts("300")),
     ("double precision", pa.array([0.1, -0.0]), texts("0.1", "-0")),
     ("double precision", pa.array([1.5], pa.float32()), texts("1.5")),
     ("double precision", pa.array([2**40], pa.int64()), texts("1099511627776")),
@@ -122,7 +119,6 @@ CASES: list[tuple[str, pa.Array, list[str | None]]] = [
         texts("-71:59:55"),
     ),
     ("uuid", pa.array(UUIDS), texts(UUIDS[0], UUIDS[1].lower())),
-    ("uuid", pa.array([uuid.UUID(UUIDS[0]).bytes], pa.binary(16)), texts(UUIDS[0])),
     ("json", pa.array(['{"a" : 1}', "3"]), texts('{"a" : 1}', "3")),
     ("jsonb", pa.array(['{"a" : 1}', "null"]), texts('{"a": 1}', "null")),
     (
@@ -255,11 +251,16 @@ INVALID: list[tuple[str, pa.Array, str]] = [
     ),
     ("numeric(4,2)", pa.array([1, 100]), r"does not fit into numeric\(4,2\)"),
     ("timestamp(0) without time zone", pa.array([0, 1], pa.timestamp("us")), "does not fit"),
-    ("character varying(3)", pa.array(["abc", "abcd"]), "longer than the 3 characters"),
-    ("character(2)[]", pa.array([["ab"], ["abc"]]), "has an element that is longer than the 2"),
+    (
+        "character varying(3)",
+        pa.array(["abc", "abcd"]),
+        r"does not fit into character varying\(3\)",
+    ),
+    ("character(2)[]", pa.array([["ab"], ["abc"]]), r"does not fit into character\(2\)\[\]"),
     ("text", pa.array(["a", "a\0b"]), "the character NUL"),
-    ("uuid", pa.array([UUIDS[0], "123"]), "is not a uuid"),
-    ("uuid[]", pa.array([[], [UUIDS[0], "123"]]), "has an element that is not a uuid"),
+    ("text[]", pa.array([["a"], ["b", "a\0b"]]), "has an element that has the character NUL"),
+    ("uuid", pa.array([UUIDS[0], "123"]), "does not fit into uuid"),
+    ("uuid[]", pa.array([[], [UUIDS[0], "123"]]), r"does not fit into uuid\[\]"),
     ("json", pa.array(["{}", "{"]), "is not JSON"),
     ("jsonb", pa.array(["{}", '"\\u0000"']), "the character NUL"),
     ("jsonb", pa.array(['"\\\\u0000"', '"\\ud800"']), "is not JSON"),
@@ -267,11 +268,11 @@ INVALID: list[tuple[str, pa.Array, str]] = [
     ("jsonb", pa.array(["9" * 300, "9" * 140_000]), "is not JSON"),
     ("jsonb", pa.array([{"a": 1.0}, {"a": float("nan")}]), "has a number that JSON has not"),
     ("jsonb", pa.array([{"a": "x"}, {"a": "\0"}]), "the character NUL"),
-    ("date", pa.array([0, 2_145_042_906], pa.date32()), "outside of the dates"),
+    ("date", pa.array([0, 2_932_897], pa.date32()), "does not fit into date"),
     (
         "timestamp with time zone",
         pa.array([0, -(2**63)], pa.timestamp("us", "UTC")),
-        "outside of the dates",
+        "does not fit into timestamp",
     ),
     ("integer NOT NULL", pa.array([1, None], pa.int32()), "takes no null"),
 ]
@@ -297,20 +298,6 @@ def test_value_that_does_not_fit_is_refused(
     bring(target, batch.slice(0, 1))
 
 
-def test_first_and_last_dates_arrive(postgresql: Server, schema: str) -> None:
-    """The bounds of the check are those of the server, to the day and to the microsecond."""
-    postgresql.execute(f"CREATE TABLE {schema}.t (d date, t timestamp)")
-    columns: list[tuple[list[int], pa.DataType, Callable[[Any], Any]]] = [
-        ([-2_440_588, 2_145_042_905], pa.date32(), lambda number: number),
-        ([-2_440_588 * 86_400 * 10**6, 2**63 - 2], pa.timestamp("us"), lambda number: number),
-    ]
-    arrays = [pa.array(values, type_) for values, type_, _ in columns]
-    bring(target_of(postgresql, f"{schema}.t"), pa.record_batch(arrays, names=["d", "t"]))
-    stored = postgresql.execute(f"SELECT d::text, t::date::text FROM {schema}.t ORDER BY d")
-    assert stored[0] == ("4714-11-24 BC", "4714-11-24 BC")
-    assert stored[1][0] == "5874897-12-31"
-
-
 REFUSED = [
     ("integer", pa.float64()),
     ("integer", pa.string()),
@@ -334,23 +321,27 @@ REFUSED = [
 ]
 
 
+def fits(words: str, source: pa.DataType) -> bool:
+    """Return True if a column takes a type of the DataFrame."""
+    held = arrow_type(TYPES, words)
+    return held is not None and takes(source, words, held)
+
+
 @pytest.mark.parametrize(("words", "source"), REFUSED, ids=[f"{w}<-{s}" for w, s in REFUSED])
 def test_types_that_lose_something_do_not_fit(words: str, source: pa.DataType) -> None:
-    assert log_type(words, source) is None
+    assert not fits(words, source)
 
 
 def test_proposed_type_fits() -> None:
     """What an error's ALTER TABLE says can be written to."""
     for _, values, _ in CASES:
-        source = values.type
-        assert log_type(postgresql_type(source), source) is not None, source
+        assert fits(str(new_type(NEW, values.type, key=False)), values.type), values.type
 
 
 def test_type_is_parsed() -> None:
-    assert parse("numeric(10,2)[]") == ("numeric", 10, 2, True)
-    assert parse("timestamp(3) with time zone") == ("timestamp with time zone", 3, None, False)
-    assert parse("numeric(5)") == ("numeric", 5, 0, False)
-    assert parse('"Weird"') is None
+    assert parse("numeric(10,2)") == ("numeric", 10, 2)
+    assert parse("timestamp(3) with time zone") == ("timestamp with time zone", 3, None)
+    assert parse('"Weird"') == ('"Weird"', None, None)
 
 
 def test_struct_becomes_json(postgresql: Server, schema: str) -> None:

@@ -49,11 +49,6 @@ def test_table_of_keys_alone_takes_upserts(postgresql: Server, schema: str) -> N
             "not in the DataFrame",
         ),
         ("CREATE TABLE {s}.t (id bigint PRIMARY KEY DEFERRABLE, v text)", "has no primary key"),
-        (
-            """CREATE COLLATION {s}.nocase (provider=icu, locale='und-u-ks-level2', deterministic=false);
-            CREATE TABLE {s}.t (id bigint, v text); CREATE UNIQUE INDEX ON {s}.t (v COLLATE {s}.nocase)""",
-            "has no primary key",
-        ),
     ],
 )
 def test_table_without_one_key_is_refused(

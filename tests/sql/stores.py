@@ -9,7 +9,6 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pytest
 import sqlalchemy as sa
 
 from tests.sql.mariadb import MariaDb
@@ -138,19 +137,16 @@ class Unknown(Postgresql):
         uri = server.uri.replace("postgresql://", "unknown+psycopg://")
         self.url = f"{uri}?options=-csearch_path%3D{schema}%20-clock_timeout%3D1000"
 
+    def refuse_long(self) -> None:
+        self.take_long()
+        self.execute("ALTER TABLE t ADD CONSTRAINT short CHECK (length(t) < 4000) NOT VALID")
+
+    def take_long(self) -> None:
+        self.execute("ALTER TABLE t DROP CONSTRAINT IF EXISTS short")
+
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 TABLE = "CREATE TABLE t (id BIGINT NOT NULL, name VARCHAR(20){key})"
-
-
-def made(kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest) -> Store:
-    """Make a database."""
-    if kind is Maria:
-        return Maria(request.getfixturevalue("mariadb"), request.getfixturevalue("database"))
-    if kind is Unknown:
-        return Unknown(request.getfixturevalue("postgresql"), request.getfixturevalue("schema"))
-    assert kind is Sqlite or kind is DuckDb
-    return kind(tmp_path)
 
 
 def sql_target(store: Store, parameters: str = "", **options: Any) -> SqlAlchemyTarget:

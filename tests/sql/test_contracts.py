@@ -193,7 +193,7 @@ class TestMariaDbDeletes(OnMariaDb, KeyedContract):
     """MariaDB."""
 
 
-class TestUnknownAppend(OnUnknown, RowsContract):
+class TestUnknownAppend(OnUnknown, AppendContract):
     """A database without a dialect of its own."""
 
     most_kills = 8

@@ -9,11 +9,13 @@ import pytest
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.arrow_values import cast_values
 from wal_sink.targets.casts import KEY
-from wal_sink.targets.names import quote, unquoted
+from wal_sink.targets.names import unquoted
+from wal_sink.targets.sql.types import arrow_type
+from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.targets.sqlalchemy.catalogue import unique_index
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS, GENERIC
-from wal_sink.targets.sqlalchemy.types import arrow_type, words_of
-from wal_sink.targets.sqlalchemy.write import Sql, delete, statement
+from wal_sink.targets.sqlalchemy.types import words_of
+from wal_sink.targets.sqlalchemy.write import delete, insert
 
 COLUMNS = tuple(
     Column(name=name, source="int64", type="bigint", role="regular") for name in ("k", "v")
@@ -21,37 +23,38 @@ COLUMNS = tuple(
 PLAN = Plan(key="x", target="sql", table='"t"', columns=COLUMNS, details={KEY: ["k"]})
 
 
-INSERT = 'INSERT INTO "t" ("k", "v") VALUES '
+URLS = {"mysql": "mysql+pymysql://db/shop", "sqlite": "sqlite:////shop.db"}
 UPSERTS = {
-    "mysql": INSERT + '(%s, %s) ON DUPLICATE KEY UPDATE "v" = VALUES("v")',
-    "sqlite": INSERT + '(?, ?) ON CONFLICT ("k") DO UPDATE SET "v" = excluded."v"',
+    "mysql": 'INSERT INTO "t" (`k`, `v`) VALUES (%s, %s) ON DUPLICATE KEY UPDATE `v` = VALUES(`v`)',
+    "sqlite": (
+        'INSERT INTO "t" ("k", "v") VALUES (?, ?) ON CONFLICT ("k") DO UPDATE SET "v" = excluded."v"'
+    ),
 }
 
 
-def sql(name: str) -> Sql:
-    """Return how a database writes statements."""
-    dialect = DIALECTS[name]
-    return Sql(name, dialect, dialect.parameter, quote)
+def target(name: str) -> SqlAlchemyTarget:
+    """Return a target, which does not connect."""
+    return SqlAlchemyTarget(SqlAlchemyOptions(url=URLS[name], table="t"))
 
 
 @pytest.mark.parametrize("name", UPSERTS)
 def test_upsert_replaces_the_row_of_its_key(name: str) -> None:
     """It has as many values as the DataFrame has columns, in their order."""
-    assert statement(sql(name), PLAN) == UPSERTS[name]
+    assert insert(target(name), DIALECTS[name], PLAN) == UPSERTS[name]
 
 
 def test_upsert_of_a_key_alone_changes_nothing() -> None:
     """Each database has another form for it."""
     alone = msgspec.structs.replace(PLAN, columns=COLUMNS[:1])
-    assert statement(sql("sqlite"), alone).endswith("DO NOTHING")
-    assert statement(sql("mysql"), alone).endswith('UPDATE "k" = VALUES("k")')
+    assert insert(target("sqlite"), DIALECTS["sqlite"], alone).endswith("DO NOTHING")
+    assert insert(target("mysql"), DIALECTS["mysql"], alone).endswith("UPDATE `k` = VALUES(`k`)")
 
 
 def test_percent_is_doubled_where_the_driver_reads_it() -> None:
     """In a name, beside the parameters."""
     plan = msgspec.structs.replace(PLAN, details={KEY: ["k%"]})
-    assert delete(sql("mysql"), plan) == 'DELETE FROM "t" WHERE "k%%" = %s'
-    assert delete(sql("sqlite"), plan) == 'DELETE FROM "t" WHERE "k%" = ?'
+    assert delete(target("mysql"), plan) == 'DELETE FROM "t" WHERE `k%%` = %s'
+    assert delete(target("sqlite"), plan) == 'DELETE FROM "t" WHERE "k%" = ?'
 
 
 @pytest.mark.parametrize("quoted", ['"shop"."a.b""c"', '`shop`.`a.b"c`', 'shop.a.b"c'])
@@ -142,7 +145,8 @@ def test_type_of_a_catalogue_is_read() -> None:
         ("duckdb", "BIGINT[]", "bigint[]", "list<item: int64>"),
     ):
         assert words_of(text) == words
-        assert str(arrow_type(backend, words)) == arrow
+        types = DIALECTS.get(backend, GENERIC).types
+        assert str(arrow_type(types, words)) == arrow
 
 
 @pytest.mark.parametrize(

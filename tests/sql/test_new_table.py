@@ -11,13 +11,11 @@ import pytest
 from tests.sql.stores import (
     SCHEMA,
     TABLE,
-    DuckDb,
     Maria,
     Sqlite,
     Store,
     agreed,
     bring,
-    made,
     sql_target,
 )
 from wal_sink.errors import OptionError, SchemaMismatch
@@ -30,12 +28,8 @@ ODD_NAMES = pa.schema(
 )
 
 
-@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria])
-def test_ddl_of_a_missing_table_can_be_pasted(
-    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_ddl_of_a_missing_table_can_be_pasted(store: Store) -> None:
     """What the error has, and what a check shows of createTable: a start makes none then, and rows arrive."""
-    store = made(kind, tmp_path, request)
     ledger: dict[str, Any] = {"ledger_table": "ledger%d"}
     append = sql_target(store, **ledger)
     upsert = sql_target(store, **ledger, mode="upsert", create_table=True, key_columns="id,name")
@@ -53,12 +47,8 @@ def test_ddl_of_a_missing_table_can_be_pasted(
         store.execute(f"DROP TABLE {target.ledger_name}")
 
 
-@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria])
-def test_table_with_another_key_is_refused(
-    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_table_with_another_key_is_refused(store: Store) -> None:
     """Else rows would replace others than keyColumns says, or none, without a word."""
-    store = made(kind, tmp_path, request)
     store.execute(TABLE.format(key=", PRIMARY KEY (id, name)"))
     makes: dict[str, Any] = {"mode": "upsert", "create_table": True}
     fits, other = (sql_target(store, **makes, key_columns=key) for key in ("name,id", "id"))
@@ -68,13 +58,9 @@ def test_table_with_another_key_is_refused(
         agreed(other)
 
 
-@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria])
-def test_table_is_made_from_the_dataframe(
-    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_table_is_made_from_the_dataframe(store: Store) -> None:
     """From the DataFrame's schema; a check shows it, and makes nothing."""
-    store = made(kind, tmp_path, request)
-    partitions = "id" if kind is Maria else ""
+    partitions = "id" if isinstance(store, Maria) else ""
     options: dict[str, Any] = {
         "create_table": True,
         "key_columns": "id,name",
@@ -91,7 +77,7 @@ def test_table_is_made_from_the_dataframe(
             ("real", pa.float32()),
             ("double", pa.float64()),
             ("bytes", pa.binary()),
-            *([] if kind is Sqlite else [("price", pa.decimal128(9, 2))]),
+            *([] if isinstance(store, Sqlite) else [("price", pa.decimal128(9, 2))]),
         ]
     )
     shown = target.dry_plan(schema, "key")

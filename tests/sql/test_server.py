@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,12 +12,9 @@ from tests.sql.mariadb import MariaDb, MySql
 from tests.sql.stores import (
     SCHEMA,
     TABLE,
-    DuckDb,
     Maria,
-    Sqlite,
     Store,
     agreed,
-    made,
     sql_target,
 )
 from wal_sink.errors import SchemaMismatch, TargetRefused
@@ -46,7 +42,7 @@ def test_engine_without_transactions_is_refused(
     with pytest.raises(SchemaMismatch, match="MyISAM, which has no transactions") as caught:
         agreed(target)
     assert store.execute("SELECT * FROM t") == []
-    store.execute(caught.value.remedy.removeprefix("Run:\n"))
+    store.execute(caught.value.remedy.partition("run:\n")[2])
     agreed(target)
     if isinstance(mariadb, MySql):
         return  # it has no tables of that kind
@@ -68,41 +64,15 @@ def test_table_on_another_server_is_refused(mariadb: MariaDb, database: str) -> 
             "CREATE TABLE t (id BIGINT, name LONGTEXT) ENGINE=FEDERATED CHARACTER SET utf8mb4"
             f" COLLATE utf8mb4_bin CONNECTION='{place}'"
         )
-        with pytest.raises(SchemaMismatch, match="FEDERATED, which does not commit together"):
+        with pytest.raises(SchemaMismatch, match=r"FEDERATED, which .* does not commit together"):
             agreed(sql_target(store))
         store.paste("DROP TABLE t")
     finally:
         mariadb.execute("UNINSTALL SONAME 'ha_federatedx'")
 
 
-@pytest.mark.parametrize(
-    ("table", "trigger", "name"),
-    [
-        ("id BIGINT, name TEXT", "SELECT raise( Rollback, 'no')", "trigger no"),
-        ("id BIGINT, name TEXT NOT NULL ON CONFLICT ROLLBACK", "SELECT 'rollback'", "table t"),
-    ],
-)
-def test_sqlite_table_that_ends_the_transaction_is_refused(
-    tmp_path: Path, table: str, trigger: str, name: str
-) -> None:
-    """The rows before the refused one would be gone, and their savepoint; with ABORT the row alone is."""
-    store = Sqlite(tmp_path)
-    store.execute(f"CREATE TABLE t ({table})")
-    store.execute(f"CREATE TRIGGER no BEFORE INSERT ON t WHEN NEW.id = 2 BEGIN {trigger}; END")
-    with pytest.raises(SchemaMismatch, match=f"^{name} refuses a row by ROLLBACK"):
-        agreed(sql_target(store))
-    store.execute("DROP TRIGGER no")
-    store.execute("DROP TABLE t")
-    store.execute("CREATE TABLE t (id BIGINT, name TEXT NOT NULL ON CONFLICT ABORT, rollback TEXT)")
-    agreed(sql_target(store))
-
-
-@pytest.mark.parametrize("kind", [Sqlite, DuckDb, Maria])
-def test_missing_ledger_names_another_database(
-    kind: type[Store], tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_missing_ledger_names_another_database(store: Store) -> None:
     """A query that is started with the URL of another database has its plan: none is made there."""
-    store = made(kind, tmp_path, request)
     store.execute(TABLE.format(key=""))
     with sql_target(store).connect("query") as session:
         words = "wal_sink_ledger. cannot be read: .*\n.*another database or schema than this query"
@@ -116,7 +86,7 @@ def test_server_that_replicates_by_statement_is_refused(mariadb: MariaDb, databa
     store.execute(TABLE.format(key=""))
     mariadb.execute("SET GLOBAL binlog_format = 'STATEMENT'")
     try:
-        with pytest.raises(SchemaMismatch, match="replicates by statement"):
+        with pytest.raises(TargetRefused, match="BINLOG_FORMAT = STATEMENT"):
             agreed(sql_target(store))
     finally:
         mariadb.execute("SET GLOBAL binlog_format = 'MIXED'")
@@ -127,7 +97,7 @@ def test_autocommit_is_refused(mariadb: MariaDb, database: str) -> None:
     """Rows would be there without the ledger."""
     store = Maria(mariadb, database)
     store.execute(TABLE.format(key=""))
-    with pytest.raises(SchemaMismatch, match="autocommit"):
+    with pytest.raises(SchemaMismatch, match="commits by itself"):
         agreed(sql_target(store, "?autocommit=true"))
 
 
@@ -185,22 +155,3 @@ def test_ledger_that_ignores_case_is_refused(mariadb: MariaDb, database: str) ->
     store.execute(f"ALTER TABLE wal_sink_ledger {text}")
     with pytest.raises(SchemaMismatch, match="without upper and lower case"):
         agreed(sql_target(store))
-
-
-@pytest.mark.parametrize(
-    ("table", "drops"),
-    [("id BIGINT, name TEXT NOT NULL ON CONFLICT IGNORE", "table t"), ("id BIGINT, name TEXT", "")],
-)
-def test_sqlite_table_that_drops_rows_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, table: str, drops: str
-) -> None:
-    """By a constraint or a trigger, without an error; ABORT refuses the row."""
-    store = Sqlite(tmp_path)
-    store.execute(f"CREATE TABLE t ({table})")
-    store.execute("CREATE TRIGGER a BEFORE INSERT ON t BEGIN SELECT RAISE(ABORT, 'ignore'); END")
-    agreed(sql_target(store))
-    assert caplog.text.count("drops rows without an error") == bool(drops)
-    assert drops in caplog.text
-    store.execute("CREATE TRIGGER odd BEFORE INSERT ON t BEGIN SELECT RAISE(IGNORE); END")
-    agreed(sql_target(store))
-    assert "trigger odd drops rows" in caplog.text

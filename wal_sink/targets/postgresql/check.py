@@ -1,4 +1,4 @@
-"""Casts a batch to what the log holds, and refuses rows that PostgreSQL would refuse; done in the tasks.
+"""Casts a column to what the log holds, and refuses values that PostgreSQL would refuse; done in the tasks.
 
 The server takes every row that passes, but for constraints, indexes and pages of the table. The check
 neither connects nor imports the driver. JSON is made of structs, maps and arrays; a text for `jsonb` is
@@ -18,16 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, Plan, is_array, is_text
-from wal_sink.targets import arrow_values, casts
-from wal_sink.targets.arrow_values import int64
-from wal_sink.targets.casts import InvalidValueError, cast, cast_or_refuse, refuse
-from wal_sink.targets.postgresql.types import (
-    PgType,
+from wal_sink.model.plan import Column, is_array, is_text
+from wal_sink.targets.casts import InvalidValueError, cast_or_refuse, refuse, stored_by
+from wal_sink.targets.postgresql.types import JSON, TYPES, as_decimal, is_any_decimal
+from wal_sink.targets.sql.types import (
+    LISTS,
+    arrow_type,
+    by_elements,
     is_document,
-    log_type,
     parse,
+    text_fits,
 )
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
@@ -93,117 +93,60 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else _ENCODER.encode(key).decode().strip('"')
 
 
-_FIRST_DAY, _LAST_DATE, _LAST_TIME = -2_440_588, 2_145_042_905, 106_762_939
-"""4714-11-24 BC, 5874897-12-31 of a date, 294276-12-31 of a date with time; in days since 1970."""
+def fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
+    """Return which values PostgreSQL takes in a column, of those that the Arrow type holds."""
+    if words.endswith(LISTS):
+        return by_elements(fits, words, values)
+    type_ = parse(words)
+    return text_fits(type_, values) if is_text(values.type) and type_.base not in JSON else None
 
 
-def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-    """Cast `batch` to the types that the log holds.
+def stored(column: Column, values: pa.Array) -> pa.Array:
+    """Cast the values of a column to what the log holds.
 
-    :raises SchemaMismatch: the columns are not those of the plan.
-    :raises InvalidRow: a row cannot be written; names the column and the first such row.
+    :raises InvalidValueError: the server would refuse one.
     """
-    return cast(batch, plan, _stored)
+    element = parse(column.type.removesuffix(LISTS)).base
+    if is_any_decimal(column.type):
+        held = as_decimal(values.type.value_type if is_array(values.type) else values.type)
+        held = pa.list_(held) if column.type.endswith(LISTS) else held
+        return cast_or_refuse(values, held, column.type)
+    if column.type in JSON and is_document(values.type):
+        texts = _each(values, functools.partial(to_json, type_=values.type))
+        return pa.array(list(texts), pa.string())
+    array = stored_by(functools.partial(arrow_type, TYPES), fits)(column, values)
+    texts = array.flatten() if pt.is_list(array.type) else array
+    if pt.is_string(texts.type):
+        rows = pc.list_parent_indices(array) if pt.is_list(array.type) else None
+        _refuse_texts(texts, rows, is_json=element in JSON)
+    return array
 
 
-def recast(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-    """Cast rows of the log to the types of a table that was altered since they were checked.
+def _refuse_texts(texts: pa.Array, rows: pa.Array | None, *, is_json: bool) -> None:
+    """Refuse texts that PostgreSQL cannot hold.
 
-    :param plan: as the table is now.
-    :raises InvalidRow: a row cannot be written any more.
-    :raises SchemaMismatch: a column of this type takes none of these rows.
+    :param rows: of each text, where a row has several.
     """
-    for column, values in zip(plan.columns, batch.columns, strict=False):  # flags come after them
-        if column.role != "operation" and log_type(column.type, values.type) is None:
-            raise SchemaMismatch(
-                f"Column {column.name} of {plan.table} is {column.type} now, and pending rows have"
-                f" {values.type} for it.",
-                "Change the column back; the flush goes on by itself.",
-            )
-    return casts.recast(batch, plan, _stored)
-
-
-def _stored(column: Column, values: pa.Array) -> pa.Array:
-    """Cast one column, and refuse what the server would refuse of it."""
-    type_, to = parse(column.type), log_type(column.type, values.type)
-    assert type_ is not None
-    assert to is not None, "the plan has only types that fit"
-    if not type_.is_array:
-        return _stored_scalar(type_, column.type, to, values)
-    if not pt.is_list(values.type):
-        values = values.cast(pa.list_(values.type.value_type))
     try:
-        return _cast_elements(type_, column.type, to, values)
+        if is_json:
+            for _ in _each(texts, refuse_other):
+                pass
+        else:
+            refuse(
+                pc.match_substring(texts, "\0"),
+                "has the character NUL in it, which PostgreSQL's texts cannot hold",
+                "Remove it: regexp_replace({name}, '\\\\x00', ''), or write the bytes to a bytea.",
+            )
     except InvalidValueError as bad:
-        row = pc.list_parent_indices(values)[bad.row].as_py()
+        if rows is None:
+            raise
         # The flags are of elements: `publish.append.split_invalid` finds the rows.
-        problem = f"has an element that {bad.problem}"
+        problem, row = f"has an element that {bad.problem}", rows[bad.row].as_py()
         raise InvalidValueError(problem, bad.remedy, row) from bad.__cause__
 
 
-def _cast_elements(type_: PgType, words: str, to: pa.DataType, values: pa.Array) -> pa.Array:
-    elements = _stored_scalar(type_.element, words, to.value_type, values.flatten())
-    lengths = pc.list_value_length(values).fill_null(int64(0).cast(pa.int32()))
-    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
-    offsets = pa.concat_arrays([pa.repeat(int64(0), 1), ends]).cast(pa.int32())
-    return pa.ListArray.from_arrays(offsets, elements, mask=values.is_null())
-
-
-def _stored_scalar(type_: PgType, words: str, to: pa.DataType, values: pa.Array) -> pa.Array:
-    if type_.base in ("json", "jsonb"):
-        return _as_json(values)
-    if is_text(values.type):
-        values = values.cast(pa.string())
-        _refuse_text(type_, values)
-        return arrow_values.as_uuid(values) if pt.is_fixed_size_binary(to) else values
-    _refuse_time(values)
-    return cast_or_refuse(values, to, words)
-
-
-def _refuse_text(type_: PgType, values: pa.Array) -> None:
-    if type_.base == "uuid":
-        refuse(
-            pc.invert(pc.match_substring_regex(values, arrow_values.UUID_PATTERN)),
-            "is not a uuid",
-            "Write it as 8-4-4-4-12 hexadecimal digits, or make the table's type text.",
-        )
-        return
-    refuse(
-        pc.match_substring(values, "\0"),
-        "has the character NUL in it, which PostgreSQL's texts cannot hold",
-        "Remove it: regexp_replace({name}, '\\\\x00', ''), or write the bytes to a bytea.",
-    )
-    if type_.first is not None:
-        refuse(
-            pc.greater(pc.utf8_length(values).cast(pa.int64()), int64(type_.first)),
-            f"is longer than the {type_.first} characters of the table's type",
-            f"Cut it, left({{name}}, {type_.first}), or make the table's type text.",
-        )
-
-
-def _refuse_time(values: pa.Array) -> None:
-    """Refuse dates and instants outside of those that PostgreSQL knows."""
-    if pt.is_date32(values.type) or pt.is_timestamp(values.type):
-        last = _LAST_DATE if pt.is_date32(values.type) else _LAST_TIME
-        refuse(
-            arrow_values.outside(values, _FIRST_DAY, last),
-            "is outside of the dates that PostgreSQL knows, 4714 BC to 294276 AD",
-            "Filter such rows out; most often the unit is wrong.",
-        )
-
-
-def _as_json(values: pa.Array) -> pa.Array:
-    """Return JSON texts; no kernel makes or reads them, so each value is taken by itself."""
-    if is_document(values.type):
-        texts = list(_each(values, functools.partial(to_json, type_=values.type)))
-        return pa.array(texts, pa.string())
-    texts = values.cast(pa.string())
-    for _ in _each(texts, refuse_other):
-        pass
-    return texts
-
-
 def _each(values: pa.Array, make: Callable[..., str | None]) -> Iterator[str | None]:
+    """Yield what is made of each value: no kernel makes or reads JSON."""
     for row, scalar in enumerate(values):
         try:
             value = scalar.as_py()

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pgpq
 import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 from pgpq import encoders
 from pgpq import schema as pg
 from psycopg import conninfo
@@ -23,19 +22,14 @@ from psycopg import conninfo
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.model.plan import Plan
 from wal_sink.options import VARIABLE_IS_READ
-from wal_sink.targets.arrow_values import are_deletes
+from wal_sink.targets.arrow_values import as_uuid
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.names import listed, quote
-from wal_sink.targets.postgresql.options import (
-    LONGEST,
-    PASSWORD_VARIABLE,
-    PostgresqlOptions,
-)
-from wal_sink.targets.postgresql.server import SETTINGS
-from wal_sink.targets.postgresql.types import is_staged, parse, staged_type
-from wal_sink.targets.sql.names import TableName
-from wal_sink.targets.sql.staged import DELETED, FLAG, ORDINAL, delete, partial, upsert
-from wal_sink.targets.unavailable import flags_of, new_row_error
+from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOptions
+from wal_sink.targets.postgresql.types import is_staged, staged_type
+from wal_sink.targets.sql import staged
+from wal_sink.targets.sql.options import TableName
+from wal_sink.targets.sql.types import LISTS
 
 # For what the URI does not say. A host that is gone is noticed after half a minute; one that is there and
 # whose server keeps silent, by `BoundedConnection`.
@@ -47,6 +41,24 @@ DEFAULTS = {
     "tcp_user_timeout": "30000",
     "application_name": "wal_sink",
 }
+
+_SETTINGS = """
+    SELECT set_config(s.name, wanted.setting, false)
+    FROM (VALUES
+        ('TimeZone', 'UTC'),
+        ('default_transaction_isolation', 'read committed'),
+        ('default_transaction_read_only', 'off'),
+        ('row_security', 'off'), -- an error, where a policy would hide rows
+        ('synchronous_commit', CASE current_setting('synchronous_commit')
+            WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END),
+        ('statement_timeout', '0'),
+        ('transaction_timeout', '0'),
+        ('lock_timeout', '{lock_ms}'),
+        ('idle_in_transaction_session_timeout', '{idle_ms}')) AS wanted(name, setting)
+    JOIN pg_catalog.pg_settings s USING (name)"""
+"""Of a session, whatever the role's or the database's defaults are; of those that the server has:
+`transaction_timeout` came with PostgreSQL 17. An acknowledged COMMIT has to survive a crash, as the log is
+trimmed after it: what is weaker than on this server's disk is made `on`."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -111,7 +123,7 @@ def connect(options: PostgresqlOptions) -> BoundedConnection:
                 "Name the primary in postgresql.uri, or all hosts and target_session_attrs=read-write.",
             )
         lock_ms, idle_ms = round(options.lock_timeout * 1000), round(options.idle_timeout * 1000)
-        connection.execute(SETTINGS.format(lock_ms=lock_ms, idle_ms=idle_ms))
+        connection.execute(_SETTINGS.format(lock_ms=lock_ms, idle_ms=idle_ms))
         connection.commit()
     except BaseException:
         connection.close()
@@ -126,18 +138,16 @@ def wrong_option(text: str, options: PostgresqlOptions) -> OptionError | None:
     language is not understood, and its text is shown as that of any other error.
     """
     answer = " ".join(text.split()).rpartition("FATAL: ")[2]
-    uri = options.uri
-    if re.search(
-        r"no password supplied|password authentication failed|role .* (exist|log in)", answer
-    ):
+    login = r"no password supplied|password authentication failed|role .* (exist|log in)"
+    if re.search(login, answer):
         return OptionError(
-            f"The server of postgresql.uri {uri} refuses the login: {answer}",
+            f"The server of postgresql.uri {options.uri} refuses the login: {answer}",
             f"Correct the user in postgresql.uri, or the password: postgresql.password, or"
             f" {PASSWORD_VARIABLE} where it comes from there. {VARIABLE_IS_READ}",
         )
     if database := re.search(r'database "(.*)" does not exist', answer):
         return OptionError(
-            f"The server of postgresql.uri {uri} has no such database: {answer}",
+            f"The server of postgresql.uri {options.uri} has no such database: {answer}",
             f"Run: CREATE DATABASE {quote(database[1])}; Or correct the database, which is the last part of"
             " postgresql.uri.",
         )
@@ -174,97 +184,55 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
     if not is_staged(plan):
         _copy(connection, str(table), batch, [column.type for column in plan.columns])
         return
-    of_table, more = plan.of_table(), dict[str, tuple[str, pa.Array]]()
-    if plan.operation is not None:
-        more[DELETED] = "boolean", are_deletes(batch.column(plan.operation))
-    unavailable = flags_of(batch, plan)
-    flags = {name: FLAG.format(place) for place, name in enumerate(unavailable)}
-    more |= {flags[name]: ("boolean", values) for name, values in unavailable.items()}
-    rows = batch.select([column.name for column in of_table.columns])
-    staged = _stage(connection, table, of_table, rows, more)
-    names = [quote(name) for name in rows.schema.names]
-    key = [quote(name) for name in key_of(plan)]
-    query = _as_in_table(of_table, staged, more)
-    if not key:
-        listed, ordinal = ", ".join(names), quote(ORDINAL)
-        connection.execute(
-            f"INSERT INTO {table} ({listed}) SELECT {listed} FROM ({query}) AS staged ORDER BY {ordinal}"  # noqa: S608
-        )
-    else:
-        deletes = DELETED in more
-        if deletes and (not batch.num_rows or pc.any(more[DELETED][1]).as_py()):
-            connection.execute(delete(str(table), key, query))
-        if not flags:
-            connection.execute(upsert(str(table), names, key, query, deletes=deletes))
-        else:
-            quoted = {quote(name): quote(flag) for name, flag in flags.items()}
-            change = partial(str(table), names, key, query, quoted, deletes=deletes)
-            if connection.execute(change.new).fetchone()[0]:
-                raise new_row_error()
-            for statement in change.write:
-                connection.execute(statement)
-    connection.execute(f"TRUNCATE {staged}")
-
-
-def _as_in_table(plan: Plan, staged: str, more: Iterable[str]) -> str:
-    """Return the query of the temporary table whose columns are as the table takes them."""
+    rows = staged.staged(plan, batch)
+    temporary = _stage(connection, table, plan, rows)
     values = [
         f"{quote(column.name)}::{column.type} AS {quote(column.name)}"
         if staged_type(column.type)
         else quote(column.name)
-        for column in plan.columns
+        for column in plan.of_table().columns
     ]
-    return f"SELECT {', '.join([*values, *map(quote, (*more, ORDINAL))])} FROM {staged}"  # noqa: S608
+    query = f"SELECT {', '.join([*values, *map(quote, rows.added)])} FROM {temporary}"  # noqa: S608
+    with connection.cursor() as cursor:
+        staged.write(cursor, plan, rows, query)
+        cursor.execute(f"TRUNCATE {temporary}")
 
 
-def _stage(
-    connection: Any,
-    table: TableName,
-    plan: Plan,
-    batch: pa.RecordBatch,
-    more: Mapping[str, tuple[str, pa.Array]],
-) -> str:
+def _stage(connection: Any, table: TableName, plan: Plan, rows: staged.Staged) -> str:
     """Copy rows into a temporary table of this session, and return its name.
 
-    :param more: columns beside the table's, by name: their type and their values.
+    Its key has the table's collations: the same keys are equal. Other columns are not of the table's domains:
+    a delete or an unavailable cell has nulls.
     """
-    kind = " partial" if FLAG.format(0) in more else ""
-    staged = f"pg_temp.{quote(LONGEST.cut(f'wal_sink {plan.key}{kind}'))}"
-    connection.execute("SET LOCAL client_min_messages = warning")  # not that it is there already
-    ordinals = pa.array(range(batch.num_rows), pa.int64())
-    more = {**more, ORDINAL: ("bigint", ordinals)}
-    connection.execute(
-        f"CREATE TEMPORARY TABLE IF NOT EXISTS {staged} ON COMMIT DELETE ROWS AS"
-        f" {_staged_columns(table, plan, more)} WITH NO DATA"
-    )
-    types = [staged_type(column.type) or column.type for column in plan.columns]
-    for name, (type_, values) in more.items():
-        batch = batch.append_column(name, values)
-        types.append(type_)
-    _copy(connection, staged, batch, types)
-    return staged
-
-
-def _staged_columns(table: TableName, plan: Plan, more: Mapping[str, tuple[str, pa.Array]]) -> str:
-    """Return the query that says how the temporary table looks.
-
-    For an upsert its columns are those of the table, with their collations: the same keys are equal. Beside
-    the key they are not of the table's domains where a delete or an unavailable cell has nulls.
-    """
-    key = key_of(plan)
-    like_table = set(key) if len(more) > 1 else {column.name for column in plan.columns if key}
-    columns = [
+    kind = f"{'d' * rows.deletes}{'u' * bool(rows.flags)}"
+    temporary = f"pg_temp.{quote(f'wal_sink {plan.key[:32]} {kind}')}"
+    columns, key = plan.of_table().columns, key_of(plan)
+    types = [staged_type(column.type) or column.type for column in columns]
+    listed_columns = [
         quote(column.name)
-        if column.name in like_table and not staged_type(column.type)
-        else f"NULL::{staged_type(column.type) or column.type} AS {quote(column.name)}"
-        for column in plan.columns
+        if column.name in key and type_ == column.type
+        else _null(column.name, type_)
+        for column, type_ in zip(columns, types, strict=True)
     ]
-    columns += [f"NULL::{type_} AS {quote(name)}" for name, (type_, _) in more.items()]
-    return f"SELECT {', '.join(columns)}{f' FROM {table}' if key else ''}"  # noqa: S608 -- quoted names
+    listed_columns += [_null(name, type_) for name, type_ in rows.added.items()]
+    connection.execute("SET LOCAL client_min_messages = warning")  # not that it is there already
+    connection.execute(
+        f"CREATE TEMPORARY TABLE IF NOT EXISTS {temporary} ON COMMIT DELETE ROWS AS"  # noqa: S608 -- quoted
+        f" SELECT {', '.join(listed_columns)}{f' FROM {table}' if key else ''} WITH NO DATA"
+    )
+    _copy(connection, temporary, rows.batch, [*types, *rows.added.values()])
+    return temporary
+
+
+def _null(name: str, type_: str) -> str:
+    return f"NULL::{type_} AS {quote(name)}"
 
 
 def _copy(connection: Any, into: str, batch: pa.RecordBatch, types: Sequence[str]) -> None:
     """Run one COPY of a batch whose columns are of these types."""
+    for place, (name, type_) in enumerate(zip(batch.schema.names, types, strict=True)):
+        if type_ == "uuid":
+            batch = batch.set_column(place, name, as_uuid(batch.column(place)))
     encoder = _encoder(batch.schema, types)
     statement = f"COPY {into} ({listed(batch.schema.names)}) FROM STDIN (FORMAT binary)"
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
@@ -278,7 +246,7 @@ def _encoder(schema: pa.Schema, types: Sequence[str]) -> pgpq.ArrowToPostgresBin
     """Return pgpq's encoder; it has to be told of JSONB only, whose texts have a version before them."""
     chosen = {
         field.name: _jsonb(field)
-        if (type_ := parse(words)) is not None and type_.base == "jsonb"
+        if words.removesuffix(LISTS) == "jsonb"
         else pgpq.ArrowToPostgresBinaryEncoder.infer_encoder(field)
         for field, words in zip(schema, types, strict=True)
     }

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, ClassVar
-from urllib.parse import unquote
 
 import msgspec
 
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECONDS, SECRET, about, from_environment
-from wal_sink.targets.sql.names import Longest, TableName
 from wal_sink.targets.sql.options import (
     LEDGER_TABLE,
     KeyedOptions,
@@ -18,11 +15,10 @@ from wal_sink.targets.sql.options import (
     Mode,
     RequestTimeout,
     Table,
+    TableName,
 )
 
 PASSWORD_VARIABLE = "WAL_SINK_POSTGRESQL_PASSWORD"  # noqa: S105 -- the name of a variable
-LONGEST = Longest(63, "bytes")
-_PASSWORD = re.compile(r"(?<=[?&])password=([^&]*)&?")
 
 
 class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
@@ -34,7 +30,9 @@ class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
     """
 
     prefix: ClassVar[str] = "postgresql"
+    url_field: ClassVar[str] = "uri"
     default_schema: ClassVar[str] = "public"
+    longest: ClassVar[int] = 63
 
     table: Table
     uri: Annotated[
@@ -78,17 +76,8 @@ class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
                 "Option postgresql.uri is not a URI of libpq.",
                 "Write it as postgresql://user@host:5432/database.",
             )
-        password = _PASSWORD.search(self.uri)
-        if password:
-            uri = self.uri.replace(password[0], "", 1).rstrip("?&")
-            msgspec.structs.force_setattr(self, "uri", uri)
-        self.keep_apart("uri", unquote(password[1]) if password else "")
+        self.keep_apart()
         self.refuse_contradictions()
-
-    @property
-    def longest(self) -> Longest:
-        """The server cuts a longer name."""
-        return LONGEST
 
     @property
     def ledger(self) -> TableName:

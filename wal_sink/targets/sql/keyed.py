@@ -5,7 +5,7 @@ What its errors name as an option begins with the target's name.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -15,37 +15,33 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.types as pt
 
-from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, is_array, spark_ddl
-from wal_sink.targets.casts import KEY
+from wal_sink.targets.casts import KEY, CastRules, is_castable, key_of
 from wal_sink.targets.client import importing
-from wal_sink.targets.columns import (
-    TableColumn,
-    TableRules,
-    cast_to,
-    match_columns,
-    with_column,
-)
+from wal_sink.targets.columns import TableColumn, cast_to, match_columns, with_column
 from wal_sink.targets.create_table import (
     CREATE_TABLE,
-    KEY_COLUMNS,
     NO_LAYOUT,
-    PARTITION_COLUMNS,
     Layout,
     create_statement,
     refuse_other_key,
     refuse_unknown_columns,
 )
+from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.operations import (
     BY_POSITION,
     described,
     with_operation,
     without_operation,
 )
-from wal_sink.targets.sql.names import TableName, refuse_long_names
-from wal_sink.targets.sql.options import KeyedOptions
+from wal_sink.targets.sql.options import KeyedOptions, TableName
+from wal_sink.targets.sql.session import run
 from wal_sink.targets.sql.target import SqlTarget
-from wal_sink.targets.sql.unique import Unique, refuse_unique, upsert_key
+from wal_sink.targets.sql.types import NewTypes, Types, arrow_type, new_type
+from wal_sink.targets.sql.unique import Unique, changes_of_key, refuse_unique, upsert_key
+
+logger = logging.getLogger(__name__)
 
 
 class KeyedTarget(SqlTarget):
@@ -56,9 +52,11 @@ class KeyedTarget(SqlTarget):
 
     options: KeyedOptions
     title = "The database"
-    """What errors call it."""
-    begin = ""
-    """What begins a transaction before CREATE TABLE, where the driver does not; set on the class."""
+    """What errors call it; set on the class or the target, as `types` and `new`."""
+    types: Types
+    """Which Arrow types hold the types of the database."""
+    new: NewTypes
+    """The types of new columns."""
 
     client: ClassVar[str]
     """The module that imports the client, and whose `connect` opens a connection; set on the class."""
@@ -66,19 +64,35 @@ class KeyedTarget(SqlTarget):
     # --- what a database has of its own ---
 
     @abstractmethod
-    def lacks_table(self, connection: Any) -> bool:
-        """Return True if there is no table of the name, and a place for it."""
+    def unique(self, connection: Any) -> Sequence[Unique]:
+        """Read the unique indexes of the table, the primary key first."""
 
     @abstractmethod
-    def new_type(self, source: pa.DataType, *, key: bool) -> str | None:
-        """Return the type of a new column for one of the DataFrame's types; None: the database has none.
+    def other_tables(self, connection: Any) -> Iterable[str]:
+        """Read the names of tables, as option table has them, where there is none of that name."""
 
-        :param key: whether the column is part of the key, of which a text needs a bound in some databases.
-        """
+    @abstractmethod
+    def warnings(self, connection: Any) -> Iterable[str]:
+        """Read what the operator should know of table and server at the start."""
 
     @abstractmethod
     def table_end(self, partition: Sequence[str]) -> str:
         """Return what comes after the columns of CREATE TABLE."""
+
+    def altered(self, column: TableColumn, type_: str | None) -> str:
+        """Return the statement that gives a column another type; without one: that lets it take nulls.
+
+        Empty for a database in which none does.
+        """
+        change = f"TYPE {type_}" if type_ else "DROP NOT NULL"
+        return f"ALTER TABLE {self.table_name} ALTER COLUMN {self.quote(column.name)} {change};"
+
+    def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:  # noqa: ARG002
+        """Return True if a column takes a type of the DataFrame: each value is kept, or refused.
+
+        :param held: what `arrow_type` has for the column's type.
+        """
+        return is_castable(source, held)
 
     # --- the target ---
 
@@ -112,18 +126,73 @@ class KeyedTarget(SqlTarget):
         """Return a name as statements write it."""
         return ".".join(self.quote(part) for part in name if part)
 
-    def described(self, place: str) -> Mapping[str, str]:
-        """Return place, tables and mode, for `description`."""
+    @property
+    def description(self) -> Mapping[str, str]:
+        """Return place, tables and mode."""
         options = self.options
         modes = {"append": "each row is added", "upsert": "a row replaces the one with its key"}
-        ledger = ".".join(part for part in options.ledger if part)
         return {
-            "target": f"{self.name} at {place}",
-            "table": f"{options.table}, ledger in {ledger}",
+            "target": f"{self.name} at {options.place}",
+            "table": f"{options.table}, ledger in {options.ledger.text}",
             "mode": f"{options.mode}: {modes[options.mode]} ({self.name}.mode)",
             **({"newest": BY_POSITION} if options.mode == "upsert" else {}),
             **described(options),
         }
+
+    def arrow_type(self, type_: str) -> pa.DataType | None:
+        """Return the Arrow type that holds a type of the database exactly; of some, one of several."""
+        return arrow_type(self.types, type_)
+
+    def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
+        """Ask the catalogue whether an upsert still finds the row by the same key."""
+        key = key_of(plan)
+        return changes_of_key(key, self.unique(connection)) if key else ()
+
+    # --- at a start ---
+
+    def plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Make the table where createTable asks for it, and compare the DataFrame with the table."""
+        if self.options.create_table:
+            with self._connected() as connection:
+                if not self.columns(connection):
+                    self._make(connection, self.new_table(schema, self.options.layout))
+        return super().plan(schema, key)
+
+    def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with the table, or with the one that createTable would make."""
+        options, layout = self.options, self.options.layout
+        if options.create_table:
+            with self._connected() as connection:
+                lacks_table = not self.columns(connection)
+            if lacks_table:
+                statement = self.new_table(schema, layout)
+                columns = [
+                    TableColumn(
+                        field.name, self.type_of(field, layout), required=field.name in layout.key
+                    )
+                    for field in self._written(schema)
+                ]
+                unique = [Unique("the primary key", layout.key)] if layout.key else []
+                return self.match(schema, key, columns, unique).that_creates(statement)
+        return super().dry_plan(schema, key)
+
+    def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with the table.
+
+        :raises SchemaMismatch: it does not fit.
+        """
+        columns, table = self.columns(connection), self.options.table
+        if not columns:
+            hint = did_you_mean(table, self.other_tables(connection))
+            raise SchemaMismatch(
+                f"There is no table {table}. {hint}".rstrip(),
+                f"Correct option table, or create it, or set {CREATE_TABLE} to true:\n"
+                f"{self.new_table(schema, NO_LAYOUT)};",
+            )
+        plan = self.match(schema, key, columns, self.unique(connection))
+        for warning in self.warnings(connection):
+            logger.warning("%s", warning)
+        return plan
 
     def match(
         self,
@@ -131,26 +200,21 @@ class KeyedTarget(SqlTarget):
         key: str,
         columns: Sequence[TableColumn],
         unique: Sequence[Unique],
-        rules: TableRules,
     ) -> Plan:
-        """Compare the DataFrame with a table.
+        """Compare the DataFrame with columns and unique indexes of a table.
 
-        :param unique: its unique indexes, the primary key first.
         :raises SchemaMismatch: it does not fit.
         """
         options, mode = self.options, f"{self.name}.mode"
         operation, table = options.operation_column, options.table
         written = without_operation(schema, operation, [column.name for column in columns], table)
-        refuse_long_names(written.names, options.longest, table, self.title)
-        matched = match_columns(written, columns, table, rules)
-        self.refuse_row([column.type for column in matched])
+        matched = match_columns(written, columns, table, KeyedRules(self))
         key_columns: tuple[str, ...] = ()
         if options.mode == "upsert":
             key_columns = upsert_key(table, unique, matched, mode).columns
             refuse_other_key(table, options.layout, key_columns)
         else:
-            filled = {column.name for column in columns if column.default or column.computed}
-            refuse_unique(table, unique, matched, filled, mode)
+            refuse_unique(table, unique, matched, mode)
         return Plan(
             key=key,
             target=self.name,
@@ -161,70 +225,76 @@ class KeyedTarget(SqlTarget):
             details={KEY: list(key_columns)} if key_columns else {},
         )
 
-    def missing_table(self, schema: pa.Schema, hint: str) -> SchemaMismatch:
-        """Return the error of a table that does not exist.
-
-        :param hint: a sentence that says what it may be called; or empty.
-        """
-        return SchemaMismatch(
-            f"There is no table {self.options.table}. {hint}".rstrip(),
-            f"Correct option table, or create it, or set {CREATE_TABLE} to true:\n"
-            f"{self.new_table(schema, NO_LAYOUT)};",
-        )
+    # --- a new table ---
 
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:
         """Return what makes a table for the DataFrame.
 
         :raises SchemaMismatch: the database has no type for a column, or the layout names one that lacks.
-        :raises OptionError: the layout cannot be had.
         """
-        written = without_operation(schema, self.options.operation_column, (), self.options.table)
+        written = self._written(schema)
         refuse_unknown_columns(layout, written)
-        refuse_long_names(written.names, self.options.longest, self.options.table, self.title)
-        strange = [field for field in written if self.new_type(field.type, key=False) is None]
+        strange = [field for field in written if not new_type(self.new, field.type, key=False)]
         if strange:
             types = (f"{field.name} ({spark_ddl(field.type)})" for field in strange)
             raise SchemaMismatch(
                 f"{self.title} has no type for {', '.join(types)}.",
                 f"Make texts of them in the DataFrame: {''.join(map(_as_text, strange))}.",
             )
-        if layout.key and (
-            outside := [name for name in layout.partition if name not in layout.key]
-        ):
-            raise OptionError(
-                f"Option {PARTITION_COLUMNS} names {', '.join(outside)}, and {KEY_COLUMNS} does not: a"
-                " key is unique inside each partition only.",
-                f"Add it to {KEY_COLUMNS}, or leave it out of {PARTITION_COLUMNS}.",
-            )
-
         type_of, end = partial(self.type_of, layout=layout), self.table_end(layout.partition)
-        self.refuse_row(map(type_of, written))
         return create_statement(self.table_name, written, layout, type_of, self.quote, end)
-
-    def refuse_row(self, types: Iterable[str]) -> None:
-        """Refuse columns of types that no row of the database can have together."""
 
     def type_of(self, field: pa.Field, layout: Layout) -> str:
         """Return the type of a new column."""
         is_key = field.name in (*layout.key, *layout.partition)
-        return self.new_type(field.type, key=is_key) or ""
+        return new_type(self.new, field.type, key=is_key) or ""
 
-    def make_table(self, connection: Any, schema: pa.Schema) -> str:
-        """Make the table where createTable asks for it."""
-        if not self.options.create_table or not self.lacks_table(connection):
-            return ""
-        statements = self.new_table(schema, self.options.layout)
+    def _written(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of the DataFrame that go into a new table."""
+        return without_operation(schema, self.options.operation_column, (), self.options.table)
+
+    def _make(self, connection: Any, statement: str) -> None:
+        """Make the table."""
         try:
-            with contextlib.closing(connection.cursor()) as cursor:
-                if self.begin:
-                    cursor.execute(self.begin)
-                cursor.execute(statements)
+            run(connection, statement)
+            connection.commit()
+            logger.info("made the table: %s", statement)
         except Exception:
             connection.rollback()
-            if not self.lacks_table(connection):  # another process was quicker
-                return ""
-            raise
-        return statements
+            if not self.columns(connection):  # else another process was quicker
+                raise
+
+
+class KeyedRules(CastRules):
+    """What a database says of types, and its statements that alter a table."""
+
+    def __init__(self, target: KeyedTarget) -> None:
+        super().__init__(target.arrow_type, target.table_name)
+        self._target = target
+
+    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
+        """Say how a column gets a type that can be written, where no cast leads to its own."""
+        type_ = new_type(self._target.new, field.type, key=False)
+        statement = self._target.altered(column, type_) if type_ else ""
+        if not statement or self._target.arrow_type(column.type) is not None:
+            return super().about_type(field, column)
+        remedy = f"No cast leads to that type. Run: {statement} Or drop it from the DataFrame."
+        return [self.types_differ(field, column.type, remedy)]
+
+    def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:
+        """Return True if the column takes the type of the DataFrame."""
+        return self._target.takes(source, words, holds)
+
+    def to_add(self, field: pa.Field) -> str:
+        """Return the statement."""
+        type_ = new_type(self._target.new, field.type, key=False)
+        add = f"ALTER TABLE {self._table} ADD COLUMN {self._target.quote(field.name)} {type_}"
+        return f"run: {add};" if type_ else ""
+
+    def to_allow_null(self, column: TableColumn) -> str:
+        """Return the statement."""
+        statement = self._target.altered(column, None)
+        return f"run: {statement}" if statement else super().to_allow_null(column)
 
 
 def _as_text(field: pa.Field) -> str:

@@ -7,7 +7,7 @@ target's name.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self
 from urllib.parse import unquote
 
 import msgspec
@@ -15,8 +15,33 @@ import msgspec
 from wal_sink.errors import OptionError
 from wal_sink.options import SECONDS, SHAPES, Options, about, secret_parameter
 from wal_sink.targets.create_table import refuse_key_and_mode
+from wal_sink.targets.names import quote
 from wal_sink.targets.operations import OperationOptions
-from wal_sink.targets.sql.names import Longest, TableName
+
+
+class TableName(NamedTuple):
+    """The exact names of a table and its schema; an empty one: where the connection looks by itself."""
+
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        """Quote them by the SQL standard."""
+        return ".".join(quote(part) for part in self if part)
+
+    @property
+    def text(self) -> str:
+        """The name as options and errors have it."""
+        return ".".join(filter(None, self))
+
+    @classmethod
+    def parse(cls, text: str, schema: str = "") -> Self:
+        """Read `table` or `schema.table`.
+
+        :param schema: where the text names none.
+        """
+        named, dot, table = text.partition(".")
+        return cls(named, table) if dot else cls(schema, text)
 
 
 class SqlOptions(Options, frozen=True, kw_only=True):
@@ -65,18 +90,17 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
 
     prefix: ClassVar[str]
     """The target's name, with which the names of its options begin."""
+    url_field: ClassVar[str]
+    """The option that has the URL."""
     default_schema: ClassVar[str] = ""
     """Of a table that is named without one."""
+    longest: ClassVar[int] = 2**31
+    """Most bytes of a name, where the database cuts a longer one without an error."""
     if TYPE_CHECKING:
         table: str
         password: str
         mode: Literal["append", "upsert"]
         ledger_table: str
-
-    @property
-    def longest(self) -> Longest:
-        """The longest name that the database takes."""
-        return Longest()
 
     @property
     def data(self) -> TableName:
@@ -88,22 +112,24 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
         """The ledger's table."""
         return TableName.parse(self.ledger_table or LEDGER_TABLE, self.default_schema)
 
-    def keep_apart(self, field: str, password: str) -> None:
+    @property
+    def place(self) -> str:
+        """The URL, which has no password."""
+        return str(getattr(self, self.url_field))
+
+    def keep_apart(self) -> None:
         """Take the password out of the URL.
 
-        :param field: that has the URL.
-        :param password: of the URL's parameters.
         :raises OptionError: there are two of them. No error shows the URL.
         """
-        name = f"{self.prefix}.{field}"
-        url, of_url = _without_password(name, getattr(self, field).strip(), self.prefix)
-        password = of_url or password
+        name = f"{self.prefix}.{self.url_field}"
+        url, password = _without_password(name, self.place.strip(), self.prefix)
         if password and self.password and password != self.password:
             raise OptionError(
                 f"Option {name} has a password, and {self.prefix}.password another one.",
                 "Give one of them.",
             )
-        msgspec.structs.force_setattr(self, field, url)
+        msgspec.structs.force_setattr(self, self.url_field, url)
         msgspec.structs.force_setattr(self, "password", password or self.password)
 
     def refuse_contradictions(self) -> None:
@@ -118,10 +144,9 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
         }
         for option, name in names.items():
             parts = name.split(".")
-            if max(map(self.longest.size, parts)) > self.longest.most:
+            if max(len(part.encode()) for part in parts) > self.longest:
                 raise OptionError(
-                    f"Option {option}: {name} is longer than {self.longest}, the most that the database"
-                    " takes.",
+                    f"Option {option}: {name} is longer than {self.longest} bytes, and the database cuts it.",
                     "Give the table a shorter name.",
                 )
             quoted = any(part.startswith(('"', "`")) for part in parts)

@@ -20,17 +20,24 @@ from typing import Any
 
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.model.ledger import LedgerRow, Outcome
-from wal_sink.model.plan import Column, Plan
+from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, RowsRefused, TransactionalSession
 from wal_sink.targets.client import shortly
-from wal_sink.targets.columns import TableColumn, refuse_changed, same_type
+from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.names import unquoted
 from wal_sink.targets.refusals import RefusalSearch, refusal
 from wal_sink.targets.registry import published_elsewhere
-from wal_sink.targets.sql.database import Database, LockHolder
+from wal_sink.targets.sql.database import Database
+from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.ledger import Ledger
 
 logger = logging.getLogger(__name__)
+
+
+def run(connection: Any, statement: str) -> None:
+    """Run a statement without values, whose result nobody reads."""
+    with contextlib.closing(connection.cursor()) as cursor:
+        cursor.execute(statement)
 
 
 class Window:
@@ -42,8 +49,8 @@ class Window:
     def __init__(self, *, is_lost: bool) -> None:
         self.is_lost = is_lost
         self.search = RefusalSearch()
-        self.written: dict[str, Plan] = {}
-        """The plans of its rows, by their keys."""
+        self.plans: dict[str, tuple[Plan, Plan]] = {}
+        """By its key each plan of the rows, and the same with the columns as the table has them now."""
 
 
 class SqlSession(TransactionalSession):
@@ -53,16 +60,13 @@ class SqlSession(TransactionalSession):
     :param query_id: the key of the ledger row.
     """
 
-    def __init__(self, database: Database, connection: Any, query_id: str) -> None:
-        self._database = database
+    def __init__(self, target: Database, connection: Any, query_id: str) -> None:
+        self._target = target
         self._connection = connection
-        self._ledger = Ledger(connection, database.ledger_name, database.parameter, query_id)
+        self._ledger = Ledger(connection, target.ledger_name, target.parameter, query_id)
         self._row: LedgerRow | None = None
         """The ledger row as it was read or written last."""
         self._window: Window | None = None
-        self._tables: dict[str, Plan] = {}
-        """The plans that this connection has compared, by their keys: each with the columns as the table has
-        them now."""
         self._closed = False
 
     def read(self) -> LedgerRow | None:
@@ -75,15 +79,15 @@ class SqlSession(TransactionalSession):
             try:
                 self._row = self._ledger.read()
             except Exception as error:
-                if isinstance(error, WalSinkError) or self._database.classify(error) != "fatal":
+                if isinstance(error, WalSinkError) or self._target.classify(error) != "fatal":
                     raise
                 raise TargetRefused(
-                    f"The ledger's table {self._database.ledger_name} cannot be read:"
+                    f"The ledger's table {self._target.ledger_name} cannot be read:"
                     f" {type(error).__name__}: {shortly(error)}.",
                     "If there is no such table, the options name another database or schema than this query"
                     " wrote to, or the table was dropped. Name the former one, or restore the table from a"
                     " backup. If neither is possible, create it, and the next error says how to go on. Run:\n"
-                    f"{self._database.ledger_statement};",
+                    f"{self._target.ledger_statement};",
                 ) from error
         self._roll_back()
         return self._row
@@ -91,9 +95,9 @@ class SqlSession(TransactionalSession):
     def write(self, plan: Plan, rows: RowSlice) -> None:
         """Insert rows in the window's transaction.
 
-        The table is compared before the first rows by a plan, and before COMMIT: by then the server lets
-        nothing alter it, nor a partition that rows have gone to. Else rows in a binary format could be taken
-        for others.
+        The table is compared before the window's first rows by a plan, and before COMMIT: by then the server
+        lets nothing alter it, nor a partition that rows have gone to. Else rows in a binary format could be
+        taken for others.
 
         :raises SchemaMismatch: the table is no longer what the plan says.
         :raises OptionError: the plan is for another table than the options name.
@@ -103,12 +107,12 @@ class SqlSession(TransactionalSession):
             window = self._window or self._begin()
             if window.is_lost:
                 return
-            if plan.key not in self._tables:
-                self._tables[plan.key] = self._compare(plan)
+            if plan.key not in window.plans:
+                window.plans[plan.key] = plan, self._compare(plan)
+            plans = window.plans[plan.key]
             if rows.batch.num_rows:
-                insert, confirm = partial(self._insert, plan), partial(self._confirm, plan)
+                insert, confirm = partial(self._insert, *plans), partial(self._confirm, *plans)
                 window.search.insert(plan, rows, insert, confirm)
-                window.written[plan.key] = plan
 
     def finish(self, row: LedgerRow | None, new: LedgerRow) -> Outcome:
         """Move the ledger row, and commit it with the rows; CONFLICT if their transaction is lost.
@@ -124,8 +128,8 @@ class SqlSession(TransactionalSession):
                 return self._conflict()
             if window.search.refused:
                 raise RowsRefused(window.search.refused)
-            for plan in window.written.values():
-                self._confirm(plan)
+            for plan, now in window.plans.values():
+                self._confirm(plan, now)
             if not self._ledger.move(row, new):
                 return self._conflict()
             return self._commit(new)
@@ -161,9 +165,14 @@ class SqlSession(TransactionalSession):
         try:
             with self._undone_on_error():
                 return self._commit(new) if self._ledger.insert(new) else self._conflict()
-        except Exception:
+        except Exception as error:
             if self.read() is not None:  # another process was quicker
                 return Outcome.CONFLICT
+            if self._target.refuses(error):  # DuckDB, while another process commits the row
+                raise TargetUnavailable(
+                    f"The new ledger row is refused: {shortly(error)}.",
+                    "No action needed: another process creates the row, and the flush goes on with that.",
+                ) from error
             raise
 
     def _commit(self, new: LedgerRow) -> Outcome:
@@ -171,13 +180,13 @@ class SqlSession(TransactionalSession):
         try:
             self._connection.commit()
         except Exception as error:
-            if self._database.refuses(error):
+            if self._target.refuses(error):
                 raise TargetRefused(
                     f"COMMIT of epoch {new.epoch} is refused, as by a deferred constraint:"
                     f" {type(error).__name__}: {shortly(error)}.",
                     "Change in the target what refuses it; the flush goes on by itself.",
                 ) from error
-            if self._database.classify(error) == "fatal":
+            if self._target.classify(error) == "fatal":
                 raise
             logger.warning("the answer to COMMIT is lost: %r", error)
             self._roll_back()  # SQLite leaves it open, and what is read in it is not what is there
@@ -207,7 +216,7 @@ class SqlSession(TransactionalSession):
             yield
         except BaseException as error:
             self._roll_back()
-            if isinstance(error, Exception) and self._database.is_locked(error):
+            if isinstance(error, Exception) and self._target.is_locked(error):
                 raise self._locked() from error
             raise
 
@@ -215,12 +224,12 @@ class SqlSession(TransactionalSession):
         """Return the error of a lock that another session holds."""
         holders = list[LockHolder]()
         with contextlib.suppress(Exception):  # a user who may not see them
-            holders += self._database.lock_holders(self._connection)[:3]
+            holders += self._target.lock_holders(self._connection)[:3]
         self._roll_back()
         named = "; ".join(holder.what for holder in holders) or "this user cannot see which one"
         end = " or ".join(holder.end for holder in holders)
         return TargetUnavailable(
-            f"Another session holds a lock on {self._database.options.table}, or on the ledger's table:"
+            f"Another session holds a lock on {self._target.options.table}, or on the ledger's table:"
             f" {named}.",
             "The flush goes on by itself when the lock is released."
             + (f" To end that session, run: {end}" if end else ""),
@@ -228,44 +237,39 @@ class SqlSession(TransactionalSession):
 
     # --- rows ---
 
-    def _insert(self, plan: Plan, rows: RowSlice) -> Exception | None:
+    def _insert(self, plan: Plan, now: Plan, rows: RowSlice) -> Exception | None:
         """Insert rows, all or none; return with which error the server refuses one of them.
 
         Rows that were checked before the table was altered are cast to what it is now.
         """
-        now, points = self._tables[plan.key], self._database.savepoints
+        points = self._target.savepoints
         if points:
-            self._execute(points.make)
+            run(self._connection, points.make)
         try:
             batch = rows.batch
             if now.columns != plan.columns:
-                batch = self._database.recast(batch, now)
-            self._database.insert(self._connection, now, batch)
+                batch = self._target.recast(batch, now)
+            self._target.insert(self._connection, now, batch)
         except Exception as error:
-            if not self._database.refuses(error):
+            if not self._target.refuses(error):
                 raise
             if not points:
                 raise refusal(plan, rows, error) from error
-            self._execute(points.go_back)
+            run(self._connection, points.go_back)
             return error
         if points and points.release:
-            self._execute(points.release)
+            run(self._connection, points.release)
         return None
-
-    def _execute(self, statement: str) -> None:
-        with contextlib.closing(self._connection.cursor()) as cursor:
-            cursor.execute(statement)
 
     # --- the table ---
 
-    def _confirm(self, plan: Plan) -> None:
-        """Check that the table is still as it was when this connection compared it.
+    def _confirm(self, plan: Plan, now: Plan) -> None:
+        """Check that the table is still as it was when the window's first rows were written.
 
         :raises SchemaMismatch: it does not hold the plan's rows any more.
         :raises TargetUnavailable: it holds them by other types now.
         """
-        if self._compare(plan) != self._tables.get(plan.key):
-            self._tables.clear()
+        if self._compare(plan) != now:
             raise TargetUnavailable(
                 f"Table {plan.table} was altered while rows were written to it.",
                 "No action needed: all rows are written again, as the table is now.",
@@ -277,13 +281,10 @@ class SqlSession(TransactionalSession):
         :raises SchemaMismatch: it does not hold the plan's rows any more.
         :raises OptionError: the plan is for another table.
         """
-        if plan.table != (here := self._database.table_name):
+        if plan.table != (here := self._target.table_name):
             option = f"table={unquoted(plan.table)}"
             raise published_elsewhere(f"the table {plan.table}", here, [option])
-        columns = self._database.columns(self._connection)
-        others = self._database.other_changes(self._connection, plan) if columns else ()
-
-        def holds(now: TableColumn, planned: Column) -> bool:
-            return same_type(now, planned) or self._database.holds(now, planned)
-
+        columns = self._target.columns(self._connection)
+        others = self._target.other_changes(self._connection, plan) if columns else ()
+        holds = self._target.holds
         return refuse_changed(plan, columns, others, holds=holds, nulls_are_refused=True)

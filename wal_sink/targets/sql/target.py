@@ -19,15 +19,14 @@ from wal_sink.errors import (
 )
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
-from wal_sink.options import VARIABLE_IS_READ, Options, connecting
-from wal_sink.targets.base import ErrorClass, Session, Target
-from wal_sink.targets.casts import CastRules, cast, stored_by
+from wal_sink.options import VARIABLE_IS_READ, connecting
+from wal_sink.targets.base import Session
+from wal_sink.targets.casts import CastRules
 from wal_sink.targets.client import explained
 from wal_sink.targets.columns import match_columns
-from wal_sink.targets.sql.database import Database, NamesTables
+from wal_sink.targets.sql.database import Database
 from wal_sink.targets.sql.ledger import Ledger
-from wal_sink.targets.sql.options import SqlOptions
-from wal_sink.targets.sql.session import SqlSession
+from wal_sink.targets.sql.session import SqlSession, run
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ _TO_REACH = (
 )
 
 
-class SqlTarget(Target, Database):
+class SqlTarget(Database):
     """Adds rows to a table of a SQL database, each window in one transaction with its ledger row.
 
     A database needs four things: `open`, `columns`, `arrow_type`, and the errors that pass (`transient`, or
@@ -49,23 +48,24 @@ class SqlTarget(Target, Database):
     :param options: a struct of `options_type`, such as one derived from `SqlOptions`.
     """
 
-    interface = 2
-    options_type: type[Options] = SqlOptions
-
-    options: NamesTables
-
-    @property
-    def writes_to(self) -> str:
-        """Return the table."""
-        return self.options.table
+    def connect(self, query_id: str) -> Session:
+        """Connect for flushing."""
+        return SqlSession(self, self._open(), query_id)
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table; create the ledger's table if it is missing."""
-        return self._agreed(schema, key, create=True)
+        with self._connected() as connection:
+            plan = self.agree(connection, schema, key)
+            self._make_ledger(connection)
+            self._try_ledger(connection)
+        return plan
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table."""
-        return self._agreed(schema, key, create=False)
+        with self._connected() as connection:
+            plan = self.agree(connection, schema, key)
+            connection.rollback()
+        return plan
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table.
@@ -81,28 +81,6 @@ class SqlTarget(Target, Database):
         rules = CastRules(self.arrow_type, self.options.table)
         agreed = match_columns(schema, columns, self.options.table, rules)
         return Plan(key=key, target=self.name, table=self.table_name, columns=agreed)
-
-    def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to the table's types, and refuse rows that the database would refuse."""
-        return cast(batch, plan, stored_by(self.arrow_type, self.fits))
-
-    def connect(self, query_id: str) -> Session:
-        """Connect for flushing."""
-        return SqlSession(self, self._open(), query_id)
-
-    def _agreed(self, schema: pa.Schema, key: str, *, create: bool) -> Plan:
-        with self._connected() as connection:
-            made = self.make_table(connection, schema)
-            if create and made:
-                connection.commit()
-                logger.info("made the table: %s", made)
-            plan = self.agree(connection, schema, key)
-            if not create:
-                connection.rollback()
-                return plan.that_creates(made) if made else plan
-            self._make_ledger(connection)
-            self._try_ledger(connection)
-        return plan
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Any]:
@@ -125,15 +103,12 @@ class SqlTarget(Target, Database):
 
     def _explained(self, fatal: type[WalSinkError]) -> contextlib.AbstractContextManager[None]:
         options = " or ".join(connecting(self.options_type)) or "its options"
-        to_correct = f"Correct {options}, or give that user the rights it lacks. {VARIABLE_IS_READ}"
-        place = self.description.get("target", self.name)
-        return explained(
-            self.classify, place, lambda error: self.remedy(error) or to_correct, _TO_REACH, fatal
+        remedy = (
+            f"Correct {options}, or in the database what the answer names, such as a right of that user."
+            f" {VARIABLE_IS_READ}"
         )
-
-    def classify(self, error: Exception) -> ErrorClass:
-        """Return what an error means, by its code, or by `transient`."""
-        return Target.classify(self, error) if self.errors is None else self.errors.kind(error)
+        place = self.description.get("target", self.name)
+        return explained(self.classify, place, remedy, _TO_REACH, fatal)
 
     def _make_ledger(self, connection: Any) -> None:
         """Create the ledger's table unless there is one.
@@ -144,9 +119,10 @@ class SqlTarget(Target, Database):
         if self._has_ledger(connection):
             return
         try:
-            _run(connection, self.ledger_statement)
+            run(connection, self.ledger_statement)
             connection.commit()
         except Exception as error:
+            connection.rollback()
             if self._has_ledger(connection):  # another process was quicker
                 return
             fatal = self.classify(error) == "fatal"
@@ -157,7 +133,7 @@ class SqlTarget(Target, Database):
 
     def _has_ledger(self, connection: Any) -> bool:
         try:
-            _run(connection, f"SELECT query_id FROM {self.ledger_name} WHERE 1 = 0")  # noqa: S608
+            run(connection, f"SELECT query_id FROM {self.ledger_name} WHERE 1 = 0")  # noqa: S608
         except Exception:  # noqa: BLE001 -- the next statement tells what is wrong
             return False
         finally:
@@ -207,8 +183,3 @@ class SqlTarget(Target, Database):
                 " CLIENT.FOUND_ROWS); where it counts none (-1), let `open` return a connection whose cursors"
                 " do.",
             )
-
-
-def _run(connection: Any, statement: str) -> None:
-    with contextlib.closing(connection.cursor()) as cursor:
-        cursor.execute(statement)

@@ -1,76 +1,60 @@
-"""What the database has under a table's name: columns, unique indexes, and the other tables.
+"""What the database has under a table's name; what of it loses or splits windows; and who holds locks.
 
-SQLite, DuckDB, MariaDB and MySQL are asked by queries of their catalogues, others by SQLAlchemy's inspector.
+SQLAlchemy's inspector reads it. Of MariaDB and MySQL it does not know every type, nor all character sets, and
+of DuckDB nothing: these are asked by queries of their catalogues.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
-from wal_sink.targets.names import quote
-from wal_sink.targets.sql.database import driver_error
-from wal_sink.targets.sql.names import TableName
+from wal_sink.targets.sql.errors import LockHolder
+from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sqlalchemy.connection import Connection
+from wal_sink.targets.sqlalchemy.dialects import GENERIC
 from wal_sink.targets.sqlalchemy.types import OF_CHARSET, words_of
 
+_DUCKDB_TABLES = """
+    SELECT table_name, table_type = 'VIEW' FROM information_schema.tables
+    WHERE table_schema = COALESCE(?, current_schema()) AND table_catalog = current_database()"""
+# Before version 2 DuckDB does not say what is generated.
+_DUCKDB_COLUMNS = """
+    SELECT column_name, data_type, NULL, is_nullable = 'NO', column_default IS NOT NULL,
+      is_generated IS NOT DISTINCT FROM 'ALWAYS'
+    FROM information_schema.columns WHERE table_name = ?
+    AND table_schema = COALESCE(?, current_schema()) AND table_catalog = current_database()
+    ORDER BY ordinal_position"""
+# MariaDB has the word NULL for a default of null.
+_MYSQL_COLUMNS = """
+    SELECT column_name, column_type, IF(
+      character_set_name IN ('utf8mb4', 'utf16', 'utf16le', 'utf32'), NULL, character_set_name),
+      is_nullable = 'NO', COALESCE(column_default, 'NULL') <> 'NULL' OR extra LIKE '%%auto_increment%%',
+      extra LIKE '%%GENERATED%%' AND extra NOT LIKE '%%DEFAULT_GENERATED%%'
+    FROM information_schema.columns
+    WHERE table_name = %s AND table_schema = COALESCE(%s, DATABASE()) ORDER BY ordinal_position"""
+_COLUMNS = {"DuckDB": _DUCKDB_COLUMNS, "MySQL": _MYSQL_COLUMNS, "MariaDB": _MYSQL_COLUMNS}
+"""By the titles of dialects: name, type, character set if it does not hold every text, and whether the column
+takes no null, is filled in, is computed."""
 
-class Live(NamedTuple):
-    """A table as it is; without columns: there is none."""
 
-    columns: tuple[TableColumn, ...]
-    unique: tuple[Unique, ...] = ()
-    """The primary key first."""
-    others: tuple[str, ...] = ()
-    """Names of the other tables, where there is none of this name."""
+def read_tables(connection: Connection, schema: str) -> Mapping[str, bool]:
+    """Return the names in a schema, and whether each is a view's.
 
-
-class _Queries(NamedTuple):
-    """Queries of a catalogue. A schema is null where the connection's own is meant."""
-
-    tables: str
-    """Of a schema: names, and whether each is a view."""
-    columns: str
-    """Of table and schema: name, type, character set if it does not hold every text, and whether the column
-    takes no null, is filled in, is computed."""
-
-
-_SQLITE = _Queries(
-    "SELECT name, type = 'view' FROM pragma_table_list WHERE schema = COALESCE(?, 'main')",
-    # A primary key without an index is an INTEGER that numbers the rows, and is filled in.
-    """SELECT name, type, NULL, "notnull", dflt_value IS NOT NULL OR pk AND NOT EXISTS (
-         SELECT 1 FROM pragma_index_list(?1, COALESCE(?2, 'main')) WHERE origin = 'pk'), hidden > 1
-       FROM pragma_table_xinfo(?1, COALESCE(?2, 'main')) WHERE hidden <> 1 ORDER BY cid""",
-)
-_DUCKDB = _Queries(
-    """SELECT table_name, table_type = 'VIEW' FROM information_schema.tables
-       WHERE table_schema = COALESCE(?, current_schema()) AND table_catalog = current_database()""",
-    # Before version 2 DuckDB does not say what is generated.
-    """SELECT column_name, data_type, NULL, is_nullable = 'NO', column_default IS NOT NULL,
-         is_generated IS NOT DISTINCT FROM 'ALWAYS'
-       FROM information_schema.columns WHERE table_name = ?
-       AND table_schema = COALESCE(?, current_schema()) AND table_catalog = current_database()
-       ORDER BY ordinal_position""",
-)
-_MYSQL = _Queries(
-    """SELECT table_name, table_type LIKE '%%VIEW' FROM information_schema.tables
-       WHERE table_schema = COALESCE(%s, DATABASE())""",
-    # MariaDB has the word NULL for a default of null.
-    """SELECT column_name, column_type, IF(
-         character_set_name IN ('utf8mb4', 'utf16', 'utf16le', 'utf32'), NULL, character_set_name),
-         is_nullable = 'NO', COALESCE(column_default, 'NULL') <> 'NULL' OR extra LIKE '%%auto_increment%%',
-         extra LIKE '%%GENERATED%%' AND extra NOT LIKE '%%DEFAULT_GENERATED%%'
-       FROM information_schema.columns
-       WHERE table_name = %s AND table_schema = COALESCE(%s, DATABASE()) ORDER BY ordinal_position""",
-)
-_QUERIES = {"SQLite": _SQLITE, "DuckDB": _DUCKDB, "MySQL": _MYSQL, "MariaDB": _MYSQL}
-"""By the titles of dialects."""
+    :param schema: empty: the connection's own.
+    :raises Exception: of the driver.
+    """
+    if connection.over is None:
+        return dict(connection.query(_DUCKDB_TABLES, (schema or None,)))
+    inspector = sa.inspect(connection.over)
+    tables = dict.fromkeys(inspector.get_table_names(schema=schema or None), False)
+    return tables | dict.fromkeys(inspector.get_view_names(schema=schema or None), True)
 
 
 def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
@@ -79,15 +63,15 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
     :raises SchemaMismatch: it is a view, which may show any table.
     :raises Exception: of the driver.
     """
-    tables, queries = _tables(connection, name), _QUERIES.get(connection.dialect.title)
+    tables = read_tables(connection, name.schema)
     if tables.get(name.table):
-        text = ".".join(part for part in name if part)
-        raise SchemaMismatch(f"{text} is a view.", "Name a table, or put one in its place.")
+        raise SchemaMismatch(f"{name.text} is a view.", "Name a table, or put one in its place.")
     if name.table not in tables:
         return ()
-    if queries is None:
-        return _inspected_columns(connection, name)
-    rows = connection.query(queries.columns, (name.table, name.schema or None))
+    if (query := _COLUMNS.get(connection.dialect.title)) is None:
+        over: Any = connection.over
+        columns = sa.inspect(over).get_columns(name.table, schema=name.schema or None)
+        return tuple(_column(over.dialect, described) for described in columns)
     return tuple(
         TableColumn(
             column,
@@ -96,19 +80,26 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
             default=bool(default),
             computed=bool(computed),
         )
-        for column, type_, charset, required, default, computed in rows
+        for column, type_, charset, required, default, computed in connection.query(
+            query, (name.table, name.schema or None)
+        )
     )
 
 
-def read_table(connection: Connection, name: TableName) -> Live:
-    """Read a table; also one that does not exist.
-
-    :raises Exception: of the driver.
-    """
-    if columns := read_columns(connection, name):
-        return Live(columns, read_unique(connection, name))
-    tables = _tables(connection, name)
-    return Live((), others=tuple(table for table, is_view in tables.items() if not is_view))
+def _column(dialect: sa.Dialect, described: Any) -> TableColumn:
+    try:
+        words = words_of(described["type"].compile(dialect=dialect))
+    except (sa.exc.CompileError, NotImplementedError):  # a type that SQLAlchemy does not know
+        words = str(described["type"]).lower()
+    identity = described.get("identity") or {}
+    is_counted = described.get("autoincrement") is True
+    return TableColumn(
+        described["name"],
+        words,
+        required=not described["nullable"],
+        default=bool(described.get("default") is not None or is_counted or identity),
+        computed=bool(described.get("computed") or identity.get("always")),
+    )
 
 
 def read_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
@@ -116,69 +107,13 @@ def read_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
 
     :raises Exception: of the driver.
     """
-    if connection.dialect.is_mysql:
-        return tuple(_mysql_unique(connection, name))
-    if connection.dialect.title == "DuckDB":
+    if connection.over is None:
         return _duckdb_unique(connection, name)
-    if connection.dialect.title == "SQLite":
-        return _sqlite_unique(connection, name)
-    return tuple(_inspected_unique(connection, name))
-
-
-def _tables(connection: Connection, name: TableName) -> dict[str, bool]:
-    """Return the names in the table's schema, and whether each is a view's."""
-    schema = name.schema or None
-    if (queries := _QUERIES.get(connection.dialect.title)) is not None:
-        return dict(connection.query(queries.tables, (schema,)))
-    inspector = _inspector(connection)
-    try:
-        tables = dict.fromkeys(inspector.get_table_names(schema=schema), False)
-        return tables | dict.fromkeys(inspector.get_view_names(schema=schema), True)
-    except sa.exc.DBAPIError as error:
-        raise driver_error(error) from error
+    of_database = _mysql_unique if connection.dialect.is_mysql else _inspected_unique
+    return tuple(of_database(connection, name))
 
 
 _PRIMARY = "the primary key"
-
-# --- SQLite ---
-
-_SQLITE_INDEXES = """
-    SELECT l.name, l.partial, l.origin = 'pk', c.cid, c.name, c.coll
-    FROM pragma_index_list(?, ?) l, pragma_index_xinfo(l.name, ?) c
-    WHERE l."unique" AND c.key ORDER BY l.origin <> 'pk', l.seq, c.seqno"""
-
-
-def _sqlite_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
-    schema = name.schema or "main"
-    rows = connection.query(_SQLITE_INDEXES, (name.table, schema, schema))
-    indexes = []
-    for index, parts in itertools.groupby(rows, lambda row: str(row[0])):
-        columns = [*parts]
-        _, partial, primary, *_ = columns[0]
-        plain = not partial
-        for *_, number, column, coll in columns:
-            values = {"column": quote(column or ""), "coll": quote(coll), "table": str(name)}
-            same = number != _EXPRESSION and connection.query(_AS_COLUMN.format(**values)) == [(1,)]
-            plain = plain and same
-        names = tuple(row[4] for row in columns if row[4] is not None)
-        indexes.append(
-            Unique(_PRIMARY if primary else index, names, primary=bool(primary), plain=plain)
-        )
-    if not any(index.primary for index in indexes):  # the row's own number has no index
-        query = "SELECT name FROM pragma_table_info(?, ?) WHERE pk ORDER BY pk"
-        key = tuple(column for (column,) in connection.query(query, (name.table, schema)))
-        indexes[:0] = [Unique(_PRIMARY, key, primary=True)] if key else []
-    return tuple(indexes)
-
-
-_AS_COLUMN = """
-    SELECT sum(v = 'A') = sum(v COLLATE {coll} = 'A') AND sum(v = 'a ') = sum(v COLLATE {coll} = 'a ')
-    FROM (SELECT {column} AS v FROM {table} WHERE false UNION ALL VALUES ('a'), ('A'), ('a '))"""
-"""Whether an index takes the texts for one that its column does: else a delete finds other rows."""
-
-
-_EXPRESSION = -2
-"""Instead of a column's number."""
 
 # --- MySQL and MariaDB ---
 
@@ -193,11 +128,9 @@ def _mysql_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
     rows = connection.query(_STATISTICS, (name.schema or None, name.table))
     for index, parts in itertools.groupby(rows, lambda row: str(row[0])):
         columns = [*parts]
-        is_primary = index == "PRIMARY"
         yield Unique(
-            _PRIMARY if is_primary else index,
+            _PRIMARY if index == "PRIMARY" else index,
             tuple(column for _, column, _ in columns if column is not None),
-            primary=is_primary,
             plain=all(column is not None and prefix is None for _, column, prefix in columns),
         )
 
@@ -219,7 +152,7 @@ def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...
     columns = {column.name for column in read_columns(connection, name)}
     where = name.table, name.schema or None
     constraints = [
-        Unique(f"the {kind.lower()}", tuple(names), primary=kind == "PRIMARY KEY")
+        Unique(f"the {kind.lower()}", tuple(names))
         for kind, names in connection.query(_DUCKDB_UNIQUE, where)
     ]
     indexes = []
@@ -233,55 +166,23 @@ def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...
 # --- any other database, by SQLAlchemy's inspector ---
 
 
-def _inspector(connection: Connection) -> sa.Inspector:
-    assert connection.over is not None, "DuckDB alone has none"
-    return sa.inspect(connection.over)
-
-
-def _inspected_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
-    try:
-        columns = _inspector(connection).get_columns(name.table, schema=name.schema or None)
-    except sa.exc.DBAPIError as error:
-        raise driver_error(error) from error
-    assert connection.over is not None
-    return tuple(_column(connection.over.dialect, described) for described in columns)
-
-
-def _column(dialect: sa.Dialect, described: Any) -> TableColumn:
-    try:
-        words = words_of(described["type"].compile(dialect=dialect))
-    except (sa.exc.CompileError, NotImplementedError):  # a type that SQLAlchemy does not know
-        words = str(described["type"]).lower()
-    identity = described.get("identity") or {}
-    is_counted = described.get("autoincrement") is True
-    return TableColumn(
-        described["name"],
-        words,
-        required=not described["nullable"],
-        default=bool(described.get("default") is not None or is_counted or identity),
-        computed=bool(described.get("computed") or identity.get("always")),
-    )
-
-
 def _inspected_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
     """Yield each index once: some databases list an index as a constraint, too."""
-    inspector, schema = _inspector(connection), name.schema or None
-    try:
-        primary = inspector.get_pk_constraint(name.table, schema=schema)
-        constraints = inspector.get_unique_constraints(name.table, schema=schema)
-        indexes = inspector.get_indexes(name.table, schema=schema)
-    except sa.exc.DBAPIError as error:
-        raise driver_error(error) from error
+    inspector, schema = sa.inspect(connection.over), name.schema or None
+    assert inspector is not None, "DuckDB alone has none"
+    primary = inspector.get_pk_constraint(name.table, schema=schema)
+    constraints = inspector.get_unique_constraints(name.table, schema=schema)
+    indexes = inspector.get_indexes(name.table, schema=schema)
+    key = tuple(primary["constrained_columns"])
     candidates = [
-        Unique(_PRIMARY, tuple(primary["constrained_columns"]), primary=True),
+        *([Unique(_PRIMARY, key)] if key else []),
         *(Unique(str(row["name"]), tuple(row["column_names"])) for row in constraints),
         *(unique_index(index) for index in indexes if index["unique"]),
     ]
-    yielded = set()
-    for candidate in candidates:
-        if (candidate.columns or not candidate.primary) and candidate[1:] not in yielded:
-            yielded.update({candidate[1:], candidate._replace(primary=False)[1:]})
-            yield candidate
+    by_columns = dict[tuple[tuple[str, ...], bool], Unique]()
+    for index in candidates:
+        by_columns.setdefault((index.columns, index.plain), index)
+    yield from by_columns.values()
 
 
 def unique_index(index: Any) -> Unique:
@@ -297,3 +198,71 @@ def unique_index(index: Any) -> Unique:
         columns,
         plain=not is_partial and len(columns) == len(index["column_names"]),
     )
+
+
+# --- storage, server and locks ---
+
+_ENGINES = """
+    SELECT t.engine FROM information_schema.tables t
+    LEFT JOIN information_schema.engines e ON e.engine = t.engine
+    WHERE t.table_schema = COALESCE(%s, DATABASE()) AND t.table_name = %s AND t.engine IS NOT NULL
+      AND COALESCE(e.xa, 'NO') <> 'YES'"""
+"""A view has no engine. One without `xa` has no transactions, or commits by itself, such as FEDERATED."""
+
+
+def refuse_storage(connection: Connection, name: TableName) -> None:
+    """Refuse a table of MariaDB or MySQL whose engine loses or splits windows; a missing one has none.
+
+    :raises SchemaMismatch: it has such an engine.
+    """
+    if connection.dialect.is_mysql:
+        for (engine,) in connection.query(_ENGINES, (name.schema or None, name.table)):
+            raise SchemaMismatch(
+                f"{name.text} has the storage engine {engine}, which has no transactions, or does not commit"
+                " together with others: after a crash a part of a window would be there, or come twice.",
+                "Copy the rows into a table with ENGINE=InnoDB, or run:\n"
+                f"ALTER TABLE {name.text} ENGINE=InnoDB;",
+            )
+
+
+def warnings(connection: Connection) -> Iterator[str]:
+    """Yield what the operator should know at the start."""
+    if connection.dialect is GENERIC:
+        yield (
+            "wal_sink does not know this database. Check that its tables have transactions and survive a"
+            " crash, that it changes no value, and that its settings bound how long a statement waits for a"
+            " lock."
+        )
+    if connection.dialect.is_mysql:
+        for (level,) in connection.query("SELECT @@innodb_flush_log_at_trx_commit"):
+            if level != 1:
+                yield (
+                    f"the server has innodb_flush_log_at_trx_commit = {level}: after a power loss it may have"
+                    " lost rows that it acknowledged, and the log is trimmed by then"
+                )
+
+
+_MYSQL_HOLDERS = """
+    SELECT p.id, p.user, t.trx_started
+    FROM information_schema.processlist p
+    LEFT JOIN information_schema.innodb_trx t ON t.trx_mysql_thread_id = p.id
+    WHERE p.id <> CONNECTION_ID()
+      AND (t.trx_rows_locked > 0 OR t.trx_tables_locked > 0 OR p.command = 'Sleep')
+      AND p.db = COALESCE(%s, DATABASE())
+    ORDER BY t.trx_started IS NULL, t.trx_started"""
+
+
+def lock_holders(connection: Connection, data: TableName) -> Sequence[LockHolder]:
+    """Return sessions of MariaDB or MySQL that are in the database, and may hold locks on the table.
+
+    :raises Exception: of the driver.
+    """
+    if not connection.dialect.is_mysql:
+        return ()
+    return [
+        LockHolder(
+            f"perhaps session {number} of user {user}{f', since {since}' if since else ''}",
+            f"KILL {number};",
+        )
+        for number, user, since in connection.query(_MYSQL_HOLDERS, (data.schema or None,))
+    ]

@@ -1,4 +1,4 @@
-"""Opens connections by SQLAlchemy's URL, and says what the errors of their drivers mean."""
+"""Opens connections by SQLAlchemy's URL, each bounded in how long it waits."""
 
 from __future__ import annotations
 
@@ -7,69 +7,78 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from wal_sink.errors import OptionError, TargetUnavailable
-from wal_sink.targets.sql.database import driver_error
+from wal_sink.errors import OptionError
+from wal_sink.targets.sql.errors import driver_error
 from wal_sink.targets.sqlalchemy.dialects import GENERIC, Dialect
 from wal_sink.targets.sqlalchemy.options import PASSWORD_VARIABLE, SqlAlchemyOptions
 
 _CONNECT_S = 10
 _LOCKED_S = 0.02
-"""Between two looks at a file of DuckDB that another process has open."""
+"""Between two tries at a file of DuckDB that another process has open."""
 _NETWORK = {"pymysql", "mysqldb"}
 """Drivers of MySQL that take the same names of arguments."""
-_PARAMETERS = {"qmark": "?", "numeric": ":1", "named": ":1"}
-"""What stands for a value, by the driver's `paramstyle` of PEP 249; `%s` by others."""
+_UNKNOWN_DATABASE = 1049
+"""A code of MySQL."""
 
 
-class Connection:
+class Opened(NamedTuple):
     """A connection of PEP 249, and SQLAlchemy's over the same one, by which the catalogue is read.
 
     SQLAlchemy neither begins nor ends a transaction of it: a second connection for the catalogue would wait
     for the rows that this one has written, or not see them.
-
-    :param raw: the driver's.
-    :param file: the database, where it is a file.
     """
 
-    def __init__(
-        self, raw: Any, dialect: Dialect, over: sa.Connection | None, file: str = ""
-    ) -> None:
-        self.raw = raw
+    raw: Any
+    over: sa.Connection | None = None
+    """None of DuckDB."""
+
+
+class Connection:
+    """A connection of PEP 249 that commits nothing by itself.
+
+    A file is open from the beginning of a transaction to its end, and no longer: DuckDB lets no other process
+    open it meanwhile, not even the one in which Spark makes the plan; and rows go into the file that has the
+    name now, such as a restored backup.
+
+    :param opens: opens the database.
+    """
+
+    def __init__(self, dialect: Dialect, opens: Callable[[], Opened]) -> None:
         self.dialect = dialect
-        self.over = over
-        self._file = file
-        self._opened = _identity(file)
+        self._opens = opens
+        self._opened: Opened | None = opens()
+
+    def _open(self) -> Opened:
+        if self._opened is None:
+            self._opened = self._opens()
+        return self._opened
+
+    @property
+    def raw(self) -> Any:
+        """The driver's connection."""
+        return self._open().raw
+
+    @property
+    def over(self) -> sa.Connection | None:
+        """SQLAlchemy's connection; DuckDB has none."""
+        return self._open().over
 
     def cursor(self) -> Any:
-        """Return a cursor of the driver.
-
-        :raises TargetUnavailable: the file was replaced: what is committed to the open one, no reader finds.
-        """
-        if _identity(self._file) != self._opened:
-            raise TargetUnavailable(
-                f"{self._file} is gone, or another file than the one that was opened.",
-                "If a backup was put in its place: nothing, the flush goes on with that. Else put it back.",
-            )
-        return self._cursor()
-
-    def _cursor(self) -> Any:
-        return self.raw.cursor()
+        """Return a cursor of the driver."""
+        return self.raw.cursor() if self.over is not None else _DuckDbCursor(self.raw)
 
     def query(
         self, statement: str, values: tuple[object, ...] | Mapping[str, object] = ()
     ) -> list[Any]:
         """Return the rows of a query."""
-        cursor = self.cursor()
-        try:
+        with contextlib.closing(self.cursor()) as cursor:
             cursor.execute(statement, values)
             return list(cursor.fetchall())
-        finally:
-            cursor.close()
 
     @functools.cached_property
     def most_bytes(self) -> int:
@@ -79,20 +88,29 @@ class Connection:
 
     def commit(self) -> None:
         """Commit."""
-        self.raw.commit()
+        self._end("commit")
 
     def rollback(self) -> None:
         """Roll back."""
-        self.raw.rollback()
+        self._end("rollback")
+
+    def _end(self, end: str) -> None:
+        if self._opened is not None:
+            try:
+                getattr(self._opened.raw, end)()
+            finally:
+                if self.dialect.is_file:
+                    self.close()
 
     def close(self) -> None:
         """Disconnect; what is open is rolled back."""
-        self.raw.close()
-        if self.over is not None:
-            with contextlib.suppress(sa.exc.SQLAlchemyError):
-                self.over.invalidate()
-            self.over.close()
-            self.over.engine.dispose()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.raw.close()
+            if opened.over is not None:
+                with contextlib.suppress(sa.exc.SQLAlchemyError):
+                    opened.over.invalidate()
+                opened.over.close()
 
 
 class _DuckDbCursor:
@@ -120,123 +138,77 @@ class _DuckDbCursor:
         """Leave the connection open."""
 
 
-class DuckDbConnection(Connection):
-    """DuckDB's file, which is open from the beginning of a transaction to its end, and no longer.
-
-    No other process can open it meanwhile, not even the one in which Spark makes the plan. Its driver commits
-    each statement unless a transaction was begun.
-
-    :param opens: opens the file.
-    """
-
-    def __init__(self, opens: Callable[[], Any], dialect: Dialect, file: str) -> None:
-        opens().close()  # which makes the file
-        super().__init__(None, dialect, None, file)
-        self._opens = opens
-
-    def _cursor(self) -> Any:
-        if self.raw is None:
-            self.raw = self._opens()
-            _DuckDbCursor(self.raw).execute("BEGIN TRANSACTION")
-        return _DuckDbCursor(self.raw)
-
-    def commit(self) -> None:
-        """Commit what is open."""
-        self._end("COMMIT")
-
-    def rollback(self) -> None:
-        """Roll back what is open."""
-        self._end("ROLLBACK")
-
-    def close(self) -> None:
-        """Close the file, if it is open; what is not committed is rolled back."""
-        raw, self.raw = self.raw, None
-        if raw is not None:
-            raw.close()
-
-    def _end(self, statement: str) -> None:
-        if self.raw is not None:
-            try:
-                _DuckDbCursor(self.raw).execute(statement)
-            finally:
-                self.close()
-
-
-def _identity(file: str) -> tuple[int, int] | None:
-    """Return what tells a file from another one of its name; None: there is none."""
-    if not file:
-        return None
-    try:
-        status = os.stat(file)  # noqa: PTH116 -- for each statement
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def connect(options: SqlAlchemyOptions) -> Connection:
     """Connect, with the settings of the dialect.
 
     The password is that of the options, or else that of the environment now.
 
-    :raises OptionError: the URL names a driver that is not installed, or cannot be used.
+    :raises OptionError: the URL names a driver that is not installed, or cannot be used; or a database that
+        the server does not have.
     :raises Exception: of the driver.
     """
-    dialect = options.dialect
-    if options.url.startswith("duckdb"):
-        return _duckdb(options)
+    if options.backend == "duckdb":
+        return Connection(options.dialect, _duckdb(options))
     url = _url(options)
     # An UPDATE of the ledger row has to wait for an open one, and see what that has committed.
-    isolation: Any = {"isolation_level": "SERIALIZABLE"} if dialect is GENERIC else {}
+    isolation: Any = {"isolation_level": "SERIALIZABLE"} if options.dialect is GENERIC else {}
     arguments = _arguments(options, url)
     engine = sa.create_engine(url, poolclass=NullPool, connect_args=arguments, **isolation)
+    return Connection(options.dialect, functools.partial(_opened, engine, options))
+
+
+def _opened(engine: sa.Engine, options: SqlAlchemyOptions) -> Opened:
     try:
         over = engine.connect()
-        over.detach()
     except sa.exc.DBAPIError as error:
-        raise driver_error(error) from error
-    file = str(url.database) if dialect.is_file else ""
-    connection = Connection(over.connection.dbapi_connection, dialect, over, file)
-    try:
-        _set(connection, options)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _set(connection: Connection, options: SqlAlchemyOptions) -> None:
+        inner = driver_error(error)
+        if options.dialect.is_mysql and inner.args[:1] == (_UNKNOWN_DATABASE,):
+            database = engine.dialect.identifier_preparer.quote(str(engine.url.database))
+            raise OptionError(
+                f"The server of sql.url {options.url} has no such database: {inner}",
+                f"Run: CREATE DATABASE {database}; Or correct the name, the last part of sql.url.",
+            ) from error
+        raise inner from error
+    over.detach()
+    opened = Opened(over.connection.dbapi_connection, over)
     lock_s = max(1, round(options.lock_timeout))
-    cursor = connection.cursor()
     try:
-        for statement in options.dialect.settings:
-            cursor.execute(statement.format(lock_s=lock_s))
-            if cursor.description is not None:  # a row that is left may block the next statement
-                cursor.fetchall()
-    finally:
-        cursor.close()
-    connection.commit()
+        with contextlib.closing(opened.raw.cursor()) as cursor:
+            for statement in options.dialect.settings:
+                cursor.execute(statement.format(lock_s=lock_s))
+                if (
+                    cursor.description is not None
+                ):  # a row that is left may block the next statement
+                    cursor.fetchall()
+        opened.raw.commit()
+    except BaseException:
+        opened.raw.close()
+        raise
+    return opened
 
 
-def _duckdb(options: SqlAlchemyOptions) -> Connection:
+def _duckdb(options: SqlAlchemyOptions) -> Callable[[], Opened]:
     try:
         import duckdb  # noqa: PLC0415 -- one of several drivers
     except ModuleNotFoundError as error:
         raise _missing(options, error) from error
     url = sa.make_url(options.url)
     config: Any = {name: value for name, value in url.query.items() if isinstance(value, str)}
-    file = str(url.database)
 
-    def opens() -> Any:
+    def opens() -> Opened:
         until = time.monotonic() + options.lock_timeout
         while True:
             try:
-                return duckdb.connect(file, config=config)
+                raw = duckdb.connect(str(url.database), config=config)
             except duckdb.IOException as error:
                 if "Could not set lock" not in str(error) or time.monotonic() > until:
                     raise
                 time.sleep(_LOCKED_S)
+            else:
+                raw.begin()  # else the driver commits each statement
+                return Opened(raw)
 
-    return DuckDbConnection(opens, options.dialect, file)
+    return opens
 
 
 def _url(options: SqlAlchemyOptions) -> sa.URL:
@@ -273,13 +245,13 @@ def _missing(options: SqlAlchemyOptions, error: ModuleNotFoundError) -> OptionEr
     )
 
 
-def parameter(options: SqlAlchemyOptions) -> str:
-    """Return what stands for a value in a statement of the URL's driver.
+def dialect_of(options: SqlAlchemyOptions) -> sa.Dialect:
+    """Return what SQLAlchemy knows of the URL's database and driver.
 
     :raises OptionError: the driver is not installed, or cannot be used.
     """
-    style = _url(options).get_dialect().import_dbapi().paramstyle
-    return _PARAMETERS.get(style, "%s")
+    dialect: Any = _url(options).get_dialect()
+    return dialect(dbapi=dialect.import_dbapi())
 
 
 def _arguments(options: SqlAlchemyOptions, url: sa.URL) -> dict[str, object]:

@@ -1,16 +1,18 @@
-"""What is particular to each database: statements, settings of a connection, and what its errors mean. Pure.
+"""What is particular to each database: types, statements, settings of a connection, and its errors. Pure.
 
 A database without a dialect of its own has `GENERIC`: its rows are added by standard SQL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
-from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.database import Code, Errors, numbers, texts
-from wal_sink.targets.sql.names import Longest
+import pyarrow as pa
+
+from wal_sink.targets.sql.errors import Code, Errors, numbers, texts
+from wal_sink.targets.sql.types import NewTypes, Types
+from wal_sink.targets.sqlalchemy import types
 
 
 class Dialect(NamedTuple):
@@ -20,18 +22,17 @@ class Dialect(NamedTuple):
     upsert: Literal["conflict", "duplicate key", ""]
     """The clause of INSERT that replaces a row; empty: none is known."""
     errors: Errors
-    parameter: str = ""
-    """What stands for a value in a statement that the driver itself executes; empty: the driver says."""
+    types: Types
+    new: NewTypes
+    fits: Callable[[str, pa.Array], pa.BooleanArray | None]
+    instants: frozenset[str] = frozenset()
+    """Types without a zone that take an instant, too, as its time in UTC: where there is no other, or none
+    that reaches beyond 2038."""
     settings: tuple[str, ...] = ()
     """Statements of each new connection; `{lock_s}` stands for `sql.lockTimeout`."""
     ledger_suffix: str = ""
-    longest: Longest = Longest()
-    begin: str = ""
-    """What begins a transaction before CREATE TABLE, where the driver does not."""
     is_file: bool = False
     """True if the database is a file, and its server this process."""
-    savepoints: Savepoints | None = None
-    """None: it has none, or none that is known."""
 
     @property
     def is_mysql(self) -> bool:
@@ -71,8 +72,11 @@ _STANDARD_CLASSES = texts(
 
 SQLITE = Dialect(
     title="SQLite",
-    parameter="?",
     upsert="conflict",
+    types=types.SQLITE_TYPES,
+    new=types.NEW_SQLITE,
+    fits=types.sqlite_fits,
+    instants=frozenset({"datetime", "timestamp"}),
     errors=Errors(
         _sqlite_code,
         # BUSY, LOCKED, NOMEM, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL
@@ -81,15 +85,15 @@ SQLITE = Dialect(
     ),
     # With FULL, a journal that a COMMIT has deleted comes back after a power loss, and undoes the COMMIT.
     settings=("PRAGMA synchronous = EXTRA",),
-    begin="BEGIN IMMEDIATE",
     is_file=True,
-    savepoints=Savepoints(),
 )
 
 DUCKDB = Dialect(
     title="DuckDB",
-    parameter="?",
     upsert="conflict",
+    types=types.DUCKDB_TYPES,
+    new=types.NEW_DUCKDB,
+    fits=types.duckdb_fits,
     errors=Errors(
         _class_name,
         passing=texts(
@@ -110,26 +114,13 @@ _MARIADB_WAITS = " /*M!100300 , idle_transaction_timeout = 60, max_statement_tim
 _MYSQL_WAITS = " /*!80000 , wait_timeout = 600 */"
 """Comments for all other servers: a URL may begin with mysql, and be MariaDB's."""
 
-_TOO_WIDE = (
-    "A row takes 8,126 bytes and 1,017 columns; a long text or binary counts 40 bytes at most. Put columns"
-    ' together into one, .withColumn("v", F.to_json(F.struct("a", "b", …))), and drop them; or write to two'
-    " tables."
-)
-_MYSQL_REMEDIES: dict[int | str, str] = {
-    1005: f"Make the table as the server takes it, and leave out createTable. {_TOO_WIDE}",
-    1049: "Run: CREATE DATABASE {database}; Or correct the name, the last part of sql.url.",
-    1071: (
-        "An index takes 3,072 bytes, four for each character of its texts. Name fewer columns in keyColumns,"
-        " or make the table yourself, with shorter ones."
-    ),
-    1117: _TOO_WIDE,
-    1118: _TOO_WIDE,
-}
-
 MYSQL = Dialect(
     title="MySQL",
-    parameter="%s",
     upsert="duplicate key",
+    types=types.MYSQL_TYPES,
+    new=types.NEW_MYSQL,
+    fits=types.mysql_fits,
+    instants=frozenset({"datetime"}),
     errors=Errors(
         _mysql_code,
         # Disk and memory, connections, shutdown, network, locks, deadlock, read-only, killed, lost.
@@ -143,7 +134,6 @@ MYSQL = Dialect(
             "1048 1062 1118 1169 1216 1217 1264 1265 1292 1364 1366 1406 1411 1416 1451 1452 1526 1557"
             " 1582 1586 1644 1690 1748 3140 3156 3819 4025"
         ),
-        remedies=_MYSQL_REMEDIES,
         locked=numbers("1205"),
     ),
     settings=(
@@ -154,8 +144,6 @@ MYSQL = Dialect(
         f"SET SESSION lock_wait_timeout = {{lock_s}}{_MARIADB_WAITS}{_MYSQL_WAITS}",
     ),
     ledger_suffix="ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
-    longest=Longest(64),
-    savepoints=Savepoints(),
 )
 
 MARIADB = MYSQL._replace(title="MariaDB")
@@ -163,6 +151,9 @@ MARIADB = MYSQL._replace(title="MariaDB")
 GENERIC = Dialect(
     title="The database",
     upsert="",
+    types=types.GENERIC_TYPES,
+    new=types.NEW,
+    fits=types.standard_fits,
     errors=Errors(
         _standard_class,
         passing=texts("OperationalError InternalError InterfaceError"),

@@ -9,7 +9,6 @@ import msgspec
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, about, from_environment
 from wal_sink.targets.create_table import CREATE_TABLE, PARTITION_COLUMNS
-from wal_sink.targets.sql.names import Longest
 from wal_sink.targets.sql.options import KeyedOptions, LockTimeout, Mode, RequestTimeout, Table
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS, GENERIC, Dialect
 
@@ -25,6 +24,7 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
     """
 
     prefix: ClassVar[str] = "sql"
+    url_field: ClassVar[str] = "url"
 
     table: Table
     url: Annotated[
@@ -51,7 +51,7 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
     lock_timeout: LockTimeout = msgspec.field(name="sql.lockTimeout", default=10.0)
 
     def __post_init__(self) -> None:
-        self.keep_apart("url", "")
+        self.keep_apart()
         if self.backend in ("postgresql", "postgres"):
             raise OptionError(
                 "Option sql.url names a database of PostgreSQL, which has a target of its own: that one is"
@@ -77,11 +77,6 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
     def backend(self) -> str:
         """The name of the database, with which the URL begins."""
         return self.url.partition(":")[0].partition("+")[0].lower()
-
-    @property
-    def longest(self) -> Longest:
-        """The longest name that the database takes."""
-        return self.dialect.longest
 
     @property
     def dialect(self) -> Dialect:

@@ -1,0 +1,164 @@
+"""Types of SQL databases: in a plan's words, held by Arrow types, and of new columns. No I/O.
+
+A type stands in a plan in the database's own words, in lower case: `varchar(50)`, `bigint unsigned`,
+`numeric(10,2)[]`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from wal_sink.model.plan import is_array, is_blob, is_text
+from wal_sink.targets.arrow_values import UUID_PATTERN, int64
+
+
+class SqlType(NamedTuple):
+    """A type in parts: `decimal(10,2)` has the base decimal, and the numbers 10 and 2."""
+
+    base: str
+    first: int | None = None
+    second: int | None = None
+
+
+_FORM = re.compile(
+    r"(?P<base>[a-z][a-z0-9_ ]*?) ?(?:\((?P<first>\d+)(?:,(?P<second>-?\d+))?\))?(?P<rest> [^(]+)?"
+)
+
+
+def parse(words: str) -> SqlType:
+    """Take a type apart; `timestamp(3) with time zone` has the base `timestamp with time zone`."""
+    parts = _FORM.fullmatch(words)
+    if parts is None:
+        return SqlType(words)
+    first, second = (None if text is None else int(text) for text in parts.group("first", "second"))
+    return SqlType(parts["base"] + (parts["rest"] or ""), first, second)
+
+
+# --- which Arrow type holds a type ---
+
+Types = Mapping[str, Any]
+"""By base: an Arrow type, or what returns one for a `SqlType`; None: it cannot be written."""
+
+LISTS = "[]"
+"""What the words for an array end with; in `Types` and `NewTypes`: the database has arrays."""
+
+
+def decimal(type_: SqlType) -> pa.DataType | None:
+    """Return the type of a decimal whose digits Arrow has."""
+    digits, scale = type_.first, type_.second or 0
+    held = digits is not None and 0 < digits <= 38 and 0 <= scale <= digits
+    return pa.decimal128(digits, scale) if held else None
+
+
+def time(digits: int, zone: str | None = None) -> Callable[[SqlType], pa.DataType | None]:
+    """Return the type of a date with time.
+
+    :param digits: of a second, where the type says none. With other numbers of digits than Arrow's the
+        server would round.
+    """
+
+    def arrow(type_: SqlType) -> pa.DataType | None:
+        unit = {0: "s", 3: "ms", 6: "us", 9: "us"}.get(
+            digits if type_.first is None else type_.first
+        )
+        return None if unit is None else pa.timestamp(unit, zone)
+
+    return arrow
+
+
+INTEGERS: Types = {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()}
+COMMON: Types = {
+    **INTEGERS,
+    "int": pa.int32(),
+    **dict.fromkeys(("varchar", "char", "text"), pa.string()),
+    **dict.fromkeys(("decimal", "numeric"), decimal),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    **dict.fromkeys(("double precision", "double"), pa.float64()),
+}
+
+
+def arrow_type(types: Types, words: str) -> pa.DataType | None:
+    """Return the Arrow type that holds a type exactly; None: it cannot be written."""
+    if words.endswith(LISTS):
+        element = arrow_type(types, words.removesuffix(LISTS)) if LISTS in types else None
+        return None if element is None else pa.list_(element)
+    type_ = parse(words)
+    held = types.get(type_.base)
+    return held(type_) if callable(held) else held
+
+
+# --- which values a type takes; None: all ---
+
+
+def at_most(lengths: pa.Array, most: int) -> pa.BooleanArray:
+    """Return which lengths are not above the most."""
+    return pc.less_equal(lengths.cast(pa.int64()), int64(most))
+
+
+def text_fits(
+    type_: SqlType, values: pa.Array, *, in_bytes: bool = False
+) -> pa.BooleanArray | None:
+    """Return which texts a type takes: uuids as they are written, others by their length.
+
+    :param in_bytes: whether the database counts bytes, and not characters.
+    """
+    if type_.base == "uuid":
+        return pc.match_substring_regex(values, UUID_PATTERN)
+    if type_.first is None:
+        return None
+    return at_most((pc.binary_length if in_bytes else pc.utf8_length)(values), type_.first)
+
+
+def by_elements(
+    fits: Callable[[str, pa.Array], pa.BooleanArray | None], words: str, values: pa.ListArray
+) -> pa.BooleanArray | None:
+    """Return which lists have only elements that are taken."""
+    flags = fits(words.removesuffix(LISTS), values.flatten())
+    if flags is None:
+        return None
+    bad = pc.list_parent_indices(values).filter(pc.invert(flags))
+    return pc.invert(pc.is_in(pa.array(range(len(values)), bad.type), value_set=bad))
+
+
+# --- new columns ---
+
+NewTypes = Mapping[str, str]
+"""The types of new columns, by what `_name` returns. `{}` stands for an element, or a decimal's digits."""
+
+
+def new_type(new: NewTypes, source: pa.DataType, *, key: bool) -> str | None:
+    """Return the type of a new column for a type of the DataFrame; None: the database has none.
+
+    :param key: whether the column is part of the key, of which a text needs a bound in some databases.
+    """
+    if pt.is_dictionary(source):
+        source = source.value_type
+    if is_array(source) and not ("document" in new and is_document(source.value_type)):
+        element = new_type(new, source.value_type, key=False) if LISTS in new else None
+        return None if element is None else new[LISTS].format(element)
+    words = new.get(_name(source, key=key))
+    return words and (words.format(source.precision, source.scale) if "{}" in words else words)
+
+
+def _name(source: pa.DataType, *, key: bool) -> str:
+    if is_document(source):
+        return "document"
+    if is_text(source):
+        return "key" if key else "string"
+    if is_blob(source):
+        return "binary"
+    if pt.is_timestamp(source):
+        return "timestamp" if source.tz else "timestamp_ntz"
+    return "decimal" if pt.is_decimal(source) else str(source)
+
+
+def is_document(source: pa.DataType) -> bool:
+    """Return True if JSON can be made of a type: a struct, a map, or an array."""
+    return bool(pt.is_struct(source) or pt.is_map(source) or is_array(source))
