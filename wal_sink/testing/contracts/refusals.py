@@ -3,7 +3,7 @@
 An author derives it beside the suite of the session, and gives two methods::
 
     class TestMyTarget(RefusalsContract, TransactionalContract):
-        def refuse_long(self, target: Target) -> None: ...  # let the server refuse the rows of LONG
+        def refuse_long(self, target: Target) -> None: ...  # let the server refuse texts of `long_text`
 
         def take_long(self, target: Target) -> None: ...  # and take them again
 """
@@ -26,20 +26,16 @@ from wal_sink.testing.contracts.rows import BASE_US, Record, write_all
 from wal_sink.testing.faults import Crash, Faults, different_faults
 from wal_sink.testing.micro_batches import Rows
 
-LONG = "x" * 5_000
-"""The text of a row that the server refuses; the others are short."""
-
-
-def _records(size: int, refused: Sequence[int]) -> list[Record]:
-    return [(f"k{n}", n, n, LONG if n in refused else "short") for n in range(size)]
-
 
 class RefusalsContract(KillsContract):
     """Subclass as `Test…` beside the suite of the session, with `refuse_long` and `take_long`."""
 
+    long_text = "x" * 5_000
+    """The text of a row that the server refuses; the others are short."""
+
     @abstractmethod
     def refuse_long(self, target: Target) -> None:
-        """Let the server refuse rows whose text is `LONG`; tasks took them."""
+        """Let the server refuse rows whose text is `long_text`; tasks took them."""
 
     @abstractmethod
     def take_long(self, target: Target) -> None:
@@ -47,7 +43,8 @@ class RefusalsContract(KillsContract):
 
     def long_slice(self, target: Target, plan: Plan, size: int, refused: Sequence[int]) -> RowSlice:
         """Return rows as their tasks have checked them; refuse the long ones from here on."""
-        rows = self.slice(target, plan, _records(size, refused))
+        texts = [self.long_text if n in refused else "short" for n in range(size)]
+        rows = self.slice(target, plan, [(f"k{n}", n, n, text) for n, text in enumerate(texts)])
         self.refuse_long(target)
         return rows
 
@@ -120,7 +117,8 @@ class _Refused(PlayedKills):
 
     def partitions(self, epoch: int) -> tuple[list[Record], list[Record]]:
         first, second = super().partitions(epoch)
-        return first, [(self.query_id, 30 + epoch, epoch, LONG), *second]
+        return first, [(self.query_id, 30 + epoch, epoch, self._suite.long_text), *second]
 
     def rows(self, last: int) -> Table:
-        return {key: row for key, row in super().rows(last).items() if row[1] != LONG}
+        rows = super().rows(last)
+        return {key: row for key, row in rows.items() if row[1] != self._suite.long_text}
