@@ -224,16 +224,18 @@ _numbers = itertools.count()
 def request(
     node: Any = None, size: int = 8, *, rows: int = 1, statements: OwnStatements = STATEMENTS
 ) -> EncodedBatch:
-    """Make a request of rows, whose values no other has.
+    """Make a request of rows, whose values and timestamps no other has.
 
     :param size: bytes of a value, at least 8.
     """
-    values = [struct.pack(">q", next(_numbers)).ljust(size, b".") for _ in range(rows)]
     data = b"".join(
-        statement_head(_ID, 2) + struct.pack(">i", size) + value + struct.pack(">iq", 8, 1)
-        for value in values
+        statement_head(_ID, 2)
+        + struct.pack(">i", size)
+        + struct.pack(">q", number).ljust(size, b".")
+        + struct.pack(">iq", 8, number)
+        for number in itertools.islice(_numbers, rows)
     )
-    return EncodedBatch(rows, data, statements, values[0], node)
+    return EncodedBatch(rows, data, statements, node)
 
 
 def values_of(sent: Frame) -> list[bytes]:

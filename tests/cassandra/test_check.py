@@ -13,7 +13,7 @@ import pytest
 from tests.support.cql_driver import plan_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Role, canonical
-from wal_sink.targets.cassandra.check import MAX_KEY_BYTES, MAX_ROW_BYTES, check
+from wal_sink.targets.cassandra.check import MAX_ROW_BYTES, check
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 UUID = "123e4567-e89b-12d3-a456-426614174000"
@@ -107,23 +107,6 @@ def test_a_null_in_the_key(role: Role) -> None:
     assert '.na.drop(subset=["c"])' in refused.value.remedy
 
 
-@pytest.mark.parametrize(("cql", "value"), [("text", ""), ("blob", b"")])
-def test_an_empty_partition_key(cql: str, value: str | bytes) -> None:
-    """The server refuses it when it is the whole key."""
-    with pytest.raises(InvalidRow, match=r"Column c .*is empty, and it is the whole partition key"):
-        one(cql, pa.array([value, value]), "partition")
-
-
-def test_an_empty_component_of_a_key() -> None:
-    """It is allowed beside another component, and in the clustering."""
-    text = pa.string()
-    batch = pa.record_batch({name: [""] for name in "abc"})
-    both = plan(
-        a=(text, "text", "partition"), b=(text, "text", "partition"), c=(text, "text", "clustering")
-    )
-    assert check(batch, both).num_rows == 1
-
-
 @pytest.mark.parametrize("bad", ["", "x", UUID + "\n", " " + UUID, UUID[:-1] + "g", UUID * 2])
 def test_wrong_uuid_is_refused(bad: str) -> None:
     """Names the value, shortened, and the key of the row."""
@@ -201,36 +184,6 @@ def test_digits_below_the_millisecond_where_two_could_become_one(cql: str, sourc
     assert one("map<int, timestamp>", values).to_pylist() == [[(1, 1)]]
     listed = pa.array([[1_001]], pa.list_(INSTANT))
     assert one("frozen<list<timestamp>>", listed).to_pylist() == [[1]]
-
-
-@pytest.mark.parametrize("role", ["partition", "clustering"])
-def test_long_keys(role: Role) -> None:
-    """65,535 bytes are the limit; the server says the same."""
-    fits = "é" * (MAX_KEY_BYTES // 2) + "x"
-    assert one("text", pa.array([fits]), role).to_pylist() == [fits]
-    with pytest.raises(
-        InvalidRow, match=r"Column c .*65,535 bytes that a (partition|clustering) key"
-    ):
-        one("text", pa.array(["a", fits + "x"]), role)
-
-
-def test_long_composite_keys() -> None:
-    """Each component of a composite partition key takes three bytes more; clustering none."""
-    text = pa.string()
-    partition = plan(a=(text, "text", "partition"), b=(text, "text", "partition"))
-    fits = pa.record_batch({"a": ["x" * 65_000], "b": ["y" * 529]})
-    assert check(fits, partition).num_rows == 1
-    with pytest.raises(InvalidRow, match="Column a, b "):
-        check(pa.record_batch({"a": ["x" * 65_000], "b": ["y" * 530]}), partition)
-    clustering = plan(
-        id=(pa.int32(), "int", "partition"),
-        a=(text, "text", "clustering"),
-        b=(text, "text", "clustering"),
-    )
-    keys = pa.array([1], pa.int32())
-    assert check(pa.record_batch({"id": keys, "a": ["x" * 65_535], "b": [""]}), clustering)
-    with pytest.raises(InvalidRow, match="clustering key"):
-        check(pa.record_batch({"id": keys, "a": ["x" * 65_535], "b": ["y"]}), clustering)
 
 
 def test_a_huge_row() -> None:

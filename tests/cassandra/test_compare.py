@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cql_driver import plan_of
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.cassandra.compare import match_columns, refuse_changed, refuse_hidden
+from wal_sink.targets.cassandra.compare import match_columns, refuse_changed
 from wal_sink.targets.cassandra.ledger import LEDGER_COLUMNS, create_ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, RowTtl, TableName
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
@@ -55,17 +55,6 @@ def refusal(schema: pa.Schema, table: TableMetadata) -> str:
     return str(refused.value)
 
 
-def test_fitting_columns_are_matched_in_dataframe_order() -> None:
-    """In the DataFrame's order; what the DataFrame does not have is left alone."""
-    columns = match_columns(FITTING, live(*COLUMNS))
-    assert [(c.name, c.source, c.type, c.role) for c in columns] == [
-        ("amount", "decimal128(10, 2)", "decimal", "regular"),
-        ("day", "date32[day]", "date", "clustering"),
-        ("id", "int32", "bigint", "partition"),
-        ("shop", "string", "text", "static"),
-    ]
-
-
 def test_names_that_differ_in_case_only_are_two_columns() -> None:
     """Cassandra keeps them apart, so do we."""
     schema = pa.schema([("id", pa.int32()), ("Id", pa.string())])
@@ -82,14 +71,6 @@ def test_a_name_in_another_case_is_renamed() -> None:
         ' are exact. Rename it, .withColumnRenamed("ID", "id"), or set cassandra.columns to {"ID": "id"}.'
     ) in text
     assert "ALTER TABLE" not in text
-
-
-def test_static_columns_alone_want_update() -> None:
-    """An INSERT has no partition without a row; an UPDATE has."""
-    schema = pa.schema([("id", pa.int32()), ("shop", pa.string())])
-    text = refusal(schema, live(*COLUMNS))
-    assert "and not in the DataFrame. Add it, or set cassandra.writeMode to update, which" in text
-    assert match_columns(schema, live(*COLUMNS), update=True)
 
 
 def test_all_problems_in_one_error() -> None:
@@ -191,12 +172,6 @@ def test_changes(now: tuple[ColumnMetadata, ...], says: str) -> None:
     assert says in str(refused.value)
 
 
-def test_the_table_is_gone() -> None:
-    """One reason instead of one for each column."""
-    with pytest.raises(SchemaMismatch, match="against it: the table is gone"):
-        refuse_changed(planned(), live(tables=()))
-
-
 LEDGER = tuple(
     ColumnMetadata(name, cql, "partition" if name == "query_id" else "regular")
     for name, cql in LEDGER_COLUMNS.items()
@@ -223,38 +198,6 @@ def test_table_of_another_shape_is_no_ledger(columns: tuple[ColumnMetadata, ...]
     with pytest.raises(SchemaMismatch, match="is not a ledger of wal_sink") as refused:
         refuse_other_ledger(live(*columns))
     assert create_ledger(TableName("shop", "orders")) in refused.value.remedy
-
-
-def test_a_ledger_that_is_gone_or_not_durable() -> None:
-    """The DDL is printed; what it means to create it again is said."""
-    with pytest.raises(SchemaMismatch, match=r"(?s)does not exist.*restore it.*CREATE TABLE"):
-        refuse_other_ledger(live(tables=()))
-    with pytest.raises(SchemaMismatch, match="durable_writes"):
-        refuse_other_ledger(live(*LEDGER, durable=False))
-
-
-def test_rows_that_are_older_than_a_drop() -> None:
-    """A column that is there again hides them; the remedy drops it as of before the first of them."""
-    table = live(*COLUMNS)._replace(dropped={"amount": 1_700_000_000_123_999, "gone": 2**62})
-    refuse_changed(planned(), table)
-    refuse_hidden(planned(), table, 1_700_000_000_124_000)
-    with pytest.raises(SchemaMismatch, match="had amount dropped and added again") as refused:
-        refuse_hidden(planned(), table, 1_700_000_000_123_999)
-    assert 'DROP "amount" USING TIMESTAMP 1700000000122999;' in refused.value.remedy
-    assert 'ADD "amount" decimal;' in refused.value.remedy
-
-
-def test_a_static_column_is_added_again_as_one() -> None:
-    """Else Cassandra would refuse the remedy."""
-    with pytest.raises(SchemaMismatch) as refused:
-        refuse_hidden(planned(), live(*COLUMNS)._replace(dropped={"shop": 2}), 1)
-    assert 'ADD "shop" text static;' in refused.value.remedy
-
-
-def test_a_keyspace_that_has_lost_its_commit_log() -> None:
-    """What it acknowledges is no longer safe."""
-    with pytest.raises(SchemaMismatch, match="durable_writes = false"):
-        refuse_changed(planned(), live(*COLUMNS, durable=False))
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,13 @@ import pytest
 
 from tests.support import cassandra as tables
 from wal_sink.demo.servers.cassandra import Node
-from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.targets.cassandra.driver import pipeline
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.rows import TimestampedRows
+from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.batches import requests
 from wal_sink.targets.cassandra.write.refusals import described
-from wal_sink.targets.cassandra.write.writer import Writer
 
 pytestmark = pytest.mark.cassandra
 
@@ -93,13 +91,8 @@ def drawn(chance: random.Random) -> dict[str, Any]:
     return {"op": "delete", "key": key[: chance.choice([2, 3, 4, 5, 5, 5, 5, 5, 5])], "v": [0]}
 
 
-@pytest.mark.parametrize("encodes", [True, False], ids=["encoded", "bound"])
-def test_rows_ranges_and_partitions(
-    cassandra: Node, table: str, monkeypatch: pytest.MonkeyPatch, *, encodes: bool
-) -> None:
-    """Random changes end as if they had been made one by one, by our encoder and by the driver's."""
-    if not encodes:
-        monkeypatch.setattr(pipeline, "is_tested", lambda: False)
+def test_rows_ranges_and_partitions(cassandra: Node, table: str) -> None:
+    """Random changes end as if they had been made one by one."""
     chance = random.Random(2)
     changes = [drawn(chance) for _ in range(3_000)]
     expected: dict[Key, set[int]] = {}
@@ -158,9 +151,9 @@ def test_delete_is_named_by_its_part_of_the_key(cassandra: Node, table: str) -> 
     plan = target.plan(SCHEMA, "key")
     batch = target.check(frame(deletes), plan)
     with connect(target.options) as connection:
-        writer = Writer(connection, target.options, FlushMetrics())
+        session = CassandraSession(connection, target.options, "q")
         rows = TimestampedRows(batch, np.arange(US, US + 2))
-        made = requests(writer.prepare(plan), rows, None)
+        made = requests(session.prepare(plan), rows)
         named = [described(part) for request in made for part in request.halves() or [request]]
     for text, key in zip(
         named,

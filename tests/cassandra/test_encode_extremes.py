@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.support.cql_driver import driver_rows, plan_of
-from wal_sink.targets.cassandra.encode import encode
+from tests.support.cql_driver import driver_rows, encode_from, plan_of
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 PAIR = {"pair": (("x", "int"), ("y", "text"))}
@@ -33,7 +32,7 @@ def same(cql: str, column: pa.Array) -> None:
         for part in (column, column[1:], column[:0], column[1:1]):
             batch = pa.record_batch({"c": part})
             expected = b"".join(row.wire for row in driver_rows(batch, planned, key=()))
-            assert encode(batch, planned, 0).data.to_pybytes() == expected
+            assert encode_from(batch, planned, 0).data.to_pybytes() == expected
 
 
 def around(powers: Any) -> list[int]:
@@ -106,7 +105,7 @@ def test_the_bits_of_a_nan_stay() -> None:
     """Also of one that signals, which a Python float cannot hold in 32 bits."""
     bits = np.array([0x7F800001, 0xFFC12345], np.uint32)
     floats = pa.Array.from_buffers(pa.float32(), 2, [None, pa.py_buffer(bits)])
-    data, _ = encode(pa.record_batch({"c": floats}), plan("float"), 0)
+    data, _ = encode_from(pa.record_batch({"c": floats}), plan("float"), 0)
     assert [data.to_pybytes()[i : i + 4].hex() for i in (4, 24)] == ["7f800001", "ffc12345"]
 
 
@@ -162,7 +161,7 @@ def test_arrays_without_rows_need_no_buffers(cql: str, arrow: pa.DataType) -> No
     """Of a column, and of the elements of empty lists."""
     data = [pa.py_buffer(b"")] if arrow == pa.string() else []
     none = pa.Array.from_buffers(arrow, 0, [None, None, *data])
-    assert encode(pa.record_batch({"c": none}), plan(cql), 0).data.size == 0
+    assert encode_from(pa.record_batch({"c": none}), plan(cql), 0).data.size == 0
     same(f"frozen<list<{cql}>>", pa.ListArray.from_arrays(pa.array([0, 0, 0], pa.int32()), none))
 
 
@@ -185,5 +184,5 @@ def test_fields_that_a_type_got_since_are_null() -> None:
         now = {"pair": (*PAIR["pair"], ("z", "double")), "other": (("n", "int"),)}
         live = plan(cql, types=now)
         expected = [row.wire for row in driver_rows(batch, live, key=())]
-        assert encode(batch, live, 0).data.to_pybytes() == b"".join(expected)
-        assert encode(batch, planned, 0).data.size < len(b"".join(expected))
+        assert encode_from(batch, live, 0).data.to_pybytes() == b"".join(expected)
+        assert encode_from(batch, planned, 0).data.size < len(b"".join(expected))

@@ -11,13 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.support.cql_driver import driver_rows, plan_of
+from tests.support.cql_driver import driver_rows, encode_from, plan_of
 from wal_sink.model.plan import Role
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import (
     Encoded,
     Varying,
-    encode,
     joined,
     routing_keys,
     taken,
@@ -67,7 +66,7 @@ def test_rows_are_head_values_and_timestamp(nulls: str, protocol: int) -> None:
     """What the driver writes for each bound statement, after what is the same for all."""
     batch, plan = readings(nulls)
     expected = [HEAD + row.wire for row in driver_rows(batch, plan, US, protocol=protocol)]
-    encoded = encode(batch, plan, US, HEAD)
+    encoded = encode_from(batch, plan, US, HEAD)
     assert rows_of(encoded) == expected
     assert encoded.offsets.dtype == np.int64
 
@@ -75,7 +74,7 @@ def test_rows_are_head_values_and_timestamp(nulls: str, protocol: int) -> None:
 def test_no_rows() -> None:
     """One offset, no bytes, no keys."""
     batch, plan = readings()
-    encoded = encode(batch[:0], plan, US, HEAD)
+    encoded = encode_from(batch[:0], plan, US, HEAD)
     assert (encoded.data.size, encoded.offsets.tolist()) == (0, [0])
     assert rows_of(taken(encoded, np.array([], np.int64))) == []
     assert routing_keys(batch[:0], plan, [0, 1]).to_pylist() == []
@@ -84,24 +83,24 @@ def test_no_rows() -> None:
 def test_rows_in_another_order_keep_their_timestamps() -> None:
     """Row i has the first timestamp + i wherever it goes; a part of the rows, too."""
     batch, plan = readings()
-    encoded = encode(batch, plan, US, HEAD)
+    encoded = encode_from(batch, plan, US, HEAD)
     rows = rows_of(encoded)
     for order in ([4, 2, 0, 1, 3], [3], [0, 2]):
         again = taken(encoded, np.array(order))
         assert rows_of(again) == [rows[i] for i in order]
-        stamps = [struct.unpack(">q", row[-8:])[0] for row in rows_of(again)]
-        assert stamps == [US + i for i in order]
+        timestamps_us = [struct.unpack(">q", row[-8:])[0] for row in rows_of(again)]
+        assert timestamps_us == [US + i for i in order]
 
 
 def test_more_bytes_than_offsets_of_32_bits_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rows, from offsets of 64 bits at every step."""
     batch, plan = readings()
-    rows, keys = rows_of(encode(batch, plan, US, HEAD)), routing_keys(batch, plan, [0, 1])
+    rows, keys = rows_of(encode_from(batch, plan, US, HEAD)), routing_keys(batch, plan, [0, 1])
     six = Varying(pa.py_buffer(b"123456"), np.array([0, 6]))
     assert varying(joined([six, six], 1), 1).offsets.dtype == np.int32
     monkeypatch.setattr("wal_sink.targets.cassandra.encode.INT32_MAX", 11)
     assert varying(joined([six, six], 1), 1).offsets.dtype == np.int64
-    assert rows_of(encode(batch, plan, US, HEAD)) == rows
+    assert rows_of(encode_from(batch, plan, US, HEAD)) == rows
     large = routing_keys(batch, plan, [0, 1])
     assert large.type == pa.large_binary()
     assert large.cast(pa.binary()) == keys

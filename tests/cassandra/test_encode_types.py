@@ -11,7 +11,7 @@ from cassandra.query import UNSET_VALUE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.cql_driver import decoded, driver_rows, plan_of_column
+from tests.support.cql_driver import decoded, driver_rows, encode_from, plan_of_column
 from tests.support.cql_values import (
     FIELDS,
     SCALARS,
@@ -24,7 +24,6 @@ from tests.support.cql_values import (
     whole,
 )
 from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.encode import encode
 from wal_sink.targets.cassandra.types import NESTED, TYPES, UserTypes
 
 US = 1_700_000_000_000_000
@@ -41,7 +40,7 @@ def compare(column: pa.Array, cql: str, nulls: str, protocol: int, types: UserTy
     planned = plan_of_column(cql, column.type, nulls, types)
     stored = check(pa.record_batch({"id": ids, "c": column}), planned)
     stored = pa.concat_batches([stored, stored, stored])[len(stored) : 2 * len(stored)]
-    encoded = encode(stored, planned, US)
+    encoded = encode_from(stored, planned, US)
     rows = [row.wire for row in driver_rows(stored, planned, US, protocol=protocol)]
     raw = encoded.data.to_pybytes()
     assert [raw[i:j] for i, j in itertools.pairwise(encoded.offsets)] == rows

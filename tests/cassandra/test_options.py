@@ -29,17 +29,6 @@ def options(**options: str) -> CassandraOptions:
     )
 
 
-def test_defaults() -> None:
-    """What is not given is what most want."""
-    got = options()
-    assert got.hosts == ("10.0.0.1",)
-    assert (got.port, got.request_timeout, got.nulls) == (9042, 10.0, "unset")
-    assert (got.consistency_level, got.serial_consistency_level) == ("LOCAL_QUORUM", "SERIAL")
-    assert got.ledger == ("shop", "wal_sink_ledger")
-    assert got.local_datacenter == ""
-    assert (got.batch_bytes, got.batch_rows, got.concurrency) == ("auto", "auto", "auto")
-
-
 def test_values_are_converted() -> None:
     """Spark passes strings."""
     got = options(
@@ -102,7 +91,7 @@ def test_the_ledger_may_be_elsewhere(arguments: str, expected: tuple[str, str]) 
         ("cassandra.contactPoints", "a:9042", "cassandra.port"),
         ("cassandra.contactPoints", "[::1]:9042", "cassandra.port"),
         ("cassandra.contactPoints", "a b", "comma-separated"),
-        ("cassandra.contactPoints", "me:S3CRET@host", "holds a @"),
+        ("cassandra.contactPoints", "me:S3CRET@host", "cassandra.password"),
         ("table", "orders,refunds", "option targets"),
         ("table", "shop.orders", r'"keyspace", "shop"\)\.option\("table", "orders"'),
         ("table", '"Orders"', "without quotes"),
@@ -237,28 +226,6 @@ def test_two_ttls_of_a_row_are_refused(pair: tuple[str, str]) -> None:
         parse(MINIMUM | {name: TTLS[name] for name in pair}, CassandraOptions)
     assert all(name in caught.value.what for name in pair)
     assert caught.value.remedy == "Keep one of them."
-
-
-@pytest.mark.parametrize(
-    ("options", "words", "remedy"),
-    [
-        ({"table": "a,b"}, "several tables", "by option targets"),
-        ({"table": "shop.b"}, "holds a keyspace too", '.option("keyspace", "shop")'),
-        ({"table": '"b"'}, "cannot be a name", "without quotes"),
-        (
-            {"operationColumn": "t", "cassandra.ttlColumn": "t"},
-            "both name column t",
-            "a column for each",
-        ),
-    ],
-)
-def test_options_that_say_no_table_are_refused(
-    options: dict[str, str], words: str, remedy: str
-) -> None:
-    """At the start, with a remedy."""
-    with pytest.raises(OptionError, match=words) as caught:
-        parse(MINIMUM | options, CassandraOptions)
-    assert remedy in caught.value.remedy
 
 
 SAID = [

@@ -7,10 +7,9 @@ import struct
 import threading
 import time
 import tracemalloc
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import cassandra
 import pytest
 from cassandra import InvalidRequest, OperationTimedOut
 from cassandra.connection import ConnectionShutdown
@@ -34,17 +33,18 @@ from tests.cassandra.cql_nodes import (
 from tests.support.waiting import eventually
 from wal_sink.errors import TargetUnavailable
 from wal_sink.flush_metrics import FlushMetrics
+from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
 from wal_sink.targets.cassandra.driver.pipeline import (
     GROUP_BYTES,
-    Ended,
-    PipelinedRequests,
-    pipelined_requests,
+    MOST_REQUESTS,
+    Group,
+    RequestPipeline,
+    Sent,
+    grouped,
 )
-from wal_sink.targets.cassandra.write.concurrency import PARTS, Concurrency
-from wal_sink.targets.cassandra.write.in_flight import MOST_REQUESTS, InFlight, grouped
 from wal_sink.targets.cassandra.write.sender import Sender
 
 
@@ -53,15 +53,33 @@ def silent(sent: Frame) -> Frame | None:
     return well(sent) if sent.opcode == OPTIONS else None
 
 
-def pipelined(to: Nodes, timeout_s: float = 5) -> PipelinedRequests:
-    return PipelinedRequests(to.session, "dc", timeout_s)
+def pipeline_to(
+    to: Nodes, timeout_s: float = 5, most: int = 64, metrics: FlushMetrics | None = None
+) -> RequestPipeline:
+    """Return a pipeline whose law allows as much as it may."""
+    law = Concurrency(most)
+    law.limit = most
+    return RequestPipeline(to.session, "dc", law, timeout_s, metrics or FlushMetrics())
 
 
-def sent(by: PipelinedRequests, requests: list[Any], node: Any = None) -> list[Ended]:
-    """Send a group; return what was told, which is once for each group that has ended."""
-    ends: list[Ended] = []
-    assert by.send(requests, node, ends.append)
-    return ends
+def start(by: RequestPipeline, requests: Sequence[EncodedBatch]) -> bool:
+    """Send requests as one group, however many they are."""
+    group = Group()
+    group.requests = list(requests)
+    return by.send(group)
+
+
+def sent(by: RequestPipeline, requests: Sequence[EncodedBatch]) -> Sent:
+    """Send a group, and return it when it has ended, which it does once."""
+    assert start(by, requests)
+    ended = by.take()
+    assert not has_ended(by)
+    assert len(by) == 0
+    return ended
+
+
+def has_ended(by: RequestPipeline) -> bool:
+    return not by._ended.empty()
 
 
 def values(requests: Iterable[Any]) -> list[bytes]:
@@ -75,9 +93,9 @@ def values(requests: Iterable[Any]) -> list[bytes]:
 def test_a_group_is_one_push_and_ends_once(version: int) -> None:
     """Its rows are those of the requests, in their order."""
     with nodes(1, version) as to:
-        by = pipelined(to)
+        by = pipeline_to(to)
         requests = [request() for _ in range(20)]
-        (ended,) = sent(by, requests)
+        ended = sent(by, requests)
         assert (ended.acknowledged, ended.failed) == (20, [])
         assert [value_of(pushed) for pushed in to.wire().pushes[-1]] == [
             value_of(r) for r in requests
@@ -90,7 +108,7 @@ def test_large_requests(size: int) -> None:
     """Two that make one segment; and one of several segments, which is alone."""
     requests = [request(size=size) for _ in range(2 if size * 2 < GROUP_BYTES else 1)]
     with nodes() as to:
-        (ended,) = sent(pipelined(to), requests)
+        ended = sent(pipeline_to(to), requests)
         assert ended.acknowledged == len(requests)
         assert values(to.wire().requests) == values(requests)
 
@@ -102,14 +120,14 @@ def test_answers_in_any_order_and_some_refused() -> None:
         return error(frame, INVALID) if frame.stream % 3 == 0 else silent(frame)
 
     with nodes() as to:
-        by = pipelined(to)
+        by = pipeline_to(to)
         to.wire().answer = refuses
         requests = [request() for _ in range(9)]
-        ends = sent(by, requests)
+        start(by, requests)
         frames = to.wire().requests
-        assert ends == []
+        assert not has_ended(by)
         to.wire().reply(*[well(answered) for answered in reversed(frames) if answered.stream % 3])
-        (ended,) = ends
+        ended = by.take()
         assert ended.acknowledged == 6
         assert [type(failed.error) for failed in ended.failed] == [InvalidRequest] * 3
         refused = [answered for answered in frames if answered.stream % 3 == 0]
@@ -120,39 +138,36 @@ def test_answers_in_any_order_and_some_refused() -> None:
 def test_a_late_answer_frees_its_stream_and_says_nothing() -> None:
     """Until it comes, no other request gets that stream: it would take the answer for its own."""
     with nodes() as to:
-        by = pipelined(to, timeout_s=0.5)
+        by = pipeline_to(to, timeout_s=0.5)
         to.wire().answer = silent
         requests = [request() for _ in range(3)]
-        ends = sent(by, requests)
+        start(by, requests)
         first, *late = to.wire().requests
         to.wire().reply(well(first))
-        assert by.expire() < 0.5
-        time.sleep(0.51)
-        assert by.expire() == float("inf")
-        (ended,) = ends
+        ended = by.take()  # when they are late
         assert ended.acknowledged == 1
         assert [type(failed.error) for failed in ended.failed] == [OperationTimedOut] * 2
         streams = {frame.stream for frame in late}
         assert to.in_use() == (2, streams, streams)
         to.wire().answer = well
         for _ in range(400):  # more than there are free streams: none of those is among them
-            (again,) = sent(by, [request()])
+            again = sent(by, [request()])
             assert again.acknowledged == 1
             assert to.wire().requests[-1].stream not in streams
         to.wire().reply(*map(well, late))
         assert to.in_use() == NOTHING
-        assert len(ends) == 1
+        assert not has_ended(by)
 
 
 @pytest.mark.parametrize("number", [1, 5, 150])
 def test_a_lost_connection_ends_what_has_no_answer(number: int) -> None:
     """The driver ends many requests in another thread; and hears that the node may be down."""
     with nodes() as to:
-        by = pipelined(to)
+        by = pipeline_to(to)
         wire = to.wire()
         wire.answer = silent
         requests = [request() for _ in range(number)]
-        ends = sent(by, requests)
+        start(by, requests)
         if number > 1:
             wire.reply(well(wire.requests[0]))
         threads = [threading.Thread(target=wire.defunct, args=(OSError("cut"),)) for _ in range(2)]
@@ -160,20 +175,19 @@ def test_a_lost_connection_ends_what_has_no_answer(number: int) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert eventually(lambda: ends)
-        (ended,) = ends
+        ended = by.take()
         assert ended.acknowledged == (number > 1)
         assert len(ended.failed) == number - ended.acknowledged
         assert {type(failed.error) for failed in ended.failed} == {ConnectionShutdown}
         assert eventually(lambda: not to.hosts[0].is_up)
-        assert not by.send([request()], None, ends.append)
-        assert by.expire() == float("inf")
+        assert not start(by, [request()])
+        assert not has_ended(by)
 
 
 def test_a_connection_that_closes_under_the_push() -> None:
     """Nothing was sent, and the callbacks may have been called before: it is told once."""
     with nodes() as to:
-        by = pipelined(to)
+        by = pipeline_to(to)
         wire = to.wire()
 
         def closes(_: bytes) -> None:
@@ -181,22 +195,22 @@ def test_a_connection_that_closes_under_the_push() -> None:
             raise ConnectionShutdown("closed")
 
         wire.push = closes  # type: ignore[assignment,method-assign]
-        (ended,) = sent(by, [request() for _ in range(4)])
+        ended = sent(by, [request() for _ in range(4)])
         assert len(ended.failed) == 4
 
 
 def test_a_full_socket_costs_no_stream() -> None:
     """The driver refuses the push; the streams are free again, which the driver's own way forgets."""
     with nodes() as to:
-        by = pipelined(to)
+        by = pipeline_to(to)
         to.wire()._socket_writable = False
         for _ in range(3):
-            (ended,) = sent(by, [request() for _ in range(200)])
+            ended = sent(by, [request() for _ in range(200)])
             assert len(ended.failed) == 200
             assert all(was_not_sent(failed.error) for failed in ended.failed)
         assert to.in_use() == NOTHING
         to.wire()._socket_writable = True
-        (ended,) = sent(by, [request()])
+        ended = sent(by, [request()])
         assert ended.acknowledged == 1
 
 
@@ -204,10 +218,10 @@ def test_answers_and_the_end_of_a_connection_at_once() -> None:
     """From threads of the driver: each request ends once, either way."""
     for _ in range(20):
         with nodes() as to:
-            by = pipelined(to)
+            by = pipeline_to(to)
             wire = to.wire()
             wire.answer = silent
-            ends = sent(by, [request() for _ in range(120)])
+            start(by, [request() for _ in range(120)])
             frames = wire.requests
             cut = threading.Thread(target=wire.defunct, args=(OSError("cut"),))
             cut.start()
@@ -215,26 +229,27 @@ def test_answers_and_the_end_of_a_connection_at_once() -> None:
                 wire.reply(well(answered))
             cut.join()
             until = time.monotonic() + 0.2
-            while not ends and time.monotonic() < until:
+            while not has_ended(by) and time.monotonic() < until:
                 time.sleep(0.001)
-            by._in_flight[0].expire(
-                0
-            )  # the driver may lose some in this race: it ends them from a copy
-            (ended,) = ends
+            # The driver may lose some in this race: it ends them from a copy.
+            by._in_flight[0].expire(0)
+            ended = by.take()
+            assert not has_ended(by)
             assert ended.acknowledged + len(ended.failed) == 120
 
 
 def test_late_answer_keeps_no_later_bytes() -> None:
     """Groups are looked through from the first that was sent, which may wait for seconds."""
     with nodes() as to:
-        by = pipelined(to)
+        by = pipeline_to(to)
         to.wire().answer = silent
-        assert by.send([request()], None, lambda _: None)
+        assert start(by, [request()])
         to.wire().answer = well
         tracemalloc.start()
         try:
             for _ in range(5):
-                assert by.send([request(size=60_000)], None, lambda _: None)
+                assert start(by, [request(size=60_000)])
+                assert by.take().acknowledged == 1
                 to.wire().pushes.clear()
             held, _ = tracemalloc.get_traced_memory()
         finally:
@@ -246,14 +261,13 @@ def of_a_slice(data: bytearray, node: Any = None) -> EncodedBatch:
     """Make a request whose rows lie in what others have as well, which no part of it may outlive."""
     made = request(node, size=5_000)
     data += made.data
-    return EncodedBatch(1, memoryview(data), made.statements, made.routing_key, node)
+    return EncodedBatch(1, memoryview(data), made.statements, node)
 
 
-@pytest.mark.parametrize("by_futures", [False, True])
-def test_request_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
+def test_request_in_flight_keeps_no_slice() -> None:
     """A slice has megabytes, and its last request may be late for seconds."""
     with nodes() as to:
-        by, metrics = sender(to, by_futures=by_futures)
+        by, metrics = sender(to)
         to.wire().answer = silent
         data = bytearray()
         by.send([of_a_slice(data)])
@@ -264,17 +278,17 @@ def test_request_in_flight_keeps_no_slice(*, by_futures: bool) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_failed_request_keeps_its_rows_key_and_node(version: int) -> None:
-    """It is read from the frames: rows, how many, routing key and node."""
+def test_failed_request_keeps_its_rows_and_node(version: int) -> None:
+    """It is read from the frames: rows, how many, and node."""
     with nodes(1, version) as to:
-        by = pipelined(to)
+        by = pipeline_to(to)
         to.wire().answer = lambda frame: error(frame, OVERLOADED)
         (host,) = to.hosts
         requests = [request(host, size=8 + 700 * number) for number in range(12)]
         for number, batch in enumerate(requests):
             data = bytes(batch.data) * (number + 1)
             batch.number, batch.data = number + 1, data
-        (ended,) = sent(by, requests, host)
+        ended = sent(by, requests)
         assert [failed.request for failed in ended.failed] == requests
         assert to.in_use() == NOTHING
 
@@ -285,10 +299,10 @@ def test_failed_request_keeps_its_rows_key_and_node(version: int) -> None:
 def test_rows_go_to_their_replica_and_others_in_turn() -> None:
     """What has no node goes to all; what has one waits for no other."""
     with nodes(3) as to:
-        by = pipelined(to)
+        by = pipeline_to(to)
         for number, host in enumerate(to.hosts):
             requests = [request(host) for _ in range(4)]
-            sent(by, requests, host)
+            sent(by, requests)
             assert values(to.wire(number).requests) == values(requests)
         for _ in range(6):
             sent(by, [request()])
@@ -296,42 +310,39 @@ def test_rows_go_to_their_replica_and_others_in_turn() -> None:
 
 
 def test_a_node_that_is_down() -> None:
-    """Rows of no node go to the others; its own rows are left to the driver, which knows other replicas."""
+    """All rows go to the others."""
     with nodes(3) as to:
-        by = pipelined(to)
+        by = pipeline_to(to)
         to.session.remove_pool(to.hosts[1]).result(5)
-        assert not by.send([request()], to.hosts[1], lambda _: None)
-        for _ in range(4):
-            sent(by, [request()])
+        for node in (None, to.hosts[1]) * 2:
+            sent(by, [request(node)])
         assert [len(to.wire(number).requests) for number in (0, 2)] == [2, 2]
 
 
-def test_connection_without_free_streams_goes_to_the_driver() -> None:
-    """Also one that the driver is about to replace, as too many of its streams are late."""
+def test_connection_without_free_streams_takes_no_group() -> None:
+    """Nor does one that the driver is about to replace, as too many of its streams are late."""
     with nodes() as to:
-        by = pipelined(to)
+        by = pipeline_to(to)
         wire = to.wire()
         wire.in_flight = wire.max_request_id - 1
-        assert not by.send([request(), request()], None, lambda _: None)
+        assert not start(by, [request(), request()])
         wire.in_flight = 0
         wire.orphaned_threshold_reached = True
-        assert not by.send([request()], None, lambda _: None)
+        assert not start(by, [request()])
         assert to.in_use() == NOTHING
 
 
-def test_untested_driver_is_used_by_its_public_classes(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nothing goes this way then, and one warning says why."""
-    monkeypatch.setattr(cassandra, "__version__", "3.31.0")
+def test_group_without_a_connection_goes_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Request by request; nothing has failed then."""
+    monkeypatch.setattr(RequestPipeline, "send", lambda *_: False)
     with nodes(3) as to:
-        by, _ = sender(to)
+        by, metrics = sender(to)
         requests = [request() for _ in range(50)]
         by.send(requests)
         by.drain()
         assert written(to, 3) == values(requests)
         assert {len(push) for number in range(3) for push in to.wire(number).pushes} == {1}
-    assert "cassandra-driver 3.31.0 was not tested" in caplog.text
+        assert metrics.retries == 0
 
 
 # --- the sender over it ------------------------------------------------------------------------
@@ -348,19 +359,12 @@ class Counts(FlushMetrics):
 
 
 def sender(
-    to: Nodes,
-    timeout_s: float = 5,
-    patience: float = 10,
-    most: int = 64,
-    *,
-    by_futures: bool = False,
+    to: Nodes, timeout_s: float = 5, patience_s: float = 10, most: int = 64
 ) -> tuple[Sender, Counts]:
     """Return a sender with the highest limit, and what observes it."""
-    law, metrics = Concurrency(most), Counts()
-    law.limit = most
-    pipeline = None if by_futures else pipelined_requests(to.session, "dc", timeout_s)
-    in_flight = InFlight(to.session, law, pipeline, 60, metrics)
-    return Sender(to.session, in_flight, patience), metrics
+    metrics = Counts()
+    pipeline = pipeline_to(to, timeout_s, most, metrics)
+    return Sender(to.session, pipeline, metrics, timeout_s=60, patience_s=patience_s), metrics
 
 
 def written(to: Nodes, count: int) -> list[bytes]:
@@ -411,7 +415,7 @@ def test_patience_ends_when_nodes_are_overloaded() -> None:
     with nodes(
         answers=lambda frame: well(frame) if frame.opcode == OPTIONS else error(frame, OVERLOADED)
     ) as to:
-        by, metrics = sender(to, patience=0.5)
+        by, metrics = sender(to, patience_s=0.5)
         by.send([request() for _ in range(3)])
         with pytest.raises(TargetUnavailable, match="acknowledge 3 requests") as raised:
             by.drain()
@@ -508,10 +512,10 @@ def test_group_size_follows_the_limit_and_the_segment() -> None:
     by_size.limit = 64
     assert [len(group.requests) for group in grouped(small, by_size)] == [32, 32, 32, 4]
     by_size.limit = 4
-    assert [group.parts for group in grouped(small, by_size)] == [16] * 6 + [4]
+    assert [group.places for group in grouped(small, by_size)] == [2] * 6 + [0.5]
     large = [request(size=96 * 1024) for _ in range(5)]
-    assert [(len(group.requests), group.parts) for group in grouped(large, by_size)] == [
-        (1, PARTS)
+    assert [(len(group.requests), group.places) for group in grouped(large, by_size)] == [
+        (1, 1)
     ] * 5
     fixed = Concurrency(4)
     assert max(len(group.requests) for group in grouped(small, fixed)) == 2

@@ -26,14 +26,12 @@ from tests.cassandra.cql_nodes import (
 from tests.support.cql_driver import OwnStatements
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.flush_metrics import FlushMetrics
-from wal_sink.targets.cassandra.driver.errors import is_out_of_space, is_refused
+from wal_sink.targets.cassandra.driver.concurrency import Concurrency
+from wal_sink.targets.cassandra.driver.errors import is_refused
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.driver.internals import ServerError
-from wal_sink.targets.cassandra.driver.pipeline import PipelinedRequests
-from wal_sink.targets.cassandra.write.concurrency import Concurrency
-from wal_sink.targets.cassandra.write.in_flight import InFlight
+from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline
 from wal_sink.targets.cassandra.write.sender import Sender
-from wal_sink.targets.refusals import MOST_REFUSED
 
 FULL_DISK = "Guardrail violated: Write request failed because disk usage exceeds failure threshold"
 
@@ -64,14 +62,13 @@ def test_invalid_request_is_a_refusal() -> None:
     """From the only host, or from all of them."""
     assert is_refused(InvalidRequest("x"))
     assert is_refused(NoHostAvailable("none", {"a": InvalidRequest("x")}))
-    assert not is_out_of_space(InvalidRequest("x"))
 
 
 def encoded(*ids: int) -> EncodedBatch:
     """Make a batch of rows with a key, a null, an unset value, and a timestamp."""
     fields: list[tuple[bytes | int, ...]] = [(i.to_bytes(4, "big"), -1, -2, bytes(8)) for i in ids]
     data = b"".join(statement_head(b"q" * 16, 4) + b"".join(map(_encode, row)) for row in fields)
-    return EncodedBatch(len(ids), data, OwnStatements({}), b"routing")
+    return EncodedBatch(len(ids), data, OwnStatements({}))
 
 
 def _encode(value: bytes | int) -> bytes:
@@ -83,9 +80,7 @@ def _encode(value: bytes | int) -> bytes:
 def keys(batch: EncodedBatch) -> list[int]:
     """Return the rows of a request, by halving it."""
     if halves := batch.halves():
-        assert all(
-            (half.statements, half.routing_key) == (batch.statements, b"routing") for half in halves
-        )
+        assert all(half.statements == batch.statements for half in halves)
         return [key for half in halves for key in keys(half)]
     query_id, values = next(batch.rows())
     assert (query_id, values[1:]) == (b"q" * 16, [None, UNSET_VALUE, bytes(8)])
@@ -129,12 +124,12 @@ def numbers(*batches: EncodedBatch) -> list[int]:
 
 
 def written(to: Nodes, *batches: EncodedBatch) -> list[int]:
-    """Write requests; return the rows that are blamed."""
-    pipelined = PipelinedRequests(to.session, "dc", 5)
-    in_flight = InFlight(to.session, Concurrency(), pipelined, 60, FlushMetrics())
-    sender = Sender(to.session, in_flight, patience=0.3)
-    refused = [*sender.send(batches), *sender.drain()]
-    return numbers(*(failed.request for failed in refused))
+    """Write requests; return the write timestamps of the rows that are refused."""
+    metrics = FlushMetrics()
+    pipeline = RequestPipeline(to.session, "dc", Concurrency(), 5, metrics)
+    sender = Sender(to.session, pipeline, metrics, timeout_s=60, patience_s=0.3)
+    sender.send(batches)
+    return [row.us for row in sender.drain()]
 
 
 def always(*bad: int) -> Node:
@@ -147,51 +142,31 @@ def always(*bad: int) -> Node:
 
 
 @pytest.mark.parametrize("bad", [{0}, {7}, {599}, {0, 1}, {0, 7, 300, 599}, set(range(10, 20))])
-def test_every_refused_row_is_blamed_and_all_others_written(bad: set[int]) -> None:
-    """A row costs its halving, and a second refusal."""
+def test_refused_rows_are_named_and_others_written(bad: set[int]) -> None:
+    """A row costs its halving; no row is sent again that was taken."""
     batch = request(rows=600)
     rows = numbers(batch)
-    blamed = [rows[number] for number in sorted(bad)]
-    node = always(*blamed)
+    refused = [rows[number] for number in sorted(bad)]
+    node = always(*refused)
     with nodes(answers=node) as to:
-        assert written(to, batch) == blamed
-    assert {*node.taken} == {*rows} - {*blamed}
-    assert len(node.asked) <= 2 * 11 * len(bad) + 3
+        assert written(to, batch) == refused
+    assert sorted(node.taken) == sorted({*rows} - {*refused})
+    assert len(node.asked) <= 2 * 11 * len(bad) + 1
 
 
-def test_row_is_blamed_after_refused_taken_refused() -> None:
-    """Alone each time, and another row is taken between the two refusals."""
-    batch = request(rows=4)
-    first, *others = numbers(batch)
-    node = always(first)
+def test_row_alone_in_its_window_is_named() -> None:
+    """No other row need be taken."""
+    batch = request()
+    node = always(*numbers(batch))
     with nodes(answers=node) as to:
-        assert written(to, batch) == [first]
-    alone = [place for place, (rows, _) in enumerate(node.asked) if rows == [first]]
-    begin, end = alone[0], alone[-1]
-    assert len(alone) == 2
-    assert any(is_taken for _, is_taken in node.asked[begin:end])
-    assert {*node.taken} == {*others}
+        assert written(to, batch) == numbers(batch)
+    assert node.taken == []
 
 
-def test_row_taken_at_the_second_try_is_not_blamed() -> None:
-    """A node refuses for a moment what it takes a little later: the row is written, and no more."""
+def test_outage_in_a_search_names_no_row() -> None:
+    """The node takes nothing any more after it has refused the row."""
     batch = request(rows=4)
-    bad = numbers(batch)[2]
-
-    def refuses(node: Node, rows: list[int], frame: Frame) -> Frame | None:
-        was_alone = ([bad], False) in node.asked
-        return error(frame, INVALID) if bad in rows and not was_alone else None
-
-    node = Node(refuses)
-    with nodes(answers=node) as to:
-        assert written(to, batch) == []
-    assert {*node.taken} == {*numbers(batch)}
-
-
-def test_row_is_not_blamed_while_no_other_is_taken() -> None:
-    """The node takes nothing any more after it has refused the row: that is an outage."""
-    batch = request(rows=4)
-    bad = numbers(batch)[3]
+    bad = numbers(batch)[1]
 
     def refuses(node: Node, rows: list[int], frame: Frame) -> Frame | None:
         if ([bad], False) in node.asked:
@@ -223,41 +198,20 @@ def test_row_that_replicas_fail_at_is_an_outage() -> None:
     assert {len(rows) for rows, _ in node.asked} == {4}
 
 
-def test_table_that_takes_no_row_blames_none() -> None:
-    """The table, a permission or a guardrail refuses; no request is sent for each row of a large window."""
-    batch = request(rows=600)
-    node = always(*numbers(batch))
+@pytest.mark.parametrize("size", [1, 600])
+def test_table_that_takes_no_row_names_none(size: int) -> None:
+    """The table, a permission or a guardrail refuses, whether a request has one row or many."""
+    batches = [request(rows=size) for _ in range(600 // size)]
+    node = always(*numbers(*batches))
     with (
         nodes(answers=node) as to,
         pytest.raises(TargetRefused, match="Cassandra refuses the row with"),
     ):
-        written(to, batch)
-    assert len(node.asked) < 3 * MOST_REFUSED
+        written(to, *batches)
+    assert len({row for rows, _ in node.asked if len(rows) == 1 for row in rows}) <= 600
 
 
-def test_row_without_others_is_not_blamed() -> None:
-    """The flush stops, and the error says what cannot be known."""
-    batch = request()
-    with (
-        nodes(answers=always(*numbers(batch))) as to,
-        pytest.raises(
-            TargetRefused, match=r"Cassandra refuses the row with v=.*InvalidRequest"
-        ) as refused,
-    ):
-        written(to, batch)
-    assert "No other row was written to compare" in refused.value.remedy
-
-
-def test_row_alone_in_a_request_is_compared() -> None:
-    """A row that was acknowledged before is sent again."""
-    good, bad = request(rows=3), request()
-    node = always(*numbers(bad))
-    with nodes(answers=node) as to:
-        assert written(to, good, bad) == numbers(bad)
-    assert sorted(node.taken) == sorted(numbers(good) * 2)
-
-
-def test_request_that_is_too_large_blames_no_row() -> None:
+def test_request_that_is_too_large_names_no_row() -> None:
     """Its parts are taken."""
     batch = request(rows=600)
 
@@ -270,22 +224,7 @@ def test_request_that_is_too_large_blames_no_row() -> None:
     assert node.taken == numbers(batch)
 
 
-def test_row_that_is_too_old_is_not_blamed() -> None:
-    """All other rows of its epoch are, too, and those that are pending as long."""
-    batch = request(rows=4)
-    bad = numbers(batch)[2]
-    text = b"timestamp 1 is below the minimum allowable timestamp 2"
-
-    def refuses(_: Node, rows: list[int], frame: Frame) -> Frame | None:
-        body = struct.pack(">iH", INVALID, len(text)) + text
-        return Frame(frame.stream, 0x00, body) if bad in rows else None
-
-    with nodes(answers=Node(refuses)) as to, pytest.raises(TargetRefused) as refused:
-        written(to, batch)
-    assert "longest outage" in refused.value.remedy
-
-
-def test_rows_to_send_once_are_not_sent_to_compare() -> None:
+def test_rows_to_send_once_are_taken_once() -> None:
     """A refused row has no effect; a row that was taken has, and would be doubled."""
     good, bad = request(rows=3, statements=SENT_ONCE), request(rows=5, statements=SENT_ONCE)
     number = numbers(bad)[4]

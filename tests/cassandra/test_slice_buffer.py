@@ -57,17 +57,14 @@ def test_buffer_with_enough_rows_is_due() -> None:
     """By rows, by bytes, or by time, counted from the first that waits."""
     clock = Clock()
     waiting = SliceBuffer(clock)
-    waiting.add(part(1))
-    assert not waiting.is_due()
-    waiting.add(part(2, batches.BUFFER_ROWS - ROWS))
-    assert waiting.is_due(), "rows"
+    assert not waiting.add(part(1))
+    assert waiting.add(part(2, batches.BUFFER_ROWS - ROWS)), "rows"
     waiting.take()
-    waiting.add(RowSlice(1, pa.record_batch({"v": ["x" * batches.BUFFER_BYTES]}), 1))
-    assert waiting.is_due(), "bytes"
+    large = pa.record_batch({"v": ["x" * batches.BUFFER_BYTES]})
+    assert waiting.add(RowSlice(1, large, 1)), "bytes"
     waiting.take()
     waiting.add(part(1))
     clock.now += batches.BUFFER_S / 2
-    waiting.add(part(2))
-    assert not waiting.is_due()
+    assert not waiting.add(part(2))
     clock.now += batches.BUFFER_S / 2
-    assert waiting.is_due(), "time"
+    assert waiting.add(part(3)), "time"

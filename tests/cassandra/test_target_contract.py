@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
 
-from tests.cassandra.times_contract import Make, TimesContract
-from tests.cassandra.updates_contract import UpdatesContract
 from tests.support.cassandra import target_of
 from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import RowSlice, Session, Target
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.cells import TargetContract, write
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesContract, Change
 from wal_sink.testing.contracts.ledger import Stored, Table, new_query
-from wal_sink.testing.contracts.rows import BASE_US, deliver
+from wal_sink.testing.contracts.refusals import RefusalsContract
+from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Record, deliver, frame
 
 pytestmark = pytest.mark.cassandra
 
@@ -41,10 +41,12 @@ def new_table(node: Node, keyspace: str) -> str:
     return name
 
 
-class TestCassandra(TargetContract):
+class TestCassandra(RefusalsContract, TargetContract):
     """The real one; `test_target_outage` restarts it."""
 
     most_kills = 8
+    long_text = "x" * 70_000
+    """A secondary index takes 64 KiB at most."""
 
     @pytest.fixture
     def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
@@ -54,6 +56,12 @@ class TestCassandra(TargetContract):
 
     def records(self, target: Target) -> list[Stored]:
         return self.node.execute(f"SELECT k, n, v, t, d FROM {self.table}")
+
+    def refuse_long(self, target: Target) -> None:
+        self.node.execute(f"CREATE INDEX IF NOT EXISTS ON {self.table} (t)")
+
+    def take_long(self, target: Target) -> None:
+        self.node.execute(f"DROP INDEX IF EXISTS {self.table}_t_idx")
 
 
 class TestCassandraDeletes(CellDeletesContract):
@@ -89,32 +97,30 @@ class TestCassandraDeletes(CellDeletesContract):
         assert self.rows(target) == expected, "written again, and late"
 
 
-class TestCassandraTimes(TimesContract):
-    """TTLs, and event times."""
-
-    @pytest.fixture
-    def make(self, cassandra: Node, keyspace: str) -> Make:
-        table = new_table(cassandra, keyspace)
-        self.node, self.table = cassandra, f"{keyspace}.{table}"
-        return lambda options: target_of(cassandra, keyspace, table=table, **options)
-
-    records = TestCassandra.records
-
-    def ttls(self, target: Target) -> dict[tuple[str, int], int | None]:
-        rows = self.node.execute(f"SELECT k, n, TTL(v) AS ttl_s FROM {self.table}")
-        return {(row.k, row.n): row.ttl_s for row in rows}
-
-
-class TestCassandraUpdates(UpdatesContract):
+class TestCassandraUpdates:
     """By UPDATE, which leaves no row marker; of static columns alone, too."""
 
-    @pytest.fixture
-    def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
+    def test_row_exists_by_its_values(self, cassandra: Node, keyspace: str) -> None:
+        """One without any does not; others keep what they have, however often and late it comes."""
         table = new_table(cassandra, keyspace)
-        self.node, self.table = cassandra, f"{keyspace}.{table}"
-        return target_of(cassandra, keyspace, table=table, **{"cassandra.writeMode": "update"})
+        options = {"cassandra.writeMode": "update"}
+        target = target_of(cassandra, keyspace, table=table, **options)
+        plan = target.plan(SCHEMA, plan_key(SCHEMA, target.name, target.shape))
 
-    records = TestCassandra.records
+        def rows_of(records: Sequence[Record], us: int) -> RowSlice:
+            return RowSlice(0, target.check(frame(records), plan), us)
+
+        first = rows_of([("a", 1, 10, None), ("b", 1, None, None)], BASE_US)
+        later = rows_of([("a", 1, None, "x"), ("c", 2, 3, "y")], BASE_US + 10)
+        newest = rows_of([("c", 2, 4, None)], BASE_US + 20)
+        with target.connect(new_query()) as session:
+            for rows in (first, later, newest, newest, first, later):
+                write(session, plan, rows)
+        stored = cassandra.execute(f"SELECT k, n, v, t FROM {keyspace}.{table}")
+        assert {(row.k, row.n): (row.v, row.t) for row in stored} == {
+            ("a", 1): (10, "x"),
+            ("c", 2): (4, "y"),
+        }
 
     def test_static_columns_alone(self, cassandra: Node, keyspace: str) -> None:
         """A partition's, without its clustering columns; by the key of two columns, and for a time."""

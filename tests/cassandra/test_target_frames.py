@@ -17,16 +17,15 @@ from cassandra.io.asyncioreactor import AsyncioConnection
 from tests.cassandra.asyncio_driver import Asyncio
 from tests.support.cassandra import options_of
 from wal_sink.demo.servers.cassandra import Node
-from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.targets.cassandra.driver import pipeline
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
+from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline, Sent
+from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.batches import Batches, requests
 from wal_sink.targets.cassandra.write.statements import bound
-from wal_sink.targets.cassandra.write.writer import Writer
 
 pytestmark = pytest.mark.cassandra
 
@@ -36,7 +35,7 @@ VERSIONS = [4, 5]
 
 
 class Table:
-    """A table, and what it takes to write to it by a `Writer` with settings of one's own."""
+    """A table, and what it takes to write to it by a session with settings of one's own."""
 
     def __init__(self, node: Node, keyspace: str, columns: str) -> None:
         self.node = node
@@ -51,7 +50,9 @@ class Table:
         return plan, RowSlice(0, target.check(batch, plan), us)
 
     @contextmanager
-    def writer(self, version: int = 5, reactor: type = WideConnection) -> Iterator[Writer]:
+    def session(
+        self, version: int = 5, reactor: type = WideConnection
+    ) -> Iterator[CassandraSession]:
         cluster = Cluster(
             [self.node.host],
             port=self.node.port,
@@ -62,7 +63,7 @@ class Table:
         )
         session = cluster.connect()
         with Connection(cluster, session, "datacenter1") as connection:
-            yield Writer(connection, self.options, FlushMetrics())
+            yield CassandraSession(connection, self.options, "q")
 
     def rows(self, what: str) -> list[str]:
         rows = self.node.execute(f"SELECT {what} FROM {self.keyspace}.{self.table}")
@@ -100,31 +101,20 @@ MIXED = np.where(np.arange(COUNT) % 3 == 0, 7, np.arange(COUNT) % 500)
 """A large partition between small ones."""
 
 
-def pipelined(writer: Writer) -> pipeline.PipelinedRequests:
-    requests = writer._sender._in_flight._pipelined
-    assert requests is not None
-    return requests
-
-
 class Pushes:
-    """Counts what goes by pipelined requests and is acknowledged."""
+    """Counts what goes by pushes and is acknowledged."""
 
-    def __init__(self, writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.number = self.requests = self.rows = 0
-        by = pipelined(writer)
-        send = by.send
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.number = self.requests = 0
+        take = RequestPipeline.take
 
-        def counted(requests: Any, node: Any, on_done: Any) -> bool:
-            def count(sent: Any) -> None:
-                if not sent.failed:
-                    self.number += 1
-                    self.requests += len(requests)
-                    self.rows += sum(map(len, requests))
-                on_done(sent)
+        def counted(pipeline: RequestPipeline) -> Sent:
+            sent = take(pipeline)
+            self.number += not sent.failed
+            self.requests += sent.acknowledged
+            return sent
 
-            return send(requests, node, count)
-
-        monkeypatch.setattr(by, "send", counted)
+        monkeypatch.setattr(RequestPipeline, "take", counted)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -133,19 +123,18 @@ def test_same_rows_as_by_the_drivers_own_classes(
 ) -> None:
     """Values and write times, of grouped and scattered rows; in both protocol versions."""
     plan, rows = table.slice(some_rows(MIXED))
-    with table.writer(version) as writer:
-        by_push = Pushes(writer, monkeypatch)
-        writer.write(plan, rows)
-        writer.drain()
-        assert by_push.rows == COUNT
+    with table.session(version) as session:
+        by_push = Pushes(monkeypatch)
+        session.write(plan, rows)
+        session.drain()
         assert by_push.requests > 2 * by_push.number
     by_encoding = table.rows(WRITTEN)
     assert len(by_encoding) == COUNT
     table.node.execute(f"TRUNCATE {table.keyspace}.{table.table}")
-    monkeypatch.setattr(pipeline, "is_tested", lambda: False)
-    with table.writer(version) as writer:
-        writer.write(plan, rows)
-        writer.drain()
+    monkeypatch.setattr(RequestPipeline, "send", lambda *_: False)
+    with table.session(version) as session:
+        session.write(plan, rows)
+        session.drain()
     assert table.rows(WRITTEN) == by_encoding
 
 
@@ -155,13 +144,12 @@ def test_drivers_event_loop_of_asyncio(
 ) -> None:
     """Many requests share its pushes, and their answers are read many at once."""
     plan, rows = table.slice(some_rows(MIXED))
-    with table.writer(version, reactor=Asyncio) as writer:
-        (pool,) = writer._session.get_pools()
+    with table.session(version, reactor=Asyncio) as session:
+        (pool,) = session._connection.session.get_pools()
         assert isinstance(pool._connection, AsyncioConnection)
-        by_push = Pushes(writer, monkeypatch)
-        writer.write(plan, rows)
-        writer.drain()
-        assert by_push.rows == COUNT
+        by_push = Pushes(monkeypatch)
+        session.write(plan, rows)
+        session.drain()
         assert by_push.requests > 2 * by_push.number
         assert pool._connection.in_flight == 0
     assert len(table.rows("k, n")) == COUNT
@@ -173,13 +161,13 @@ def test_statement_that_the_server_has_forgotten_is_prepared_again(
 ) -> None:
     """A new column evicts it; the driver meets that in the answer to a batch, and goes on."""
     plan, rows = table.slice(some_rows(MIXED))
-    with table.writer(version) as writer:
-        writer.write(plan, rows._replace(batch=rows.batch.slice(0, 10)))
-        writer.drain()
+    with table.session(version) as session:
+        session.write(plan, rows._replace(batch=rows.batch.slice(0, 10)))
+        session.drain()
         table.node.execute(f"ALTER TABLE {table.keyspace}.{table.table} ADD late int")
         with caplog.at_level(logging.DEBUG, "cassandra.cluster"):
-            writer.write(plan, rows)
-            writer.drain()
+            session.write(plan, rows)
+            session.drain()
     assert "Re-preparing unrecognized prepared statement" in caplog.text
     assert len(table.rows("k, n")) == COUNT
 
@@ -187,14 +175,14 @@ def test_statement_that_the_server_has_forgotten_is_prepared_again(
 # --- what the server warns of ----------------------------------------------------------------
 
 
-def warnings(writer: Writer, plan: Plan, rows: RowSlice) -> set[str]:
+def warnings(session: CassandraSession, plan: Plan, rows: RowSlice) -> set[str]:
     """Send each request by itself, and return what the server says about it."""
     texts: set[str] = set()
-    prepared = writer.prepare(plan)
+    prepared = session.prepare(plan)
     prepared.buffer.add(rows)
-    (stamped,) = prepared.buffer.take()
-    for request in requests(prepared, stamped, None):
-        future = writer._session.execute_async(bound(request))
+    (timestamped,) = prepared.buffer.take()
+    for request in requests(prepared, timestamped):
+        future = session._connection.session.execute_async(bound(request))
         future.result()
         texts.update(future.warnings or ())
     return texts
@@ -208,8 +196,8 @@ def warnings(writer: Writer, plan: Plan, rows: RowSlice) -> set[str]:
 def test_server_warns_of_no_batch(table: Table, keys: Any) -> None:
     """Whatever the data's shape."""
     plan, rows = table.slice(some_rows(keys))
-    with table.writer() as writer:
-        assert warnings(writer, plan, rows) == set()
+    with table.session() as session:
+        assert warnings(session, plan, rows) == set()
 
 
 @pytest.mark.parametrize(
@@ -231,8 +219,8 @@ def test_server_gives_no_warning_of_heavy_rows(
     names = [f"c{i}" for i in range(columns.count("c"))] if "int," in columns else ["c0"]
     values = {name: pa.array([value] * 100, kind) for name in names}
     plan, rows = table.slice(pa.record_batch({"k": pa.array(range(100), pa.int32()), **values}))
-    with table.writer() as writer:
-        assert warnings(writer, plan, rows) == set()
+    with table.session() as session:
+        assert warnings(session, plan, rows) == set()
 
 
 def test_server_would_warn_of_more(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +231,7 @@ def test_server_would_warn_of_more(table: Table, monkeypatch: pytest.MonkeyPatch
         return Batches(None, np.arange(0, COUNT + 1, 100))
 
     monkeypatch.setattr("wal_sink.targets.cassandra.write.batches.in_batches", of_twenty)
-    with table.writer() as writer:
-        text = " ".join(warnings(writer, plan, rows))
+    with table.session() as session:
+        text = " ".join(warnings(session, plan, rows))
     assert "exceeding specified threshold of 5120" in text
     assert "Unlogged batch covering 100 partitions" in text

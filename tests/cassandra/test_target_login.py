@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cassandra import InvalidRequest
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.policies import RoundRobinPolicy
@@ -21,8 +20,6 @@ from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.fitness import is_too_old
 from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.testing.contracts.ledger import create
@@ -31,11 +28,9 @@ pytestmark = pytest.mark.cassandra
 
 SCHEMA = pa.schema([("id", pa.int32())])
 NOW_US = time.time_ns() // 1_000
-DAY_US = 86_400 * 10**6
 
 ONE_REPLICA = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
 GUARDRAILS = {
-    "minimum_timestamp_fail_threshold": "30d",
     "column_value_size_fail_threshold": "16KiB",
     "collection_size_fail_threshold": "4KiB",
     "items_per_collection_fail_threshold": 20,
@@ -182,23 +177,6 @@ def test_masked_columns_are_written_without_unmask(node: EmbeddedCassandra, admi
             session.write(plan, RowSlice(0, writer.check(batch, plan), NOW_US))
             session.drain()
     assert [tuple(row) for row in admin.execute("SELECT k, c, v FROM ks.masked")] == [(1, 1, 1)]
-
-
-def test_rows_that_are_too_old_for_a_guardrail(node: EmbeddedCassandra, admin: Any) -> None:
-    """5.0.9 looks at the timestamps of lone statements alone."""
-    admin.execute("CREATE TABLE ks.guarded (id int PRIMARY KEY)")
-    for right in ("SELECT", "MODIFY", "CREATE"):
-        admin.execute(f"GRANT {right} ON KEYSPACE ks TO flusher")
-    flusher = target(node, "flusher", "hunter2", "guarded")
-    plan = flusher.plan(SCHEMA, "k")
-    fine = flusher.check(pa.record_batch({"id": pa.array([1], pa.int32())}), plan)
-    with flusher.connect("q") as session:
-        session.write(plan, RowSlice(0, fine, NOW_US - 31 * DAY_US))
-        session.drain()
-    insert = f"INSERT INTO ks.guarded (id) VALUES (1) USING TIMESTAMP {NOW_US - 31 * DAY_US}"
-    with connect(flusher.options) as connection, pytest.raises(InvalidRequest) as old:
-        connection.session.execute(insert)
-    assert is_too_old(old.value)
 
 
 VALUES = {

@@ -85,23 +85,6 @@ def test_plan(cassandra: Node, table: str) -> None:
     ]
 
 
-def test_ledgers_table_is_created_once(cassandra: Node, table: str) -> None:
-    """With the documented columns; a second plan finds it."""
-    target(cassandra, table).plan(SCHEMA, "k")
-    target(cassandra, table).plan(SCHEMA, "k")
-    rows = cassandra.execute(
-        "SELECT column_name, type, kind FROM system_schema.columns "
-        "WHERE keyspace_name = %s AND table_name = 'wal_sink_ledger'",
-        [table],
-    )
-    assert {(row.column_name, row.type, row.kind) for row in rows} == {
-        ("query_id", "text", "partition_key"),
-        ("log_id", "text", "regular"),
-        ("epoch", "bigint", "regular"),
-        ("digest", "text", "regular"),
-    }
-
-
 def test_ledger_elsewhere(cassandra: Node, table: str) -> None:
     """In another keyspace, which must exist; quoted, so capitals count."""
     text = refusal(target(cassandra, table, ledgerTable="nowhere.led"))

@@ -192,29 +192,6 @@ def create_in_place(place: Place) -> str:
     return place.create("k int, n int, s set<int>, m map<int, int>, u pair, PRIMARY KEY (k, n)")
 
 
-def test_next_microsecond_replaces_the_whole_value(place: Place) -> None:
-    """Rows of one key in one slice, which is one batch: the last one stays, again and again."""
-    table = create_in_place(place)
-    batch = collections(
-        (1, [1], [(1, 1)], {"x": 1, "y": 1}), (1, [2], [(2, 2)], {"x": None, "y": 2})
-    )
-    for _ in range(3):
-        place.write(table, (US, batch))
-        assert read(place, table) == {1: ([2], {2: 2}, (None, 2))}
-
-
-@pytest.mark.parametrize("nulls", ["unset", "write"])
-def test_nulls_and_empty_ones(place: Place, nulls: str) -> None:
-    """A null leaves or clears; an empty one clears, whatever the option says."""
-    table = create_in_place(place)
-    full = ([1], [(1, 1)], {"x": 1, "y": 1})
-    place.write(table, (US, collections((1, *full), (2, *full))))
-    later = collections((1, None, None, None), (2, [], [], {"x": None, "y": None}))
-    place.write(table, (US + 10, later), (US + 10, later), nulls=nulls)
-    kept = ([1], {1: 1}, (1, 1)) if nulls == "unset" else (None, None, None)
-    assert read(place, table) == {1: kept, 2: (None, None, None)}
-
-
 def test_lists_that_are_not_frozen(place: Place) -> None:
     """The same write doubles them; that of a later attempt does not; a late one changes nothing (rule 15)."""
     cases = [shape for case in SCALARS for shape in shapes(case) if in_place_list(shape)]
@@ -261,27 +238,6 @@ def test_lists_that_are_not_frozen(place: Place) -> None:
 
 
 # --- keys, and types that change -------------------------------------------------------------
-
-
-def test_values_without_parts_in_the_key(place: Place) -> None:
-    """As partition key and as clustering; what is equal to Cassandra is one row."""
-    columns = {
-        "ascii": pa.array(["", ""]),
-        "tinyint": pa.array([-1, -1], pa.int8()),
-        "smallint": pa.array([-1, -1], pa.int16()),
-        "varint": pa.array([-(2**63), -(2**63)]),
-        "float": pa.array([-0.5, -0.5], pa.float32()),
-        "time": pa.array(["00:00:01", "00:00:01.000"]),
-        "timeuuid": pa.array([V1, V1.upper()]),
-        "inet": pa.array(["::1", "0:0::1"]),
-    }
-    names = [f'"{part} {cql}"' for part in "pc" for cql in columns]
-    declared = ", ".join(f'"{part} {cql}" {cql}' for part in "pc" for cql in columns)
-    key = f"({', '.join(names[:8])}), {', '.join(names[8:])}"
-    table = place.create(f"{declared}, PRIMARY KEY ({key})")
-    batch = {f"{part} {cql}": values for part in "pc" for cql, values in columns.items()}
-    place.write(table, (US, pa.record_batch(batch)))
-    assert len(place.select(table)) == 1
 
 
 def test_nested_types_in_the_key(place: Place) -> None:

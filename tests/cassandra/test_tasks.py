@@ -77,20 +77,3 @@ def test_a_task_does_not_load_the_driver() -> None:
         timeout=60,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("[]\n", "", 0)
-
-
-def test_the_shape_is_what_shapes_statements() -> None:
-    """Where the cluster is, and who logs in, makes no other plan."""
-    one = target()
-    other = target(
-        **{
-            "cassandra.contactPoints": "10.0.0.7",
-            "cassandra.username": "spark",
-            "cassandra.password": "hunter2",
-        }
-    )
-    assert one.shape == other.shape
-    assert one.shape != target(**{"cassandra.nulls": "write"}).shape
-    assert one.shape != target(table="refunds").shape
-    assert "hunter2" not in repr(other)
-    assert pickle.loads(pickle.dumps(other)).shape == other.shape

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from cassandra.query import UNSET_VALUE
 
-from tests.cassandra.test_compare import live
-from tests.support.cql_driver import SIMPLE, Field, bind, plan_of, prepared
+from tests.support.cql_driver import SIMPLE, Field, bind, encode_from, plan_of, prepared
 from tests.test_options import GIVEN
 from wal_sink.clock import now_us
 from wal_sink.configuration import configure
@@ -27,17 +26,12 @@ from wal_sink.targets.cassandra.rows import (
     TIMESTAMP_US,
     TTL_S,
     TimestampedRows,
-    agreed_ttl,
-    last_expiry_s,
     remaining_ttls,
     written_columns,
 )
 from wal_sink.targets.cassandra.write.refusals import ledger_us
-from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.statements import Statements, upsert
-from wal_sink.targets.cassandra.write.writer import ASK_EVERY_S, WriteClock
 
-ANYWHERE = Replicas(None, "ks", "dc")
 NOW_S = 1_790_000_000
 S_US = 1_000_000
 
@@ -52,7 +46,6 @@ S_US = 1_000_000
         ({"cassandra.ttl": "-1"}, "cassandra.ttl"),
         ({"cassandra.ttl": "1.5"}, "cassandra.ttl"),
         ({"cassandra.ttl": str(MAX_TTL_S + 1)}, "cassandra.ttl"),
-        ({"cassandra.ttlColumn": "a", "operationColumn": "a"}, "both name column a"),
         ({"cassandra.ttlColumn": "a", "cassandra.timestampColumn": "a"}, "both name column a"),
     ],
 )
@@ -61,25 +54,6 @@ def test_options_that_contradict_each_other_are_refused(more: dict[str, str], wo
     with pytest.raises(OptionError, match=words) as caught:
         configure(GIVEN | more)
     assert caught.value.remedy
-
-
-def test_ttl_beyond_2038_on_31_bit_server_is_refused() -> None:
-    """Also where the server says nothing of its mode."""
-    for mode in (None, "CASSANDRA_4", "UPGRADING"):
-        last_s = last_expiry_s(mode)
-        assert 2**31 - 100 < last_s < 2**31
-        with pytest.raises(OptionError, match="2038-01-19") as caught:
-            agree({"cassandra.ttl": str(MAX_TTL_S)}, mode)
-        assert str(last_s - NOW_S) in caught.value.remedy
-        assert agree({"cassandra.ttlColumn": "a"}, mode).max_ttl_s == last_s - NOW_S
-    later = agree({"cassandra.ttl": str(MAX_TTL_S)}, "NONE")
-    assert later.max_ttl_s == MAX_TTL_S
-
-
-def agree(options: dict[str, str], mode: str | None) -> RowTtl:
-    ttl = agreed_ttl(parse(GIVEN | options, CassandraOptions), live(), mode, NOW_S)
-    assert ttl is not None
-    return ttl
 
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -144,7 +118,7 @@ EVENT_TIME, EVENT_NUMBER = {"timestamp_column": "at"}, {"timestamp_column": "us"
         (TTL_COLUMN, 1, MAX_TTL_S + 1, "is more than"),
         (TTL_COLUMN, 1, 2**62, "is more than"),
         (EXPIRES_AT_COLUMN, 0, None, "is null"),
-        (EXPIRES_AT_COLUMN, 0, 5_680_281_600 * S_US, "is later than"),
+        (EXPIRES_AT_COLUMN, 0, 5_680_281_600 * S_US, "is more than"),
         (EVENT_TIME, 1, None, "is null"),
         (EVENT_TIME, 1, -S_US, "is not after 1970"),
         (EVENT_TIME, 1, "ahead", "ahead of the clock"),
@@ -177,9 +151,9 @@ def remaining(rule: RowTtl, now_s: int, **columns: list[int]) -> list[int]:
     names = {"ttl": TTL_S, "until": EXPIRES_US}
     arrays = {names[name]: pa.array(values, pa.int64()) for name, values in columns.items()}
     rows = len(next(iter(columns.values()), [0]))
-    stamps = np.arange(NOW_S * S_US + 900_000, NOW_S * S_US + 900_000 + rows)
+    timestamps_us = np.arange(NOW_S * S_US + 900_000, NOW_S * S_US + 900_000 + rows)
     batch = pa.table(arrays).combine_chunks().to_batches()[0] if arrays else pa.record_batch({})
-    seconds = remaining_ttls(TimestampedRows(batch, stamps), rule, lambda: now_s)
+    seconds = remaining_ttls(TimestampedRows(batch, timestamps_us), rule, now_s)
     assert seconds is not None
     return [int(second) for second in seconds]
 
@@ -191,32 +165,11 @@ def test_an_expiry_is_never_early() -> None:
 
 
 def test_remaining_ttl_never_exceeds_option_or_server() -> None:
-    """Where timestamps are ahead of the clock; and beyond the end of what the server counts."""
+    """Where timestamps are ahead of the clock, and where a time of expiry is far."""
     assert remaining(RowTtl(ttl_s=10), NOW_S - 500) == [10]
     assert remaining(RowTtl(ttl_column="t"), NOW_S - 500, ttl=[7, 8]) == [7, 8]
     far = (NOW_S + 2 * MAX_TTL_S) * S_US
     assert remaining(RowTtl(expires_at_column="t"), NOW_S, until=[far]) == [MAX_TTL_S]
-    assert remaining(RowTtl(ttl_s=1000, last_expiry_s=NOW_S + 70), NOW_S) == [70]
-
-
-def test_ttls_count_from_the_earlier_of_two_clocks() -> None:
-    """A clock that is ahead lets no row expire; between two answers of a node its clock goes on."""
-    mine, changed, since, asked = [5_000 * S_US], [4_000 * S_US], [0.0], []
-
-    def ask() -> int:
-        asked.append(since[0])
-        return changed[0]
-
-    clock = WriteClock(ask, lambda: mine[0], lambda: since[0])
-    assert clock.now_s() == 4_000
-    since[0] += 20
-    assert clock.now_s() == 4_020
-    assert asked == [0.0]
-    since[0] += ASK_EVERY_S
-    changed[0] = 6_000 * S_US
-    assert clock.now_s() == 5_000
-    assert asked == [0.0, 20 + ASK_EVERY_S]
-    assert WriteClock(lambda: None, lambda: 7 * S_US).now_s() == 7
 
 
 # --- the statements -------------------------------------------------------------------------------
@@ -234,9 +187,9 @@ def test_rows_with_ttl_equal_what_the_driver_binds(nulls: str) -> None:
     )
     stored = check(frame, plan)
     assert stored.schema.names == ["k", "v", "c", "s", TTL_S]
-    stamps = np.arange(3) + NOW_S * S_US
-    rows_of_log = TimestampedRows(stored, stamps)
-    ttls = remaining_ttls(rows_of_log, plan.details.ttl, lambda: NOW_S + 4)
+    timestamps_us = np.arange(3) + NOW_S * S_US
+    rows_of_log = TimestampedRows(stored, timestamps_us)
+    ttls = remaining_ttls(rows_of_log, plan.details.ttl, NOW_S + 4)
     parts = Statements(plan, prepared).divide(rows_of_log, ttls)
     result = []
     for part in parts:
@@ -248,23 +201,23 @@ def test_rows_with_ttl_equal_what_the_driver_binds(nulls: str) -> None:
         data = encode(
             *(batch, source.plan, part.rows.timestamps_us, source.head),
             ttls=part.ttls,
-            cleared=part.cleared,
+            expired=part.expired,
         )
         bound = bind(
             *(batch, source.plan, part.rows.timestamps_us.tolist()),
             ttls=part.ttls.tolist(),
-            cleared=part.cleared,
+            expired=part.expired,
         )
         whole = data.data.to_pybytes()
         for values, (i, j) in zip(bound, itertools.pairwise(data.offsets.tolist()), strict=True):
             assert whole[i:j] == source.head + b"".join(map(wire, values, TYPES))
-        result += [(row, part.cleared) for row in bound]
+        result += [(row, part.expired) for row in bound]
     unset = [value for row, _ in result for value in row if value is UNSET_VALUE]
     assert len(unset) == (2 if nulls == "unset" else 0)
-    by_key = {row[0]: (row, cleared) for row, cleared in result}
+    by_key = {row[0]: (row, expired) for row, expired in result}
     assert by_key["a"] == (("a", 1.5, 1, (1, 2), NOW_S * S_US, 6), False)
-    (_, v, c, _, stamp, ttl), cleared = by_key["b"]
-    assert (v, c, stamp, ttl, cleared) == (None, 2, NOW_S * S_US + 1, 1, True)
+    (_, v, c, _, us, ttl), expired = by_key["b"]
+    assert (v, c, us, ttl, expired) == (None, 2, NOW_S * S_US + 1, 1, True)
     assert by_key["c"][0][-1] == 16
 
 
@@ -344,5 +297,5 @@ def test_event_time_does_not_identify_a_refused_row() -> None:
     ):
         statements = Statements(plan, prepared)
         upsert = statements.upsert
-        rows = encode(batch, upsert.plan, NOW_S * S_US, upsert.head)
-        assert ledger_us(EncodedBatch(1, bytes(rows.data), statements, b"x")) == us
+        rows = encode_from(batch, upsert.plan, NOW_S * S_US, upsert.head)
+        assert ledger_us(EncodedBatch(1, bytes(rows.data), statements)) == us

@@ -46,7 +46,7 @@ def test_an_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
     parts = Statements(source, prepared).divide(TimestampedRows(rows, np.array([5, 6])), ttls)
     using = "USING TIMESTAMP ? AND TTL ?" if with_ttl else "USING TIMESTAMP ?"
     for part in parts:
-        statement, stamps = part.statement, part.rows.timestamps_us
+        statement, timestamps_us = part.statement, part.rows.timestamps_us
         assert statement.prepared.query_string == (
             f'UPDATE "shop"."orders" {using} SET "shop" = ? WHERE "day" = ? AND "id" = ?'
         )
@@ -54,10 +54,10 @@ def test_an_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
         bound = bind(
             part.rows.batch,
             statement.plan,
-            stamps.tolist(),
-            stamp_first=statement.stamp_first,
+            timestamps_us.tolist(),
+            timestamp_first=statement.timestamp_first,
             ttls=None if part.ttls is None else part.ttls.tolist(),
-            cleared=part.cleared,
+            expired=part.expired,
         )
         types = ["bigint", *(["int"] if with_ttl else []), "text", "date", "bigint"]
         for values in bound:
@@ -65,11 +65,11 @@ def test_an_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
         encoded = encode(
             part.rows.batch,
             statement.plan,
-            stamps,
+            timestamps_us,
             statement.head,
-            stamp_first=statement.stamp_first,
+            timestamp_first=statement.timestamp_first,
             ttls=part.ttls,
-            cleared=part.cleared,
+            expired=part.expired,
         )
         data, bounds = encoded.data.to_pybytes(), encoded.offsets.tolist()
         expected = [statement.head + b"".join(map(wire, values, types)) for values in bound]

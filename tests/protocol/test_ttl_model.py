@@ -101,7 +101,7 @@ def write(rules: Rules, s: State, number: int) -> State:
     if row.ttl_s is not None:
         timestamps_us = np.array([us if rules.fixed else s.now_s * S_US])
         rows = TimestampedRows(pa.record_batch({}), timestamps_us)
-        ttls = remaining_ttls(rows, RowTtl(ttl_s=row.ttl_s), lambda: s.now_s)
+        ttls = remaining_ttls(rows, RowTtl(ttl_s=row.ttl_s), s.now_s)
         assert ttls is not None
         remaining_s = int(ttls[0])
     done = s._replace(written=s.written | {number}, quiet=False)

@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 from cassandra import cqltypes
 from cassandra.protocol import ColumnMetadata, write_value
@@ -19,7 +20,7 @@ from cassandra.util import Duration
 
 from wal_sink.model.plan import Column, Role, canonical
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.encode import Encoded
+from wal_sink.targets.cassandra.encode import Encoded, encode
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
 from wal_sink.targets.cassandra.types import CqlType, UserTypes, column_types
 from wal_sink.targets.cassandra.write.statements import Statement
@@ -123,26 +124,26 @@ def column_for_driver(column: pa.Array, tree: CqlType) -> list[Any]:
 def bind(
     batch: pa.RecordBatch,
     plan: CassandraPlan,
-    stamps: Sequence[int],
+    timestamps_us: Sequence[int],
     *,
-    stamp_first: bool = False,
+    timestamp_first: bool = False,
     ttls: Sequence[int] | None = None,
-    cleared: bool = False,
+    expired: bool = False,
 ) -> list[tuple[Any, ...]]:
     """Return what the driver would bind of rows: values, then the timestamp, or before them.
 
-    :param cleared: whether the rows have expired.
+    :param expired: whether the rows have expired.
     """
     columns = []
     for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
         keeps = plan.details.nulls == "unset"
         bound = column_for_driver(values, tree)
         bound = [UNSET_VALUE if value is None and keeps else value for value in bound]
-        if cleared and column.role not in KEY:
+        if expired and column.role not in KEY:
             bound = [value if value is UNSET_VALUE else None for value in bound]
         columns.append(bound)
-    beside = [list(item) for item in (stamps, ttls) if item is not None]
-    return list(zip(*(beside + columns if stamp_first else columns + beside), strict=True))
+    beside = [list(item) for item in (timestamps_us, ttls) if item is not None]
+    return list(zip(*(beside + columns if timestamp_first else columns + beside), strict=True))
 
 
 class DriverRow:
@@ -209,7 +210,15 @@ def request_of(*rows: BoundStatement) -> EncodedBatch:
         data.write(statement_head(row.prepared_statement.query_id, len(row.values)))
         for value in row.values:
             write_value(data, value)
-    return EncodedBatch(len(rows), data.getvalue(), OwnStatements(by_id), b"")
+    return EncodedBatch(len(rows), data.getvalue(), OwnStatements(by_id))
+
+
+def encode_from(
+    batch: pa.RecordBatch, plan: CassandraPlan, first_us: int, head: bytes = b""
+) -> Encoded:
+    """Encode rows, of which row i has the write timestamp `first_us + i`."""
+    timestamps_us = np.arange(first_us, first_us + batch.num_rows, dtype=np.int64)
+    return encode(batch, plan, timestamps_us, head)
 
 
 class DecodedRow(NamedTuple):
@@ -217,36 +226,22 @@ class DecodedRow(NamedTuple):
 
     values: dict[str, Any]
     """By column; None for null, `UNSET_VALUE` for a value that leaves its cell."""
-    stamp: int
-    ttl: int | None
+    timestamp_us: int
 
 
-def decoded(
-    encoded: Encoded,
-    plan: CassandraPlan,
-    head: bytes = b"",
-    *,
-    stamp_first: bool = False,
-    with_ttl: bool = False,
-) -> list[DecodedRow]:
-    """Decode rows by the driver; every byte of them is a part of a value."""
+def decoded(encoded: Encoded, plan: CassandraPlan) -> list[DecodedRow]:
+    """Decode rows of an INSERT by the driver; every byte of them is a part of a value."""
     data, bounds = encoded.data.to_pybytes(), encoded.offsets.tolist()
     trees = dict(zip([column.name for column in plan.columns], column_types(plan), strict=True))
-    result = []
+    rows = []
     for begin, end in itertools.pairwise(bounds):
-        assert data[begin:].startswith(head)
-        parts = [*_parts(data[begin + len(head) : end])]
-        beside = 1 + with_ttl
-        own, values = parts[:beside], parts[beside:]
-        if not stamp_first:
-            own, values = parts[-beside:], parts[:-beside]
-        numbers = [int.from_bytes(item, "big", signed=True) for item in own]
+        *values, timestamp = _parts(data[begin:end])
         row = {
             name: driver_type(tree).from_binary(part, 5) if isinstance(part, bytes) else part
             for (name, tree), part in zip(trees.items(), values, strict=True)
         }
-        result.append(DecodedRow(row, numbers[0], numbers[1] if with_ttl else None))
-    return result
+        rows.append(DecodedRow(row, int.from_bytes(timestamp, "big", signed=True)))
+    return rows
 
 
 def _parts(row: bytes) -> Iterator[Any]:

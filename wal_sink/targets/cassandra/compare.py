@@ -155,32 +155,6 @@ def refuse_changed(plan: CassandraPlan, live: TableMetadata) -> None:
     refuse_repeated_lists(plan, live)
 
 
-def refuse_hidden(plan: CassandraPlan, live: TableMetadata, first_us: int) -> None:
-    """Refuse a table in which a column was dropped after rows got their timestamps, and added again.
-
-    The server would acknowledge the values of that column, and hide them.
-
-    :param first_us: the lowest write timestamp of the rows, microseconds since 1970.
-    :raises SchemaMismatch: there is such a column.
-    """
-    hidden = [c for c in plan.columns if live.dropped.get(c.in_table, -1) >= first_us]
-    if hidden:
-        names = ", ".join(column.in_table for column in hidden)
-        before_us = first_us - 1_000  # the server keeps milliseconds
-        again = " ".join(
-            f"ALTER TABLE {plan.table} DROP {quote(column.in_table)} USING TIMESTAMP {before_us};"
-            f" ALTER TABLE {plan.table} ADD {quote(column.in_table)} {column.type}"
-            f"{' static' if column.role == 'static' else ''};"
-            for column in hidden
-        )
-        raise SchemaMismatch(
-            f"{plan.table} had {names} dropped and added again since pending rows got their timestamps:"
-            " Cassandra hides every value that is older than the drop.",
-            f"Drop the column again, with a timestamp before these rows; newer values stay: {again} The flush"
-            " then goes on by itself.",
-        )
-
-
 def refuse_not_durable(live: TableMetadata) -> None:
     """Refuse a keyspace that loses acknowledged writes when a server's process crashes.
 

@@ -387,6 +387,7 @@ def _flat(columns: Iterable[tuple[Pieces, ...]]) -> tuple[Pieces, ...]:
 
 _PART_BYTES = 65_535
 """Most bytes of a part of a routing key: its length has two bytes."""
+_TIMESTAMP_BYTES = 8
 _TTL_BYTES = 4
 
 
@@ -402,24 +403,23 @@ class Encoded(NamedTuple):
 def encode(
     batch: pa.RecordBatch,
     plan: CassandraPlan,
-    stamps: Array | int,
+    timestamps_us: Array,
     head: bytes = b"",
     *,
-    stamp_first: bool = False,
+    timestamp_first: bool = False,
     ttls: Array | None = None,
-    cleared: bool = False,
+    expired: bool = False,
 ) -> Encoded:
     """Encode a batch that `check` returned, or some of its columns, with the flags of unavailable cells.
 
     Each row is `head`, the plan's columns and its write timestamp, each value with its length in four bytes
     before it, as in a request's `<n><value_1>...<value_n>`, without the number.
 
-    :param stamps: write timestamps, microseconds since 1970, int64; or the timestamp of row 0, if that of row
-        i is greater by i.
+    :param timestamps_us: write timestamps, microseconds since 1970, int64.
     :param head: bytes before each row.
-    :param stamp_first: True to put the timestamp before the columns.
+    :param timestamp_first: True to put the timestamp before the columns.
     :param ttls: seconds, written after the timestamp; None: the statement takes no TTL.
-    :param cleared: True to write every value beside the key as null.
+    :param expired: True to write every value beside the key as null.
     """
     rows = batch.num_rows
     absent = UNSET if plan.details.nulls == "unset" else NULL
@@ -428,16 +428,14 @@ def encode(
     for planned, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=False):
         flag = batch.schema.get_field_index(flag_name(planned.name))
         null = absent if flag < 0 else np.where(booleans(batch.column(flag)), UNSET, absent)
-        if cleared and planned.role not in KEY:
+        if expired and planned.role not in KEY:
             columns.append(_as_null(column, null))
         else:
             columns += prefixed(column, tree, null)
-    if isinstance(stamps, int):
-        stamps = np.arange(stamps, stamps + rows, dtype=np.int64)
-    stamped: list[Pieces] = [fixed(stamps.itemsize, ">i4"), fixed(stamps, ">i8")]
+    using: list[Pieces] = [fixed(_TIMESTAMP_BYTES, ">i4"), fixed(timestamps_us, ">i8")]
     if ttls is not None:
-        stamped += [fixed(_TTL_BYTES, ">i4"), fixed(ttls, ">i4")]
-    pieces += [*stamped, *columns] if stamp_first else [*columns, *stamped]
+        using += [fixed(_TTL_BYTES, ">i4"), fixed(ttls, ">i4")]
+    pieces += [*using, *columns] if timestamp_first else [*columns, *using]
     data, offsets = varying(joined(pieces, rows), rows)
     return Encoded(data, offsets.astype(np.int64, copy=False))
 
@@ -460,7 +458,7 @@ def one_after_the_other(parts: Sequence[Encoded]) -> Encoded:
 
 
 def taken(encoded: Encoded, order: Array) -> Encoded:
-    """Put rows in another order; each keeps its timestamp.
+    """Put rows in another order; each keeps its write timestamp.
 
     :param order: the positions of the rows.
     """

@@ -6,6 +6,7 @@ table: a plain write to it would hide later updates.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from typing import Any
@@ -17,14 +18,12 @@ from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.cassandra import ddl
 from wal_sink.targets.cassandra.compare import refuse_not_durable
-from wal_sink.targets.cassandra.driver.connection import LEDGER, LEDGER_READ
+from wal_sink.targets.cassandra.driver.connection import LEDGER_READ, ROWS
 from wal_sink.targets.cassandra.driver.errors import (
     classify,
     create_table,
     effect_unknown,
     execute,
-    lacks_schema,
-    lagging_node,
     retrying,
 )
 from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
@@ -56,7 +55,7 @@ class Ledger:
         self._timeout_s = timeout_s
         self._table = str(table)
         self._query_id = query_id
-        self._prepared: dict[str, Any] = {}
+        self._prepare = functools.cache(session.prepare)
 
     def read(self) -> LedgerRow | None:
         """Read the row at the serial consistency level; a read has no effect, so it is retried.
@@ -64,7 +63,15 @@ class Ledger:
         :raises TargetUnavailable: no answer for a while.
         :raises CorruptLog: the row is not one that this version wrote.
         """
-        row = self._row(", ".join(_COLUMNS))
+        query = f"SELECT {', '.join(_COLUMNS)} FROM {self._table} WHERE query_id = ?"  # noqa: S608 -- quoted name
+        try:
+            row = retrying()(self._execute, query, (self._query_id,), LEDGER_READ).one()
+        except Exception as error:
+            if classify(error) == "fatal":
+                raise
+            raise TargetUnavailable(
+                f"The ledger {self._table} cannot be read: {error}", "Repair the cluster."
+            ) from error
         if row is None:
             return None
         return LedgerRow.from_cells((self._query_id, *row), f"the ledger {self._table}")
@@ -84,17 +91,6 @@ class Ledger:
         )
         return self._conditional(update, (*new.cells[1:], self._query_id, *expected.cells[1:]))
 
-    def _row(self, columns: str) -> Any:
-        query = f"SELECT {columns} FROM {self._table} WHERE query_id = ?"  # noqa: S608 -- quoted name
-        try:
-            return retrying()(self._execute, query, (self._query_id,), LEDGER_READ).one()
-        except Exception as error:
-            if classify(error) == "fatal":
-                raise
-            raise TargetUnavailable(
-                f"The ledger {self._table} cannot be read: {error}", "Repair the cluster."
-            ) from error
-
     def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
         """Send one conditional statement, once.
 
@@ -102,7 +98,7 @@ class Ledger:
         """
         self._prepare(statement)  # here, as an error of this has no effect
         try:
-            result = self._execute(statement, values, LEDGER)
+            result = self._execute(statement, values, ROWS)
         except Exception as error:
             if effect_unknown(error):
                 return Outcome.UNKNOWN
@@ -110,18 +106,8 @@ class Ledger:
         return Outcome.APPLIED if result.was_applied else Outcome.CONFLICT
 
     def _execute(self, statement: str, values: tuple[object, ...], profile: str) -> Any:
-        return execute(
-            self._session,
-            self._prepare(statement),
-            values,
-            profile=profile,
-            timeout_s=self._timeout_s,
-        )
-
-    def _prepare(self, statement: str) -> Any:
-        if statement not in self._prepared:
-            self._prepared[statement] = self._session.prepare(statement)
-        return self._prepared[statement]
+        prepared, timeout_s = self._prepare(statement), self._timeout_s
+        return execute(self._session, prepared, values, profile=profile, timeout_s=timeout_s)
 
 
 def create_ledger(name: TableName, *, with_id: bool = True) -> str:
@@ -150,7 +136,7 @@ def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -
     """Create the ledger's table unless it exists.
 
     :param session: the driver's session.
-    :param create: False looks only, and ignores a table that is missing.
+    :param create: False creates nothing, and ignores a table that is missing.
     :raises SchemaMismatch: the role may not create it, or a table of that name has other columns.
     :raises TargetUnavailable: it was created, but the nodes do not agree on it yet.
     """
@@ -160,12 +146,11 @@ def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -
             f"Keyspace {name.keyspace} of cassandra.ledgerTable does not exist.",
             f"Correct the option, or create it:\n{ddl.create_keyspace(name.keyspace)}",
         )
-    if not live.exists and not create:
-        return
-    if not live.exists:
+    if not live.exists and create:
         _create(session, name)
         live = read_table(session, name)
-    refuse_other_ledger(live)
+    if live.exists or create:
+        refuse_other_ledger(live)
 
 
 def refuse_other_ledger(live: TableMetadata) -> None:
@@ -196,8 +181,6 @@ def _create(session: Any, name: TableName) -> None:
     try:
         create_table(session, create_ledger(name), name, _KIND)
     except (InvalidRequest, SyntaxException, ConfigurationException) as error:
-        if lacks_schema(error):
-            raise lagging_node(f"keyspace {name.keyspace}, which others have: {error}") from error
         if not re.search(rf"\b{_PROPERTY}\b", str(error)):
             raise
         log.warning(

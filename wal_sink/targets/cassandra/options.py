@@ -348,19 +348,13 @@ def _refuse_bad_contact_points(text: str, hosts: tuple[str, ...]) -> None:
             'Add .option("cassandra.contactPoints", …): addresses of some of the nodes, comma-separated;'
             f" or {BUNDLE}.",
         )
-    if "@" in text:  # not repeated: people put passwords in front of it
+    # One colon is host:port; an IPv6 address has more. What is wrong is not repeated: it may be a password.
+    if any(re.search(r"^[^:\[\]]*:\d*$|[\[\]@/ ]", host) for host in hosts):
         raise OptionError(
-            "Option cassandra.contactPoints holds a @, which no name of a host has.",
-            "Give names or addresses alone, comma-separated; the login goes into cassandra.username and"
-            " cassandra.password.",
+            "Option cassandra.contactPoints holds something that is not the name or address of a host.",
+            "Give names or addresses alone, comma-separated. The port goes into cassandra.port, and the login"
+            " into cassandra.username and cassandra.password.",
         )
-    for host in hosts:
-        # One colon is host:port; an IPv6 address has more.
-        if re.fullmatch(r"[^:\[\]]*:\d*|\[.*\].*", host) or "/" in host or " " in host:
-            raise OptionError(
-                f"Option cassandra.contactPoints: {host!r} is not the name or address of a host.",
-                "Give names or addresses alone, comma-separated; the port goes into cassandra.port.",
-            )
 
 
 ENVIRONMENT = {field: str(name) for field, name in marked(CassandraOptions, "environment").items()}

@@ -9,7 +9,6 @@ import msgspec
 import pyarrow as pa
 from cassandra import AlreadyExists
 
-from wal_sink.clock import now_us
 from wal_sink.model.plan import Column, Plan, Role, canonical
 from wal_sink.targets.cassandra.compare import (
     match_columns,
@@ -20,7 +19,7 @@ from wal_sink.targets.cassandra.compare import (
 from wal_sink.targets.cassandra.ddl import create_statement, new_table
 from wal_sink.targets.cassandra.driver.connection import connect, explained
 from wal_sink.targets.cassandra.driver.errors import create_table
-from wal_sink.targets.cassandra.fitness import Server, inspect_server, refuse_too_few_nodes
+from wal_sink.targets.cassandra.fitness import inspect_server
 from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.options import CassandraOptions, primary_key
 from wal_sink.targets.cassandra.permissions import refuse_missing_permissions
@@ -49,11 +48,10 @@ def make_plan(
     :raises OptionError: the options do not fit the cluster.
     """
     with connect(options) as connection, explained(options):
-        server = inspect_server(connection.session, options)
-        refuse_too_few_nodes(server, options, connection.datacenter)
+        inspect_server(connection.session, options)
         live = read_table(connection.session, options.data)
         new = _missing(options, schema, live) if options.create_table else None
-        plan = _agree(options, server, schema, key, new or live)
+        plan = _agree(options, schema, key, new or live)
         ensure_ledger_table(connection.session, options.ledger, create=create)
         refuse_missing_permissions(connection.session, options, live)
         if new is None:
@@ -65,7 +63,7 @@ def make_plan(
             create_table(connection.session, statement.rstrip(";"), new.name)
         log.info("made the table: %s", statement)
         made = read_table(connection.session, new.name)  # by another start, perhaps
-        return _agree(options, server, schema, key, made)
+        return _agree(options, schema, key, made)
 
 
 def _missing(
@@ -80,9 +78,7 @@ def _missing(
     return new_table(live, written, layout, names)
 
 
-def _agree(
-    options: CassandraOptions, server: Server, schema: pa.Schema, key: str, live: TableMetadata
-) -> Plan:
+def _agree(options: CassandraOptions, schema: pa.Schema, key: str, live: TableMetadata) -> Plan:
     """Compare the DataFrame with the table; return the plan of its rows."""
     known = {column.name for column in live.columns}
     written = written_columns(schema, options, known, str(live.name))
@@ -98,7 +94,7 @@ def _agree(
         nulls=options.nulls,
         update=update,
         clustering=clustering_order(live, columns) if deletes else (),
-        ttl=agreed_ttl(options, live, server.compatibility, now_us() // 1_000_000),
+        ttl=agreed_ttl(options, live),
         timestamp_column=options.timestamp_column,
         types=used_types(columns, live),
     )

@@ -30,7 +30,7 @@ class TableName(NamedTuple):
 
 
 class RowTtl(msgspec.Struct, frozen=True, kw_only=True):
-    """When rows expire, and what the server takes of that."""
+    """When rows expire."""
 
     ttl_s: int | None = None
     """The TTL of every row, seconds."""
@@ -38,10 +38,6 @@ class RowTtl(msgspec.Struct, frozen=True, kw_only=True):
     """The column with the TTL of each row in seconds."""
     expires_at_column: str = ""
     """The column of times at which rows expire."""
-    last_expiry_s: int = 0
-    """The last second at which a row may expire, since 1970; 0: it is not known."""
-    max_ttl_s: int = MAX_TTL_S
-    """The largest TTL that the server took when the plan was made, seconds."""
 
 
 class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,21 +12,18 @@ and one event time Cassandra keeps the larger value of each cell, as for every c
 
 from __future__ import annotations
 
-import enum
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.clock import now_us
-from wal_sink.errors import OptionError
 from wal_sink.model.plan import Column
 from wal_sink.targets.arrow_values import (
     FALSE,
@@ -145,49 +142,22 @@ def clustering_order(live: TableMetadata, columns: Iterable[Column]) -> tuple[st
     return tuple(in_dataframe[key.name] for key in live.key if key.role == "clustering")
 
 
-def last_expiry_s(compatibility: str | None) -> int:
-    """Return the last second at which a row may expire, since 1970, a minute early.
-
-    The server keeps it in 31 bits before Cassandra 5, and there until no node may be downgraded any more.
-
-    :param compatibility: the server's setting `storage_compatibility_mode`; None: it has none, or hides it.
-    """
-    return (2**32 - 3 if compatibility == "NONE" else 2**31 - 2) - 60
-
-
-def agreed_ttl(
-    options: CassandraOptions, live: TableMetadata, compatibility: str | None, now_s: int
-) -> RowTtl | None:
-    """Return the TTL of rows with what the server takes; None where only the table may have one.
-
-    :param compatibility: see `last_expiry_s`.
-    :raises OptionError: rows with this TTL would expire after that.
-    """
+def agreed_ttl(options: CassandraOptions, live: TableMetadata) -> RowTtl | None:
+    """Return the TTL of rows; None where only the table may have one."""
     ttl = RowTtl(
         ttl_s=options.ttl,
         ttl_column=options.ttl_column,
         expires_at_column=options.expires_at_column,
     )
-    if ttl == RowTtl():
-        if live.default_ttl:
-            log.info(
-                "%s has default_time_to_live = %d. A row expires that many seconds after it was"
-                " published",
-                live.name,
-                live.default_ttl,
-            )
-        return None
-    last_s = last_expiry_s(compatibility)
-    max_ttl_s = min(MAX_TTL_S, last_s - now_s)
-    if ttl.ttl_s is not None and ttl.ttl_s > max_ttl_s:
-        last_day = "2038-01-19" if last_s < 2**31 else "2106-02-07"
-        raise OptionError(
-            f"Option {TTL} is {ttl.ttl_s}: rows would expire after {last_day}, the last day that this server"
-            " can keep as a time of expiry.",
-            f"Take {max_ttl_s} or less. From Cassandra 5 on rows may expire later once every node has"
-            " storage_compatibility_mode: NONE in cassandra.yaml.",
+    if ttl != RowTtl():
+        return ttl
+    if live.default_ttl:
+        log.info(
+            "%s has default_time_to_live = %d. A row expires that many seconds after it was published",
+            live.name,
+            live.default_ttl,
         )
-    return msgspec.structs.replace(ttl, last_expiry_s=last_s, max_ttl_s=max_ttl_s)
+    return None
 
 
 # --- in the tasks ---
@@ -217,11 +187,11 @@ def read_controls(batch: pa.RecordBatch, plan: CassandraPlan) -> Controls:
     if name := ttl.ttl_column:
         seconds = _whole_numbers(batch, name)
         columns[TTL_S] = _null_for_deletes(seconds, deletes)
-        _refuse(batch, plan, TTL_COLUMN, name, _bad_seconds(seconds, deletes, ttl.max_ttl_s))
+        _refuse(batch, plan, TTL_COLUMN, name, _bad_seconds(seconds, deletes))
     if name := ttl.expires_at_column:
         expiry = _whole_numbers(batch, name)
         columns[EXPIRES_US] = _null_for_deletes(expiry, deletes)
-        _refuse(batch, plan, EXPIRES_AT_COLUMN, name, _bad_expiry(expiry, deletes, ttl, now_us()))
+        _refuse(batch, plan, EXPIRES_AT_COLUMN, name, _bad_expiry(expiry, deletes, now_us()))
     if name := plan.details.timestamp_column:
         times = columns[TIMESTAMP_US] = _whole_numbers(batch, name)
         is_number = pa.types.is_integer(as_is(batch.column(name)).type)
@@ -282,7 +252,7 @@ def _refuse(
         refuse_invalid(batch, plan, InvalidValue.first(bad, name, values, what, named))
 
 
-def _bad_seconds(seconds: pa.Array, deletes: pa.Array | None, max_ttl_s: int) -> list[Reason]:
+def _bad_seconds(seconds: pa.Array, deletes: pa.Array | None) -> list[Reason]:
     return [
         (
             not_deleted(seconds.is_null(), deletes),
@@ -295,19 +265,15 @@ def _bad_seconds(seconds: pa.Array, deletes: pa.Array | None, max_ttl_s: int) ->
             "Drop such rows; or delete, by operationColumn, the rows that are to go.",
         ),
         (
-            _upserts_with(pc.greater(seconds, int64(max_ttl_s)), deletes),
-            f"is more than the {max_ttl_s} seconds that the server takes",
-            f'Take the smaller of the two: least("{{name}}", lit({max_ttl_s})).',
+            _upserts_with(pc.greater(seconds, int64(MAX_TTL_S)), deletes),
+            f"is more than the {MAX_TTL_S} seconds that the server takes",
+            f'Take the smaller of the two: least("{{name}}", lit({MAX_TTL_S})).',
         ),
     ]
 
 
-def _bad_expiry(
-    expiry: pa.Array, deletes: pa.Array | None, ttl: RowTtl, now_us: int
-) -> list[Reason]:
+def _bad_expiry(expiry: pa.Array, deletes: pa.Array | None, now_us: int) -> list[Reason]:
     last_us = now_us + MAX_TTL_S * _SECOND_US
-    if ttl.last_expiry_s:
-        last_us = min(last_us, ttl.last_expiry_s * _SECOND_US)
     return [
         (
             not_deleted(expiry.is_null(), deletes),
@@ -316,7 +282,7 @@ def _bad_expiry(
         ),
         (
             _upserts_with(pc.greater(expiry, int64(last_us)), deletes),
-            "is later than the server can keep as a time of expiry",
+            f"is more than {MAX_TTL_S} seconds from now, the longest TTL that the server takes",
             f'Take an earlier one: least("{{name}}", timestamp_seconds(lit({last_us // _SECOND_US}))).',
         ),
     ]
@@ -363,7 +329,7 @@ def with_event_times(rows: TimestampedRows, plan: CassandraPlan) -> TimestampedR
 
 
 def remaining_ttls(
-    rows: TimestampedRows, ttl: RowTtl | None, now_s: Callable[[], int], default_ttl_s: int = 0
+    rows: TimestampedRows, ttl: RowTtl | None, now_s: int, default_ttl_s: int = 0
 ) -> Ints | None:
     """Return the seconds that each row still has, 0 or less where it has expired; None: none ever expires.
 
@@ -371,7 +337,7 @@ def remaining_ttls(
     in the ledger, whatever event time it has. So a row expires in the same second each time it is written.
 
     :param rows: as the log has them.
-    :param now_s: asks for the second from which TTLs are counted, see `WriteClock`.
+    :param now_s: the second from which TTLs are counted, since 1970.
     :param default_ttl_s: of the table, for rows of which no option says anything; 0: they never expire.
     """
     if ttl is None and not default_ttl_s:
@@ -385,75 +351,6 @@ def remaining_ttls(
         if ttl.ttl_column:
             longest_s = elements(rows.batch.column(TTL_S), "i8")
         expiry_s = rows.timestamps_us // _SECOND_US + longest_s
-    if ttl.last_expiry_s:
-        expiry_s = np.minimum(expiry_s, ttl.last_expiry_s)
     # Where timestamps lie ahead of the clock, a TTL is not longer for that.
-    remaining_s: Ints = np.minimum(expiry_s - now_s(), longest_s)
+    remaining_s: Ints = np.minimum(expiry_s - now_s, longest_s)
     return remaining_s
-
-
-class StatementKind(enum.Enum):
-    """The kinds of statements that write a row."""
-
-    UPSERT = enum.auto()
-    DELETE_ROW = enum.auto()
-    DELETE_RANGE = enum.auto()
-    """Of all rows of a partition, or of those under a prefix of the clustering columns."""
-
-
-class RowGroup(NamedTuple):
-    """The rows of a batch that one statement writes."""
-
-    kind: StatementKind
-    rows: npt.NDArray[np.bool_] | None = None
-    """Which ones; None: all."""
-    depth: int = 0
-    """The number of clustering columns by which a delete finds rows."""
-    expired: bool = False
-    """True for upserts that have expired: they are written as null, with a TTL of one second."""
-
-
-def row_groups(
-    batch: pa.RecordBatch, plan: CassandraPlan, ttls: Ints | None = None
-) -> list[RowGroup]:
-    """Divide rows of the log by the statements that write them; at least one group.
-
-    :param ttls: see `remaining_ttls`.
-    """
-    if plan.operation is None and ttls is None:
-        return [RowGroup(StatementKind.UPSERT)]
-    upserts = np.ones(batch.num_rows, np.bool_)
-    expired = ~upserts if ttls is None else ttls < 1
-    deletes: list[RowGroup] = []
-    if plan.operation is not None:
-        are_deleted = are_deletes(batch.column(plan.operation)).to_numpy(zero_copy_only=False)
-        upserts = ~are_deleted
-        deletes = _deletes(batch, plan.details.clustering, are_deleted)
-    groups = [
-        RowGroup(StatementKind.UPSERT, upserts & expired, expired=True),
-        RowGroup(StatementKind.UPSERT, upserts & ~expired),
-        *deletes,
-    ]
-    groups = [group for group in groups if group.rows is not None and group.rows.any()]
-    if not groups:
-        return [RowGroup(StatementKind.UPSERT)]
-    return groups if len(groups) > 1 else [groups[0]._replace(rows=None)]
-
-
-def _deletes(
-    batch: pa.RecordBatch, clustering: tuple[str, ...], deletes: npt.NDArray[np.bool_]
-) -> list[RowGroup]:
-    """Divide deletes by the number of clustering columns that they have; the tasks let nulls come last."""
-    depths = np.full(batch.num_rows, len(clustering), np.int64)
-    for name in clustering:
-        column = batch.column(name)
-        if column.null_count:
-            depths -= column.is_null().to_numpy(zero_copy_only=False)
-    return [
-        RowGroup(
-            StatementKind.DELETE_ROW if depth == len(clustering) else StatementKind.DELETE_RANGE,
-            deletes & (depths == depth),
-            depth,
-        )
-        for depth in np.flatnonzero(np.bincount(depths[deletes])).tolist()
-    ]

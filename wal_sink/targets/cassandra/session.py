@@ -1,4 +1,7 @@
-"""The session of the Cassandra target: rows and ledger of one query over one connection."""
+"""The session of the Cassandra target: writes rows, and moves the ledger row of one query.
+
+Requests are in flight from one slice to the next.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,38 @@ from collections.abc import Iterator
 
 from cassandra import InvalidRequest, Unauthorized
 
-from wal_sink.errors import TargetUnavailable
+from wal_sink.errors import TargetRefused
 from wal_sink.flush_metrics import FlushMetrics
+from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import IdempotentSession, RowSlice
-from wal_sink.targets.cassandra.driver.connection import (
-    Connection,
-    connect,
-    explained,
-)
-from wal_sink.targets.cassandra.driver.errors import (
-    is_out_of_space,
-    lacks_schema,
-    lagging_node,
-    longest_s,
-)
-from wal_sink.targets.cassandra.fitness import inspect_server
+from wal_sink.targets.base import IdempotentSession, RefusedRow, RowSlice, RowsRefused
+from wal_sink.targets.cassandra.driver.concurrency import MOST, Concurrency
+from wal_sink.targets.cassandra.driver.connection import Connection, connect, explained
+from wal_sink.targets.cassandra.driver.errors import longest_s
+from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline
 from wal_sink.targets.cassandra.ledger import Ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.permissions import missing_permission
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.table import read_table
-from wal_sink.targets.cassandra.write.writer import Writer
+from wal_sink.targets.cassandra.write.batches import (
+    BYTES,
+    ROWS,
+    PreparedPlan,
+    SliceBuffer,
+    limits,
+    requests,
+)
+from wal_sink.targets.cassandra.write.drift import DriftWatch
+from wal_sink.targets.cassandra.write.replicas import Replicas
+from wal_sink.targets.cassandra.write.sender import Sender
+from wal_sink.targets.cassandra.write.statements import Statements
+
+log = line_logger(__name__)
+
+MOST_REFUSED = 1_000
+"""The number of refused rows at which they are raised before the window is written."""
 
 
 class CassandraSession(IdempotentSession):
@@ -38,70 +51,127 @@ class CassandraSession(IdempotentSession):
     def __init__(self, connection: Connection, options: CassandraOptions, query_id: str) -> None:
         self._connection = connection
         self._options = options
-        timeout_s = longest_s(options.request_timeout)
-        self._ledger = Ledger(connection.session, options.ledger, query_id, timeout_s)
+        self._timeout_s = longest_s(options.request_timeout)
+        session = connection.session
+        self._ledger = Ledger(session, options.ledger, query_id, self._timeout_s)
+        self._drift = DriftWatch(session, options.data)
+        self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
+        self._batch_rows = ROWS if options.batch_rows == "auto" else options.batch_rows
+        self._concurrency = (
+            Concurrency(MOST, by_size=True)
+            if options.concurrency == "auto"
+            else Concurrency(options.concurrency)
+        )
+        self._plans: dict[str, PreparedPlan] = {}
+        self._has_logged = False
         self._metrics = FlushMetrics()
-
-    @functools.cached_property
-    def _writer(self) -> Writer:
-        """What writes rows; it is made at its first use, after `report_to`."""
-        return Writer(self._connection, self._options, self._metrics)
-
-    def read(self) -> LedgerRow | None:
-        """Read the ledger row at the serial consistency level."""
-        with _permitted(self._options):
-            return self._ledger.read()
-
-    def write(self, plan: Plan, rows: RowSlice) -> None:
-        """Send rows; some of their requests are still in flight when this returns."""
-        with _permitted(self._options):
-            self._writer.write(plan, rows)
-
-    def drain(self) -> None:
-        """Wait until all rows are acknowledged at the data's consistency level."""
-        with _permitted(self._options):
-            self._writer.drain()
-
-    def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Wait for all rows, then send one conditional update or insert."""
-        with _permitted(self._options):
-            self._writer.drain()
-            return self._ledger.compare_and_set(expected, new)
-
-    def compare(self, plan: Plan) -> None:
-        """Compare it with its table."""
-        with _permitted(self._options):
-            self._writer.prepare(plan)
 
     def report_to(self, metrics: FlushMetrics) -> None:
         """Report the requests with rows; called before all other methods."""
         self._metrics = metrics
 
+    @functools.cached_property
+    def _sender(self) -> Sender:
+        """What sends requests; it is made at its first use, after `report_to`."""
+        session, timeout_s = self._connection.session, self._options.request_timeout
+        place = session, self._connection.datacenter
+        pipeline = RequestPipeline(*place, self._concurrency, timeout_s, self._metrics)
+        return Sender(session, pipeline, self._metrics, timeout_s=self._timeout_s)
+
+    def read(self) -> LedgerRow | None:
+        """Read the ledger row at the serial consistency level."""
+        with self._explained():
+            return self._ledger.read()
+
+    def write(self, plan: Plan, rows: RowSlice) -> None:
+        """Write rows, at once or with those of later calls; `drain` writes the last of them.
+
+        :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises RowsRefused: the server refuses rows, which are named.
+        :raises TargetRefused: the server refuses rows of which nobody can say which ones.
+        :raises TargetUnavailable: no acknowledgement for a while, or the table was created again.
+        :raises Exception: of the driver, when trying again cannot help.
+        """
+        with self._explained():
+            self._drift.check(now=False)
+            prepared = self.prepare(plan)
+            if not rows.batch.num_rows:
+                return
+            if prepared.buffer.add(rows):
+                self._send(prepared)
+                if len(self._sender.refused) >= MOST_REFUSED:
+                    self._refuse(self._sender.refused)
+
+    def drain(self) -> None:
+        """Wait until all rows are acknowledged at the data's consistency level.
+
+        :raises Exception: what `write` raises.
+        """
+        with self._explained():
+            for prepared in self._plans.values():
+                self._send(prepared)
+            self._refuse(self._sender.drain())
+        if self._plans and not self._has_logged:
+            self._has_logged = True
+            log.info(
+                "a batch has at most %d rows, and at most %d bytes of one partition. %d requests"
+                " were in flight; the number rises to at most %d while the cluster answers quickly",
+                self._batch_rows,
+                self._batch_bytes,
+                self._concurrency.limit,
+                self._concurrency.most,
+            )
+
+    def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
+        """Wait for all rows, then send one conditional update or insert."""
+        self.drain()
+        with self._explained():
+            return self._ledger.compare_and_set(expected, new)
+
+    def compare(self, plan: Plan) -> None:
+        """Compare it with its table."""
+        with self._explained():
+            self.prepare(plan)
+
     def close(self) -> None:
         """Disconnect. Idempotent."""
         self._connection.close()
 
+    def prepare(self, plan: Plan) -> PreparedPlan:
+        """Compare a plan with its table, once, as `write` does before the first rows."""
+        if plan.key not in self._plans:
+            typed, session = CassandraPlan.of(plan), self._connection.session
+            table = typed.of_table()
+            self._drift.add(table)
+            keyspace, datacenter = typed.details.keyspace, self._connection.datacenter
+            self._plans[plan.key] = PreparedPlan(
+                Statements(typed, session.prepare),
+                limits(table, self._batch_bytes, self._batch_rows),
+                Replicas(session.cluster.metadata, keyspace, datacenter),
+                SliceBuffer(),
+            )
+        return self._plans[plan.key]
 
-@contextlib.contextmanager
-def _permitted(options: CassandraOptions) -> Iterator[None]:
-    """Turn a missing permission into an error that says what to grant, and a missing ledger into an outage.
+    def _send(self, prepared: PreparedPlan) -> None:
+        for rows in prepared.buffer.take():
+            self._sender.send(requests(prepared, rows, self._drift.default_ttl_s))
 
-    :raises TargetRefused: a permission is missing.
-    :raises TargetUnavailable: a node lacks the ledger's table. Where it is gone, the next connection says so.
-    """
-    try:
-        yield
-    except InvalidRequest as error:
-        if lacks_schema(error):
-            raise lagging_node(f"what the schema of the cluster has: {error}") from error
-        if is_out_of_space(error):
-            raise TargetUnavailable(
-                f"Cassandra at {options.where} has a node without space: {error}",
-                "Make space on its disk, or add nodes. The rows are safe in the log, and are written again.",
-            ) from error
-        raise
-    except Unauthorized as error:
-        raise missing_permission(error, options=options) from error
+    def _refuse(self, refused: list[RefusedRow]) -> None:
+        """Raise the rows that the server refuses, if any. If the table was altered, raise that instead."""
+        self._drift.check(now=True)
+        if refused:
+            raise RowsRefused(refused)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise why the server refuses a statement: a permission is missing, or the table was altered."""
+        try:
+            yield
+        except Unauthorized as error:
+            raise missing_permission(error, options=self._options) from error
+        except (InvalidRequest, TargetRefused):
+            self._drift.check(now=True)
+            raise
 
 
 def open_session(options: CassandraOptions, query_id: str) -> CassandraSession:
@@ -109,13 +179,11 @@ def open_session(options: CassandraOptions, query_id: str) -> CassandraSession:
 
     :raises TargetUnavailable: no connection.
     :raises OptionError: login refused, or the datacenter has to be named.
-    :raises SchemaMismatch: the ledger's table is gone, or is something else; or nothing can be written
-        exactly once to this server.
+    :raises SchemaMismatch: the ledger's table is gone, or is something else.
     """
     connection = connect(options)
     try:
         with explained(options):
-            inspect_server(connection.session, options)
             refuse_other_ledger(read_table(connection.session, options.ledger))
     except BaseException:
         connection.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
@@ -40,9 +39,6 @@ class TableMetadata(NamedTuple):
     """The TTL of rows that are written without one, seconds; 0: they never expire."""
     types: UserTypes = MappingProxyType({})
     """The keyspace's user-defined types."""
-    dropped: Mapping[str, int] = MappingProxyType({})
-    """When each dropped column was dropped, microseconds since 1970. Values with a write timestamp up to then
-    stay hidden, also when a column of the name is added again."""
     gc_grace_s: int = 864_000
     """Seconds after which a tombstone may be dropped."""
     id: UUID | None = None
@@ -95,9 +91,6 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
     table = tables.get(name.table)
     views = rows("view_name", "views", name.keyspace)
     columns = rows("column_name, kind, position, type", "columns", *name)
-    # As a number: a column can be dropped at a time that Python's datetime cannot hold.
-    dropped_ms = "blobasbigint(timestampasblob(dropped_time)) AS dropped_ms"
-    dropped = rows(f"column_name, {dropped_ms}", "dropped_columns", *name)
     return TableMetadata(
         name=name,
         keyspaces=tuple(sorted(keyspaces)),
@@ -115,7 +108,6 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
             row.type_name: tuple(zip(row.field_names, row.field_types, strict=True))
             for row in rows("type_name, field_names, field_types", "types", name.keyspace)
         },
-        dropped={row.column_name: row.dropped_ms * 1_000 + 999 for row in dropped},
         gc_grace_s=table.gc_grace_seconds if table else 864_000,
         id=table.id if table else None,
     )

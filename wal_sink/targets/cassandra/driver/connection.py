@@ -37,7 +37,6 @@ from wal_sink.targets.cassandra.driver.internals import (
     ErrorMessage,
     WideConnection,
     is_asyncio,
-    is_tested,
 )
 from wal_sink.targets.cassandra.options import (
     ENVIRONMENT,
@@ -76,9 +75,7 @@ def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
 
 
 ROWS = "rows"
-"""Execution profile of rows: the data's consistency level."""
-LEDGER = "ledger"
-"""Execution profile of conditional updates: the data's level, and the serial one."""
+"""Execution profile of rows, and of conditional updates: the data's consistency level, and the serial one."""
 LEDGER_READ = "ledger read"
 """Execution profile of the ledger's reads: the serial level, which sees every acknowledged update."""
 
@@ -226,7 +223,6 @@ def _profiles(options: CassandraOptions) -> dict[Any, Any]:
     return {
         EXEC_PROFILE_DEFAULT: profile(_OF_ONE_NODE),
         ROWS: profile(data),
-        LEDGER: profile(data),
         LEDGER_READ: profile(serial),
     }
 
@@ -264,7 +260,7 @@ def _cluster(options: CassandraOptions) -> Any:
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 10, max_attempts=None),
             connect_timeout=options.request_timeout,
             control_connection_timeout=options.request_timeout,
-            connection_class=WideConnection if is_tested() else Cluster.connection_class,
+            connection_class=WideConnection,
             compression=False,
             idle_heartbeat_interval=_SILENT_S,
             idle_heartbeat_timeout=_SILENT_S,

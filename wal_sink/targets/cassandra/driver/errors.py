@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from datetime import UTC
 from typing import Any
 
 import tenacity
@@ -76,15 +75,15 @@ def classify(error: Exception) -> ErrorClass:
     """
     if isinstance(error, WalSinkError):
         return "retry" if error.transient else "fatal"
+    if _is_of_a_node(error):
+        return "retry"
     if isinstance(error, NoHostAvailable):
         return _of_hosts(error)
-    if isinstance(error, _FATAL):
-        return "fatal"
-    if isinstance(error, _THROTTLE):
-        return "throttle"
-    if isinstance(error, _RETRY) or _is_cas_unknown(error):
-        return "retry"
-    return "fatal"
+    known: dict[ErrorClass, Any] = {"fatal": _FATAL, "throttle": _THROTTLE, "retry": _RETRY}
+    for error_class, types in known.items():
+        if isinstance(error, types):
+            return error_class
+    return "retry" if _is_cas_unknown(error) else "fatal"
 
 
 def asks_to_slow_down(error: Exception) -> bool:
@@ -108,39 +107,26 @@ def is_refused(error: Exception) -> bool:
     Never for what fails while a replica writes (WriteFailure, of reason UNKNOWN mostly, and ServerError): a
     full disk, a full CDC space and an overload bring the same errors as a value that an index cannot take.
     """
-    return _is_invalid(error) and not lacks_schema(error) and not is_out_of_space(error)
+    return _is_invalid(error) and not _is_of_a_node(error)
 
 
-def is_out_of_space(error: Exception) -> bool:
-    """Return True if a guardrail refuses a request because the disk of a replica is too full."""
-    return _is_invalid(error) and "disk usage exceeds" in str(error)
-
-
-_LACKS_SCHEMA = re.compile(
+_OF_A_NODE = re.compile(
     r"""(?:^|message=["'])"""
-    r"(?:unconfigured table |(?:keyspace|table) \S+ (?:does not|doesn't) exist|undefined column name )",
+    r"(?:unconfigured table |(?:keyspace|table) \S+ (?:does not|doesn't) exist|undefined column name )"
+    r"|disk usage exceeds",
     re.IGNORECASE,
 )
-"""How Cassandra 3.11 to 5.0 says it (`Schema.validateTable`, `TableMetadata.getExistingColumn`, CREATE)."""
+"""How Cassandra 3.11 to 5.0 says that a coordinator lacks keyspace, table or column (`Schema.validateTable`,
+`TableMetadata.getExistingColumn`, CREATE), and how a guardrail says that a disk is too full."""
 
 
-def lacks_schema(error: Exception) -> bool:
-    """Return True if a coordinator lacks the keyspace, the table or a column of a request.
+def _is_of_a_node(error: Exception) -> bool:
+    """Return True if a request is invalid for the state of a node, which passes.
 
-    That says nothing of its rows: the node may have joined just now, or lag behind a change of the schema.
+    It says nothing of the rows: the node may have joined just now, lag behind a change of the schema, or want
+    space.
     """
-    return _is_invalid(error) and _LACKS_SCHEMA.search(str(error)) is not None
-
-
-def lagging_node(what: str) -> TargetUnavailable:
-    """Make the error for what a node lacks and the cluster has, which passes.
-
-    :param what: begins with what is lacking.
-    """
-    return TargetUnavailable(
-        f"A node of Cassandra lacks {what}",
-        "It is tried again. `nodetool describecluster` shows the nodes that disagree on the schema.",
-    )
+    return _is_invalid(error) and _OF_A_NODE.search(str(error)) is not None
 
 
 def _is_invalid(error: Exception) -> bool:
@@ -152,7 +138,7 @@ def effect_unknown(error: Exception) -> bool:
 
     `Unavailable` is such an error: a coordinator raises it for the commit, too, after the proposal was
     accepted. So is every error that the server reports once it has started to work. `NoHostAvailable` is
-    not: nothing is retried under the ledger's profile, so it means that nothing was sent.
+    not: the driver retries nothing (`connection`), so it means that nothing was sent.
     """
     return isinstance(
         error,
@@ -255,36 +241,17 @@ that it has taken, and make it slower.
 
 
 def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:
-    """Repeat a call with growing, random pauses, until it succeeds, its error is fatal or time is up."""
+    """Repeat a call with growing, random pauses, until it succeeds, its error will not pass or time is up."""
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception(_may_pass),
+        retry=tenacity.retry_if_exception(is_worth_repeating),
         wait=tenacity.wait_random_exponential(multiplier=0.2, max=3.0),
         stop=tenacity.stop_after_delay(patience_s),
         reraise=True,
     )
 
 
-def _may_pass(error: BaseException) -> bool:
-    if isinstance(error, WalSinkError):
-        return False  # it was judged already
-    return isinstance(error, Exception) and classify(error) != "fatal"
-
-
-_QUERY = "SELECT currentTimestamp() AS now FROM system.local"
-"""Not `now()`: a node's timeuuids never go back, so one glitch of its clock would stay in them."""
-
-
-def server_now_us(session: Any) -> int | None:
-    """Return a node's time, microseconds since 1970; None from a server that does not know the function.
-
-    The driver asks one node after the other, so several calls read several clocks.
-
-    :param session: the driver's session.
-    """
-    try:
-        row = retrying()(session.execute, _QUERY).one()
-    except (InvalidRequest, SyntaxException):
-        return None
-    if row is None or row.now is None:
-        return None
-    return int(row.now.replace(tzinfo=UTC).timestamp() * 1_000) * 1_000
+def is_worth_repeating(error: BaseException) -> bool:
+    """Return True if the same request may succeed within seconds."""
+    if isinstance(error, WalSinkError) or not isinstance(error, Exception):
+        return False  # an error of ours has the result of such attempts
+    return not _is_invalid(error) and classify(error) != "fatal"

@@ -42,23 +42,14 @@ class EncodedBatch(msgspec.Struct, gc=False):
     """The statement of each row, one after the other."""
     statements: Any
     """The `Statements` of the plan by which the rows are written."""
-    routing_key: bytes
-    """Of the first row; the driver finds the replicas by keyspace and routing key."""
     node: Any = None
     """The driver's host that is the first replica of each row; None: any will do, or it is not known."""
 
     def __len__(self) -> int:
         return self.number
 
-    def detached(self) -> EncodedBatch:
-        """Return the request with bytes of its own, which keep no slice in memory."""
-        return msgspec.structs.replace(self, data=bytes(self.data))
-
     def halves(self) -> list[EncodedBatch]:
-        """Return two batches with half of the rows each; none for a single row.
-
-        Both keep the routing key: all rows of a batch have the same first replica.
-        """
+        """Return two batches with half of the rows each; none for a single row."""
         data, middle = bytes(self.data), self.number // 2
         if not middle:
             return []
@@ -66,10 +57,7 @@ class EncodedBatch(msgspec.Struct, gc=False):
         for _ in range(middle):
             _, _, cut = _statement(data, cut)
         halves = (middle, data[:cut]), (self.number - middle, data[cut:])
-        return [
-            msgspec.structs.replace(self, number=number, data=half, node=None)
-            for number, half in halves
-        ]
+        return [msgspec.structs.replace(self, number=number, data=half) for number, half in halves]
 
     def rows(self) -> Iterator[tuple[bytes, list[Any]]]:
         """Yield for each row the id of its statement, and its values: bytes, None, or `UNSET_VALUE`."""
@@ -131,8 +119,7 @@ class Envelope(NamedTuple):
                 data,
                 after,
             )
-        keys = [request.routing_key for request in requests]
-        return Frames(self, b"".join(pieces), keys, requests[0].statements, requests[0].node)
+        return Frames(self, b"".join(pieces), requests[0].statements, requests[0].node)
 
 
 class Frames(NamedTuple):
@@ -140,21 +127,19 @@ class Frames(NamedTuple):
 
     around: Envelope
     data: bytes
-    keys: list[bytes]
-    """The routing key of each."""
     statements: Any
     node: Any
 
     def request(self, place: int) -> EncodedBatch:
         """Return a request, with bytes of its own."""
-        for number, frame in enumerate(self._each()):
+        for number, frame in enumerate(self._split()):
             if number == place:
                 rows = frame[_BEGIN.size : len(frame) - len(self.around.after)]
                 *_, count = _BEGIN.unpack_from(frame)
-                return EncodedBatch(count, rows, self.statements, self.keys[place], self.node)
+                return EncodedBatch(count, rows, self.statements, self.node)
         raise IndexError(place)
 
-    def _each(self) -> Iterator[bytes]:
+    def _split(self) -> Iterator[bytes]:
         at = 0
         while at < len(self.data):
             *_, length = HEADER.unpack_from(self.data, at)

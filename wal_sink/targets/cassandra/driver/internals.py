@@ -1,8 +1,7 @@
 """What the sink uses of the driver beyond its API reference; only this module and `frames` do.
 
 These are exceptions that the driver raises, and how its connections use their sockets and streams. None of
-that is promised. So it is used of those versions alone that were tested (`is_tested`): with any other one
-rows are written by the public classes.
+that is promised, so `pyproject.toml` pins the versions with which the tests have run.
 
 The driver reads and writes its sockets by itself. A reader of answers and a writer of requests of the sink's
 own made scattered rows 3 % faster (16 pairs of runs, the whole way), and grouped rows not at all.
@@ -14,7 +13,6 @@ import struct
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-import cassandra
 from cassandra.cluster import Cluster
 from cassandra.connection import (
     ConnectionBusy,
@@ -34,15 +32,6 @@ from cassandra.protocol import (
     ServerError,
     SyntaxException,
 )
-
-TESTED = "3.30"
-"""The versions of the driver in which all this was tested begin so."""
-
-
-def is_tested() -> bool:
-    """Return True if the driver is of such a version."""
-    return bool(cassandra.__version__.startswith(f"{TESTED}."))
-
 
 RESULT = 0x08
 _VOID = b"\x00\x00\x00\x01"
@@ -120,19 +109,14 @@ def is_asyncio() -> bool:
 
 
 def can_send(session: Any) -> bool:
-    """Return True if no connection's send buffer is full, or the driver does not show that.
+    """Return True if no connection's send buffer is full.
 
     While one is full the driver refuses every request with `ConnectionBusy`, and loses one of the
     connection's 32,768 stream ids for each (3.30.1: `borrow_connection` takes it, and it is never returned).
     """
-    try:
-        # A copy of the list: the driver's threads add and remove pools as nodes come and go.
-        connections = [pool._connection for pool in list(session.get_pools())]
-        return all(
-            connection._socket_writable for connection in connections if connection is not None
-        )
-    except (AttributeError, TypeError, RuntimeError):
-        return True
+    # A copy of the list: the driver's threads add and remove pools as nodes come and go.
+    connections = [pool._connection for pool in list(session.get_pools())]
+    return all(connection._socket_writable for connection in connections if connection is not None)
 
 
 def pools(session: Any, datacenter: str) -> dict[Any, Any]:

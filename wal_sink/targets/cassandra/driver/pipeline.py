@@ -1,4 +1,4 @@
-"""Pipelined requests: rows go through the driver's connections, many requests by one push.
+"""The requests in flight: rows go through the driver's connections, many requests by one push.
 
 The driver makes a future for each request, with a timer, a plan of nodes and a write of its own, and each
 answer wakes a thread: five times what a request of ten rows costs otherwise, or more. Here the requests of
@@ -7,8 +7,7 @@ it has negotiated their protocol, login and TLS, watches them, and replaces them
 the driver's futures take 1.7 times the time, and 2.3 (grouped rows) or 2.9 times (scattered ones) the CPU.
 
 Nothing is repeated here. What is refused, times out or is lost with its connection ends with its error, and
-the caller sends it again by the driver's own way. That is also the way of a request for which the driver has
-no connection, and of all requests with a driver that was not tested.
+`write.sender` sends it again by the driver's own way.
 
 A stream whose answer is late stays out of use until it comes, as the driver itself does it: another request
 on it would take the old answer for its own.
@@ -16,87 +15,118 @@ on it would take the old answer for its own.
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import Any, NamedTuple
 
-import cassandra
 from cassandra import OperationTimedOut
 
-from wal_sink.log_context import line_logger
+from wal_sink.flush_metrics import FlushMetrics
+from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import ROWS
+from wal_sink.targets.cassandra.driver.errors import asks_to_slow_down
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, Envelope, Frames, envelope
 from wal_sink.targets.cassandra.driver.internals import (
-    TESTED,
     ConnectionException,
     ErrorMessage,
     Streams,
     borrow,
+    can_send,
     is_result,
-    is_tested,
     pools,
 )
 
-log = line_logger(__name__)
-
 GROUP_BYTES = 128 * 1024 - 1
 """Of a group: the payload of one segment (native protocol 5, section 2.2); a frame above it goes alone."""
+MOST_REQUESTS = 32
+"""Of a group: twice as many cost no less CPU a row."""
+_AT_ONCE = 2
+"""Groups that may be in flight: while one is awaited, the server has others."""
+_AROUND = 128
+"""Bytes of a request beside its rows, at most: of its frame, and the longest name of a keyspace."""
 
 
 class Failed(NamedTuple):
     """A request that is not acknowledged."""
 
     request: EncodedBatch
-    """With bytes of its own."""
     error: Exception
 
 
-class Ended(NamedTuple):
-    """Requests that have ended together: one, or those that went by one push."""
+class Group:
+    """Requests for one node."""
 
-    sent: float
-    ended: float
-    """Both in seconds of the monotonic clock."""
-    acknowledged: int
-    """How many are."""
-    last: Callable[[], EncodedBatch] | None
-    """Returns one of those that are acknowledged; it is seldom wanted, and takes a copy of its bytes."""
-    failed: Sequence[Failed]
-    is_pipelined: bool = False
-    """Whether they went by one push, and not by a future of the driver."""
+    def __init__(self) -> None:
+        self.requests: list[EncodedBatch] = []
+        self.places = 0.0
+        """See `Concurrency`."""
+        self._bytes = 0
+
+    def add(self, request: EncodedBatch, places: float, most_places: float) -> bool:
+        """Add a request if it fits; return False if it does not. To an empty group any may be added."""
+        size = len(request.data) + _AROUND
+        if self.requests and (
+            len(self.requests) >= MOST_REQUESTS
+            or self.places + places > most_places
+            or self._bytes + size > GROUP_BYTES
+        ):
+            return False
+        self.requests.append(request)
+        self.places += places
+        self._bytes += size
+        return True
+
+
+def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Iterator[Group]:
+    """Yield requests in groups, those of a node in their order.
+
+    A request waits until the next one does not fit into its group, so the memory holds one group for each
+    node.
+    """
+    groups: dict[Any, Group] = {}
+    most_places = concurrency.limit / _AT_ONCE
+    for request in requests:
+        places = concurrency.places(len(request.data))
+        group = groups.get(request.node)
+        if group is None or not group.add(request, places, most_places):
+            if group is not None:
+                yield group
+                most_places = concurrency.limit / _AT_ONCE  # answers have come meanwhile
+            groups[request.node] = group = Group()
+            group.add(request, places, most_places)
+    yield from groups.values()
 
 
 class Sent:
-    """Requests that went by one push.
+    """A group that was sent by one push.
 
-    It holds their frames until all have ended, and neither the requests nor the slice that they are part of.
+    It holds the frames of its requests until all have ended, and neither the requests nor the slice that they
+    are part of.
 
     :param frames: of the requests, one for each stream.
-    :param sent: seconds of the monotonic clock.
-    :param on_done: called once, by one of the driver's threads or by `expire`, when all have ended.
+    :param places: that they take, see `Concurrency`.
+    :param on_end: called once, by one of the driver's threads or by `expire`, when all have ended.
     """
 
     def __init__(
-        self,
-        frames: Frames,
-        streams: Streams,
-        sent: float,
-        on_done: Callable[[Ended], None],
+        self, frames: Frames, streams: Streams, places: float, on_end: Callable[[Sent], None]
     ) -> None:
-        self.sent = sent
-        self.has_ended = False
+        self.places = places
+        self.requests = len(streams.ids)
+        self.sent_s = time.monotonic()
+        self.ended_s: float | None = None
+        """Seconds of the monotonic clock; None: some have not ended."""
+        self.acknowledged = 0
+        """The number of requests that are."""
+        self.failed: list[Failed] = []
         self._frames: Frames | None = frames
         self._streams = streams
         self._waiting = {stream: place for place, stream in enumerate(streams.ids)}
         """Where in the frames each request is that has not ended, by its stream."""
-        self._failed: list[Failed] = []
-        self._acknowledged = 0
-        self._written = -1
-        """The place of one that is acknowledged."""
-        self._on_done = on_done
+        self._on_end = on_end
         self._lock = Lock()  # the driver ends many requests of a lost connection in another thread
 
     def push(self) -> None:
@@ -107,14 +137,14 @@ class Sent:
         except Exception as error:  # noqa: BLE001 -- the caller judges it
             if self._end_all(error):
                 self._streams.unsent()
-                self._report()
+                self._end()
 
     def expire(self, timeout_s: float) -> None:
         """End what has no answer yet."""
         late = self._end_all(OperationTimedOut(f"no answer within {timeout_s:g} s"))
         if late:
             self._streams.returned(self._streams.abandoned(late))
-            self._report()
+            self._end()
 
     def _answered(self, response: Any) -> None:
         """Take an answer; called by the driver's threads.
@@ -128,21 +158,20 @@ class Sent:
         else:
             if self._end_all(response):
                 self._streams.returned(0)
-                self._report()
+                self._end()
             return
         with self._lock:
             place = self._waiting.pop(stream, None)
             if place is None:
                 return  # it has ended before
             if error is None:
-                self._acknowledged += 1
-                self._written = place
+                self.acknowledged += 1
             else:
                 self._fail([place], error)
             if self._waiting:
                 return
         self._streams.returned(0)
-        self._report()
+        self._end()
 
     def _end_all(self, error: Exception) -> list[int]:
         """End each request that has no answer with an error, and return their streams."""
@@ -154,15 +183,12 @@ class Sent:
 
     def _fail(self, places: Iterable[int], error: Exception) -> None:
         assert self._frames is not None, "not all had ended"
-        self._failed += [Failed(self._frames.request(place), error) for place in places]
+        self.failed += [Failed(self._frames.request(place), error) for place in places]
 
-    def _report(self) -> None:
-        frames, self._frames = self._frames, None  # `expire` may find this late
-        assert frames is not None, "told once"
-        last = functools.partial(frames.request, self._written) if self._written >= 0 else None
-        ended, failed = time.monotonic(), self._failed
-        self.has_ended = True
-        self._on_done(Ended(self.sent, ended, self._acknowledged, last, failed, is_pipelined=True))
+    def _end(self) -> None:
+        self._frames = None  # `expire` may find this late
+        self.ended_s = time.monotonic()
+        self._on_end(self)
 
 
 def _error(response: Any) -> Exception | None:
@@ -176,81 +202,116 @@ def _error(response: Any) -> Exception | None:
     return unknown
 
 
-def pipelined_requests(session: Any, datacenter: str, timeout_s: float) -> PipelinedRequests | None:
-    """Return what sends groups, see `PipelinedRequests`; None, with a warning, for an untested driver."""
-    if is_tested():
-        return PipelinedRequests(session, datacenter, timeout_s)
-    log.warning(
-        "cassandra-driver %s was not tested: it may handle requests and answers in another way than"
-        " %s. Rows are written by its public classes, which takes several times the CPU.",
-        *(cassandra.__version__, TESTED),
-    )
-    return None
+class RequestPipeline:
+    """Sends groups over the connections of one session, and gathers their ends.
 
-
-class PipelinedRequests:
-    """Sends groups over the connections of one session. One thread uses it.
+    One thread uses it. The driver's threads only put what has ended into a queue.
 
     :param session: the driver's.
     :param datacenter: the local one.
+    :param concurrency: the law of requests in flight.
     :param timeout_s: after which a request without an answer has failed.
+    :param metrics: gets the number of requests in flight.
     """
 
-    def __init__(self, session: Any, datacenter: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        session: Any,
+        datacenter: str,
+        concurrency: Concurrency,
+        timeout_s: float,
+        metrics: FlushMetrics,
+    ) -> None:
+        self.concurrency = concurrency
         self._session = session
         self._datacenter = datacenter
         self._timeout_s = timeout_s
+        self._metrics = metrics
+        self._requests = 0
+        self._places = 0.0
         self._in_flight: deque[Sent] = deque()
+        """In the order in which they were sent; some have ended."""
+        self._ended: SimpleQueue[Sent] = SimpleQueue()
         self._envelopes: dict[str, Envelope] = {}
-        self._next = 0
+        self._turn = 0
 
-    def send(
-        self, requests: Sequence[EncodedBatch], node: Any, on_done: Callable[[Ended], None]
-    ) -> bool:
-        """Send requests to a node. Return True if they went this way: then `on_done` is called at their end.
+    def __len__(self) -> int:
+        """Return the number of requests that have not been taken."""
+        return self._requests
 
-        :param requests: at least one, of one plan; several have `GROUP_BYTES` together at most.
-        :param node: the driver's host; None: any of the datacenter.
-        """
-        around = self._around(requests[0].statements.keyspace)
-        if (streams := self._borrowed(node, len(requests))) is None:
+    def has_room(self, places: float) -> bool:
+        """Return True if a group may be sent now; False if the ends of others have to be taken before."""
+        if not self._requests:
+            return True
+        if not self._ended.empty() or self._places + places > self.concurrency.limit:
             return False
-        frames = around.frames(requests, streams.ids)
-        these = Sent(frames, streams, time.monotonic(), on_done)
-        self._in_flight.append(these)
-        these.push()
-        return True
+        return can_send(self._session)
 
-    def expire(self) -> float:
-        """End the requests that have waited too long; return the seconds until others will have."""
+    def send(self, group: Group) -> bool:
+        """Send a group. Return False if no connection takes it now.
+
+        :param group: of one plan; several requests have `GROUP_BYTES` together at most.
+        """
+        first = group.requests[0]
+        for pool in self._pools(first.node):
+            if (streams := borrow(pool, len(group.requests))) is not None:
+                around = self._around(first.statements.keyspace)
+                frames = around.frames(group.requests, streams.ids)
+                sent = Sent(frames, streams, group.places, self._ended.put)
+                self._count(sent.requests, sent.places)
+                self._in_flight.append(sent)
+                sent.push()
+                return True
+        return False
+
+    def take(self) -> Sent:
+        """Wait until a group has ended, which each does: it has a timeout.
+
+        It is called only while a group is in flight.
+        """
+        while True:
+            late_s = self._expire()
+            try:
+                sent = self._ended.get(timeout=min(late_s, self._timeout_s))
+                break
+            except Empty:
+                continue  # `_expire` ends what is late
+        assert sent.ended_s is not None, "put into the queue at its end"
+        if sent.acknowledged:
+            self.concurrency.answered(sent.sent_s, sent.ended_s, self._places, sent.places)
+        if any(asks_to_slow_down(failed.error) for failed in sent.failed):
+            self.concurrency.overloaded(sent.sent_s, sent.ended_s)
+        self._count(-sent.requests, -sent.places)
+        return sent
+
+    def _expire(self) -> float:
+        """End the groups that have waited too long; return the seconds until others will have."""
         while self._in_flight:
-            these = self._in_flight[0]
-            if not these.has_ended:
-                remaining_s = these.sent + self._timeout_s - time.monotonic()
+            sent = self._in_flight[0]
+            if sent.ended_s is None:
+                remaining_s = sent.sent_s + self._timeout_s - time.monotonic()
                 if remaining_s > 0:
                     return remaining_s
-                these.expire(self._timeout_s)
+                sent.expire(self._timeout_s)
             self._in_flight.popleft()
         return float("inf")
+
+    def _count(self, requests: int, places: float) -> None:
+        self._requests += requests
+        self._places += places
+        self._metrics.in_flight = self._requests
 
     def _around(self, keyspace: str) -> Envelope:
         if keyspace not in self._envelopes:
             self._envelopes[keyspace] = envelope(self._session, ROWS, keyspace)
         return self._envelopes[keyspace]
 
-    def _borrowed(self, node: Any, number: int) -> Streams | None:
-        for pool in self._candidates(node):
-            if (streams := borrow(pool, number)) is not None:
-                return streams
-        return None
-
-    def _candidates(self, node: Any) -> Iterator[Any]:
-        """Yield the pools to try: of the node, or of all, another one first each time."""
+    def _pools(self, node: Any) -> Iterator[Any]:
+        """Yield the pools to try: that of the node, then all, another one first each time."""
         by_host = pools(self._session, self._datacenter)
-        if node is not None:
-            yield from [by_host[node]] if node in by_host else []
-            return
-        self._next += 1
-        every = list(by_host.values())
-        for number in range(len(every)):
-            yield every[(self._next + number) % len(every)]
+        if node in by_host:
+            yield by_host[node]
+        self._turn += 1
+        others = list(by_host.values())
+        for number in range(len(others)):
+            yield others[(self._turn + number) % len(others)]

@@ -25,18 +25,12 @@ import pyarrow as pa
 from wal_sink.arrow_batches import concatenated
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.encode import (
-    Encoded,
-    encode,
-    one_after_the_other,
-    routing_keys,
-    taken,
-)
+from wal_sink.targets.cassandra.encode import taken
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.rows import Ints, TimestampedRows
 from wal_sink.targets.cassandra.types import column_types, has_lists
 from wal_sink.targets.cassandra.write.replicas import Replicas
-from wal_sink.targets.cassandra.write.statements import Part, Statements, places, table_rows
+from wal_sink.targets.cassandra.write.statements import Statements
 
 BUFFER_ROWS = 8_192
 """A call itself costs as much as encoding 600 rows: with this number of rows, less than a tenth."""
@@ -59,17 +53,17 @@ class SliceBuffer:
         self._rows = self._bytes = 0
         self._since = 0.0
 
-    def add(self, rows: RowSlice) -> None:
-        """Add a slice, which has at least one row."""
+    def add(self, rows: RowSlice) -> bool:
+        """Add a slice, which has at least one row.
+
+        Return True if the slices should be written now: they are enough, or have waited long enough.
+        """
         if not self._slices:
             self._since = self._clock()
         self._slices.append(rows)
         self._rows += rows.batch.num_rows
         size = rows.batch.get_total_buffer_size()
         self._bytes += size if size <= _SMALL else rows.batch.nbytes
-
-    def is_due(self) -> bool:
-        """Return True if the slices should be written now: they are enough, or have waited long enough."""
         return (
             self._rows >= BUFFER_ROWS
             or self._bytes >= BUFFER_BYTES
@@ -247,13 +241,40 @@ class _Cuts:
 
 
 class PreparedPlan(NamedTuple):
-    """A plan of the log, what is prepared once to write by it, and its pending rows."""
+    """What is prepared once to write by a plan of the log, and its pending rows."""
 
-    plan: CassandraPlan
     statements: Statements
     limits: Limits
     replicas: Replicas
     buffer: SliceBuffer
+
+
+def requests(
+    prepared: PreparedPlan, rows: TimestampedRows, default_ttl_s: int = 0
+) -> list[EncodedBatch]:
+    """Make requests of rows of a plan. Their bytes are parts of one buffer.
+
+    :param default_ttl_s: of the table, seconds; 0: rows never expire by it.
+    """
+    statements = prepared.statements
+    encoded, positions, keys = statements.encode(rows, default_ttl_s)
+    sizes = np.diff(encoded.offsets)
+    sizes = sizes if positions is None else sizes[positions]
+    batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
+    order = batches.order
+    if positions is not None:
+        order = positions if order is None else positions[order]
+    encoded = encoded if order is None else taken(encoded, order)
+    data = memoryview(encoded.data)
+    bounds = itertools.pairwise(encoded.offsets[batches.starts].tolist())
+    counts = np.diff(batches.starts).tolist()
+    nodes = [None] * len(counts)
+    if batches.coordinators is not None:
+        nodes = [prepared.replicas.nodes[number] for number in batches.coordinators.tolist()]
+    return [
+        EncodedBatch(count, data[begin:end], statements, node)
+        for count, (begin, end), node in zip(counts, bounds, nodes, strict=True)
+    ]
 
 
 def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -> Batches:
@@ -269,59 +290,3 @@ def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -
     if coordinators is None:
         return batches
     return batches._replace(coordinators=coordinators[partitions[batches.first_rows()]])
-
-
-def requests(
-    prepared: PreparedPlan, rows: TimestampedRows, ttls: Ints | None
-) -> Iterator[EncodedBatch]:
-    """Make requests of rows of a plan. Their bytes are parts of one buffer: what outlives it is `detached`.
-
-    :param ttls: seconds that each row still has, 0 or less where it has expired; None: none ever expires.
-    """
-    parts = prepared.statements.divide(rows, ttls)
-    encoded = one_after_the_other([_encoded(part) for part in parts])
-    sizes, positions = np.diff(encoded.offsets), places(parts)
-    sizes = sizes if positions is None else sizes[positions]
-    batches, keys = _in_batches(prepared, rows, sizes)
-    order = batches.order
-    if positions is not None:
-        order = positions if order is None else positions[order]
-    encoded = encoded if order is None else taken(encoded, order)
-    data = memoryview(encoded.data)
-    bounds = itertools.pairwise(encoded.offsets[batches.starts].tolist())
-    counts = np.diff(batches.starts).tolist()
-    nodes = (
-        [None] * len(counts)
-        if batches.coordinators is None
-        else [prepared.replicas.nodes[number] for number in batches.coordinators.tolist()]
-    )
-    for count, (begin, end), key, node in zip(counts, bounds, keys, nodes, strict=True):
-        yield EncodedBatch(count, data[begin:end], prepared.statements, key, node)
-
-
-def _in_batches(
-    prepared: PreparedPlan, rows: TimestampedRows, sizes: Ints
-) -> tuple[Batches, list[bytes]]:
-    """Divide rows into requests; return also the routing key of each request's first row.
-
-    :param sizes: bytes of each row on the wire.
-    """
-    upsert = prepared.statements.upsert
-    first = upsert.columns.start or 0
-    indexes = [index - first for index in upsert.prepared.routing_key_indexes]
-    keys = routing_keys(table_rows(rows.batch, upsert.plan), upsert.plan, indexes)
-    batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
-    return batches, keys.take(pa.array(batches.first_rows())).to_pylist()
-
-
-def _encoded(part: Part) -> Encoded:
-    statement = part.statement
-    return encode(
-        part.rows.batch,
-        statement.plan,
-        part.rows.timestamps_us,
-        statement.head,
-        stamp_first=statement.stamp_first,
-        ttls=part.ttls,
-        cleared=part.cleared,
-    )

@@ -30,7 +30,7 @@ LEAST = 2
 MOST = 64
 """Where the option does not say: 64 batches of 96 KiB are 6 MiB, in the client and in the server."""
 
-PARTS = 8
+_PARTS = 8
 """Of a place, of which a request takes one at least and all at most."""
 _WHOLE = 96 * 1024
 """Bytes of a request that takes a whole place."""
@@ -57,24 +57,19 @@ class Concurrency:
         self._slowed = float("-inf")
         self._begin_window(float("-inf"))
 
-    def parts(self, size: int) -> int:
-        """Return how many parts of a place a request takes.
+    def places(self, size: int) -> float:
+        """Return how many places a request takes, at most one.
 
         :param size: bytes of its rows.
         """
-        return min(PARTS, 1 + size * PARTS // _WHOLE) if self._by_size else PARTS
-
-    @property
-    def limit_parts(self) -> int:
-        """Parts of places that may be taken now."""
-        return self.limit * PARTS
+        return min(_PARTS, 1 + size * _PARTS // _WHOLE) / _PARTS if self._by_size else 1.0
 
     def answered(self, sent: float, now: float, in_flight: float, answers: float = 1) -> None:
         """Count requests that were acknowledged.
 
         :param sent: when, in seconds of the clock that `now` is of.
         :param in_flight: places that requests take, these included.
-        :param answers: places that these take; all requests of a group end with the last answer.
+        :param answers: places that these requests take; all requests of a group end with the last answer.
         """
         if sent < self._begun:
             return  # it waited for requests of an earlier window
@@ -82,7 +77,7 @@ class Concurrency:
         self._latency += answers * (now - sent)
         self._full |= in_flight + answers > self.limit
         if self._answers >= self.limit:
-            self._judge(self._latency / self._answers, now)
+            self._adapt(self._latency / self._answers, now)
             self._begin_window(now)
 
     def overloaded(self, sent: float, now: float) -> None:
@@ -97,7 +92,7 @@ class Concurrency:
         self._latency = 0.0
         self._full = False
 
-    def _judge(self, latency: float, now: float) -> None:
+    def _adapt(self, latency: float, now: float) -> None:
         self._best = min(self._best, latency)
         good = max(self._best * _TIMES, self._best + _QUEUE_S)
         if latency > good * _TIMES:
