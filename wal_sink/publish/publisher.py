@@ -121,7 +121,8 @@ class Publisher:
             try:
                 self._refuse_missing_files(epoch, batch.files)
             except SegmentNotVisible:
-                self._refuse_superseded(execution, offsets)
+                # Another run that has opened since has deleted them as garbage: then this one is fenced.
+                self._predecessor(existing(self._store), execution, offsets)
                 raise
         except (OSError, WalSinkError):
             discard(self._store, appended)
@@ -218,16 +219,6 @@ class Publisher:
             if predecessor is None or self._backpressure.admits(state, execution, predecessor):
                 return state, predecessor
             state = existing(self._store)
-
-    def _refuse_superseded(self, execution: Execution, offsets: Offsets) -> None:
-        """Raise `Fenced` if another run has opened: it has deleted the segments of this one as garbage."""
-        protocol.predecessor_for(
-            existing(self._store),
-            execution.run_id,
-            execution.epoch,
-            offsets.digest,
-            self._checkpoint.last_commit(),
-        )
 
     def _manifest(self, batch: Appended, offsets: Offsets, predecessor: Predecessor) -> Manifest:
         """Make the manifest, which continues timestamps and sums of its predecessor."""
