@@ -20,7 +20,7 @@ from wal_sink.errors import TargetUnavailable
 from wal_sink.flush.tasks import FlushTask, gravest
 from wal_sink.flush.write import WindowWrite
 from wal_sink.model.ledger import LedgerRow, Outcome
-from wal_sink.protocol.windows import share_out
+from wal_sink.protocol.shares import share_out
 from wal_sink.targets.base import Target
 from wal_sink.testing.faults import Faults, FaultyTarget
 

@@ -13,7 +13,7 @@ from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.plan import Plan
-from wal_sink.protocol.windows import SegmentRange, is_large
+from wal_sink.protocol.shares import SegmentRange, is_large
 from wal_sink.targets.base import RowSlice, without
 from wal_sink.wal.segment import read_segment
 

@@ -20,7 +20,7 @@ from wal_sink.flush.rate import divided
 from wal_sink.flush.tasks import Answer, FlushTask, gravest
 from wal_sink.flush.write import WindowWrite, WriteInThread
 from wal_sink.log_context import line_logger
-from wal_sink.protocol.windows import SegmentRange, share_out
+from wal_sink.protocol.shares import SegmentRange, share_out
 from wal_sink.spark.internals import spark_session
 from wal_sink.targets.base import RowSlice, RowsRefused
 
@@ -41,7 +41,7 @@ class WriteByJob:
     """Writes the rows of one query's windows, by a job or in this thread; a `WriteRows`.
 
     :param above_bytes: of a window's segments; this thread writes windows up to that size. See
-        `protocol.windows.is_large`.
+        `protocol.shares.is_large`.
     :param rows_per_second: of the whole flush; None: as fast as the target takes them.
     """
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_sink.model.manifest import SegmentRef
-from wal_sink.protocol.windows import (
+from wal_sink.protocol.shares import (
     MOST_READERS,
     SegmentRange,
     is_large,
