@@ -23,8 +23,6 @@ WINDOW_EPOCHS = 64
 WINDOW_BYTES = 64 * 1024 * 1024
 """Most bytes of segments of a window; a larger epoch has a window of its own."""
 
-_NO_ROWS: Mapping[int, tuple[int, ...]] = {}
-
 
 @dataclass(frozen=True)
 class Window:
@@ -42,7 +40,7 @@ class Window:
     """The ledger row with which the window is finished."""
     sending: int = 0
     """Which sending of its rows this is, from 1 on, if its rows must not be sent twice with one timestamp."""
-    refused: Mapping[int, tuple[int, ...]] = field(default_factory=lambda: _NO_ROWS)
+    refused: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
