@@ -77,7 +77,7 @@ class SqlAlchemyTarget(KeyedTarget):
         exact = known.denormalize_name(name) if known.requires_name_normalize else name
         return str(known.identifier_preparer.quote_identifier(exact)).replace("%%", "%")
 
-    @property
+    @functools.cached_property
     def savepoints(self) -> Savepoints | None:  # type: ignore[override]
         """The statements of the database; DuckDB has none."""
         if (known := self._sqlalchemy) is None:
