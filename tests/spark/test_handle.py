@@ -149,6 +149,12 @@ def test_a_time_that_is_no_number_is_refused(wrong: object) -> None:
         wal_sink.register(None, drain_timeout=wrong)  # type: ignore[arg-type]
 
 
+def test_port_that_is_a_text_is_refused() -> None:
+    """As a variable of the environment has it."""
+    with pytest.raises(OptionError, match=r"metrics_port is '9090'(.|\n)*int\("):
+        wal_sink.register(None, metrics_port="9090")  # type: ignore[arg-type]
+
+
 def test_a_status_of_something_else_is_refused() -> None:
     """Such as of a DataFrame, or of the writer."""
     asks: list[Any] = [wal_sink.status, wal_sink.await_flushed]

@@ -251,9 +251,10 @@ def plan_set_mark(query: Query, epoch: int, name: str) -> SetMark:
     last = min(committed, state.last.epoch)
     first = max(state.trimmed, target.first - 1)
     if not first <= epoch <= last:
+        possible = f"one of {first} to {last}" if first < last else str(first)
         raise OptionError(
-            f"--to {epoch} is not possible: the log has what follows on the epochs {first} to {last}.",
-            f"Name one of {first} to {last}. Epochs after it are flushed again.",
+            f"--to {epoch} is not possible: the log has what follows on epoch {first}, and ends with {last}.",
+            f"Name {possible}. Epochs after it are flushed again.",
         )
     with connected(pipeline) as connection:
         former = connection.row()

@@ -147,6 +147,11 @@ def _check(
         raise OptionError(
             f"Argument drain_timeout is {drain_timeout!r}.", "Give seconds, 0 or more."
         )
+    port: object = metrics_port
+    if port is not None and not isinstance(port, int):
+        raise OptionError(
+            f"Argument metrics_port is {port!r}.", "Give a number, such as int(os.environ[…])."
+        )
     if metrics_port is not None and not flush:
         raise OptionError(
             "Argument metrics_port has no effect with flush=False: the process that flushes has the metrics.",
