@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wal_sink.errors import OptionError
@@ -27,7 +27,8 @@ from wal_sink.options import (
 from wal_sink.protocol.retention import Retention
 from wal_sink.removed import refuse_removed
 from wal_sink.targets.base import Target
-from wal_sink.targets.operations import refuse_undeclared
+from wal_sink.targets.create_table import refuse_repeated
+from wal_sink.targets.operations import json_pairs, refuse_undeclared
 from wal_sink.targets.registry import installed, is_installed, reduced, target_type
 from wal_sink.wal.location import Location, is_folder, locate
 
@@ -126,14 +127,6 @@ class Configuration(NamedTuple):
             k: v for destination in self.destinations for k, v in destination.public.items()
         }
 
-    def _descriptions(self) -> dict[str, str]:
-        """Return what each target says of itself, under its name where there are several."""
-        return {
-            qualified(destination.prefix, heading): text
-            for destination in self.destinations
-            for heading, text in destination.target.description.items()
-        }
-
     def in_force(self, log: str) -> dict[str, str]:
         """Return what the options mean, by heading; without secrets.
 
@@ -141,19 +134,20 @@ class Configuration(NamedTuple):
         """
         sink = self.sink
         then = "waits" if sink.on_full == "block" else "fails"
+        refused = {
+            "refused rows": "go into quarantine (onInvalidRow): wal-sink quarantine CHECKPOINT"
+        }
         return {
-            **self._descriptions(),
+            **{
+                qualified(destination.prefix, heading): text
+                for destination in self.destinations
+                for heading, text in destination.target.description.items()
+            },
             "log": log,
             "checkpoint": self.location.checkpoint,
             "budget": f"{sink.max_bytes:,} bytes of unflushed data (wal.maxBytes), then the next micro-batch"
             f" {then} (wal.onFull={sink.on_full})",
-            **(
-                {
-                    "refused rows": "go into quarantine (onInvalidRow): wal-sink quarantine CHECKPOINT"
-                }
-                if sink.on_invalid_row == "quarantine"
-                else {}
-            ),
+            **(refused if sink.on_invalid_row == "quarantine" else {}),
         }
 
 
@@ -173,15 +167,30 @@ def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuratio
         destinations = several(raw)
     else:
         kind = options.get("target", "cassandra")
-        target = target_type(kind)
-        refuse_undeclared(options, target.name, target.options_type)
-        refuse_others(raw, target.options_type)
-        refuse_unknown(raw, names(SinkOptions, target.options_type), is_installed)
-        parsed = parse(raw, target.options_type)
-        destinations = (Destination(target.name, "", kind, parsed, target(parsed)),)
+        target = _target(kind, raw, names(SinkOptions), is_installed)
+        destinations = (Destination(target.name, "", kind, target.options, target),)
     sink = parse(raw, SinkOptions)
     location = locate(sink.checkpoint, sink.wal_location, folder, *storage_options(sink))
     return Configuration(sink, destinations, location, options.get("path", ""))
+
+
+def _target(
+    kind: str,
+    raw: Mapping[str, str],
+    known: Sequence[str] = (),
+    is_target: Callable[[str], bool] = lambda _: False,
+) -> Target:
+    """Make a target by its options.
+
+    :param known: names of further options that there may be.
+    :param is_target: see `refuse_unknown`.
+    :raises OptionError: an option is missing, unknown, or does not fit.
+    """
+    declared = target_type(kind)
+    refuse_undeclared(lowered(raw), declared.name, declared.options_type)
+    refuse_others(raw, declared.options_type)
+    refuse_unknown(raw, [*known, *names(declared.options_type)], is_target)
+    return declared(parse(raw, declared.options_type))
 
 
 def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
@@ -204,11 +213,32 @@ def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
                 f"Option targets names {name}, with which other options begin.",
                 f"Choose another name, such as to_{name}, and begin its options with that.",
             )
-        if listed.count(name) > 1:
-            raise OptionError(
-                f"Option targets names {name} twice.", "Give each target its own name."
-            )
+    refuse_repeated("targets", listed)
     return listed
+
+
+class TargetOptions(NamedTuple):
+    """The options of one of a query's targets, as they are written; nothing is parsed or imported."""
+
+    prefix: str
+    """Begins them: the target's name, or nothing for a single target."""
+    kind: str
+    """As option `target` says, cassandra by default."""
+    options: Mapping[str, str]
+    """Without the prefix, by names in lower case."""
+
+
+def options_by_target(raw: Mapping[str, str]) -> list[TargetOptions]:
+    """Return the options of each target that a query names.
+
+    :raises OptionError: see `target_names`.
+    """
+    lower = lowered(raw)
+    own = {prefix: options_of(prefix, lower) for prefix in target_names(lower) or ("",)}
+    return [
+        TargetOptions(prefix, options.get("target") or "cassandra", options)
+        for prefix, options in own.items()
+    ]
 
 
 def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
@@ -224,9 +254,9 @@ def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
     refuse_removed({key: value for key, value in raw.items() if key not in shared})
     destinations = tuple(_destination(name, own[name]) for name in listed)
     for one, other in itertools.combinations(destinations, 2):
-        if same := _tables(one) & _tables(other) if _place(one) == _place(other) else set():
+        if _place(one) == _place(other):
             raise OptionError(
-                f"Targets {one.name} and {other.name} are the same table, {', '.join(sorted(same))}.",
+                f"Targets {one.name} and {other.name} are the same table, {one.target.writes_to}.",
                 "Each row would be written there twice. Leave one of them out.",
             )
     return destinations
@@ -268,8 +298,7 @@ def _options_of_kind(options: Mapping[str, str]) -> Collection[str]:
 
 
 def _destination(name: str, raw: Mapping[str, str]) -> Destination:
-    lower = lowered(raw)
-    kind = lower.pop("target", "").strip()
+    kind = lowered(raw).get("target", "").strip()
     if not kind:
         raise OptionError(
             f"Option {name}.target is missing.",
@@ -277,12 +306,8 @@ def _destination(name: str, raw: Mapping[str, str]) -> Destination:
         )
     own = {key: value for key, value in raw.items() if key.lower() != "target"}
     try:
-        target = target_type(kind)
-        refuse_undeclared(lower, target.name, target.options_type)
-        refuse_others(own, target.options_type)
-        refuse_unknown(own, names(target.options_type))
-        parsed = parse(own, target.options_type)
-        return Destination(name, name, kind, parsed, target(parsed))
+        target = _target(kind, own)
+        return Destination(name, name, kind, target.options, target)
     except OptionError as error:
         raise OptionError(
             f"Target {name}: {error.what}", f"Its options begin with {name}. {error.remedy}"
@@ -290,17 +315,10 @@ def _destination(name: str, raw: Mapping[str, str]) -> Destination:
 
 
 def _place(destination: Destination) -> tuple[object, ...]:
-    """Return what tells the database of a target from others: two that are equal are one."""
+    """Return what tells the table of a target from others: two that are equal are one."""
     declared = destination.options
     where = [getattr(declared, field) for field in sorted(marked(type(declared), "connects"))]
-    return destination.kind, tuple(map(str, where))
-
-
-def _tables(destination: Destination) -> set[str]:
-    """Return what a target writes to; only one that has option `tables` writes to several."""
-    place = destination.target.writes_to
-    is_several = getattr(destination.options, "tables", "")
-    return set(place.split(", ")) if is_several else {place}
+    return destination.kind, destination.target.writes_to, *map(str, where)
 
 
 def storage_options(
@@ -308,26 +326,17 @@ def storage_options(
 ) -> tuple[dict[str, object] | None, dict[str, object] | None]:
     """Parse the storage options of log and checkpoint, for `locate`; None where an option is not given.
 
-    :raises OptionError: one is not a JSON object.
+    :raises OptionError: one is not a JSON object. Its text is not shown: there are keys in it.
     """
     return (
-        _json_object("wal.storageOptions", sink.storage_options),
-        _json_object("checkpoint.storageOptions", sink.checkpoint_storage_options),
+        _store_options("wal.storageOptions", sink.storage_options),
+        _store_options("checkpoint.storageOptions", sink.checkpoint_storage_options),
     )
 
 
-def _json_object(option: str, text: str) -> dict[str, object] | None:
+def _store_options(option: str, text: str) -> dict[str, object] | None:
     if not text.strip():
         return None
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        parsed = None
-    if not isinstance(parsed, dict):
-        # Shows neither the text nor json's error, which holds it: there are keys in it.
-        raise OptionError(
-            f"Option {option} is not a JSON object.",
-            f'Write it as {option}={{"endpoint_url": "…", "key": "…"}}, names and texts in double'
-            " quotes.",
-        )
-    return parsed
+    json_pairs(option, text, f'{option}={{"endpoint_url": "…", "key": "…"}}', secret=True)
+    options: dict[str, object] = json.loads(text)
+    return options

@@ -243,13 +243,7 @@ def refuse_changed(
     if not columns:
         changes = ["the table is gone"]
     if changes:
-        raise SchemaMismatch(
-            f"Table {plan.table} has changed since pending rows were checked against it:"
-            f" {'; '.join(changes)}.",
-            "Change the table back, or make it again; the flush goes on by itself. To change it for the next"
-            " rows: stop the query, wait until no epoch is pending (wal-sink flush CHECKPOINT), change the"
-            " table, and start the query.",
-        )
+        raise has_changed(plan.table, changes)
     altered = tuple(
         _as_now(column, now[column.name]) if column.name in names else column
         for column in plan.columns
@@ -258,6 +252,16 @@ def refuse_changed(
         return plan
     key = digest(f"{plan.key} {altered}".encode())[:32]
     return msgspec.structs.replace(plan, key=key, columns=altered)
+
+
+def has_changed(table: str, changes: Iterable[str]) -> SchemaMismatch:
+    """Return the error of a table that no longer fits the pending rows."""
+    return SchemaMismatch(
+        f"Table {table} has changed since pending rows were checked against it: {'; '.join(changes)}.",
+        "Change the table back, or make it again; the flush goes on by itself. To change it for the next"
+        " rows: stop the query, wait until no epoch is pending (wal-sink flush CHECKPOINT), change the"
+        " table, and start the query.",
+    )
 
 
 def _as_now(column: Column, now: TableColumn) -> Column:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
@@ -35,15 +35,35 @@ NO_LAYOUT = Layout()
 _COMMA = re.compile(r",(?![^()]*\))")
 
 
+def without_effect(option: str, problem: str, other: str, value: str = "upsert") -> OptionError:
+    """Return the error of an option that needs a value of another one.
+
+    :param problem: what the other one has instead.
+    """
+    return OptionError(
+        f"Option {option} is given {problem}.",
+        f"Set {other} to {value}, or leave out {option}.",
+    )
+
+
 def listed_names(option: str, text: str) -> tuple[str, ...]:
     """Return the columns that an option lists; of a partition such as `bucket(16, id)` the whole.
 
     :raises OptionError: one is listed twice.
     """
     names = tuple(name.strip() for name in _COMMA.split(text) if name.strip())
-    if twice := [name for name, count in Counter(names).items() if count > 1]:
-        raise OptionError(f"Option {option} lists {twice[0]} twice.", "Leave out one of the two.")
+    refuse_repeated(option, names)
     return names
+
+
+def refuse_repeated(option: str, names: Iterable[str]) -> None:
+    """Refuse an option that has a name twice.
+
+    :raises OptionError: it has.
+    """
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise OptionError(f"Option {option} has {name} twice.", "Leave out one of the two.")
 
 
 class TableOptions(Options, frozen=True, kw_only=True):
@@ -77,10 +97,8 @@ class TableOptions(Options, frozen=True, kw_only=True):
         for option, names in options.items():
             is_read = self.create_table or (option == KEY_COLUMNS and self.key_alone)
             if names.strip() and not is_read:
-                raise OptionError(
-                    f"Option {option} is given without {CREATE_TABLE}: a table that is there stays as it is.",
-                    f"Set {CREATE_TABLE} to true, or leave out {option}.",
-                )
+                problem = f"without {CREATE_TABLE}: a table that is there stays as it is"
+                raise without_effect(option, problem, CREATE_TABLE, "true")
         return Layout(
             *(listed_names(option, options[option]) for option in (KEY_COLUMNS, PARTITION_COLUMNS))
         )
@@ -98,9 +116,8 @@ def refuse_key_and_mode(option: str, mode: str, layout: Layout) -> None:
             f"Name its columns in {KEY_COLUMNS}.",
         )
     if mode == "append" and layout.key:
-        raise OptionError(
-            f"Option {KEY_COLUMNS} is given and {option} is append: a second row of a key would be refused.",
-            f"Set {option} to upsert, or leave out {KEY_COLUMNS}.",
+        raise without_effect(
+            KEY_COLUMNS, f"and {option} is append: a second row of a key would be refused", option
         )
 
 

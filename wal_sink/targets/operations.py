@@ -7,7 +7,6 @@ A target that can delete derives its options from `OperationOptions`; every othe
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
@@ -17,7 +16,7 @@ import pyarrow as pa
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Operation, spark_type
 from wal_sink.options import SHAPES, Options, about
-from wal_sink.targets.create_table import TableOptions
+from wal_sink.targets.create_table import TableOptions, refuse_repeated, without_effect
 
 
 def refuse_type(
@@ -92,7 +91,7 @@ UnavailableValue = Annotated[
 ]
 
 _DEFAULT: Mapping[str, Operation] = {UPSERT: UPSERT, DELETE: DELETE}
-_EXAMPLE = f'Write it as {OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
+_EXAMPLE = f'{OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 
 
 BY_POSITION = (
@@ -101,10 +100,13 @@ BY_POSITION = (
 """The text that is logged where one row of a key stays, and no time decides."""
 
 
-def json_pairs(option: str, text: str, example: str) -> tuple[tuple[str, object], ...]:
+def json_pairs(
+    option: str, text: str, example: str, *, secret: bool = False
+) -> tuple[tuple[str, object], ...]:
     """Return names and values of the JSON object that an option holds.
 
-    :param example: says how to write it.
+    :param example: how to write it.
+    :param secret: True if its text must not be shown.
     :raises OptionError: it is none, or has a name twice.
     """
     try:
@@ -113,11 +115,10 @@ def json_pairs(option: str, text: str, example: str) -> tuple[tuple[str, object]
         pairs = None
     if not isinstance(pairs, tuple):
         raise OptionError(
-            f"Option {option} is not a JSON object: {text}", f"{example}, in double quotes."
+            f"Option {option} is not a JSON object" + ("." if secret else f": {text}"),
+            f"Write it as {example}, names and texts in double quotes.",
         )
-    names = Counter(name for name, _ in pairs)
-    if twice := [name for name, count in names.items() if count > 1]:
-        raise OptionError(f"Option {option} has {twice[0]!r} twice.", "Leave out one of the two.")
+    refuse_repeated(option, (name for name, _ in pairs))
     return pairs
 
 
@@ -138,14 +139,15 @@ def read_words(column: str, text: str) -> Mapping[str, Operation]:
         if not isinstance(meaning, str) or meaning not in _DEFAULT:
             raise OptionError(
                 f"Option {OPERATIONS} says that {word!r} means {meaning!r}.",
-                f"A row is an {UPSERT} or a {DELETE}; filter others out of the DataFrame. {_EXAMPLE}.",
+                f"A row is an {UPSERT} or a {DELETE}; filter others out of the DataFrame. Write it as"
+                f" {_EXAMPLE}.",
             )
         words[word] = _DEFAULT[meaning]
     for meaning in _DEFAULT:
         if meaning not in words.values():
             raise OptionError(
                 f"Option {OPERATIONS} has no word that means {meaning}.",
-                f"{_EXAMPLE}. Without deletes leave out {OPERATION_COLUMN}.",
+                f"Write it as {_EXAMPLE}. Without deletes leave out {OPERATION_COLUMN}.",
             )
     return words
 
@@ -173,17 +175,13 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
         """
         _ = self.words
         if self.operation_column and mode != "upsert":
-            raise OptionError(
-                f"Option {OPERATION_COLUMN} is {self.operation_column}, and {option} is {mode}: without a"
-                " key no row can be found to delete.",
-                f"Set {option} to upsert, or leave out {OPERATION_COLUMN}.",
-            )
+            problem = f"and {option} is {mode}: without a key no row can be found to delete"
+            raise without_effect(OPERATION_COLUMN, problem, option)
         if self.unavailable_value and mode != "upsert":
-            raise OptionError(
-                f"Option {UNAVAILABLE_VALUE} is {self.unavailable_value}, and {option} is {mode}: a row that"
-                " is added has no older value that could stay.",
-                f"Set {option} to upsert, or leave out {UNAVAILABLE_VALUE}.",
+            problem = (
+                f"and {option} is {mode}: a row that is added has no older value that could stay"
             )
+            raise without_effect(UNAVAILABLE_VALUE, problem, option)
 
 
 def refuse_undeclared(options: Mapping[str, str], target: str, declared: type[Options]) -> None:

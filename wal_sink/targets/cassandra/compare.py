@@ -21,7 +21,7 @@ from wal_sink.targets.cassandra.options import (
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, RowTtl
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.types import has_lists, mismatches, parse, user_type_names
-from wal_sink.targets.columns import SAME, TableColumn, TableRules
+from wal_sink.targets.columns import SAME, TableColumn, TableRules, has_changed
 from wal_sink.targets.columns import match_columns as compare
 from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS
 from wal_sink.targets.names import did_you_mean, quote
@@ -145,13 +145,7 @@ def refuse_changed(plan: CassandraPlan, live: TableMetadata) -> None:
     else:
         refuse_not_durable(live)
     if changes:
-        raise SchemaMismatch(
-            f"{plan.table} has changed since pending rows were checked against it:"
-            f" {'; '.join(changes)}.",
-            "Change the table back; the flush goes on by itself. To change it for the next rows: stop the"
-            " query, wait until no epoch is pending (wal-sink flush CHECKPOINT), change the table, and start"
-            " the query.",
-        )
+        raise has_changed(plan.table, changes)
     refuse_repeated_lists(plan, live)
 
 

@@ -285,7 +285,7 @@ def primary_key(layout: Layout) -> Layout:
     return Layout((*partition, *(name for name in key if name not in partition)), partition)
 
 
-_EXAMPLE = f'Write it as {COLUMNS_OPTION}={{"customerId": "customer_id"}}'
+_EXAMPLE = f'{COLUMNS_OPTION}={{"customerId": "customer_id"}}'
 
 
 def read_columns(text: str) -> Mapping[str, str]:
@@ -301,7 +301,7 @@ def read_columns(text: str) -> Mapping[str, str]:
         if not isinstance(column, str) or not name or not column:
             raise OptionError(
                 f"Option {COLUMNS_OPTION} writes {name!r} to {column!r}, which cannot be a name.",
-                f"{_EXAMPLE}: the DataFrame's name, then the table's.",
+                f"Write it as {_EXAMPLE}: the DataFrame's name, then the table's.",
             )
         if column in columns.values():
             raise OptionError(

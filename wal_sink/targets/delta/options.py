@@ -9,7 +9,7 @@ import msgspec
 
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, SHAPES, about
-from wal_sink.targets.create_table import KEY_COLUMNS
+from wal_sink.targets.create_table import KEY_COLUMNS, without_effect
 from wal_sink.targets.operations import OPERATION_COLUMN, UNAVAILABLE_VALUE, OperationOptions
 
 EVENT_COLUMN = "delta.timestampColumn"
@@ -95,16 +95,12 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
                 f"Name the columns by which a row replaces another one in {KEY_COLUMNS}.",
             )
         if self.mode == "append" and self.layout.key:
-            raise OptionError(
-                f"Option {KEY_COLUMNS} is given and delta.mode is append: a Delta table has no key.",
-                f"Set delta.mode to upsert, or leave out {KEY_COLUMNS}.",
-            )
+            problem = "and delta.mode is append: a Delta table has no key"
+            raise without_effect(KEY_COLUMNS, problem, "delta.mode")
         self.refuse_without_key("delta.mode", self.mode)
         if self.timestamp_column and self.mode == "append":
-            raise OptionError(
-                f"Option {EVENT_COLUMN} is given and delta.mode is append: every row is added.",
-                f"Set delta.mode to upsert, or leave out {EVENT_COLUMN}.",
-            )
+            problem = "and delta.mode is append: every row is added"
+            raise without_effect(EVENT_COLUMN, problem, "delta.mode")
         if self.timestamp_column and self.operation_column:
             raise OptionError(
                 f"Options {EVENT_COLUMN} and {OPERATION_COLUMN} are both given: a row that is deleted leaves"
