@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from wal_sink.errors import Diverged, Fenced, LedgerBehindLog, MissingManifest, WrongOwner
+from wal_sink.errors import (
+    AlreadyPublished,
+    Diverged,
+    Fenced,
+    LedgerBehindLog,
+    MissingManifest,
+    WrongOwner,
+)
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import State, TargetState
 
@@ -32,6 +39,20 @@ def fenced(state: State, epoch: int, reason: str = "") -> Fenced:
         " the query was quicker.",
         "Find out why two drivers run on one checkpoint, and see that one goes on.",
     )
+
+
+def already_published(epoch: int) -> AlreadyPublished:
+    """Return the error of a run that publishes an epoch again with other contents."""
+    return AlreadyPublished(
+        f"Epoch {epoch} was published before, by the same run and with other rows. Its first rows stay.",
+        "With batch_writer, combine the rows by `df.union(…)` and write once for each batch. For several"
+        " tables use option targets.",
+    )
+
+
+def set_back(what: str) -> Diverged:
+    """Return the error of a run whose checkpoint was set back."""
+    return Diverged(what, "Restore the newer checkpoint, or start the query with a new one.")
 
 
 def missing_manifest(state: State, epoch: int) -> MissingManifest:

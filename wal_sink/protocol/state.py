@@ -24,8 +24,6 @@ import msgspec
 
 from wal_sink.errors import (
     REPORT_IT,
-    AlreadyPublished,
-    Diverged,
     LogFull,
     OptionError,
     WalSinkError,
@@ -45,7 +43,14 @@ from wal_sink.model.state import (
     TargetState,
 )
 from wal_sink.protocol.flush_order import Chain, compared
-from wal_sink.protocol.refusals import fenced, lacks_epochs, missing_manifest, refuse_completed
+from wal_sink.protocol.refusals import (
+    already_published,
+    fenced,
+    lacks_epochs,
+    missing_manifest,
+    refuse_completed,
+    set_back,
+)
 from wal_sink.protocol.retention import Retention, earlier_marks, trimmable
 
 OPENED = 32
@@ -166,10 +171,9 @@ def predecessor_for(
     if epoch > last.epoch + 1:
         raise missing_manifest(state, last.epoch + 1)
     if epoch < last.epoch or committed < epoch - 1:
-        raise Diverged(
+        raise set_back(
             f"Spark computes epoch {epoch} after epoch {committed}, and the log has epoch {last.epoch}:"
-            " the checkpoint was set back by more than its newest epoch, so two histories have that number.",
-            "Restore the newer checkpoint, or start the query with a new one.",
+            " the checkpoint was set back by more than its newest epoch, so two histories have that number."
         )
     if epoch == last.epoch + 1:
         return last.as_predecessor()
@@ -177,10 +181,9 @@ def predecessor_for(
         return last.predecessor
     if last.offsets_digest == offsets_digest:
         return None
-    raise Diverged(
+    raise set_back(
         f"Epoch {epoch} is final in the log, and Spark computes it again from other source offsets: the"
-        " checkpoint was set back.",
-        "Restore the newer checkpoint, or start the query with a new one.",
+        " checkpoint was set back."
     )
 
 
@@ -230,10 +233,7 @@ def publish(
     if predecessor is None or manifest == last:
         return None
     if manifest.manifest == last.manifest:
-        raise AlreadyPublished(
-            f"Epoch {epoch} was published before, by the same run and with other rows. Its first rows stay.",
-            "With batch_writer, combine the rows by `df.union(...)` and write once for each batch.",
-        )
+        raise already_published(epoch)
     sums = manifest.sums
     if (
         manifest.predecessor != predecessor

@@ -20,7 +20,6 @@ from wal_sink.checkpoint.offsets import Offsets
 from wal_sink.clock import now_us
 from wal_sink.errors import (
     REPORT_IT,
-    AlreadyPublished,
     CheckpointNotVisible,
     SegmentNotVisible,
     WalSinkError,
@@ -37,6 +36,7 @@ from wal_sink.model.state import Predecessor, State, Sums
 from wal_sink.progress.report import this_process
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import SENDINGS
+from wal_sink.protocol.refusals import already_published
 from wal_sink.publish.backpressure import Backpressure, OnFull
 from wal_sink.wal.garbage import delete_garbage, delete_unfinished
 from wal_sink.wal.location import refuse_other_log, refuse_vanished
@@ -134,12 +134,7 @@ class Publisher:
         path = paths.MANIFEST.path(paths.ManifestName(epoch, run_id))
         present, digest = create_manifest(self._store, path, manifest)
         if present.nonce != manifest.nonce:
-            raise AlreadyPublished(
-                f"Epoch {epoch} was published before, by the same run and with other rows. Its"
-                " first rows stay.",
-                "With batch_writer, combine the rows by `df.union(…)` and write once for each batch. For"
-                " several tables use option targets.",
-            )
+            raise already_published(epoch)
         made = present.as_epoch(path, digest)
         update(
             self._store,

@@ -79,18 +79,14 @@ def _load(name: str, place: str) -> type[Target]:
             "Derive the class from wal_sink.targets.Target.",
         )
     if loaded.interface != INTERFACE:
-        newer_target = (
-            "Install a newer version of the target. For a target of your own, take the steps of the"
-            f" documentation of targets, and set interface = {INTERFACE} on {loaded.__name__}."
-        )
-        newer_sink = (
-            "pip install --upgrade wal_sink, on every host of the query and where commands run; or install an"
-            " older version of the target."
-        )
         raise OptionError(
             f"Target {name} is written for version {loaded.interface} of the interface of targets, and this"
             f" version of wal_sink has {INTERFACE}.",
-            newer_sink if loaded.interface > INTERFACE else newer_target,
+            "Install a newer version of the target. For a target of your own, take the steps of the"
+            f" documentation of targets, and set interface = {INTERFACE} on {loaded.__name__}."
+            if loaded.interface < INTERFACE
+            else "Install an older version of the target. Or run, on every host of the query and where"
+            " commands run:\npip install --upgrade wal_sink",
         )
     return loaded
 

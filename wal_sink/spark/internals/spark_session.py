@@ -118,10 +118,15 @@ def check_session(spark: SparkSession) -> None:
         )
     missing = list(_missing(spark))
     if missing:
-        raise UnsupportedSpark(
-            f"Spark {spark_version} lacks {', '.join(missing)}, which the sink relies on.",
-            f"Use a tested version of pyspark: {', '.join(TESTED)}.",
-        )
+        raise untested(f"lacks {', '.join(missing)}, which the sink relies on")
+
+
+def untested(problem: str) -> UnsupportedSpark:
+    """Return the error of a version of Spark that does not have what the sink needs."""
+    return UnsupportedSpark(
+        f"Spark {spark_version} {problem}.",
+        f"Use a tested version of pyspark: {', '.join(TESTED)}.",
+    )
 
 
 def _missing(spark: SparkSession) -> list[str]:

@@ -8,20 +8,18 @@ from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext, TaskContext
-from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import listener as pyspark_listener
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-from wal_sink.errors import UnsupportedSpark
 from wal_sink.model.manifest import Execution, Task
 from wal_sink.spark.internals import spark_session
 from wal_sink.spark.internals.spark_session import (
-    TESTED,
     find_class,
     folder_of,
     is_stopped,
+    untested,
     without_jvm,
 )
 from wal_sink.spark.internals.stream_writer import layout_asked
@@ -37,10 +35,7 @@ def current_task() -> Task:
     assert context is not None
     execution = _execution(context.getLocalProperty)
     if execution is None:
-        raise UnsupportedSpark(
-            f"Spark {spark_version} does not tell a task its query id, run id and batch id.",
-            f"Use a tested version of pyspark: {', '.join(TESTED)}.",
-        )
+        raise untested("does not tell a task its query id, run id and batch id")
     return Task(
         **execution._asdict(),
         partition=context.partitionId(),
