@@ -17,7 +17,7 @@ from wal_sink import errors
 from wal_sink.cli.main import app
 from wal_sink.cli.options import option_groups
 from wal_sink.errors import EXIT_CODES, WalSinkError
-from wal_sink.metrics.prometheus import Metrics
+from wal_sink.metrics.prometheus import QueryMetrics
 from wal_sink.target_info import OWN
 
 TITLES = {"": "Every query"} | {name: info.title for name, info in OWN.items()}
@@ -110,9 +110,9 @@ def _command(name: str, command: Any, context: Any) -> Iterator[str]:
         text = parameter.help or ""
         written = parameter.metavar
         if parameter.param_type_name == "option":
-            takes = parameter.display_type_rich(context).replace(
-                "|", ", "
-            )  # a bar would end the cell
+            # A flag takes nothing, and a bar would end the cell.
+            takes = "" if parameter.is_flag else parameter.display_type_rich(context)
+            takes = takes.replace("|", ", ")
             written = f"{', '.join(parameter.opts)} {takes}".strip()
             if isinstance(parameter.default, str | int) and parameter.default not in (False, ""):
                 text += f" Default: `{parameter.default}`."
@@ -121,10 +121,11 @@ def _command(name: str, command: Any, context: Any) -> Iterator[str]:
 
 
 def metrics() -> str:
-    """Return every metric, from a collector."""
+    """Return every metric, of one query."""
+    query = QueryMetrics(("", ""), "", "", lambda: None)
     rows = [
         (f"`{_exposed(family.name, family.type)}`", family.type, family.documentation)
-        for family in Metrics().registry.collect()
+        for family in query.families(None, 0)
     ]
     return _page([_table(("metric", "kind", "meaning"), sorted(rows))])
 

@@ -22,6 +22,7 @@ from tests.support.waiting import until
 from wal_sink.admin.follow import Follower, LogsUnder, at_checkpoint
 from wal_sink.demo.servers import process
 from wal_sink.errors import OptionError
+from wal_sink.protocol.retention import Retention
 from wal_sink.wal.discovery import logs_below
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +61,11 @@ class Following:
         self.process.send_signal(signal.SIGTERM)
         self.out, err = self.process.communicate(timeout=60)
         self.err += err
+
+
+def at_once(_seconds: float) -> bool:
+    """End what waits."""
+    return True
 
 
 @pytest.fixture
@@ -117,13 +123,15 @@ def test_follower_takes_options_of_a_new_run(tmp_path: Path, lines: list[str]) -
     job = a_job(tmp_path / "job", 0)
     follower = Follower(LogsUnder([str(tmp_path)], CONFIRMED), lines.append)
     follower.refresh()
-    follower.refresh()
-    assert len(lines) == 1
     batches(job, 1)
     follower.refresh()
-    until(lambda: job.rows() == rows_of(0, 1))
-    follower.stop()
-    follower.run()
+    assert len(lines) == 1
+    job.retention = Retention(us=60_000_000, bytes=1 << 30)
+    batches(job, 2)
+    follower.refresh()
+    until(lambda: job.rows() == rows_of(0, 1, 2))
+    (done,) = follower.run(at_once)
+    assert (done.epochs, done.rows, done.flushed) == (3, 6, 2)
     assert [line.partition(":")[0] for line in lines] == [f"Query {job.query_id}"] * 2
 
 
@@ -184,8 +192,7 @@ def test_option_of_another_target_is_left_out(tmp_path: Path, lines: list[str]) 
     follower = Follower(LogsUnder([str(tmp_path)], both), lines.append)
     follower.refresh()
     until(lambda: job.rows() == rows_of(0))
-    follower.stop()
-    follower.run()
+    follower.run(at_once)
 
 
 def test_follower_waits_for_a_query_to_begin(tmp_path: Path, lines: list[str]) -> None:
@@ -198,8 +205,7 @@ def test_follower_waits_for_a_query_to_begin(tmp_path: Path, lines: list[str]) -
     job = a_job(tmp_path / "job", 0)
     follower.refresh()
     until(lambda: job.rows() == rows_of(0))
-    follower.stop()
-    (done,) = follower.run()
+    (done,) = follower.run(at_once)
     assert (done.epochs, done.reason) == (1, "stopped")
     assert ["not flushed for now" in line for line in lines] == [True, False]
 

@@ -163,7 +163,7 @@ def test_files_of_a_given_up_epoch_stay(job: Job) -> None:
     assert job.command("flush").code == 0
     assert job.rows() == rows_of(0, 1, 3, 4, 5)
     assert job.store.list(paths.SEGMENT.folder) == [damaged, whole]
-    assert job.command("show", 2).document["attempts"][0]["state"] == "given up"
+    assert job.command("show", 2).document["epochs"][0]["state"] == "given up"
 
 
 def test_epoch_that_nobody_published_is_given_up(job: Job) -> None:
@@ -337,9 +337,9 @@ def test_repair_that_cannot_be_meant_is_refused(job: Job, arguments: tuple[str, 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("give-up", "--epoch", "../../1"), "../../1"),
-        (("give-up", "--epoch", "1e9"), "1e9"),
-        (("set-mark", "--to", "-2"), "-2"),
+        (("give-up", "--epoch", "../../1"), "--epoch"),
+        (("give-up", "--epoch", "1e9"), "--epoch"),
+        (("set-mark", "--to", "-2"), "--to"),
         (("set-mark",), "--to"),
         (("adopt", "--option", "s3cret"), "NAME=VALUE"),
         (("set-mark", "--to", "1", "--option", "sqlite.pth=s3cret"), "sqlite.path"),

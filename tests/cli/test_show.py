@@ -80,20 +80,19 @@ def test_damaged_or_missing_manifest_hides_nothing_newer(busy: World, tmp_path: 
 
 def test_epoch_is_shown_with_rows_and_offsets(busy: World, tmp_path: Path) -> None:
     document = run(tmp_path, "show", "checkpoint", 2, "--json").document
-    assert (document["epoch"], document["checkpointed"]) == (2, True)
-    (attempt,) = document["attempts"]
-    assert (attempt["state"], attempt["rows"]) == ("pending", 3)
-    assert attempt["run_id"] == busy.keepers[2]
-    assert attempt["offsets"] == ['{"offset":2}']
-    assert [column["name"] for column in attempt["columns"]] == ["k", "v"]
-    assert [segment["partition"] for segment in attempt["segments"]] == [0, 1]
-    assert [segment["rows"] for segment in attempt["segments"]] == [2, 1]
+    (attempt,) = document["epochs"]
+    assert (attempt["epoch"], attempt["state"], attempt["rows"]) == (2, "pending", 3)
+    assert (attempt["run_id"], attempt["segments"]) == (busy.keepers[2], 2)
+    details = attempt["details"]
+    assert details["offsets"] == ['{"offset":2}']
+    assert [column["name"] for column in details["columns"]] == ["k", "v"]
+    assert [segment["rows"] for segment in details["segments"]] == [2, 1]
     folder = paths.segment_folder(2)
-    assert [segment["path"] for segment in attempt["segments"]] == list(busy.store.list(folder))
-    assert attempt["sample"] == [{"k": k, "v": "2"} for k in "cde"]
+    assert [segment["path"] for segment in details["segments"]] == list(busy.store.list(folder))
+    assert details["sample"] == [{"k": k, "v": 2} for k in "cde"]
     for most in (0, 1):
         some = run(tmp_path, "show", "checkpoint", 2, "--rows", most, "--json").document
-        assert len(some["attempts"][0]["sample"]) == most
+        assert len(some["epochs"][0]["details"]["sample"]) == most
     shown = run(tmp_path, "show", "checkpoint", 2).out
     for word in ("pending", '{"offset":2}', "Schema", "Segments", "Some rows", "timestamps from"):
         assert word in shown
@@ -111,9 +110,9 @@ def test_damaged_segment_is_not_shown_as_rows(busy: World, tmp_path: Path) -> No
     path = busy.store.list(paths.segment_folder(2))[0]
     busy.log_backend.replace(path, busy.log_backend.read(path)[:-1])
     result = run(tmp_path, "show", "checkpoint", 2, "--json")
-    (attempt,) = result.document["attempts"]
-    assert (result.code, attempt["sample"], attempt["rows"]) == (0, [], 3)
-    assert "CorruptLog" in attempt["problems"][0]
+    (attempt,) = result.document["epochs"]
+    assert (result.code, attempt["details"]["sample"], attempt["rows"]) == (0, [], 3)
+    assert "CorruptLog" in attempt["problem"]
 
 
 def test_values_do_not_steer_the_terminal(world: World, tmp_path: Path) -> None:
@@ -124,5 +123,6 @@ def test_values_do_not_steer_the_terminal(world: World, tmp_path: Path) -> None:
     assert r"\x1b[2J[red]bold\n" in shown
     assert "x" * 30 in shown
     assert len(shown) < 10_000
-    sample = run(tmp_path, "show", "checkpoint", 0, "--json").document["attempts"][0]["sample"]
-    assert [len(row["k"]) for row in sample] == [len(r"\x1b[2J[red]bold\n"), 80]
+    document = run(tmp_path, "show", "checkpoint", 0, "--json").document
+    sample = document["epochs"][0]["details"]["sample"]
+    assert [row["k"] for row in sample] == ["\x1b[2J[red]bold\n", "x" * 10_000]

@@ -60,7 +60,7 @@ def test_unflushed_query_is_reported(
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "outputMode.*append": lambda w: w.outputMode("complete").start(),
-    "append only": lambda w: w.outputMode("update").start(),
+    "output mode update": lambda w: w.outputMode("update").start(),
     r"trigger\(continuous": lambda w: w.trigger(continuous="1 second").start(),
     r"trigger\(realTime": lambda w: w.trigger(realTime="5 minutes").start(),
     "asyncProgressTrackingEnabled": lambda w: w.option(

@@ -15,18 +15,14 @@ import pytest
 from tests.postgresql.world import PostgresqlWorld
 from tests.protocol.engine import World
 from tests.support.neighbours import Counted, Row
+from tests.support.operators import set_mark
 from tests.support.small_disk import mounted
-from wal_sink.admin.query import Query, connected
-from wal_sink.admin.repair import SetMark
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.demo.servers import process as free_port
 from wal_sink.demo.servers.postgresql import REPLICATES, USER, Server, Standby, _unprivileged
 from wal_sink.errors import LedgerBehindLog, OptionError, WalSinkError
-from wal_sink.protocol.flush_order import row_at
 from wal_sink.protocol.retention import Retention
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.micro_batches import flush, in_memory
-from wal_sink.wal.manifests import ManifestChain
 
 pytestmark = [pytest.mark.test_all, pytest.mark.postgresql, pytest.mark.timeout(300)]
 
@@ -113,7 +109,7 @@ def test_promoted_asynchronous_standby_gets_its_epochs_from_the_log(
         if not retained:
             with pytest.raises(LedgerBehindLog, match="set-mark CHECKPOINT --to 4"):
                 world.flush()
-            set_mark(world, 4)
+            set_mark(world.flusher().pipeline, 4)
         batches(world, 5, 5)
         flush(world.flusher())
         result = sorted(world.visible())
@@ -122,16 +118,6 @@ def test_promoted_asynchronous_standby_gets_its_epochs_from_the_log(
         title = f"PostgreSQL, asynchronous standby, {'retained' if retained else 'trimmed'} log"
         version = world.standby.title.rpartition(" ")[2]
         counted(Row(title, version, "promoted with a lag of two epochs", len(kept), len(result)))
-
-
-def set_mark(world: World, epoch: int) -> None:
-    """Do as `wal-sink set-mark` does."""
-    pipeline, state = world.flusher().pipeline, world.state
-    chain = ManifestChain(world.store).chain(state, epoch)
-    with connected(pipeline) as connection:
-        row = connection.row()
-    query = Query(world.query_id, Checkpoint(world.checkpoint), world.store)
-    SetMark(query, pipeline, row, row_at(state, epoch, chain), chain).carry_out()
 
 
 def test_a_full_disk_holds_the_flush_up(counted: Counted) -> None:

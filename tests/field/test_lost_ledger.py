@@ -10,28 +10,16 @@ import pytest
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
-from wal_sink.admin.query import Query
-from wal_sink.admin.repair import SetMark
-from wal_sink.checkpoint.checkpoint import Checkpoint
+from tests.support.operators import set_mark
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import LedgerBehindLog, TargetRefused
-from wal_sink.protocol.flush_order import row_at
 from wal_sink.protocol.retention import Retention
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.micro_batches import PlayedQuery
-from wal_sink.wal.manifests import ManifestChain
 
 SCHEMA = pa.schema([("id", pa.int64())])
-
-
-def set_mark(query: PlayedQuery, epoch: int) -> None:
-    """Do as `wal-sink set-mark` does where there is no ledger row."""
-    chain = ManifestChain(query.store).chain(query.state, epoch)
-    operated = Query(query.query_id, Checkpoint(query.checkpoint), query.store)
-    row = row_at(query.state, epoch, chain)
-    SetMark(operated, query.flusher().pipeline, None, row, chain).carry_out()
 
 
 @pytest.fixture(
@@ -73,6 +61,6 @@ def test_dropped_ledger_is_made_again_by_the_errors(store: Store) -> None:
     with pytest.raises(LedgerBehindLog, match="has no ledger row any more") as behind:
         query.flush()
     (epoch,) = re.findall(r"set-mark CHECKPOINT --to (\d+)", behind.value.remedy)
-    set_mark(query, int(epoch))
+    set_mark(query.flusher().pipeline, int(epoch))
     query.flush()
     assert sorted(store.execute("SELECT id FROM t")) == [(1,), (2,), (3,)]

@@ -76,8 +76,9 @@ def test_whatever_is_tried_again_counts_once(when: Literal["before", "after"]) -
         assert world.table() == world.expected()
         assert it.value("wal_sink_flushed_rows_total") == 6, faults.injected
         assert it.value("wal_sink_flushed_epochs_total") == 3, faults.injected
-        errors = next(iter(it.metrics.errors.collect())).samples
-        assert sum(s.value for s in errors if s.name.endswith("_total")) == len(failed)
+        samples = [s for family in it.metrics.registry.collect() for s in family.samples]
+        errors = [s.value for s in samples if s.name == "wal_sink_flush_errors_total"]
+        assert sum(errors) == len(failed)
         world.forget()
         if faults.injected is None:
             break
@@ -237,10 +238,7 @@ def test_series_stay_while_anything_waits_and_go_afterwards(world: World) -> Non
     assert it.value("wal_sink_flushed_rows_total") == 2, "the last counts are to be seen"
     assert it.value("wal_sink_pending_epochs") == 0
     now_s[0] += 2
-    list(it.metrics.registry.collect())
-    families = list(it.metrics.registry.collect())
-    assert len(families) > 10
-    assert [family.name for family in families if family.samples] == []
+    assert not [family.name for family in it.metrics.registry.collect() if family.samples]
 
 
 def test_a_query_that_starts_again_goes_on_counting(world: World) -> None:

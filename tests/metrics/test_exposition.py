@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import sys
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.metrics.watched import new_world
 from tests.protocol.engine import World
-from tests.support.programs import ran
-from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
-from wal_sink.metrics import bounded_server
-from wal_sink.metrics.bounded_server import MOST_CONNECTIONS, REQUEST_S
 from wal_sink.metrics.server import Exposition, expose
 
 
@@ -107,60 +101,6 @@ def test_a_host_of_others_is_refused() -> None:
             expose(0, host)
 
 
-def test_clients_that_say_nothing_hold_neither_threads_nor_sockets() -> None:
-    """A few connections are waited for, for seconds; after that Prometheus is answered again."""
-    others = set(threading.enumerate())
-    with contextlib.closing(expose(0)) as exposition, contextlib.ExitStack() as held:
-        clients = [
-            held.enter_context(socket.create_connection(("127.0.0.1", exposition.port)))
-            for _ in range(
-                MOST_CONNECTIONS + 50
-            )  # fewer than wait in the kernel: none takes seconds
-        ]
-        until(lambda: threads_beside(others) == 1 + MOST_CONNECTIONS)
-        until(lambda: sum(map(is_closed, clients)) == len(clients) - MOST_CONNECTIONS)
-        until(lambda: threads_beside(others) == 1, REQUEST_S + 5)
-        until(lambda: all(map(is_closed, clients)))
-        assert page(exposition.port)
-
-
-def test_a_client_that_speaks_slowly_is_dropped_in_time() -> None:
-    """However it divides its request: a byte does not begin the time again."""
-    with (
-        contextlib.closing(expose(0)) as exposition,
-        socket.create_connection(("127.0.0.1", exposition.port)) as client,
-    ):
-        since = time.monotonic()
-        with contextlib.suppress(OSError):
-            while not is_closed(client) and time.monotonic() - since < 60:
-                client.sendall(b"G")
-                time.sleep(0.2)
-        assert REQUEST_S - 1 < time.monotonic() - since < 60, (
-            "it is dropped, not given up by this test"
-        )
-
-
-def test_client_that_reads_no_answer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that is larger than what the sockets hold."""
-    monkeypatch.setattr(bounded_server, "SEND_S", 0.5)
-    others = set(threading.enumerate())
-
-    def app(_: object, start_response: Callable[..., object]) -> list[bytes]:
-        start_response("200 OK", [])
-        return [bytes(32 << 20)]
-
-    server = bounded_server.BoundedServer("127.0.0.1", 0, app)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    with socket.create_connection(("127.0.0.1", server.server_port)) as client:
-        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert client.recv(15) == b"HTTP/1.0 200 OK"
-        until(lambda: threads_beside(others) == 1)
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
 @pytest.mark.parametrize(
     "request_line",
     [b"\x16\x03\x01 a TLS hello", b"GET", b"\r\n", b"GET /metrics HTTP/9.9", b"X" * 70_000],
@@ -181,17 +121,6 @@ def test_malformed_request_disturbs_no_other(
     assert capfd.readouterr() == ("", "")
 
 
-def is_closed(client: socket.socket) -> bool:
-    """Return True if the other side has hung up."""
-    client.setblocking(False)
-    try:
-        return client.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionError:
-        return True
-
-
 def listening(port: int) -> set[str]:
     """The addresses on which this host listens on a port, as the kernel says."""
     names = set()
@@ -201,11 +130,6 @@ def listening(port: int) -> set[str]:
         if state == "0A" and int(number, 16) == port:
             names.add(socket.inet_ntoa(bytes.fromhex(address)[::-1]))
     return names
-
-
-def threads_beside(others: set[threading.Thread]) -> int:
-    """Count the living threads that are not among the others: of those, one may end at any time."""
-    return len(set(threading.enumerate()) - others)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
@@ -243,18 +167,3 @@ def test_an_interrupted_close_is_made_good_by_the_next(monkeypatch: pytest.Monke
     exposition.close()
     with pytest.raises(OSError, match="refused"):
         page(exposition.port)
-
-
-def test_without_the_package_it_says_what_to_install() -> None:
-    """And only a process that wants metrics needs it."""
-    program = (
-        "import sys; sys.modules['prometheus_client'] = None\n"
-        "from wal_sink.flush import flusher\n"
-        "from wal_sink.metrics import server\n"
-        "import wal_sink.spark.api\n"
-        "server.expose(0)"
-    )
-    done = ran([sys.executable, "-c", program])
-    assert done.returncode == 1
-    assert "OptionError" in done.stderr
-    assert "pip install prometheus_client" in done.stderr

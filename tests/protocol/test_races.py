@@ -10,7 +10,7 @@ import pytest
 from state_backends import StateBackend, open_backend
 from tests.protocol.engine import World, until_idle
 from wal_sink.admin.query import Query
-from wal_sink.admin.repair import plan_give_up
+from wal_sink.admin.repair import give_up
 from wal_sink.checkpoint import checkpoint
 from wal_sink.errors import Fenced
 from wal_sink.progress.status import read_status
@@ -134,7 +134,7 @@ def test_epoch_given_up_as_missing_is_synced_in_checkpoint(
     run.write_commit([])
     synced.clear()
     query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.store)
-    plan_give_up(query, 1, "").carry_out()
+    give_up(query, 1, "")
     assert synced == ["commits/0", "offsets/1", "commits/1"]
 
 
@@ -143,7 +143,7 @@ def test_log_whose_targets_are_all_given_up_is_trimmed(world: World) -> None:
     run = world.run()
     run.batch([("a", 1)])
     query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.store)
-    plan_give_up(query, None, "memory").carry_out()
+    give_up(query, None, "memory")
     run.batch([("b", 2)])
     world.flush()
     assert not world.log_backend.list("manifests/")

@@ -20,12 +20,13 @@ from tests.spark.live_query import live_query
 from tests.spark.tables import Table
 from tests.support.waiting import until
 from wal_sink.admin.query import find_query
-from wal_sink.admin.show import list_epochs, show_epoch
-from wal_sink.cli.look import status_screen
-from wal_sink.cli.screens import epoch_screen, log_screen
+from wal_sink.admin.show import show_epochs
+from wal_sink.cli.screens import log_screen
+from wal_sink.cli.terminal import facts
 from wal_sink.clock import now_us
 from wal_sink.demo.local_spark import local_session
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
+from wal_sink.progress.status import Status, status_lines
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 MOST = 5
@@ -49,22 +50,27 @@ def main() -> None:
             until(lambda: sink.status(query).last_error is not None, PATIENCE_S)
             time.sleep(LONG_S)
             watch = "wal-sink status /data/checkpoint --watch"
-            save("outage", watch, status_screen(elsewhere(sink.status(query), names)))
+            save("outage", watch, status(elsewhere(sink.status(query), names)))
             result = find_query(checkpoint)
-            listed = elsewhere(list_epochs(result, "", MOST), names)
+            listed = elsewhere(show_epochs(result, "", most=MOST), names)
             save(
                 "show",
                 f"wal-sink show /data/checkpoint --most {MOST}",
                 log_screen(listed, now_us()),
             )
             epoch = listed.flushed + 1
-            one = elsewhere(show_epoch(result, epoch, "", 3), names)
+            one = elsewhere(show_epochs(result, "", epoch, most=MOST, rows=3), names)
             command = f"wal-sink show /data/checkpoint {epoch} --rows 3"
-            save("epoch", command, epoch_screen(one))
+            save("epoch", command, log_screen(one, now_us()))
             node.resume()
             until(lambda: sink.status(query).pending_epochs == 0, PATIENCE_S)
-            save("recovered", watch, status_screen(elsewhere(sink.status(query), names)))
+            save("recovered", watch, status(elsewhere(sink.status(query), names)))
         spark.stop()
+
+
+def status(shown: Status) -> RenderableType:
+    """Lay a status out."""
+    return facts(*status_lines(shown))
 
 
 def save(name: str, command: str, shown: RenderableType) -> None:

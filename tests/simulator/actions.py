@@ -14,9 +14,8 @@ from tests.simulator.processes import Driver, Flushing
 from tests.simulator.target import Database
 from tests.simulator.volume import Volume
 from tests.simulator.world import Saved, Site, World
-from wal_sink.admin.adopt import plan_adopt
 from wal_sink.admin.query import Query
-from wal_sink.admin.repair import plan_give_up, plan_set_mark
+from wal_sink.admin.repair import adopt, give_up, set_mark
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model.state import State
@@ -87,7 +86,7 @@ class Actions:
         if epoch <= state.last.epoch:
             self.operator(
                 "give up an epoch",
-                lambda query: plan_give_up(query, epoch, target.name).carry_out(),
+                lambda query: give_up(query, epoch, target.name),
             )
 
     def give_up_target(self) -> None:
@@ -96,7 +95,7 @@ class Actions:
         if state is None or len(state.live) < 2:
             return
         name = world.chance.choice(state.live).name
-        self.operator("give up a target", lambda query: plan_give_up(query, None, name).carry_out())
+        self.operator("give up a target", lambda query: give_up(query, None, name))
 
     def remedy(self, error: str, name: str = "") -> None:
         """Do what the error of a flusher or of a run says."""
@@ -104,14 +103,14 @@ class Actions:
         if state is None:
             return
         if error == "WrongOwner":
-            self.operator("adopt", lambda query: plan_adopt(query).carry_out(), faults=False)
+            self.operator("adopt", adopt, faults=False)
         if error == "MissingManifest":
             epoch = state.last.epoch + 1
             for candidate in state.targets:
                 world.checker.truth.lacks.setdefault(candidate.name, set()).add(epoch)
             self.operator(
                 "give up what is missing",
-                lambda query: plan_give_up(query, epoch, "").carry_out(),
+                lambda query: give_up(query, epoch, ""),
                 faults=False,
             )
         if error == "TargetRefused":
@@ -129,9 +128,7 @@ class Actions:
         first = row.epoch + 1 if row is not None else 0
         world.checker.truth.lacks.setdefault(name, set()).update(range(first, to + 1))
         world.time_passes(_SILENT_S)
-        self.operator(
-            "set the mark", lambda query: plan_set_mark(query, to, name).carry_out(), faults=False
-        )
+        self.operator("set the mark", lambda query: set_mark(query, to, name), faults=False)
 
     # --- disasters ---
 

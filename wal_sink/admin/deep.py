@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from wal_sink.admin.query import Query, actor, connected
+from wal_sink.admin.query import Query, actor, connected, wanted_targets
 from wal_sink.errors import MissingManifest, WalSinkError
 from wal_sink.flush.pipeline import Pipeline, plan_of
 from wal_sink.model.ledger import LedgerRow
@@ -29,7 +29,7 @@ from wal_sink.wal.states import newest
 _READS = 5
 """How often all is read at most, while findings may come of a log that changes meanwhile."""
 
-Read = Callable[[int], None]
+Read = Callable[[int], object]
 """Called with how many bytes were read so far."""
 
 
@@ -86,13 +86,15 @@ def deep_status(
         if not inspection.findings or newest(query.store) == state:
             break
     status = read_status(query.checkpoint, query.store, name)
+    # Those in the log by epoch, then those in the targets.
+    findings = sorted(inspection.findings, key=lambda f: (bool(f.target), f.epoch or -1))
     return DeepStatus(
         **{field: getattr(status, field) for field in Status.__struct_fields__},
-        findings=inspection.findings,
+        findings=tuple(findings),
         notes=tuple(inspection.notes),
-        read_epochs=inspection.epochs,
+        read_epochs=len(inspection.plans),
         read_bytes=inspection.bytes,
-        ledger=inspection.ledger,
+        ledger={target: row and row.epoch for target, row in inspection.rows.items()},
     )
 
 
@@ -103,30 +105,13 @@ class _Inspection:
         self._query, self._progress = query, progress
         self._store = query.store
         self._chain: dict[int, EpochManifest] = {}
-        self._plans: dict[int, str] = {}
+        self.plans: dict[int, str] = {}
         """Keys of the plans of the epochs that were read, by epoch."""
-        self._rows: dict[str, LedgerRow | None] = {}
+        self.rows: dict[str, LedgerRow | None] = {}
         """Ledger rows that were read, by target."""
-        self._in_log: list[Finding] = []
-        self._in_targets: list[Finding] = []
+        self.findings: list[Finding] = []
         self.notes: list[str] = []
         self.bytes = 0
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Those in the log by epoch, then those in the targets."""
-        by_epoch = sorted(self._in_log, key=lambda f: -1 if f.epoch is None else f.epoch)
-        return (*by_epoch, *self._in_targets)
-
-    @property
-    def epochs(self) -> int:
-        """How many manifests were read."""
-        return len(self._plans)
-
-    @property
-    def ledger(self) -> dict[str, int | None]:
-        """The epochs of the ledger rows that were read, by target."""
-        return {name: row and row.epoch for name, row in self._rows.items()}
 
     @contextlib.contextmanager
     def finding(self, target: str = "", epoch: int | None = None) -> Iterator[None]:
@@ -146,32 +131,33 @@ class _Inspection:
             exit_code=error.exit_code,
         )
         # The decision about a ledger row meets again what the log lacks.
-        known = {finding.what for finding in self.findings}
-        gaps = isinstance(error, MissingManifest) and self._in_log
-        if finding.what not in known and not (target and gaps):
-            (self._in_targets if target else self._in_log).append(finding)
+        is_known = finding.what in {known.what for known in self.findings}
+        gaps = isinstance(error, MissingManifest) and any(not f.target for f in self.findings)
+        if not is_known and not (target and gaps):
+            self.findings.append(finding)
 
     def read(self, state: State, name: str, *, offline: bool) -> None:
         """Read what a flusher would read."""
         committed = self._query.checkpoint.last_commit()
         state = protocol.settle(state, committed, actor()) or state
-        wanted = [protocol.named_target(state, name)] if name else list(state.live)
+        wanted = [target for target in wanted_targets(state, name) if name or not target.given_up]
         pipelines = [] if offline or not wanted else self._query.pipelines(state, name)
         for pipeline in pipelines:
             with self.finding(pipeline.target_name), connected(pipeline) as connection:
-                self._rows[pipeline.target_name] = connection.row()
+                self.rows[pipeline.target_name] = connection.row()
         lacking = {target.name: self._lacks_after(state, target) for target in wanted}
         after = max(min(lacking.values(), default=committed), state.trimmed)
         self._read_log(state, committed, after, lacking)
         for pipeline in pipelines:
-            if pipeline.target_name in self._rows:
-                with self.finding(pipeline.target_name):
+            target_name = pipeline.target_name
+            if target_name in self.rows:
+                with self.finding(target_name):
                     self._decide(state, committed, pipeline)
-                self._compare(pipeline, lacking[pipeline.target_name])
+                self._compare(pipeline, lacking[target_name])
 
     def _lacks_after(self, state: State, target: TargetState) -> int:
         """Return the epoch after which a target needs the log, by its mark and by its ledger row."""
-        row = self._rows.get(target.name)
+        row = self.rows.get(target.name)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         given_up = state.epochs_given_up(target.name)
         while after + 1 in given_up:
@@ -202,41 +188,39 @@ class _Inspection:
             try:
                 manifest = reader.named(epoch - 1, link)
             except WalSinkError as error:
-                remedy = error.remedy
-                if (
-                    epoch - 1 > after + 1
-                ):  # nobody names the epochs before, so they cannot be given up
-                    remedy = broken_chain(state, state.slowest, after + 1, epoch - 1).remedy
-                self._add_finding(type(error)(error.what, remedy), "", epoch - 1)
+                if epoch - 1 > after + 1:  # nobody names the epochs before: they cannot be given up
+                    broken = broken_chain(state, state.slowest, after + 1, epoch - 1)
+                    error.remedy = broken.remedy
+                self._add_finding(error, "", epoch - 1)
                 return
 
     def _read_epoch(self, manifest: Manifest, targets: Sequence[str]) -> None:
         """Read the segments and plans of an epoch."""
-        self._plans[manifest.epoch] = manifest.plan
+        epoch = manifest.epoch
+        self.plans[epoch] = manifest.plan
         for segment in manifest.all_segments:
-            with self.finding(epoch=manifest.epoch):
+            with self.finding(epoch=epoch):
                 check_segment(self._store.backend, segment)
                 self.bytes += segment.bytes
                 self._progress(self.bytes)
         for target in targets:
-            with self.finding(epoch=manifest.epoch):
-                plan_of(self._store, target, manifest.plan, manifest.epoch)
+            with self.finding(epoch=epoch):
+                plan_of(self._store, target, manifest.plan, epoch)
 
     def _decide(self, state: State, committed: int, pipeline: Pipeline) -> None:
-        """Do what a flusher would do with the ledger row, up to the change.
-
-        :raises WalSinkError: the flusher would stop.
-        """
+        """Do what a flusher would do with the ledger row, up to the change."""
         name = pipeline.target_name
         if committed < protocol.named_target(state, name).first:
             return
         heals = pipeline.target.restores_together
-        decision = decide(state, name, committed, self._rows[name], self._chain, heals=heals)
+        decision = decide(state, name, committed, self.rows[name], self._chain, heals=heals)
         if decision.warning:
             self.notes.append(decision.warning)
-        if decision.step is Step.MARK and decision.row is not None:
+        if decision.row is None:
+            return
+        if decision.step is Step.MARK:
             protocol.mark(state, name, decision.row, self._chain, pipeline.retention, actor())
-        if decision.step is Step.WENT_BACK and decision.row is not None:
+        if decision.step is Step.WENT_BACK:
             protocol.went_back(state, name, decision.row, self._chain, actor())
             self.notes.append(
                 f"Target {name} went back to epoch {decision.row.epoch}. The flush brings the epochs after it"
@@ -245,12 +229,8 @@ class _Inspection:
 
     def _compare(self, pipeline: Pipeline, after: int) -> None:
         """Compare each pending plan with the table as it is now."""
-        name = pipeline.target_name
-        first = {
-            plan: epoch
-            for epoch, plan in sorted(self._plans.items(), reverse=True)
-            if epoch > after
-        }
+        name, epochs = pipeline.target_name, sorted(self.plans, reverse=True)
+        first = {self.plans[epoch]: epoch for epoch in epochs if epoch > after}
         with self.finding(name), connected(pipeline) as connection:
             for plan, epoch in first.items():
                 with self.finding(name, epoch):

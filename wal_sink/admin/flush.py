@@ -1,18 +1,18 @@
-"""`flush`: hosts a flusher in a process without Spark. Any number of flushers may act on one query.
+"""`flush`: hosts flushers in a process without Spark. Any number of flushers may act on one query.
 
-The flusher trims as well: it deletes flushed epochs once `wal.retention` is over.
+A flusher trims as well: it deletes flushed epochs once `wal.retention` is over.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
-from tenacity import RetryCallState
+from tenacity import RetryCallState, stop_never
 
-from wal_sink.admin.query import Progress, Query, actor, no_progress, sink_options
+from wal_sink.admin.query import Query, actor, wanted_targets
 from wal_sink.configuration import retention_of
 from wal_sink.errors import NotDrained, WalSinkError
 from wal_sink.flush.flusher import Flusher, Pass
@@ -21,31 +21,34 @@ from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.write import WriteInThread
 from wal_sink.flush_metrics import FlushMetrics
-from wal_sink.model.state import Mark, State
+from wal_sink.model.state import TargetState
 from wal_sink.progress.backlog import backlog_of
 from wal_sink.protocol import state as protocol
 from wal_sink.text import counted
-from wal_sink.wal.garbage import garbage
-from wal_sink.wal.location import refuse_other_log, store_errors
-from wal_sink.wal.states import newest
+from wal_sink.wal.location import store_errors
+from wal_sink.wal.states import existing
 
 _TRIES = 4
 """How often a pass is tried whose error may pass by itself; at any other error the flush ends at once."""
 
-_SIGNAL_S = 0.1
-"""How soon a waiting flusher notices a signal."""
-
+_PROGRESS_S = 0.02
+"""How often progress is reported, and how soon the end is noticed."""
 
 Watch = Callable[..., FlushMetrics]
 """Makes the metrics of a flusher, see `metrics.server.Exposition.watch`."""
 
+Wait = Callable[[float], bool]
+"""Waits some seconds; returns True, perhaps at once, if the work is to end."""
 
-class LogFile(msgspec.Struct, frozen=True, kw_only=True):
-    """An object of the log."""
 
-    path: str
-    """Below the log's folder."""
-    bytes: int
+def never(seconds: float) -> bool:
+    """Wait, and let the work go on."""
+    time.sleep(seconds)
+    return False
+
+
+Progress = Callable[[int, int], object]
+"""Called with how many epochs are flushed, and of how many."""
 
 
 class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +58,7 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     """Its name in the log."""
     log: str
-    dry_run: bool
+    dry_run: bool = False
     flushed: int
     """The last epoch that is in the target, -1 for none."""
     epochs: int
@@ -65,8 +68,6 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpointed and not flushed, at the end."""
     trimmed: int
     """What the log had of epochs up to this one is deleted; of a dry run, would be."""
-    deletes: tuple[LogFile, ...] = ()
-    """What a dry run would delete. The files of what is flushed now go later, and are not listed."""
     seconds: float
     reason: str
     """Why it ended."""
@@ -76,17 +77,15 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
 def preview(query: Query, name: str = "") -> list[FlushDone]:
     """Say what `flush` would do now for each target, or for one. Changes nothing, and never connects.
 
-    :raises WrongOwner, OptionError: see `Query.state`.
+    :raises WrongOwner, OptionError: see `Query.own_state`.
     """
-    started_s = time.monotonic()
-    state = query.state()
-    protocol.refuse_other_place(state, query.query_id, query.checkpoint.url)
-    retention = retention_of(sink_options(query, state))
+    started_s, state = time.monotonic(), query.own_state()
+    retention = retention_of(query.sink_options(state))
     trimmed = protocol.trim(state, retention, actor()) or state
-    files = _sized(query, garbage(query.store, trimmed))
     committed = query.checkpoint.last_commit()
-    wanted = [protocol.named_target(state, name)] if name else state.live or state.targets
-    backlogs = [(target.name, backlog_of(state, target, committed)) for target in wanted]
+    backlogs = {
+        target.name: backlog_of(state, target, committed) for target in wanted_targets(state, name)
+    }
     return [
         FlushDone(
             query_id=query.query_id,
@@ -99,28 +98,20 @@ def preview(query: Query, name: str = "") -> list[FlushDone]:
             bytes=backlog.bytes,
             pending_epochs=backlog.epochs,
             trimmed=trimmed.trimmed,
-            deletes=files,
             seconds=time.monotonic() - started_s,
             reason="a dry run changes nothing",
         )
-        for target, backlog in backlogs
+        for target, backlog in backlogs.items()
     ]
 
 
-def _sized(query: Query, listed: list[str]) -> tuple[LogFile, ...]:
-    sizes: dict[str, int] = {}
-    for folder in sorted({path.partition("/")[0] for path in listed}):
-        sizes |= query.store.backend.sizes(f"{folder}/")
-    return tuple(LogFile(path=path, bytes=sizes[path]) for path in listed if path in sizes)
+class HostedFlusher:
+    """A flusher in a thread of this process, and what is flushed meanwhile.
 
-
-class FlushCommand:
-    """Hosts a flusher. One thread uses it; another one, or a signal handler, may call `stop`.
-
-    :param pipeline: of one of the query's targets.
+    :param pipeline: of one target of a query, whose log belongs to its checkpoint.
     :param rows_per_second: `flush.maxRowsPerSecond`.
     :param watch: makes what counts for metrics; None: nothing is counted.
-    :raises WrongOwner: log and checkpoint do not belong together; nothing was written to the log.
+    :param until: the epoch at which it ends, if not at an error that does not pass; None: it goes on.
     """
 
     def __init__(
@@ -128,12 +119,16 @@ class FlushCommand:
         pipeline: Pipeline,
         rows_per_second: int | None = None,
         watch: Watch | None = None,
+        *,
+        until: int | None = None,
     ) -> None:
-        self.pipeline = pipeline
-        state = newest(pipeline.store)
-        refuse_other_log(pipeline.store, pipeline.checkpoint)
-        if state is not None:  # a copy reports nothing in the log of the original
-            protocol.refuse_other_place(state, pipeline.query_id, pipeline.checkpoint.url)
+        self.pipeline, self._until = pipeline, until
+        self.epochs = self._rows = self._bytes = 0
+        self._state, self._began_s = existing(pipeline.store), time.monotonic()
+        self.pending = 0 if until is None else max(0, until - self._target.mark.epoch)
+        """Epochs that it is to flush."""
+        self.reason = ""
+        """Why it has ended by itself."""
         name = pipeline.target_name
         metrics = watch and watch(
             *(pipeline.query_id, pipeline.checkpoint, pipeline.store, name),
@@ -141,160 +136,109 @@ class FlushCommand:
             several=pipeline.several,
         )
         reporter = Reporter(pipeline.store, name, gives_way=True, metrics=metrics)
-        self._flusher = Flusher(pipeline, reporter, write_rows=WriteInThread(rows_per_second))
-        self._tally = _Tally(pipeline)
-        self._endless_loop: FlushLoop | None = None
-        self._started_s = time.monotonic()
-        # No Event: a signal handler calls `stop` while this thread may hold the lock of it.
-        self._stopping = False
+        flusher = Flusher(pipeline, reporter, write_rows=WriteInThread(rows_per_second))
+        self._loop = FlushLoop(flusher, self._is_last, stop_never if until is None else _gives_up)
 
-    def stop(self) -> None:
-        """End after the slice under way; called from a signal handler."""
-        self._stopping = True
-        self._flusher.interrupt()
-
-    def drain(self, progress: Progress = no_progress) -> FlushDone:
-        """Flush what is checkpointed now, and trim.
-
-        :raises NotDrained: it was stopped before.
-        :raises WalSinkError: the flush stops at it; a transient one is raised after some tries.
-        """
-        goal = self.pipeline.checkpoint.last_commit()
-        total = self._tally.pending(goal)
-        progress(0, total)
-        reason = ""
-
-        def is_last(done: Pass) -> bool:
-            nonlocal reason
-            was_past = self._tally.is_past(goal)
-            self._tally.refresh()
-            progress(self._tally.epochs, total)
-            if done.idle:
-                reason = done.reason
-            elif was_past and self._tally.is_past(goal):
-                # After one more pass, which trims; a target that went back is not past the goal.
-                reason = "everything that was checkpointed at the start is flushed"
-            return bool(reason)
-
-        self._run(FlushLoop(self._flusher, is_last, _gives_up))
-        if not reason:
-            raise NotDrained(
-                f"Interrupted after {counted(self._tally.epochs, 'epoch')};"
-                f" {counted(self._done('').pending_epochs, 'epoch is', 'epochs are')} pending.",
-                "Nothing is lost: run it again.",
-            )
-        return self._done(reason)
-
-    def follow(self, progress: Progress = no_progress) -> FlushDone:
-        """Flush until `stop`. An error is reported, and the pass is tried again (rule `stop`)."""
-        self._run(self._endless(progress))
-        self._tally.refresh()
-        return self._done("stopped")
-
-    def begin(self) -> None:
-        """Do as `follow` in another thread, until `end`."""
-        self._endless_loop = self._endless(no_progress)
-        self._endless_loop.start()
+    def start(self) -> None:
+        """Begin to flush."""
+        self._loop.start()
 
     def is_alive(self) -> bool:
-        """Return True if the flush that `begin` has begun goes on."""
-        return self._endless_loop is not None and self._endless_loop.is_alive()
+        """Return True if the flush goes on."""
+        return self._loop.is_alive()
+
+    def stop(self) -> None:
+        """End after the slice under way."""
+        self._loop.stop()
 
     def end(self) -> FlushDone:
-        """End it, after the slice under way.
+        """Wait for the end, and return what was flushed.
 
-        :raises WalSinkError: at which it has ended before.
+        :raises WalSinkError: at which it has ended.
         """
-        loop = self._endless_loop
-        if loop is not None:
-            self.stop()
-            loop.stop()
-            loop.join()
-            if loop.error is not None:
-                raise loop.error
-        self._tally.refresh()
-        return self._done("stopped")
-
-    def _endless(self, progress: Progress) -> FlushLoop:
-        """Return a loop that goes on until it is stopped."""
-
-        def count(_: Pass) -> bool:
-            # What cannot be read stops the flusher as well, which says so.
-            with contextlib.suppress(OSError, WalSinkError):
-                self._tally.refresh()
-            progress(self._tally.epochs, self._tally.epochs)
-            return False
-
-        return FlushLoop(self._flusher, count)
-
-    def _run(self, loop: FlushLoop) -> None:
-        """Let a loop run to its end, or until `stop`; raise the error at which it has ended.
-
-        A second Ctrl-C ends the process at once, and the loop with it.
-        """
-        if self._stopping:
-            return
-        loop.start()
-        while loop.is_alive() and not self._stopping:
-            loop.join(_SIGNAL_S)
-        loop.stop()
-        loop.join()
-        if loop.error is not None:
-            raise loop.error
-
-    def _done(self, reason: str) -> FlushDone:
-        tally, state = self._tally, self._tally.state
-        committed = self.pipeline.checkpoint.last_commit()
+        self._loop.join()
+        if self._loop.error is not None:
+            raise self._loop.error
+        self._count()
+        pipeline = self.pipeline
+        backlog = backlog_of(self._state, self._target, pipeline.checkpoint.last_commit())
         return FlushDone(
-            query_id=self.pipeline.query_id,
-            target=self.pipeline.target_name,
-            log=self.pipeline.store.url,
-            dry_run=False,
-            flushed=tally.flushed,
-            epochs=tally.epochs,
-            rows=tally.rows,
-            bytes=tally.bytes,
-            pending_epochs=tally.pending(committed),
-            trimmed=state.trimmed if state is not None else -1,
-            seconds=time.monotonic() - self._started_s,
-            reason=reason,
+            query_id=pipeline.query_id,
+            target=pipeline.target_name,
+            log=pipeline.store.url,
+            flushed=backlog.flushed,
+            epochs=self.epochs,
+            rows=self._rows,
+            bytes=self._bytes,
+            pending_epochs=backlog.epochs,
+            trimmed=self._state.trimmed,
+            seconds=time.monotonic() - self._began_s,
+            reason=self.reason or "stopped",
         )
 
+    def _is_last(self, done: Pass) -> bool:
+        self._count()
+        if self._until is None:
+            return False
+        if done.idle:
+            self.reason = done.reason
+        elif self._target.mark.epoch >= self._until:
+            self.reason = "everything that was checkpointed at the start is flushed"
+        return bool(self.reason)
 
-class _Tally:
-    """Adds up what the mark passes: differences of running sums."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
-        self.state: State | None = None
-        self._mark: Mark | None = None
-        self.epochs = self.rows = self.bytes = 0
-        self.refresh()
+    def _count(self) -> None:
+        """Add what the mark has passed. What a target that went back gets again counts again."""
+        former = self._target.mark
+        # What cannot be read stops the flusher as well, which says so.
+        with contextlib.suppress(OSError, WalSinkError):
+            self._state = existing(self.pipeline.store)
+        mark = self._target.mark
+        if mark.epoch > former.epoch:
+            self.epochs += mark.epoch - former.epoch
+            self._rows += mark.sums.rows - former.sums.rows
+            self._bytes += mark.sums.bytes - former.sums.bytes
 
     @property
-    def flushed(self) -> int:
-        """The target's last epoch, -1 for none."""
-        target = self.state.target(self._pipeline.target_name) if self.state is not None else None
-        return target.flushed if target is not None else -1
+    def _target(self) -> TargetState:
+        return protocol.named_target(self._state, self.pipeline.target_name)
 
-    def pending(self, committed: int) -> int:
-        """Return how many epochs up to the last completed one the target lacks."""
-        return max(0, committed - self._mark.epoch) if self._mark is not None else 0
 
-    def is_past(self, epoch: int) -> bool:
-        """Return True if the target has an epoch."""
-        return self._mark is not None and self._mark.epoch >= epoch
+@store_errors()
+def drain(
+    pipelines: Sequence[Pipeline],
+    rows_per_second: int | None = None,
+    *,
+    wait: Wait = never,
+    progress: Progress = lambda _done, _total: None,
+) -> list[FlushDone]:
+    """Flush what is checkpointed now, to each target at once, and trim. An error of one stops no other.
 
-    def refresh(self) -> None:
-        """Add what was flushed since. Of a target that went back, what is flushed again counts again."""
-        self.state, former = newest(self._pipeline.store), self._mark
-        target = self.state.target(self._pipeline.target_name) if self.state is not None else None
-        self._mark = target.mark if target is not None else None
-        if self._mark is None or former is None or self._mark.epoch <= former.epoch:
-            return
-        self.epochs += self._mark.epoch - former.epoch
-        self.rows += self._mark.sums.rows - former.sums.rows
-        self.bytes += self._mark.sums.bytes - former.sums.bytes
+    :param wait: ends the flush early.
+    :raises NotDrained: it was ended early.
+    :raises WalSinkError: the flush to a target stops at it; a transient one is raised after some tries.
+    """
+    flushers = [
+        HostedFlusher(pipeline, rows_per_second, until=pipeline.checkpoint.last_commit())
+        for pipeline in pipelines
+    ]
+    total = sum(flusher.pending for flusher in flushers)
+    for flusher in flushers:
+        flusher.start()
+    try:
+        while any(flusher.is_alive() for flusher in flushers) and not wait(_PROGRESS_S):
+            progress(sum(flusher.epochs for flusher in flushers), total)
+    finally:
+        for flusher in flushers:
+            flusher.stop()
+    done = [flusher.end() for flusher in flushers]
+    if not all(flusher.reason for flusher in flushers):
+        flushed, pending = sum(one.epochs for one in done), sum(one.pending_epochs for one in done)
+        raise NotDrained(
+            f"Interrupted after {counted(flushed, 'epoch')};"
+            f" {counted(pending, 'epoch is', 'epochs are')} pending.",
+            "Nothing is lost: run it again.",
+        )
+    return done
 
 
 def _gives_up(state: RetryCallState) -> bool:

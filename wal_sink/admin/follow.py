@@ -1,46 +1,34 @@
-"""Flushes many queries in one process, those that begin later, too: `wal-sink flush --follow --under URL`.
+"""Flushes queries until it is told to end, those that begin later, too: `wal-sink flush --follow`.
 
-A `Follower` refreshes its list of logs again and again. It starts a flusher for each target of a log, starts
-them again when a new run of the query has published, and stops them when the log is gone. Two processes may
+A `Follower` refreshes its list of queries again and again. It starts a flusher for each target of a query,
+starts them again when a new run has other options, and stops them when the log is gone. Two processes may
 follow the same logs: they are flushers as any.
 
-*Secrets.* An operator's options are for all queries below a place, and a log says where its query connects.
-So a log whose options name another database than the operator's is refused, and so is a checkpoint that is
-not below the places that the operator named (see `admin.query` for the rest).
+With `--under`, an operator's options are for all queries below a place, and a log says where its query
+connects. So a log whose options name another database than the operator's is refused, and so is a checkpoint
+that is not below the places that the operator named (see `admin.confirm` for the rest).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from wal_sink.admin.flush import FlushCommand, FlushDone, Watch
-from wal_sink.admin.query import Query, find_query, sink_options
-from wal_sink.configuration import storage_options, target_names
+import msgspec
+
+from wal_sink.admin.confirm import fitting
+from wal_sink.admin.flush import FlushDone, HostedFlusher, Wait, Watch
+from wal_sink.admin.query import Query, find_query, logged_options
+from wal_sink.configuration import storage_options
 from wal_sink.errors import OptionError, WalSinkError, WrongOwner, stand_in
-from wal_sink.model.state import State
-from wal_sink.options import (
-    SinkOptions,
-    fields,
-    lowered,
-    names,
-    options_of,
-    parse,
-    public,
-    qualified,
-)
-from wal_sink.targets.registry import is_installed, target_type
+from wal_sink.options import SinkOptions, parse
 from wal_sink.text import printable
 from wal_sink.wal.discovery import LogPlace, logs_below, named_checkpoint, open_root
 from wal_sink.wal.location import store_errors
 
 REFRESH_S, REFRESH_BILLED_S = 2.0, 60.0
-"""How often the list of logs is read; the second one where a request is paid for."""
-
-_SIGNAL_S = 0.1
-"""How soon a waiting follower notices a signal."""
+"""How often the list of queries is read; the second one where a request is paid for."""
 
 
 class Candidate(NamedTuple):
@@ -58,26 +46,26 @@ Find = Callable[[], Iterable[Candidate]]
 class _Followed(NamedTuple):
     """A query whose flushers run."""
 
-    query: Query
-    run: int
-    """Number of the run whose options they have."""
-    flushers: Sequence[FlushCommand]
+    query_id: str
+    options: Mapping[str, str]
+    """Those of the run."""
+    flushers: Sequence[HostedFlusher]
 
 
 class Follower:
-    """Flushes each query that it finds, until `stop`. One thread refreshes; any thread may call `stop`.
+    """Flushes each query that it finds. One thread uses it.
 
     :param find: returns what there is now; called at each refresh.
     :param say: called with what changes, a line each.
     :param watch: makes what counts for metrics; None: nothing is counted.
     :param target: name of the only target to flush; empty: all.
-    :param billed: true if each request to the store of the logs is paid for.
+    :param billed: True if each request to the store of the logs is paid for.
     """
 
     def __init__(
         self,
         find: Find,
-        say: Callable[[str], None],
+        say: Callable[[str], object],
         watch: Watch | None = None,
         *,
         target: str = "",
@@ -87,33 +75,21 @@ class Follower:
         self._period_s = REFRESH_BILLED_S if billed else REFRESH_S
         self._followed: dict[str, _Followed] = {}
         self._complaints: dict[str, str] = {}
-        self._ended: list[FlushDone] = []
-        # No Event: a signal handler calls `stop` while the thread that waits may hold the lock of it.
-        self._stopping = False
+        self._done: dict[tuple[str, str], FlushDone] = {}
 
-    def stop(self) -> None:
-        """End after the slices under way; called from a signal handler, too."""
-        self._stopping = True
-
-    def run(self) -> list[FlushDone]:
-        """Refresh and flush until `stop`; return what was flushed, by query and target."""
+    def run(self, wait: Wait) -> list[FlushDone]:
+        """Refresh and flush until `wait` ends it; return what was flushed, by query and target."""
         try:
-            while not self._stopping:
+            self.refresh()
+            while not wait(self._period_s):
                 self.refresh()
-                self._rest()
         finally:
             for followed in self._followed.values():
                 for flusher in followed.flushers:
                     flusher.stop()
             for place in list(self._followed):
                 self._end(place)
-        return self._ended
-
-    def _rest(self) -> None:
-        """Wait until the next refresh is due, or `stop`."""
-        until_s = time.monotonic() + self._period_s
-        while not self._stopping and time.monotonic() < until_s:
-            time.sleep(_SIGNAL_S)
+        return list(self._done.values())
 
     def refresh(self) -> None:
         """Start flushers of what is new, and end those of what is gone."""
@@ -126,46 +102,58 @@ class Follower:
         for place in self._followed.keys() - candidates.keys():
             self._say(f"The log {place} is gone. Nothing more is flushed from it")
             self._end(place)
-        for place in self._complaints.keys() - candidates.keys() - {""}:
+        for place in self._complaints.keys() - candidates.keys():
             del self._complaints[place]
         for place, candidate in candidates.items():
             try:
-                self._refresh_query(candidate)
+                self.follow(candidate)
             except (OSError, WalSinkError) as error:
                 self._complain(place, error)
             else:
                 self._complaints.pop(place, None)
 
-    def _refresh_query(self, candidate: Candidate) -> None:
+    @store_errors()
+    def follow(self, candidate: Candidate) -> None:
+        """Start the flushers of a query, unless they run with the options that it has.
+
+        :raises WalSinkError: it cannot be flushed for now.
+        """
         followed, query = self._followed.get(candidate.place), candidate.open()
-        with store_errors():
-            state = query.state()
-        run = state.run.number if state.run is not None else 0
+        state = query.own_state()
+        options = logged_options(state)
         if followed is not None:
-            is_same = (followed.query.query_id, followed.run) == (query.query_id, run)
+            is_same = followed[:2] == (query.query_id, options)
             if is_same and all(flusher.is_alive() for flusher in followed.flushers):
                 return
-            self._end(candidate.place)  # a new run may have other options
-        configured = query._replace(options=fitting(query, state))
-        rate = sink_options(configured, state).max_rows_per_second
-        with store_errors():
-            flushers = [
-                FlushCommand(pipeline, rate, self._watch)
-                for pipeline in configured.pipelines(state, self._target)
-            ]
-        self._followed[candidate.place] = _Followed(query, run, flushers)
+            self._end(candidate.place)
+        rate = query.sink_options(state).max_rows_per_second
+        flushers = [
+            HostedFlusher(pipeline, rate, self._watch)
+            for pipeline in query.pipelines(state, self._target)
+        ]
         for flusher in flushers:
-            flusher.begin()
-        target_list = ", ".join(flusher.pipeline.target_name for flusher in flushers)
-        self._say(f"Query {query.query_id}: flushing {query.checkpoint.url} to {target_list}")
+            flusher.start()
+        self._followed[candidate.place] = _Followed(query.query_id, options, flushers)
+        targets = ", ".join(flusher.pipeline.target_name for flusher in flushers)
+        self._say(f"Query {query.query_id}: flushing {query.checkpoint.url} to {targets}")
 
     def _end(self, place: str) -> None:
         """End the flushers of a query; what they did counts."""
-        for flusher in self._followed.pop(place).flushers:
+        followed = self._followed.pop(place)
+        for flusher in followed.flushers:
+            flusher.stop()
+        for flusher in followed.flushers:
             try:
-                self._ended.append(flusher.end())
+                done = flusher.end()
             except (OSError, WalSinkError) as error:
                 self._complain(place, error)
+                continue
+            earlier = self._done.get((done.query_id, done.target))
+            if earlier is not None:
+                sums = ("epochs", "rows", "bytes", "seconds")
+                added = {name: getattr(earlier, name) + getattr(done, name) for name in sums}
+                done = msgspec.structs.replace(done, **added)
+            self._done[done.query_id, done.target] = done
 
     def _complain(self, place: str, error: Exception) -> None:
         """Say once why a query is not flushed; it is tried again at each refresh."""
@@ -218,7 +206,7 @@ class LogsUnder:
         """Find the query of a log by the checkpoint that the log names.
 
         :raises WrongOwner: the checkpoint is another query's, or does not lie below the places.
-        :raises OptionError: nothing was published yet.
+        :raises OptionError: nothing was published yet, or the options do not fit the log.
         """
         with store_errors():
             checkpoint = named_checkpoint(place, self._of_store)
@@ -239,41 +227,5 @@ class LogsUnder:
                 f"The epochs that are pending in this log are not flushed: `commits/` is gone."
                 f" {stand_in(place.url, 'LAST')} If nobody needs the rows, delete the log.",
             )
-        return query
-
-
-def fitting(query: Query, state: State) -> dict[str, str]:
-    """Return those options of an operator that a query can have, of options for many queries.
-
-    What another target has is left out, and so is another class of a target.
-
-    :raises OptionError: an option says another place to connect to than the log does.
-    """
-    logged = lowered(dict(state.run.options)) if state.run is not None else {}
-    operators = lowered(query.options)
-    of_sink = {name.lower() for name in names(SinkOptions)} - {"target"}
-    fit = {name: value for name, value in operators.items() if name in of_sink}
-    for prefix in target_names(logged) or ("",):
-        own_logged, own = options_of(prefix, logged), options_of(prefix, operators)
-        kind = own_logged.get("target", "cassandra")
-        if own.get("target") == kind:
-            fit[qualified(prefix, "target")] = kind
-        elif not is_installed(kind):
-            continue  # which only the log names: no code of it is imported
-        declared = target_type(kind).options_type
-        mine = {option.name.lower(): option for option in fields(declared)}
-        own = {name: value for name, value in own.items() if name in mine}
-        public_own = lowered(public(parse({**own_logged, **own}, declared)))  # without passwords
-        for name in own:
-            option = mine[name]
-            default = "" if option.required else str(option.default)
-            asked, recorded = (texts.get(name, default) for texts in (public_own, own_logged))
-            if "connects" in option.extra and asked != recorded:
-                raise OptionError(
-                    f"This flusher was given {qualified(prefix, option.name)}={printable(asked)}, and the"
-                    f" log says {printable(recorded) or 'nothing'}.",
-                    "Flush the query by a process of its own:\n"
-                    f"wal-sink flush {query.checkpoint.url} --follow --option NAME=VALUE",
-                )
-            fit[qualified(prefix, option.name)] = own[name]
-    return fit
+        fit = fitting(self._options, logged_options(query.state()), query.checkpoint.url)
+        return query._replace(options=fit)

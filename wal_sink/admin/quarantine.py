@@ -5,12 +5,11 @@ Nothing sends them again: an operator repairs them, and writes them by a query o
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -23,8 +22,7 @@ from wal_sink.wal.location import store_errors
 from wal_sink.wal.refused import listed, read_refused
 from wal_sink.wal.segment import ROW, TEXTS
 
-_LINES = (".jsonl", ".ndjson", ".json")
-_PARQUET = ".parquet"
+_LINES, _PARQUET = ".jsonl", ".parquet"
 
 
 class RefusedGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,13 +57,10 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     rows: int
 
 
-class Refused(NamedTuple):
-    """One row of `refused/`."""
+_REASON = ("kind", "refused_by", "column", "reason", "remedy")
+"""What the documents call the texts of a row, in the order of `wal.segment.TEXTS`."""
 
-    epoch: int
-    texts: tuple[str, ...]
-    """As `wal.segment.TEXTS` names them."""
-    row: pa.Scalar
+_SCHEMA = pa.schema([("epoch", pa.int64()), *((name, pa.string()) for name in (*_REASON, "row"))])
 
 
 @store_errors()
@@ -74,30 +69,29 @@ def list_quarantine(query: Query) -> Quarantined:
 
     :raises CorruptLog: a file cannot be read.
     """
-    groups = Counter((refused.epoch, refused.texts) for refused in refused_rows(query))
+    groups = Counter((epoch, texts) for epoch, texts, _ in _refused(query))
     return Quarantined(
         query_id=query.query_id,
         log=query.store.url,
         rows=groups.total(),
         groups=tuple(
-            RefusedGroup(epoch=epoch, rows=rows, **_reason(texts))
+            RefusedGroup(epoch=epoch, rows=rows, **dict(zip(_REASON, texts, strict=True)))
             for (epoch, texts), rows in groups.items()
         ),
     )
 
 
-def refused_rows(query: Query) -> Iterator[Refused]:
-    """Yield refused rows by epoch. Memory: one file.
+def _refused(query: Query) -> Iterator[tuple[int, tuple[str, ...], pa.Scalar]]:
+    """Yield refused rows by epoch, with their reasons. Memory: one file.
 
     :raises CorruptLog: a file cannot be read.
     """
     for file in listed(query.store):
         try:
             for batch in read_refused(query.store.backend, file.path):
-                texts = [batch.column(name).to_pylist() for name in TEXTS]
+                texts = zip(*(batch.column(name).to_pylist() for name in TEXTS), strict=True)
                 rows = batch.column(batch.schema.names.index(ROW))
-                for number in range(batch.num_rows):
-                    yield Refused(file.epoch, tuple(text[number] for text in texts), rows[number])
+                yield from ((file.epoch, text, row) for text, row in zip(texts, rows, strict=True))
         except (pa.ArrowException, KeyError, ValueError) as error:
             raise CorruptLog(
                 f"{query.store.url_of(file.path)} cannot be read: {error}",
@@ -112,21 +106,24 @@ def export(query: Query, file: str) -> Exported:
     :raises OptionError: the suffix is another one, or the file exists or cannot be written.
     """
     path = Path(file)
-    if path.suffix.lower() not in (*_LINES, _PARQUET):
+    if path.suffix.lower() not in (_LINES, _PARQUET):
         raise OptionError(
             f"--export {file} is not a file of a known kind.",
-            f"End its name with {_PARQUET} for Parquet, or with {_LINES[0]} for JSON lines.",
+            f"End its name with {_PARQUET} for Parquet, or with {_LINES} for JSON lines.",
         )
-    lines = [_line(refused) for refused in refused_rows(query)]
+    lines = [
+        {"epoch": epoch, **dict(zip(_REASON, texts, strict=True)), "row": json_value(row)}
+        for epoch, texts, row in _refused(query)
+    ]
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with contextlib.ExitStack() as stack:
-            stack.callback(part.unlink, missing_ok=True)
-            if path.suffix.lower() == _PARQUET:
-                pq.write_table(_table(lines), part)
-            else:
-                part.write_bytes(msgspec.json.Encoder().encode_lines(lines))
-            os.link(part, path)  # atomic, and replaces nothing
+        if path.suffix.lower() == _PARQUET:
+            # The row is JSON: those of different epochs may differ in type.
+            texts = [line | {"row": msgspec.json.encode(line["row"]).decode()} for line in lines]
+            pq.write_table(pa.Table.from_pylist(texts, _SCHEMA), part)
+        else:
+            part.write_bytes(msgspec.json.Encoder().encode_lines(lines))
+        os.link(part, path)  # atomic, and replaces nothing
     except FileExistsError:
         raise OptionError(f"--export {file} exists.", "Name a file that does not.") from None
     except OSError as error:
@@ -134,29 +131,9 @@ def export(query: Query, file: str) -> Exported:
             f"--export {file} cannot be written: {error.strerror or error}.",
             "Name a file in an existing folder with free space, to which this user may write.",
         ) from error
+    finally:
+        part.unlink(missing_ok=True)
     return Exported(query_id=query.query_id, file=str(path.absolute()), rows=len(lines))
-
-
-_REASON = ("kind", "refused_by", "column", "reason", "remedy")
-"""What the documents call the texts of a row, in the order of `wal.segment.TEXTS`."""
-
-_SCHEMA = pa.schema(
-    [("epoch", pa.int64()), *((name, pa.string()) for name in _REASON), ("row", pa.string())]
-)
-
-
-def _reason(texts: tuple[str, ...]) -> dict[str, str]:
-    return dict(zip(_REASON, texts, strict=True))
-
-
-def _line(refused: Refused) -> dict[str, Any]:
-    return {"epoch": refused.epoch, **_reason(refused.texts), "row": json_value(refused.row)}
-
-
-def _table(lines: Sequence[dict[str, Any]]) -> pa.Table:
-    """Return the lines as columns; the row is JSON, since those of different epochs may differ in type."""
-    rows = [line | {"row": msgspec.json.encode(line["row"]).decode()} for line in lines]
-    return pa.Table.from_pylist(rows, _SCHEMA)
 
 
 def json_value(value: pa.Scalar) -> Any:

@@ -1,18 +1,17 @@
 """`show`: lists the epochs that the log has; or shows one, with its segments and some of its rows.
 
-It changes nothing; the query may run. Values of rows are shown as text that can be printed anywhere.
+It changes nothing; the query may run.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from itertools import islice
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
-import pyarrow as pa
 
+from wal_sink.admin.quarantine import json_value
 from wal_sink.admin.query import Query, one_target
 from wal_sink.clock import iso
 from wal_sink.errors import MissingManifest, OptionError, WalSinkError
@@ -20,8 +19,6 @@ from wal_sink.flush.pipeline import plan_of
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest, SegmentRef
 from wal_sink.model.plan import Column
-from wal_sink.model.state import State, TargetState
-from wal_sink.text import printable
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.manifests import ManifestChain
 from wal_sink.wal.segment import read_segment
@@ -31,24 +28,43 @@ EpochState = Literal[
 ]
 """`superseded`: another attempt at the epoch is final. `no manifest`: `status --deep` says what to do."""
 
+_SOURCES = 2
+"""The first line of Spark's offsets file about a source."""
 
-class EpochLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt at an epoch, or what is known of the epoch without any."""
+
+class Details(msgspec.Struct, frozen=True, kw_only=True):
+    """What else an attempt has."""
+
+    first_us: int
+    """Write timestamp of row 0, microseconds since 1970."""
+    offsets: tuple[str, ...]
+    """Of each source, as Spark writes them."""
+    columns: tuple[Column, ...]
+    segments: tuple[SegmentRef, ...]
+    """As the manifest names them; one with `data` has no file."""
+    sample: tuple[dict[str, Any], ...]
+    """Some rows, as `json_value` has them."""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What one run published as an epoch, or what is known of an epoch without an attempt."""
 
     epoch: int
     state: EpochState
     run_id: str | None = None
-    segments: int | None = None
-    rows: int | None = None
-    """None: not known."""
-    bytes: int | None = None
     published: str | None = None
     """ISO 8601 in UTC."""
+    segments: int | None = None
+    rows: int | None = None
+    refused_rows: int | None = None
+    bytes: int | None = None
     problem: str | None = None
+    details: Details | None = None
+    """If one epoch was asked for."""
 
 
-class Listed(msgspec.Struct, frozen=True, kw_only=True):
-    """The epochs that the log has; epoch ids are -1 for none."""
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    """The epochs that the log has, or one of them; epoch ids are -1 for none."""
 
     query_id: str
     target: str
@@ -58,129 +74,58 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     flushed: int
     trimmed: int
     """What the log had of epochs up to this one is deleted."""
-    epochs: tuple[EpochLine, ...]
+    epochs: tuple[Attempt, ...]
     """Ascending: the oldest ones."""
-    left_out: int
+    left_out: int = 0
     """How many newer epochs there are."""
 
 
-class SegmentView(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment as the manifest names it."""
-
-    path: str
-    partition: int | None
-    """Of Spark; None for a name that the sink has not given."""
-    task_attempt: int | None
-    rows: int
-    bytes: int
-    inline: bool
-    """True if the manifest has the bytes: then there is no file."""
-
-
-class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run published as the epoch."""
-
-    state: EpochState
-    run_id: str
-    published: str
-    """ISO 8601 in UTC."""
-    rows: int
-    bytes: int
-    refused_rows: int
-    first_us: int
-    """Write timestamp of row 0, microseconds since 1970."""
-    offsets: tuple[str, ...]
-    """Of each source, as Spark writes them."""
-    columns: tuple[Column, ...]
-    segments: tuple[SegmentView, ...]
-    sample: tuple[dict[str, str | None], ...]
-    """Some rows, their values as text; None for null."""
-    problems: tuple[str, ...]
-
-
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """One epoch."""
-
-    query_id: str
-    target: str
-    log: str
-    epoch: int
-    checkpointed: bool
-    attempts: tuple[AttemptView, ...]
-    """Those whose manifests are there."""
-    problems: tuple[str, ...]
-
-
 @store_errors()
-def list_epochs(query: Query, name: str, most: int) -> Listed:
-    """List the epochs that the log has.
+def show_epochs(
+    query: Query, name: str, epoch: int | None = None, *, most: int, rows: int = 0
+) -> Shown:
+    """List the epochs that the log has, or show one.
 
     :param name: of the target; empty: the slowest one.
     :param most: lists at most this number of epochs.
+    :param rows: how many rows of one epoch to show. They are read only from whole segments, which are
+        digested first.
+    :raises MissingManifest: the epoch is pending, and nothing of it is there.
+    :raises OptionError: the epoch was never published, or its files are deleted.
     """
     log = _Log(query, name)
-    first, last = log.state.trimmed + 1, max(log.state.last.epoch, log.committed)
-    attempts = sorted({*log.others(), *((e, m.manifest) for e, m in log.chain.items())})
-    epochs = sorted({*range(first, last + 1), *(epoch for epoch, _ in attempts)})
-    shown = epochs[:most]
-    lines: list[EpochLine] = []
-    for epoch in shown:
-        named = [path for other, path in attempts if other == epoch]
-        lines += [log.line(epoch, path) for path in named]
-        if epoch > log.state.trimmed and epoch not in log.chain:
-            given_up = epoch in log.given_up
-            lines.append(EpochLine(epoch=epoch, state="given up" if given_up else "no manifest"))
-    return Listed(
+    state = log.state
+    if epoch is None:
+        last = max(state.last.epoch, log.committed)
+        epochs = sorted({*range(state.trimmed + 1, last + 1), *log.manifests})
+        attempts = [attempt for listed in epochs[:most] for attempt in log.attempts(listed)]
+    else:
+        epochs, attempts = [], [*log.attempts(epoch, rows)]
+        if not log.manifests.get(epoch):
+            raise _nothing_of(epoch, log)
+    return Shown(
         query_id=query.query_id,
         target=log.target.name,
         log=query.store.url,
         checkpointed=log.committed,
         flushed=log.target.flushed,
-        trimmed=log.state.trimmed,
-        epochs=tuple(lines),
-        left_out=len(epochs) - len(shown),
+        trimmed=state.trimmed,
+        epochs=tuple(attempts),
+        left_out=len(epochs[most:]),
     )
 
 
-@store_errors()
-def show_epoch(query: Query, epoch: int, name: str, rows: int) -> Shown:
-    """Show one epoch.
-
-    :param rows: how many rows to show. They are read only from whole segments, which are digested first.
-    :raises MissingManifest: it is pending, and nothing of it is there.
-    :raises OptionError: it was never published, or its files are deleted.
-    """
-    log = _Log(query, name)
-    problems, views = [], []
-    named = [path for other, path in log.others() if other == epoch]
-    if epoch in log.chain:
-        named.append(log.chain[epoch].manifest)
-    for path in named:
-        try:
-            views.append(_view(log, log.manifest(epoch, path), log.state_of(epoch, path), rows))
-        except WalSinkError as error:
-            problems.append(error.summary)
-    if not named and log.state.trimmed < epoch <= log.committed:
-        raise MissingManifest(
-            f"Epoch {epoch} has no manifest in {query.store.url}.",
+def _nothing_of(epoch: int, log: _Log) -> WalSinkError:
+    trimmed, last = log.state.trimmed, log.state.last.epoch
+    if trimmed < epoch <= log.committed:
+        return MissingManifest(
+            f"Epoch {epoch} has no manifest in {log.store.url}.",
             "`wal-sink status CHECKPOINT --deep` says what to do.",
         )
-    if not named:
-        raise OptionError(
-            f"The log has nothing of epoch {epoch}.",
-            f"It has epochs {log.state.trimmed + 1} to {log.state.last.epoch}; those before are flushed, and"
-            " their files deleted."
-            if log.state.last.epoch > log.state.trimmed
-            else f"All epochs up to {log.state.trimmed} are flushed, and their files deleted.",
-        )
-    return Shown(
-        query_id=query.query_id,
-        target=log.target.name,
-        log=query.store.url,
-        epoch=epoch,
-        checkpointed=epoch <= log.committed,
-        attempts=tuple(views),
-        problems=tuple(problems),
+    has = f"It has epochs {trimmed + 1} to {last}" if last > trimmed else "It has no epoch now"
+    return OptionError(
+        f"The log has nothing of epoch {epoch}.",
+        f"{has}; those up to {trimmed} are flushed, and their files deleted.",
     )
 
 
@@ -188,152 +133,103 @@ class _Log:
     """A log as it is read for one call."""
 
     def __init__(self, query: Query, name: str) -> None:
-        self.store = query.store
-        self.state: State = query.state()
+        self.store, self.state = query.store, query.state()
         self.committed = query.checkpoint.last_commit()
-        self.target: TargetState = one_target(self.state, name) if name else self.state.slowest
-        self.given_up = self.state.epochs_given_up(self.target.name)
+        self.target = one_target(self.state, name) if name else self.state.slowest
+        self._given_up = self.state.epochs_given_up(self.target.name)
         self._reader = ManifestChain(query.store)
-        self.problem = ""
+        self._problem: str | None = None
         """Why the chain ends, if a manifest is damaged."""
         try:
-            self.chain = self._reader.chain(self.state, self.state.trimmed)
+            self._chain = self._reader.chain(self.state, self.state.trimmed)
         except WalSinkError as error:
-            self.problem = error.summary
-            self.chain = {self.state.last.epoch: self.state.last}
+            self._problem = error.summary
+            self._chain = {self.state.last.epoch: self.state.last}
+        self.manifests: dict[int, list[str]] = {}
+        """Paths by epoch: those of the chain, and those to which no newer one leads."""
+        chained = {manifest.manifest for manifest in self._chain.values() if manifest.manifest}
+        for path in sorted({*self.store.list(paths.MANIFEST.folder), *chained}):
+            if (parsed := paths.MANIFEST.parse(path)) is not None:
+                self.manifests.setdefault(parsed.epoch, []).append(path)
 
-    def others(self) -> list[tuple[int, str]]:
-        """List manifests that no newer one leads to: superseded ones, those given up, and what is damaged."""
-        chained = {manifest.manifest for manifest in self.chain.values()}
-        listed = self.store.list(paths.MANIFEST.folder)
-        names = ((path, paths.MANIFEST.parse(path)) for path in listed)
-        return [(name.epoch, path) for path, name in names if name and path not in chained]
+    def attempts(self, epoch: int, rows: int | None = None) -> Iterator[Attempt]:
+        """Yield the attempts at an epoch, and what is known of it if the chain has none.
 
-    def manifest(self, epoch: int, path: str) -> Manifest:
-        """Read a manifest; one of the chain is compared with its digest.
-
-        :raises MissingManifest, CorruptLog: it is gone, or damaged.
+        :param rows: how many rows to show; None: no details.
         """
-        if epoch in self.chain and self.chain[epoch].manifest == path:
-            return self._reader.read(self.chain[epoch]).manifest
+        for path in self.manifests.get(epoch, ()):
+            state = self._state_of(epoch, path)
+            try:
+                manifest = self._manifest(epoch, path)
+            except WalSinkError as error:
+                yield Attempt(epoch=epoch, state="damaged", problem=error.summary)
+                continue
+            problem, details = self._problem if state == "damaged" else None, None
+            if rows is not None:
+                details, problem = self._details(manifest, rows)
+            yield Attempt(
+                epoch=epoch,
+                state=state,
+                run_id=manifest.run_id,
+                published=iso(manifest.published_us),
+                segments=len(manifest.segments),
+                rows=manifest.rows,
+                refused_rows=manifest.refused_rows,
+                bytes=manifest.bytes,
+                problem=problem,
+                details=details,
+            )
+        if epoch > self.state.trimmed and epoch not in self._chain:
+            is_given_up = epoch in self._given_up
+            yield Attempt(epoch=epoch, state="given up" if is_given_up else "no manifest")
+
+    def _details(self, manifest: Manifest, most: int) -> tuple[Details, str | None]:
+        """Return the details of an attempt, and why some of them are missing."""
+        columns, sample, problem = tuple[Column, ...](), list[dict[str, Any]](), None
+        try:
+            if manifest.segments:
+                plan = plan_of(self.store, self.target.name, manifest.plan, manifest.epoch)
+                columns = plan.columns
+            sample += islice(self._rows(manifest), most)
+        except WalSinkError as error:
+            problem = error.summary
+        details = Details(
+            first_us=manifest.first_us,
+            offsets=tuple(manifest.offsets.split("\n")[_SOURCES:]),
+            columns=columns,
+            segments=tuple(segment.without_data() for segment in manifest.segments),
+            sample=tuple(sample),
+        )
+        return details, problem
+
+    def _manifest(self, epoch: int, path: str) -> Manifest:
+        """Read a manifest; one of the chain is compared with its digest."""
+        if self._is_in_chain(epoch, path):
+            return self._reader.read(self._chain[epoch]).manifest
         data = self.store.read(path)
         if data is None:
             raise MissingManifest(f"{self.store.url_of(path)} is gone.", "Run the command again.")
         return Manifest.from_file(data, self.store.url_of(path)).manifest
 
-    def state_of(self, epoch: int, path: str) -> EpochState:
-        """Return the state of an attempt."""
-        if epoch in self.given_up:
+    def _is_in_chain(self, epoch: int, path: str) -> bool:
+        return epoch in self._chain and self._chain[epoch].manifest == path
+
+    def _state_of(self, epoch: int, path: str) -> EpochState:
+        if epoch in self._given_up:
             return "given up"
-        if epoch not in self.chain or self.chain[epoch].manifest != path:
-            return "damaged" if self.problem and epoch not in self.chain else "superseded"
+        if not self._is_in_chain(epoch, path):
+            return "damaged" if self._problem and epoch not in self._chain else "superseded"
         if epoch <= self.target.mark.epoch:
             return "flushed"
         return "pending" if epoch <= self.committed else "not checkpointed"
 
-    def line(self, epoch: int, path: str) -> EpochLine:
-        """Return the line of an attempt."""
-        try:
-            manifest = self.manifest(epoch, path)
-        except WalSinkError as error:
-            return EpochLine(epoch=epoch, state="damaged", problem=error.summary)
-        state = self.state_of(epoch, path)
-        return EpochLine(
-            epoch=epoch,
-            state=state,
-            run_id=manifest.run_id,
-            segments=len(manifest.segments),
-            rows=manifest.rows,
-            bytes=manifest.bytes,
-            published=iso(manifest.published_us),
-            problem=self.problem if state == "damaged" else None,
-        )
+    def _rows(self, manifest: Manifest) -> Iterator[dict[str, Any]]:
+        """Yield the rows of an attempt.
 
-
-_SOURCES = 2
-"""The first line of Spark's offsets file about a source."""
-
-
-def _view(log: _Log, manifest: Manifest, state: EpochState, rows: int) -> AttemptView:
-    problems: list[str] = []
-    columns: tuple[Column, ...] = ()
-    sample: tuple[dict[str, str | None], ...] = ()
-    try:
-        if manifest.segments:
-            columns = plan_of(log.store, log.target.name, manifest.plan, manifest.epoch).columns
-        sample = tuple(islice(_sample(log, manifest), rows))
-    except WalSinkError as error:
-        problems.append(error.summary)
-    return AttemptView(
-        state=state,
-        run_id=manifest.run_id,
-        published=iso(manifest.published_us),
-        rows=manifest.rows,
-        bytes=manifest.bytes,
-        refused_rows=manifest.refused_rows,
-        first_us=manifest.first_us,
-        offsets=tuple(manifest.offsets.split("\n")[_SOURCES:]),
-        columns=columns,
-        segments=tuple(map(_segment, manifest.segments)),
-        sample=sample,
-        problems=tuple(problems),
-    )
-
-
-def _segment(ref: SegmentRef) -> SegmentView:
-    name = paths.SEGMENT.parse(ref.path)
-    return SegmentView(
-        path=ref.path,
-        partition=name and name.partition,
-        task_attempt=name and name.task_attempt,
-        rows=ref.rows,
-        bytes=ref.bytes,
-        inline=not ref.is_file,
-    )
-
-
-def _sample(log: _Log, manifest: Manifest) -> Iterator[dict[str, str | None]]:
-    """Yield the rows of an attempt as texts.
-
-    :raises MissingSegment, CorruptLog: a segment that holds them is gone, or damaged.
-    """
-    for ref in manifest.segments:
-        for batch in read_segment(log.store.backend, ref) if ref.rows else ():
-            for index in range(batch.num_rows):
-                row = batch.slice(index, 1)
-                yield {name: value_text(row.column(name)[0]) for name in row.schema.names}
-
-
-_UUID = pa.binary(16)
-_MOST_CHARACTERS = 80
-"""Characters after which a value is cut."""
-
-
-def value_text(value: pa.Scalar) -> str | None:
-    """Return a value as text; None for null.
-
-    Control characters are escaped. Bytes are in hexadecimal, or a uuid where the type has 16 of them. A long
-    text is cut, with `…` at its end.
-    """
-    if not value.is_valid:
-        return None
-    try:
-        plain = value.as_py()
-    except (ValueError, OverflowError):  # a date or time that Python does not have
-        return _of_arrow(value)
-    if value.type == _UUID:
-        return str(uuid.UUID(bytes=plain))
-    if isinstance(plain, bytes):
-        return _cut("0x" + plain[:_MOST_CHARACTERS].hex())
-    return printable(_cut(str(plain)))
-
-
-def _of_arrow(value: pa.Scalar) -> str:
-    try:
-        return str(value.cast(pa.string()).as_py())
-    except pa.ArrowException:  # it is inside of a list or a struct
-        return f"(a {value.type} that cannot be shown)"
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+        :raises MissingSegment, CorruptLog: a segment that holds them is gone, or damaged.
+        """
+        for segment in manifest.segments:
+            for batch in read_segment(self.store.backend, segment) if segment.rows else ():
+                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                for index in range(batch.num_rows):
+                    yield {name: json_value(column[index]) for name, column in columns.items()}

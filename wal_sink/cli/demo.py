@@ -6,18 +6,16 @@ import contextlib
 import importlib.util
 import tempfile
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
+from rich.console import RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from wal_sink.cli.arguments import AsJson, whole_number
-from wal_sink.cli.terminal import document, output, reddened
+from wal_sink.cli.arguments import AsJson, refuse
+from wal_sink.cli.terminal import SafeConsole, output, reddened
 from wal_sink.errors import OptionError
 from wal_sink.target_info import OWN
 from wal_sink.targets.names import did_you_mean
@@ -70,7 +68,8 @@ def demo(
         int,
         typer.Option(
             metavar="N",
-            parser=whole_number(240, 336_776),
+            min=240,
+            max=336_776,
             help="How many of the 336,776 flights to stream, 240 at least.",
         ),
     ] = 9_000,
@@ -87,64 +86,85 @@ def demo(
     of PostgreSQL, are downloaded once.
     """
     with output(as_json=as_json) as console:
-        say = partial(console.print, soft_wrap=True)
+        names = [target] if targets is None else [name.strip() for name in targets.split(",")]
         if failover:
-            _refuse_targets(target, targets)
-            if connect:
-                raise OptionError(
-                    "--connect does not go with --failover.", "Leave one of them out."
-                )
-            _check(["postgresql"], picture, folder)
-            from wal_sink.demo import failover as of_failover  # noqa: PLC0415 - what it imports is an extra
-
-            with _place(folder) as place:
-                report: Report = of_failover.run(place, flights=flights, say=say)
+            refuse(
+                (
+                    targets is not None or target not in ("cassandra", "postgresql"),
+                    "--failover has a target of its own, PostgreSQL.",
+                    "Leave out --target and --targets.",
+                ),
+                (connect, "--connect does not go with --failover.", "Leave one of them out."),
+            )
+            names = ["postgresql"]
         else:
-            names = _names(target, targets)
-            _check(names, picture, folder)
-            if connect:
-                _refuse_missing(_CONNECT, "connect")
-            from wal_sink.demo.run import run  # noqa: PLC0415 - what it imports is an extra
-
-            with _place(folder) as place, _Progress(console) as progress:
-                report = run(
-                    place,
-                    picture.absolute(),
-                    targets=names,
-                    flights=flights,
-                    connect=connect,
-                    say=say,
-                    sampled=progress.update,
-                )
-        if as_json:
-            document(report)
-        else:
-            _print(console, report)
+            _refuse_targets(names)
+        _check(names, picture, folder)
+        if connect:
+            _refuse_missing(_CONNECT, "connect")
+        with _place(folder) as place:
+            report = (
+                _fail_over(place, flights, console)
+                if failover
+                else _kill(place, picture.absolute(), names, flights, console, connect=connect)
+            )
+        console.show(report, *_lines(report))
         for problem in report.problems:
             console.print(reddened(problem))
         if report.problems:
             raise typer.Exit(1)
 
 
-def _refuse_targets(target: str, targets: str | None) -> None:
-    """Refuse another target than the one that fails over; cassandra is the default.
+def _fail_over(place: Path, flights: int, console: SafeConsole) -> Report:
+    from wal_sink.demo import failover  # noqa: PLC0415 - what it imports is an extra
 
-    :raises OptionError: one is named.
-    """
-    if targets is not None or target not in ("cassandra", "postgresql"):
-        raise OptionError(
-            "--failover has a target of its own, PostgreSQL.", "Leave out --target and --targets."
+    return failover.run(place, flights=flights, say=console.say)
+
+
+def _kill(
+    place: Path,
+    picture: Path,
+    names: list[str],
+    flights: int,
+    console: SafeConsole,
+    *,
+    connect: bool,
+) -> Report:
+    """Run the queries and kill them, with a bar for each: the rows that a reader of its table sees."""
+    from wal_sink.demo.queries import QUERIES  # noqa: PLC0415 - what it imports is an extra
+    from wal_sink.demo.run import run  # noqa: PLC0415 - the same
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    bars = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+    tasks = {q.table: bars.add_task(f"{q.sink}: {q.name}", total=None) for q in QUERIES}
+
+    def sampled(sample: Sample) -> None:
+        bars.start()
+        for table, task in tasks.items():
+            progress = sample.progress[table]
+            bars.update(task, total=progress.total, completed=progress.visible)
+
+    try:
+        return run(
+            place,
+            picture,
+            targets=names,
+            flights=flights,
+            connect=connect,
+            say=console.say,
+            sampled=sampled,
         )
+    finally:
+        bars.stop()
 
 
-def _names(target: str, targets: str | None) -> list[str]:
-    """Return the targets that were asked for.
+def _refuse_targets(names: Sequence[str]) -> None:
+    """Refuse targets that the demo does not have, or cannot fill together.
 
     :raises OptionError: one of them is unknown, or is there twice, or takes other rows than the rest.
     """
     from wal_sink.demo.stores import ALONE, STORES  # noqa: PLC0415 - other commands need no pyspark
 
-    names = [target] if targets is None else [name.strip() for name in targets.split(",")]
     for name in names:
         if name not in STORES:
             raise OptionError(
@@ -152,13 +172,15 @@ def _names(target: str, targets: str | None) -> list[str]:
                 f"Use one of {', '.join(STORES)}.",
             )
     if len(set(names)) < len(names):
-        raise OptionError(f"--targets {targets} names one twice.", "Name each at most once.")
+        raise OptionError(
+            f"--targets {','.join(names)} names one twice.", "Name each at most once."
+        )
     if len(names) > 1 and (alone := sorted(set(names).intersection(ALONE))):
         raise OptionError(
-            f"--targets {targets}: {alone[0]} takes each row as one value, and the others take columns.",
+            f"--targets {','.join(names)}: {alone[0]} takes each row as one value, and the others take"
+            " columns.",
             f"Run --target {alone[0]} by itself.",
         )
-    return names
 
 
 def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
@@ -201,47 +223,15 @@ def _place(folder: Path | None) -> Iterator[Path]:
         yield Path(temporary)
 
 
-class _Progress:
-    """A bar for each query: rows that a reader sees. On the screen from the first sample on."""
-
-    def __init__(self, console: Console) -> None:
-        from wal_sink.demo.queries import QUERIES  # noqa: PLC0415 - what it imports is an extra
-
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._tasks = {
-            query.table: self._bars.add_task(f"{query.sink}: {query.name}", total=None)
-            for query in QUERIES
-        }
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def update(self, sample: Sample) -> None:
-        self._bars.start()
-        for table, task in self._tasks.items():
-            progress = sample.progress[table]
-            self._bars.update(task, total=progress.total, completed=progress.visible)
-
-
-def _print(console: Console, report: Report) -> None:
+def _lines(report: Report) -> Iterator[RenderableType]:
     table = Table("", "expected", "found", "missing", "extra")
     several = len({row.target for row in report.tables}) > 1
     for row in report.tables:
         counts = (row.expected, row.found, row.missing, row.extra)
         where = f" ({row.target})" if several else ""
         table.add_row(f"{row.sink}: {row.query}{where}", *(f"{count:,}" for count in counts))
-    console.print(table)
+    yield table
     place = f" Picture: {report.picture}" if report.picture else ""
-    console.print(f"{report.server}, {report.seconds:.0f} seconds.{place}")
+    yield f"{report.server}, {report.seconds:.0f} seconds.{place}"
     if not report.problems:
-        console.print(report.conclusion, soft_wrap=True)
+        yield report.conclusion

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -15,19 +16,22 @@ from rich.text import Text
 
 from wal_sink.admin.deep import DeepStatus, deep_status
 from wal_sink.admin.quarantine import Quarantined, export, list_quarantine
-from wal_sink.admin.query import Query
-from wal_sink.admin.show import list_epochs, show_epoch
+from wal_sink.admin.query import Query, find_query
+from wal_sink.admin.show import show_epochs
 from wal_sink.cli.arguments import (
-    CommonArguments,
-    SinkOptionPairs,
-    command,
+    AsJson,
+    CheckpointPlace,
+    Pairs,
+    SinkPairs,
+    TargetName,
+    Wal,
     option_values,
-    whole_number,
+    refuse,
 )
-from wal_sink.cli.screens import epoch_screen, log_screen
-from wal_sink.cli.terminal import Failure, LateBar, Lines, document_line, output
+from wal_sink.cli.screens import log_screen
+from wal_sink.cli.terminal import SafeConsole, bar, document, facts, failure, output, reddened
 from wal_sink.clock import now_us
-from wal_sink.errors import OptionError, WalSinkError
+from wal_sink.errors import WalSinkError
 from wal_sink.progress.status import Line, Status, byte_count, read_status, status_lines
 from wal_sink.publish.preflight import preflight_options
 from wal_sink.text import counted, printable
@@ -36,9 +40,8 @@ _EVERY_S = 1.0
 """How often `--watch` reads."""
 
 
-@command("yes")
 def status(
-    arguments: CommonArguments,
+    checkpoint: CheckpointPlace,
     *,
     watch: Annotated[
         bool, typer.Option("--watch", help="Read again every second, until Ctrl-C.")
@@ -50,6 +53,10 @@ def status(
     offline: Annotated[
         bool, typer.Option("--offline", help="With --deep: do not ask the target.")
     ] = False,
+    target: TargetName = "",
+    wal: Wal = None,
+    option: Pairs = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show how far the flush is, what the flusher does, and its last error.
 
@@ -60,195 +67,128 @@ def status(
     With --deep it reads every pending manifest and segment, the ledger row and the table, and lists
     what would stop the flush. The exit code is that of the first finding, or 0.
     """
-    with output(as_json=arguments.as_json) as console:
-        if (watch and deep) or (offline and not deep):
-            raise OptionError(
-                "--deep does not go with --watch, and --offline goes with --deep.",
-                "Leave one of them out.",
-            )
-        query = arguments.find()
+    with output(as_json=as_json) as console:
+        refuse(
+            (deep and watch, "--deep does not go with --watch.", "Leave one of them out."),
+            (offline and not deep, "--offline goes with --deep.", "Add --deep."),
+        )
+        query = find_query(checkpoint, wal, option_values(option))
         if deep:
-            with LateBar("reading segments", as_json=arguments.as_json) as bar:
-                size = max(1, read_status(query.checkpoint, query.store).pending_bytes)
+            size = max(1, read_status(query.checkpoint, query.store).pending_bytes)
+            with bar("reading segments", as_json=as_json) as progress:
                 inspected = deep_status(
-                    query,
-                    arguments.target,
-                    offline=offline,
-                    progress=lambda done: bar.update(done, max(done, size)),
+                    query, target, offline=offline, progress=lambda done: progress(done, size)
                 )
-            console.show(inspected, status_screen(inspected), _findings(inspected))
+            console.show(inspected, facts(*status_lines(inspected), *_findings(inspected)))
             if inspected.findings:
                 raise typer.Exit(inspected.findings[0].exit_code)
-            return
-        if not watch:
-            shown = read_status(query.checkpoint, query.store, arguments.target)
-            console.show(shown, status_screen(shown))
-            return
-        try:
-            if arguments.as_json:
-                _stream(query, arguments.target)
-            elif console.is_terminal:
-                _watch(query, arguments.target, console)
-            else:
-                _print_changes(query, arguments.target, console)
-        except KeyboardInterrupt:
-            return  # how it ends
+        elif watch:
+            _watch(query, target, console)
+        else:
+            shown = read_status(query.checkpoint, query.store, target)
+            console.show(shown, facts(*status_lines(shown)))
 
 
-def _findings(status: DeepStatus) -> Lines:
-    """Lay out what would stop the flush."""
-    lines = [
-        Line("read", f"{counted(status.read_epochs, 'epoch')}, {byte_count(status.read_bytes)}")
-    ]
-    lines += [
-        Line(f"ledger of {name}", "no row" if epoch is None else f"epoch {epoch}")
-        for name, epoch in status.ledger.items()
-    ]
-    lines += [Line("note", printable(note)) for note in status.notes]
+def _findings(status: DeepStatus) -> Iterator[Line]:
+    """Yield what would stop the flush."""
+    yield Line("read", f"{counted(status.read_epochs, 'epoch')}, {byte_count(status.read_bytes)}")
+    for name, epoch in status.ledger.items():
+        yield Line(f"ledger of {name}", "no row" if epoch is None else f"epoch {epoch}")
+    for note in status.notes:
+        yield Line("note", note)
     for finding in status.findings:
         where = "" if finding.epoch is None else f" at epoch {finding.epoch}"
         scope = f" of target {finding.target}" if finding.target else ""
-        lines += [
-            Line("finding", printable(f"{finding.kind}{where}{scope}: {finding.what}"), "bad"),
-            Line("what to do", printable(finding.remedy)),
-        ]
+        yield Line("finding", f"{finding.kind}{where}{scope}: {finding.what}", "bad")
+        yield Line("what to do", finding.remedy)
     if not status.findings:
-        lines.append(Line("finding", "none: nothing would stop the flush", "good"))
-    return Lines(lines)
+        yield Line("finding", "none: nothing would stop the flush", "good")
 
 
-def status_screen(status: Status) -> Lines:
-    """Lay a status out for people."""
-    return Lines(status_lines(status))
+def _watch(query: Query, target: str, console: SafeConsole) -> None:
+    """Show the status each second until Ctrl-C.
 
-
-class BacklogBar:
-    """Shows how much of the backlog is flushed: of the most rows that have waited since the watch began."""
-
-    def __init__(self) -> None:
-        self._most = 0
-
-    def of(self, status: Status) -> RenderableType:
-        """Return the bar, full when no row waits; an empty text as long as none has waited."""
-        self._most = max(self._most, status.pending_rows)
-        if not self._most:
-            return ""
-        done = self._most - status.pending_rows
-        table = Table.grid(padding=(0, 2))
-        bar = ProgressBar(self._most, done, width=40)
-        table.add_row(
-            Text("backlog", "bold"), bar, f"{status.pending_rows:,} of {self._most:,} rows"
-        )
-        return table
+    A program gets a document a line; a terminal the screen, with a bar of the backlog; a file or a pipe the
+    screen once, then a line at each change.
+    """
+    readings = _each_second(query, target)
+    with contextlib.suppress(KeyboardInterrupt):
+        if console.as_json:
+            for reading in readings:
+                document(failure(reading) if isinstance(reading, WalSinkError) else reading, -1)
+        if console.is_terminal:
+            most = 0
+            with Live(console=console, auto_refresh=False) as live:
+                for reading in readings:
+                    if isinstance(reading, WalSinkError):
+                        live.update(reddened(_headline(reading)), refresh=True)
+                        continue
+                    most = max(most, reading.pending_rows)
+                    backlog = ProgressBar(
+                        max(most, 1), most - reading.pending_rows or int(not most), 40
+                    )
+                    live.update(Group(facts(*status_lines(reading)), backlog), refresh=True)
+        headline = ""
+        for reading in readings:
+            if not headline and isinstance(reading, Status):
+                console.print(facts(*status_lines(reading)))
+            elif _headline(reading) != headline:
+                console.say(_headline(reading))
+            headline = _headline(reading)
 
 
 def _each_second(query: Query, target: str) -> Iterator[Status | WalSinkError]:
-    """Read each second; an error that may pass is yielded, and the next status follows all the same."""
+    """Read the status each second; an error that may pass is yielded, unless it is the first reading."""
+    reading: Status | WalSinkError = read_status(query.checkpoint, query.store, target)
     while True:
+        yield reading
+        time.sleep(_EVERY_S)
         try:
-            reading: Status | WalSinkError = read_status(query.checkpoint, query.store, target)
+            reading = read_status(query.checkpoint, query.store, target)
         except WalSinkError as error:
             if not error.transient:
                 raise
             reading = error
-        yield reading
-        time.sleep(_EVERY_S)
 
 
-def _first(statuses: Iterator[Status | WalSinkError]) -> Status:
-    first = next(statuses)
-    if isinstance(first, WalSinkError):
-        raise first
-    return first
+def _headline(reading: Status | WalSinkError) -> str:
+    if isinstance(reading, WalSinkError):
+        return f"{type(reading).__name__}: {reading.one_line}"
+    return reading.headline
 
 
-def _watch(query: Query, target: str, console: Console) -> None:
-    """Show the screen until Ctrl-C; a store that does not answer is shown, and asked again."""
-    backlog = BacklogBar()
-
-    def shown(status: Status) -> Group:
-        return Group(status_screen(status), backlog.of(status))
-
-    statuses = _each_second(query, target)
-    with Live(shown(_first(statuses)), console=console, auto_refresh=False) as live:
-        for reading in statuses:
-            if isinstance(reading, WalSinkError):
-                live.update(Text(_said(reading), "red"), refresh=True)
-            else:
-                live.update(shown(reading), refresh=True)
-
-
-def _print_changes(query: Query, target: str, console: Console) -> None:
-    """Print the screen once, then a line at each change, until Ctrl-C: a file or a pipe has no screen."""
-    statuses = _each_second(query, target)
-    first = _first(statuses)
-    console.print(status_screen(first))
-    last_line = _said(first)
-    for reading in statuses:
-        if (line := _said(reading)) != last_line:
-            console.print(Text(printable(" ".join(line.split()))))
-            last_line = line
-
-
-def _said(reading: Status | WalSinkError) -> str:
-    return (
-        f"{type(reading).__name__}: {reading}"
-        if isinstance(reading, WalSinkError)
-        else reading.headline
-    )
-
-
-def _stream(query: Query, target: str) -> None:
-    """Print a document each second until Ctrl-C; an error that may pass is a document, too."""
-    for reading in _each_second(query, target):
-        if isinstance(reading, WalSinkError):
-            failure = Failure(
-                error=type(reading).__name__, what=reading.what, remedy=reading.remedy
-            )
-            document_line(failure)
-        else:
-            document_line(reading)
-
-
-@command("yes")
 def show(
-    arguments: CommonArguments,
+    checkpoint: CheckpointPlace,
     epoch: Annotated[
-        int | None,
-        typer.Argument(metavar="EPOCH", parser=whole_number(0), help="Show this micro-batch."),
+        int | None, typer.Argument(metavar="EPOCH", min=0, help="Show this micro-batch.")
     ] = None,
     *,
     rows: Annotated[
         int,
         typer.Option(
-            "--rows",
-            metavar="N",
-            parser=whole_number(0, 1_000),
-            help="Rows to show of an epoch, 1,000 at most.",
+            metavar="N", min=0, max=1_000, help="Rows to show of an epoch, 1,000 at most."
         ),
     ] = 5,
-    most: Annotated[
-        int,
-        typer.Option("--most", metavar="N", parser=whole_number(1), help="Epochs to list."),
-    ] = 40,
+    most: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs to list.")] = 40,
+    target: TargetName = "",
+    wal: Wal = None,
+    option: Pairs = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the epochs in the log; or show one, with its segments, schema, offsets and some rows.
 
     The command changes nothing, and asks no target; the query may run. The rows come from the log:
     once an epoch is flushed, they are in the table, and later the log deletes them.
     """
-    with output(as_json=arguments.as_json) as console:
-        query = arguments.find()
-        if epoch is None:
-            listed = list_epochs(query, arguments.target, most)
-            console.show(listed, log_screen(listed, now_us()))
-            return
-        shown = show_epoch(query, epoch, arguments.target, rows)
-        console.show(shown, epoch_screen(shown))
+    with output(as_json=as_json) as console:
+        query = find_query(checkpoint, wal, option_values(option))
+        shown = show_epochs(query, target, epoch, most=most, rows=rows)
+        console.show(shown, log_screen(shown, now_us()))
 
 
-@command("target", "wal", "option", "yes")
-def check(arguments: CommonArguments, *, option: SinkOptionPairs = None) -> None:
+def check(
+    checkpoint: CheckpointPlace, *, option: SinkPairs = None, as_json: AsJson = False
+) -> None:
     """Check the options of a query before it starts, and say what they mean.
 
     Give each option of `writeStream` by --option. The command connects nowhere and creates nothing.
@@ -256,17 +196,13 @@ def check(arguments: CommonArguments, *, option: SinkOptionPairs = None) -> None
 
     wal-sink check CHECKPOINT --option target=delta --option delta.path=/data/orders
     """
-    with output(as_json=arguments.as_json) as console:
-        raw = {"checkpointLocation": arguments.checkpoint, **option_values(option)}
-        checked = preflight_options(raw)
-        console.show(
-            checked, Lines([Line(heading, text) for heading, text in checked.in_force.items()])
-        )
+    with output(as_json=as_json) as console:
+        checked = preflight_options({"checkpointLocation": checkpoint, **option_values(option)})
+        console.show(checked, facts(*checked.in_force.items()))
 
 
-@command("target", "yes")
 def quarantine(
-    arguments: CommonArguments,
+    checkpoint: CheckpointPlace,
     *,
     file: Annotated[
         str,
@@ -276,28 +212,31 @@ def quarantine(
             help="Write the rows to a file that is not there yet: .parquet, or .jsonl.",
         ),
     ] = "",
+    wal: Wal = None,
+    option: Pairs = None,
+    as_json: AsJson = False,
 ) -> None:
     """List the rows that were refused and onInvalidRow=quarantine kept, by their reasons.
 
     The command reads the log alone. --export writes the rows to a file, with epoch and reason.
     Nothing sends them again: repair them, and write them by a query of your own.
     """
-    with output(as_json=arguments.as_json) as console:
-        query = arguments.find()
+    with output(as_json=as_json) as console:
+        query = find_query(checkpoint, wal, option_values(option))
         if file:
             written = export(query, file)
-            summary = f"{counted(written.rows, 'row is', 'rows are')} in {written.file}."
-            console.show(written, summary)
-            return
-        quarantined = list_quarantine(query)
-        console.show(quarantined, *_quarantined(quarantined))
+            rows = counted(written.rows, "row is", "rows are")
+            console.show(written, f"{rows} in {written.file}.")
+        else:
+            quarantined = list_quarantine(query)
+            console.show(quarantined, *_quarantined(quarantined))
 
 
 def _quarantined(quarantined: Quarantined) -> Iterator[RenderableType]:
-    rows = counted(quarantined.rows, "row is", "rows are") if quarantined.rows else "No rows are"
-    yield f"{rows} in quarantine."
     if not quarantined.rows:
+        yield "No rows are in quarantine."
         return
+    yield f"{counted(quarantined.rows, 'row is', 'rows are')} in quarantine."
     table = Table()
     for name in ("epoch", "rows"):
         table.add_column(name, justify="right")

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
@@ -18,23 +18,7 @@ from wal_sink.cli.terminal import output
 from wal_sink.removed import removed_command
 
 
-class _Flags:
-    """Shows a flag without a value in `--help`: `--watch`, not `--watch <bool>`."""
-
-    def get_params(self, context: Any) -> list[Any]:
-        """Return the parameters of a command."""
-        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
-        for parameter in parameters:
-            if getattr(parameter, "is_flag", False):
-                parameter.metavar = ""
-        return parameters
-
-
-class Command(_Flags, TyperCommand):
-    """A command of `wal-sink`."""
-
-
-class Group(_Flags, TyperGroup):
+class Group(TyperGroup):
     """`wal-sink` itself."""
 
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
@@ -75,14 +59,13 @@ def main(
     """Take the options that belong to no command."""
 
 
-START, LOOK, REPAIR = "Start", "Look", "Repair"
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    START: (demo, check, options),
-    LOOK: (status, show, quarantine),
-    REPAIR: (flush, give_up, set_mark, adopt),
+    "Start": (demo, check, options),
+    "Look": (status, show, quarantine),
+    "Repair": (flush, give_up, set_mark, adopt),
 }
 """The commands, as `--help` groups them."""
 
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
-        app.command(cls=Command, rich_help_panel=_panel)(_command)
+        app.command(rich_help_panel=_panel)(_command)

@@ -6,13 +6,12 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import RenderableType
 from rich.text import Text
 
 from wal_sink.cli.arguments import AsJson
-from wal_sink.cli.terminal import Lines, document, output
+from wal_sink.cli.terminal import facts, output
 from wal_sink.options import Entry, SinkOptions, reference
-from wal_sink.progress.status import Line
 from wal_sink.targets.registry import installed, target_type
 
 
@@ -30,18 +29,17 @@ class OptionGroups(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[OptionGroup, ...]
 
 
-def option_groups(target: str = "") -> list[OptionGroup]:
+def option_groups(target: str = "") -> tuple[OptionGroup, ...]:
     """Return the options of the sink, then those of one target, or of all that are installed.
 
     :raises OptionError: no target has this name.
     """
-    declared = {"": SinkOptions} | {
-        name: target_type(name).options_type for name in ([target] if target else installed())
-    }
-    return [
+    names = [target] if target else installed()
+    declared = {"": SinkOptions} | {name: target_type(name).options_type for name in names}
+    return tuple(
         OptionGroup(name=name, options=tuple(reference(struct)))
         for name, struct in declared.items()
-    ]
+    )
 
 
 def options(
@@ -59,25 +57,20 @@ def options(
     """
     with output(as_json=as_json) as console:
         groups = option_groups(target)
-        if as_json:
-            document(OptionGroups(groups=tuple(groups)))
-            return
+        texts: list[RenderableType] = []
         for group in groups:
-            _print(console, group)
+            heading = f"Options of target {group.name}" if group.name else "Options of every query"
+            entries = ((entry.name, _meaning(entry)) for entry in group.options)
+            texts += [Text(heading, "bold underline"), facts(*entries), ""]
+        console.show(OptionGroups(groups=groups), *texts)
 
 
-def _print(console: Console, group: OptionGroup) -> None:
-    heading = f"Options of target {group.name}" if group.name else "Options of every query"
-    console.print(Text(heading, "bold underline"))
-    lines = []
-    for entry in group.options:
-        facts = [entry.takes, f"default {entry.default}" if entry.default else "no default"]
-        if entry.default == "required":
-            facts[-1] = "required"
-        if entry.environment:
-            facts.append(f"or the variable {entry.environment}")
-        if entry.secret:
-            facts.append("never shown")
-        lines.append(Line(entry.name, f"{entry.text}\n({'; '.join(facts)})"))
-    console.print(Lines(lines))
-    console.print()
+def _meaning(entry: Entry) -> str:
+    notes = [entry.takes, f"default {entry.default}" if entry.default else "no default"]
+    if entry.default == "required":
+        notes[-1] = "required"
+    if entry.environment:
+        notes.append(f"or the variable {entry.environment}")
+    if entry.secret:
+        notes.append("never shown")
+    return f"{entry.text}\n({'; '.join(notes)})"

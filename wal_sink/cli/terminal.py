@@ -1,7 +1,6 @@
-"""What the commands share of the terminal: how an outcome is printed, a progress bar.
+"""How commands print: text for people, one JSON document for programs; an error ends a command.
 
-People read text, in lines that break no word; programs read one JSON document on standard output. What
-takes longer than two seconds has a progress bar on standard error; none beside JSON.
+With `--json`, people's text goes to standard error, and there is no progress bar.
 """
 
 from __future__ import annotations
@@ -9,17 +8,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, RenderableType
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.table import Table
 from rich.text import Text
 
 from wal_sink.errors import WalSinkError
@@ -46,7 +44,7 @@ class OfTargets(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of their names."""
 
 
-Found = TypeVar("Found", bound=msgspec.Struct)
+Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class SafeConsole(Console):
@@ -54,28 +52,34 @@ class SafeConsole(Console):
 
     Brackets are text, no markup.
 
-    :param as_json: whether programs read what a command has found: see `show`.
+    :param as_json: True if programs read the documents of `show`.
     """
 
     def __init__(self, *, as_json: bool = False, **how: Any) -> None:
         super().__init__(highlight=False, markup=False, **how)
-        self._as_json = as_json
+        self.as_json = as_json
+
+    def say(self, line: str) -> None:
+        """Print a line about what goes on; the terminal folds it."""
+        self.print(line, soft_wrap=True)
 
     def show(self, value: msgspec.Struct, *lines: RenderableType) -> None:
-        """Print what a command has found: as its document, or by these lines for people."""
-        if self._as_json:
+        """Print the outcome of a command: as its document, or by these lines for people."""
+        if self.as_json:
             document(value)
             return
         for line in lines:
             self.print(line, soft_wrap=isinstance(line, str))
 
-    def show_each(self, values: Sequence[Found], show: Callable[[Console, Found], None]) -> None:
-        """Print what a command has found of each target: as one document, or each for people."""
-        if self._as_json:
+    def show_each(
+        self, values: Sequence[Document], show: Callable[[Console, Document], None]
+    ) -> None:
+        """Print the outcome of a command for each target: as one document, or each for people."""
+        if self.as_json:
             document(values[0] if len(values) == 1 else OfTargets(targets=tuple(values)))
             return
-        for of_target in values:
-            show(self, of_target)
+        for value in values:
+            show(self, value)
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Render a text."""
@@ -115,8 +119,13 @@ def output(*, as_json: bool) -> Iterator[SafeConsole]:
     except WalSinkError as error:
         SafeConsole(stderr=True, soft_wrap=True).print(reddened(type(error).__name__, f": {error}"))
         if as_json:
-            document(Failure(error=type(error).__name__, what=error.what, remedy=error.remedy))
+            document(failure(error))
         raise typer.Exit(error.exit_code) from error
+
+
+def failure(error: WalSinkError) -> Failure:
+    """Return an error as a document."""
+    return Failure(error=type(error).__name__, what=error.what, remedy=error.remedy)
 
 
 def reddened(red: str, text: str = "") -> Text:
@@ -124,102 +133,47 @@ def reddened(red: str, text: str = "") -> Text:
     return Text.assemble((_lines(red), "red"), _lines(text))
 
 
-def document(value: msgspec.Struct) -> None:
-    """Print a value as the command's JSON document."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")
+def document(value: msgspec.Struct, indent: int = 2) -> None:
+    """Print a value as JSON on standard output.
 
-
-def document_line(value: msgspec.Struct) -> None:
-    """Print a value as one line of JSON, for a program that reads as it goes.
-
+    :param indent: -1 for one line.
     :raises typer.Exit: the reader has closed the pipe.
     """
     try:
-        sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+        text = msgspec.json.format(msgspec.json.encode(value), indent=indent)
+        sys.stdout.write(text.decode() + "\n")
         sys.stdout.flush()
-    except BrokenPipeError as gone:
+    except BrokenPipeError as error:
         # Else the interpreter would try once more at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from gone
-
-
-_GAP = 2
-"""Columns between a name and its value."""
+        raise typer.Exit(0) from error
 
 
 _STYLES: dict[Level, str] = {"plain": "", "good": "green", "waiting": "yellow", "bad": "red"}
 
 
-class Lines:
-    """One block of names and values, the values below each other.
+def facts(*lines: Line | tuple[str, str]) -> Table:
+    """Lay names and values out, the values below each other."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value, level in (Line(*line) for line in lines):
+        table.add_row(Text(name), Text(_lines(value), _STYLES[level]))
+    return table
 
-    A line breaks at a space, and a path that is longer than a line after a slash.
+
+@contextlib.contextmanager
+def bar(
+    doing: str, *columns: ProgressColumn, as_json: bool
+) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on standard error, which goes when the work is done.
+
+    :param doing: names the work.
+    :returns: what to call with how much is done, and of how much.
     """
-
-    def __init__(self, lines: Sequence[Line]) -> None:
-        self._lines = lines
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render it."""
-        indent = max((len(line.name) for line in self._lines), default=0) + _GAP
-        width = max(options.max_width - indent, 20)
-        for name, value, level in self._lines:
-            text = Text(no_wrap=True, overflow="ignore", end="\n")
-            text.append(name.ljust(indent), "bold")
-            broken = [part for line in value.splitlines() or [""] for part in fold(line, width)]
-            text.append(("\n" + " " * indent).join(broken), _STYLES[level])
-            yield text
-
-
-def fold(text: str, width: int) -> Iterator[str]:
-    """Break a line at spaces, and what is longer than a line after slashes."""
-    if len(text) <= width:
-        yield text
-        return
-    line = ""
-    for word in re.findall(r"\S+ *", text):
-        for part in [word] if len(word.rstrip()) <= width else re.findall(r"[^/]*/+|[^/]+$", word):
-            if line and len((line + part).rstrip()) > width:
-                yield line.rstrip()
-                line = ""
-            line += part
-    yield line.rstrip()
-
-
-_QUIET_S = 2.0
-"""Time before a bar appears."""
-
-
-class LateBar(Progress):
-    """Shows one bar, once the work has taken two seconds.
-
-    :param doing: names the work, in front of the bar.
-    :param columns: stand after the bar.
-    :param as_json: whether nothing is shown.
-    """
-
-    def __init__(self, doing: str, *columns: ProgressColumn, as_json: bool) -> None:
-        super().__init__(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            *columns,
-            console=Console(stderr=True, highlight=False),
-            transient=True,
-            disable=as_json,
-        )
-        self._task = self.add_task(doing, total=None)
-        self._since = time.monotonic()
-
-    def start(self) -> None:
-        """Show nothing yet."""
-
-    def stop(self) -> None:
-        """End it, if it was shown."""
-        if self.live.is_started:
-            super().stop()
-
-    def update(self, done: int, total: int) -> None:  # type: ignore[override]
-        """Take how much of the work is done, in any unit, and draw the bar if it is time."""
-        super().update(self._task, completed=done, total=total)
-        if not self.live.is_started and time.monotonic() - self._since > _QUIET_S:
-            super().start()
+    texts = TextColumn("{task.description}"), BarColumn()
+    console = Console(stderr=True)
+    hidden = as_json or not console.is_terminal
+    with Progress(*texts, *columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task(doing, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,8 +1,8 @@
 """Collects every metric: its name, its help text, and the source of its value.
 
-A `QueryMetrics` counts what the flush does. The backlog is read from log and checkpoint at each scrape, so
-it is right while the flush stands in a request, fails, or has ended. Every series has the label `query_id`;
-`wal_sink_query_info` maps it to checkpoint and table.
+A `QueryMetrics` counts what the flush of one query does. The backlog is read from log and checkpoint at each
+scrape, so it is right while the flush hangs in a request, fails, or has ended. Every series has the label
+`query_id`; `wal_sink_query_info` maps it to checkpoint and table.
 
 The series of a query whose flush has ended stay while epochs of it are pending, since an alert has to go
 on, and for `KEEP_S` afterwards, so that the last counts are scraped. Then a scrape removes them.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from wal_sink import clock
@@ -26,7 +26,7 @@ from wal_sink.progress.backlog import BacklogReader, Snapshot
 from wal_sink.wal.store import LogStore
 
 KEEP_S = 900.0
-"""How long the series of a query stay after its flush has ended and nothing of it waits any more."""
+"""How long the series of a query stay after its flush has ended and nothing of it is pending any more."""
 
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600)
 
@@ -82,6 +82,24 @@ FLUSH: Mapping[str, tuple[str, Callable[[QueryMetrics], float]]] = {
 }
 """Gauges of what the flush does now."""
 
+_COUNTED = {
+    "wal_sink_flushed_rows": "Rows that this process brought into the target.",
+    "wal_sink_flushed_bytes": "Bytes of their segments.",
+    "wal_sink_flushed_epochs": "Epochs that are in the target.",
+}
+_TIMED = {
+    "wal_sink_flush_seconds": "From the pass that takes a window of epochs to its ledger row; of tries that"
+    " succeed.",
+    "wal_sink_commit_to_visible_seconds": "From Spark's commits/N to the ledger row, for each epoch: all of"
+    " it is visible then.",
+}
+_BY_KIND = {
+    "wal_sink_flush_errors": "Steps of the flush that failed and are tried again, by the error's kind.",
+    "wal_sink_request_retries": "Requests with rows that were sent again: retry, or throttle where the target"
+    " asks for less.",
+}
+"""Counters and histograms, with their help texts."""
+
 INFO = "wal_sink_query_info"
 
 RETRIES = ("retry", "throttle")
@@ -95,37 +113,10 @@ class Metrics(Collector):
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.time) -> None:
-        self.registry = CollectorRegistry()
-        counter = partial(Counter, registry=self.registry)
-        histogram = partial(Histogram, registry=self.registry, buckets=_SECONDS)
-        self.rows = counter(
-            "wal_sink_flushed_rows", "Rows that this process brought into the target.", _LABELS
-        )
-        self.bytes = counter("wal_sink_flushed_bytes", "Bytes of their segments.", _LABELS)
-        self.epochs = counter("wal_sink_flushed_epochs", "Epochs that are in the target.", _LABELS)
-        self.flush_seconds = histogram(
-            "wal_sink_flush_seconds",
-            "From the pass that takes a window of epochs to its ledger row; of tries that succeed.",
-            _LABELS,
-        )
-        self.visible_seconds = histogram(
-            "wal_sink_commit_to_visible_seconds",
-            "From Spark's commits/N to the ledger row, for each epoch: all of it is visible then.",
-            _LABELS,
-        )
-        self.errors = counter(
-            "wal_sink_flush_errors",
-            "Steps of the flush that failed and are tried again, by the error's kind.",
-            [*_LABELS, "kind"],
-        )
-        self.retries = counter(
-            "wal_sink_request_retries",
-            "Requests with rows that were sent again: retry, or throttle where the target asks for less.",
-            [*_LABELS, "kind"],
-        )
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._queries: dict[tuple[str, str], QueryMetrics] = {}
+        self.registry = CollectorRegistry()
         self.registry.register(self)
 
     def watch(
@@ -142,110 +133,101 @@ class Metrics(Collector):
 
         :param target: name of the target in the log; it is a label if the query names several.
         """
-        label = target if several else ""
+        labels = query_id, target if several else ""
         with self._lock:
-            known = self._queries.get((query_id, label))
-            if known is None:
-                known = QueryMetrics(
-                    self,
-                    (query_id, label),
-                    BacklogReader(checkpoint, store, target),
-                    checkpoint,
-                    table,
-                )
-                self._queries[known.labels] = known
-            known.watched()
-            return known
+            query = self._queries.get(labels)
+            if query is None:
+                backlog = BacklogReader(checkpoint, store, target)
+                query = QueryMetrics(labels, checkpoint.url, table, backlog.read)
+                self._queries[labels] = query
+            query.watched()
+            return query
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Read the backlog, and yield the gauges; each scrape calls it in a thread of its own."""
+    def collect(self) -> Iterator[Metric]:
+        """Yield the series of all queries; each scrape calls it in a thread of its own."""
         now_s = self._clock_s()
         with self._lock:
             queries = list(self._queries.values())
-        reads = [(query, query.backlog.read()) for query in queries]
-        reads = [
-            (query, read) for query, read in reads if not self._drop_if_over(query, read, now_s)
-        ]
-        info = _gauge(INFO, "1; which checkpoint and table a query id is.", "checkpoint", "table")
-        for query, _ in reads:
-            info.add_metric([*query.labels, query.checkpoint_url, query.table], 1)
-        yield info
-        for name, (text, state) in FLUSH.items():
-            family = _gauge(name, text)
-            for query, _ in reads:
-                family.add_metric(query.labels, state(query))
-            yield family
-        for name, (text, value) in BACKLOG.items():
-            family = _gauge(name, text)
-            for query, read in reads:
-                if read is not None:
-                    family.add_metric(query.labels, value(read, round(now_s * 1_000_000)))
-            yield family
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges without a value: to register the collector reads nothing."""
-        for name, (text, _) in {**FLUSH, **BACKLOG}.items():
-            yield _gauge(name, text)
-        yield _gauge(INFO, "")
-
-    def _drop_if_over(self, query: QueryMetrics, read: Snapshot | None, now_s: float) -> bool:
-        """Drop the series of a query that is over; return True if it is."""
-        with self._lock:
-            if not query.is_over(read, now_s):
-                return False
-            if self._queries.pop(query.labels, None) is None:
-                return True  # another scrape was quicker
-            for counter in (self.rows, self.bytes, self.epochs):
-                counter.remove(*query.labels)
-            for histogram in (self.flush_seconds, self.visible_seconds):
-                histogram.remove(*query.labels)
-            for kind in query.error_kinds:
-                self.errors.remove(*query.labels, kind)
-            for kind in RETRIES:
-                self.retries.remove(*query.labels, kind)
-        return True
+        families: dict[str, Metric] = {INFO: _info()}
+        for query in queries:
+            read = query.read_backlog()
+            with self._lock:
+                if query.is_over(read, now_s):
+                    self._queries.pop(query.labels, None)
+                    continue
+            for family in query.families(read, round(now_s * 1_000_000)):
+                if family.name in families:
+                    families[family.name].samples += family.samples
+                else:
+                    families[family.name] = family
+        yield from families.values()
 
 
 class QueryMetrics(FlushMetrics):
-    """Counts what the flush of one query does; made by `Metrics.watch`."""
+    """Counts what the flush of one query does; made by `Metrics.watch`.
+
+    :param checkpoint: URL of the query's checkpoint.
+    :param read_backlog: reads what is pending; None: it could not be read yet.
+    """
 
     def __init__(
         self,
-        metrics: Metrics,
         labels: tuple[str, str],
-        backlog: BacklogReader,
-        checkpoint: Checkpoint,
+        checkpoint: str,
         table: str,
+        read_backlog: Callable[[], Snapshot | None],
     ) -> None:
-        self.labels = labels
-        self.checkpoint_url = checkpoint.url
-        self.table = table
-        self.backlog = backlog
+        self.labels, self._checkpoint, self._table = labels, checkpoint, table
+        self.read_backlog = read_backlog
         self.running: int = 0
         """Threads that flush the query."""
         self.stopped: int = 0
         """1 while the flush stands at an error that trying again does not cure."""
-        self.error_kinds = {"TargetUnavailable", "LogUnavailable"}
         self._lock = threading.Lock()
         self._idle_since_s: float | None = None
-        self._metrics = metrics
-        self._rows = metrics.rows.labels(*self.labels)
-        self._bytes = metrics.bytes.labels(*self.labels)
-        self._epochs = metrics.epochs.labels(*self.labels)
-        self._flush_seconds = metrics.flush_seconds.labels(*self.labels)
-        self._visible_seconds = metrics.visible_seconds.labels(*self.labels)
+        self._registry = CollectorRegistry()
+        counter = partial(Counter, registry=self._registry)
+        histogram = partial(Histogram, registry=self._registry, buckets=_SECONDS)
+        self._rows, self._bytes, self._epochs = (
+            counter(name, text, _LABELS).labels(*labels) for name, text in _COUNTED.items()
+        )
+        self._flush_seconds, self._visible_seconds = (
+            histogram(name, text, _LABELS).labels(*labels) for name, text in _TIMED.items()
+        )
+        self._errors, self._retries = (
+            counter(name, text, [*_LABELS, "kind"]) for name, text in _BY_KIND.items()
+        )
         # At 0 from the start: `increase` does not see the first step of a series that begins at 1.
         for kind in RETRIES:
-            metrics.retries.labels(*self.labels, kind)
-        for kind in self.error_kinds:
-            metrics.errors.labels(*self.labels, kind)
+            self._retries.labels(*labels, kind)
+        for kind in ("TargetUnavailable", "LogUnavailable"):
+            self._errors.labels(*labels, kind)
+
+    def families(self, read: Snapshot | None, now_us: int) -> Iterator[Metric]:
+        """Yield the series of the query.
+
+        :param read: what is pending; None: gauges of pending epochs have no value.
+        """
+        yield from self._registry.collect()
+        info = _info()
+        info.add_metric([*self.labels, self._checkpoint, self._table], 1)
+        yield info
+        for name, (text, state) in FLUSH.items():
+            family = _gauge(name, text)
+            family.add_metric(self.labels, state(self))
+            yield family
+        for name, (text, value) in BACKLOG.items():
+            family = _gauge(name, text)
+            if read is not None:
+                family.add_metric(self.labels, value(read, now_us))
+            yield family
 
     def watched(self) -> None:
         """Note that the query starts: it is not over, although no thread flushes it yet."""
         self._idle_since_s = None
 
     def is_over(self, read: Snapshot | None, now_s: float) -> bool:
-        """Return True if its flush has ended a while ago, and nothing waits."""
+        """Return True if its flush has ended a while ago, and nothing is pending."""
         if self.running or read is None or read.backlog.epochs:
             self._idle_since_s = None
             return False
@@ -272,17 +254,16 @@ class QueryMetrics(FlushMetrics):
         if seconds is not None:
             self._flush_seconds.observe(seconds)
         for epoch in epochs:
-            since_us = committed_us(self.checkpoint_url, epoch.epoch, epoch.published_us)
+            since_us = committed_us(self._checkpoint, epoch.epoch, epoch.published_us)
             self._visible_seconds.observe(max(0, now_us - since_us) / 1_000_000)
 
     def retried(self, kind: str) -> None:
         """See `FlushMetrics`."""
-        self._metrics.retries.labels(*self.labels, kind).inc()
+        self._retries.labels(*self.labels, kind).inc()
 
     def failed(self, kind: str, *, transient: bool) -> None:
         """See `FlushMetrics`."""
-        self.error_kinds.add(kind)
-        self._metrics.errors.labels(*self.labels, kind).inc()
+        self._errors.labels(*self.labels, kind).inc()
         self.stopped = int(not transient)
 
     def succeeded(self) -> None:
@@ -292,3 +273,7 @@ class QueryMetrics(FlushMetrics):
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, labels=[*_LABELS, *labels])
+
+
+def _info() -> GaugeMetricFamily:
+    return _gauge(INFO, "1; which checkpoint and table a query id is.", "checkpoint", "table")

@@ -23,10 +23,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.admin.follow import Candidate, Follower, at_checkpoint
-from wal_sink.configuration import storage_options, target_names
+from wal_sink.configuration import options_by_target, storage_options
 from wal_sink.errors import CheckpointNotVisible, OptionError, WalSinkError
 from wal_sink.metrics.server import Exposition
-from wal_sink.options import SinkOptions, as_texts, fields, lowered, options_of, parse, qualified
+from wal_sink.options import SinkOptions, as_texts, fields, lowered, parse, qualified
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.internals import connect_session
 from wal_sink.spark.internals.connect_session import StreamStart
@@ -65,11 +65,16 @@ class ConnectSink(Sink):
         self._followed: dict[str, _Followed] = {}
         """By checkpoint."""
         self._closed = False
+        self._ending = threading.Event()
+        """Ends the thread that follows."""
         self._unwatch = connect_session.watch_starts(spark, _check, self._started)
         watch = exposition.watch if exposition else None
         self._follower = Follower(self._candidates, logger.info, watch)
         self._thread = threading.Thread(
-            target=self._follower.run, name="wal_sink-follow", daemon=True
+            target=self._follower.run,
+            args=(self._ending.wait,),
+            name="wal_sink-follow",
+            daemon=True,
         )
         atexit.register(self._at_exit)
         logger.warning(
@@ -164,7 +169,7 @@ class ConnectSink(Sink):
         return was_open
 
     def _end(self, join_s: float, *, say: bool = True) -> None:  # noqa: ARG002 - of a classic session
-        self._follower.stop()
+        self._ending.set()
         if self._thread.is_alive():
             self._thread.join(join_s)
         if self._exposition is not None:
@@ -196,7 +201,7 @@ def _check(start: StreamStart) -> None:
         return
     name, options = start.name or "without a name", lowered(start.options)
     if start.output_mode not in {"", "append"}:
-        raise append_only()
+        raise append_only(start.output_mode)
     runs_as = "MicroBatchExecution"
     if options.get("asyncprogresstrackingenabled", "").lower() == "true":
         runs_as = ASYNCHRONOUS
@@ -213,8 +218,7 @@ def _check(start: StreamStart) -> None:
 def _secrets(options: Mapping[str, str]) -> list[str]:
     """Return the names of options that are a secret, or have a password in a URL."""
     marked = {option.name.lower() for option in fields(SinkOptions) if "secret" in option.extra}
-    for prefix in target_names(options) or ("",):
-        kind = lowered(options_of(prefix, options)).get("target", "cassandra")
+    for prefix, kind, _ in options_by_target(options):
         if is_installed(kind):
             declared = fields(target_type(kind).options_type)
             marked |= {

@@ -120,7 +120,7 @@ class WalSinkDataSource(DataSource):
         if self._refused is not None:
             raise self._refused
         if overwrite:
-            raise append_only()
+            raise append_only("complete")
         from wal_sink.publish.agreement import agree  # noqa: PLC0415 -- not where Spark only makes sources
 
         _refuse_unplanned(self.configuration.location.open_checkpoint())

@@ -10,6 +10,7 @@ import re
 
 from wal_sink import errors
 from wal_sink.errors import OptionError, WalSinkError, by_name
+from wal_sink.spark.modes import append_only
 
 _RAISED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): ", re.MULTILINE)
 _REMEDY = "\n  What to do: "
@@ -60,11 +61,7 @@ def failure_in(text: str) -> WalSinkError | None:
             " standard error of Spark's process; a system that is short of memory ends it without a word.",
         )
     if (match := _APPEND_ONLY.search(text)) is not None:
-        return OptionError(
-            f"Format wal_sink does not take output mode {match[1].lower()}.",
-            'Use outputMode("append"); an aggregation needs a watermark for it. Update mode goes through'
-            " foreachBatch, with wal_sink.batch_writer.",
-        )
+        return append_only(match[1].lower())
     return None
 
 

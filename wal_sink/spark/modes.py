@@ -70,12 +70,12 @@ def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
     raise OptionError(f"Query {query_id} was started with {what}.", _START)
 
 
-def append_only() -> OptionError:
+def append_only(mode: str) -> OptionError:
     """Return the error for another output mode than append."""
     return OptionError(
-        "Format wal_sink writes in output mode append only.",
-        'Use outputMode("append"); an aggregation needs a watermark for it. Without one: output mode'
-        " update, through foreachBatch with wal_sink.batch_writer.",
+        f"Format wal_sink does not take output mode {mode}.",
+        'Use outputMode("append"); an aggregation needs a watermark for it. Update mode goes through'
+        " foreachBatch, with wal_sink.batch_writer.",
     )
 
 
