@@ -79,11 +79,6 @@ class Manifest(Record, frozen=True, kw_only=True):
         return self.segments + self.refused
 
     @property
-    def files(self) -> tuple[SegmentRef, ...]:
-        """The segments that lie beside the manifest, and not in it."""
-        return tuple(segment for segment in self.all_segments if segment.is_file)
-
-    @property
     def refused_rows(self) -> int:
         """Rows in the segments of refused rows."""
         return sum(segment.rows for segment in self.refused)
