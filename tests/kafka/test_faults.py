@@ -56,10 +56,12 @@ def test_open_ledger_transaction_is_ended_by_the_next_flusher(
     raw.complete(world, 1, "")
 
 
-def test_a_dead_flusher_holds_up_no_other_query(kafka: Broker) -> None:
+def test_a_dead_flusher_holds_up_no_other_query(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each query's ledger is a topic of its own, unless the user names one for several.
 
-    Then the error says which query's flusher is in the way, and nobody's producer is fenced for it.
+    Then the error says that a flusher is in the way, and only that flusher's query can end its transaction.
     """
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic)
@@ -76,12 +78,12 @@ def test_a_dead_flusher_holds_up_no_other_query(kafka: Broker) -> None:
     for target in (own, shared):
         open_.produce(target.options.ledger_of(dead), b"{}", dead, 0)
     assert open_.flush(30) == 0
+    monkeypatch.setattr("wal_sink.targets.kafka.session.TIMEOUT_S", 5.0)
     with own.connect(alive) as session:
         assert row_of(session).epoch == -1
-    with shared.connect(alive) as session:
-        with pytest.raises(TargetUnavailable, match=f"a transaction of query dead-{topic} is open"):
-            session.read()
-        assert session._producer is None  # type: ignore[attr-defined]
+    held_up = pytest.raises(TargetUnavailable, match="a transaction is open there")
+    with shared.connect(alive) as session, held_up:
+        session.read()
     with own.connect(dead) as session:
         assert session.read() is not None, "its own is ended"
     with shared.connect(alive) as session:
@@ -229,11 +231,8 @@ def test_broker_killed_in_mid_transaction_loses_nothing() -> None:
         world.end_sessions()
 
 
-def test_producer_whose_id_expired_while_idle_is_replaced(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A broker forgets the id of a quiet query, by default after a week, and refuses its next transaction."""
-    monkeypatch.setattr("wal_sink.targets.kafka.session._IDLE_S", 0.0)
+def test_producer_whose_id_expired_while_idle_is_replaced() -> None:
+    """A broker forgets the id of a quiet query, by default after a week, and refuses one transaction."""
     settings = {
         "transactional.id.expiration.ms": 5000,  # longer than a slow machine takes for one window
         "transaction.remove.expired.transaction.cleanup.interval.ms": 500,
@@ -253,8 +252,8 @@ def test_producer_whose_id_expired_while_idle_is_replaced(
         while not has_expired():
             assert time.monotonic() < patience_s
         run.batch(ROWS[1:2])
-        caplog.clear()
+        with pytest.raises(TargetUnavailable, match="INVALID_PRODUCER_ID_MAPPING"):
+            until_idle(flusher)
         until_idle(flusher)
-        assert [record for record in caplog.records if record.levelname != "INFO"] == []
         raw.complete(world, 2, "")
         world.end_sessions()

@@ -8,26 +8,24 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaException
 
-from tests.kafka.conftest import altered
 from wal_sink.demo.servers.kafka import Broker
+from wal_sink.errors import TargetRefused
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import RowSlice, Target
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.ledger import Stored
-from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import BASE_US, DoubleRecord, Record
 from wal_sink.testing.contracts.transactional import TransactionalContract
 
 
-class TestKafka(RefusalsContract, TransactionalContract, RestartContract):
+class TestKafka(TransactionalContract, RestartContract):
     """A row is a record: its value is JSON, its key the text k."""
 
-    unwritable_error = KafkaException
+    unwritable_error = TargetRefused
     most_kills = 3
 
     @pytest.fixture
@@ -52,12 +50,6 @@ class TestKafka(RefusalsContract, TransactionalContract, RestartContract):
     def records(self, target: Target) -> list[Stored]:
         values = [json.loads(value or b"") for _, value in self.kafka.records(target.writes_to)]
         return [(k, n, v, t, d[0] if d else None) for k, n, v, t, *d in values]
-
-    def refuse_long(self, target: Target) -> None:
-        altered(self.kafka, target.writes_to, "max.message.bytes", "2000")
-
-    def take_long(self, target: Target) -> None:
-        altered(self.kafka, target.writes_to, "max.message.bytes", "1000000")
 
     def restart(self, target: Target) -> None:
         self.kafka.kill()

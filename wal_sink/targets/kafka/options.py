@@ -27,55 +27,42 @@ _PARTITIONERS = {
     "crc32": "consistent_random",
     "fnv1a": "fnv1a_random",
 }
-"""By its names, each of which sends a record without a key anywhere."""
+"""librdkafka's partitioners, each of which sends a record without a key anywhere."""
 
 
-_OF_THE_SINK = "Leave it out: the sink sets {}."
-_BY_LIMIT = (
-    "Leave it out: the sink sets librdkafka's {} by max.message.bytes of the topics. For larger records run:"
-    " kafka-configs.sh --bootstrap-server {} --alter --entity-type topics --entity-name TOPIC --add-config"
-    " max.message.bytes=BYTES"
-)
-_LOGIN = "Write user and password into kafka.sasl.username and kafka.sasl.password."
-_CERTIFICATE = "Give {} as PEM, by {}."
-_KEY = _CERTIFICATE.format(
-    "certificate and key", "kafka.ssl.certificate.location and kafka.ssl.key.location"
-)
-_TRUSTED = _CERTIFICATE.format("the certificates to trust", "kafka.ssl.ca.location")
-_TIMEOUT = (
-    "Set kafka.transaction.timeout.ms, which bounds how long the sink tries to send a record."
-)
-_BATCHES = "Leave it out: kafka.linger.ms says how long a record waits for others of its batch."
-
-OTHERS = {
-    "kafka.acks": _OF_THE_SINK.format("acks to all, which exactly-once needs"),
-    "kafka.enable.idempotence": _OF_THE_SINK.format("it, which exactly-once needs"),
-    "kafka.transactional.id": _OF_THE_SINK.format("it to wal_sink-<query id>"),
-    "kafka.retries": _OF_THE_SINK.format("no bound but kafka.transaction.timeout.ms"),
-    "kafka.delivery.timeout.ms": _TIMEOUT,
-    "kafka.request.timeout.ms": _TIMEOUT,
-    "kafka.max.block.ms": _TIMEOUT,
-    "kafka.max.in.flight.requests.per.connection": _OF_THE_SINK.format("it, to keep the order"),
-    "kafka.max.request.size": _BY_LIMIT.format("message.max.bytes", "BROKER"),
-    "kafka.message.max.bytes": _BY_LIMIT.format("message.max.bytes", "BROKER"),
-    "kafka.batch.size": _BATCHES,
-    "kafka.buffer.memory": _BATCHES,
-    "kafka.client.id": "Leave it out: brokers name the producer by kafka.sasl.username, and its transactions"
-    " by wal_sink-<query id>.",
-    "kafka.key.serializer": "Leave it out: key and value are columns, strings or binary.",
-    "kafka.value.serializer": "Leave it out: key and value are columns, strings or binary.",
-    "kafka.partitioner.class": "Set kafka.partitioner to murmur2, crc32 or fnv1a; or add a column partition.",
-    "kafka.sasl.jaas.config": _LOGIN,
-    "kafka.ssl.truststore.location": _TRUSTED,
-    "kafka.ssl.truststore.password": _TRUSTED,
-    "kafka.ssl.truststore.type": _TRUSTED,
-    "kafka.ssl.keystore.location": _KEY,
-    "kafka.ssl.keystore.password": _KEY,
-    "kafka.ssl.keystore.type": _KEY,
-    "kafka.ssl.key.password": _KEY,
-    "includeHeaders": "Leave it out: a column headers is written where the DataFrame has one.",
+_INSTEAD = {
+    "acks enable.idempotence transactional.id retries max.in.flight.requests.per.connection": (
+        "Leave it out: the sink sets it, as exactly-once needs it."
+    ),
+    "delivery.timeout.ms request.timeout.ms max.block.ms": (
+        "Set kafka.transaction.timeout.ms, which bounds how long the sink tries to send a record."
+    ),
+    "batch.size buffer.memory": (
+        "Leave it out: kafka.linger.ms says how long a record waits for others of its batch."
+    ),
+    "max.request.size message.max.bytes": (
+        "Leave it out: the sink sets it by max.message.bytes of the topics. For larger records run:"
+        " kafka-configs.sh --bootstrap-server BROKER --alter --entity-type topics --entity-name TOPIC"
+        " --add-config max.message.bytes=BYTES"
+    ),
+    "client.id": "Leave it out: brokers name the producer by kafka.sasl.username.",
+    "key.serializer value.serializer": "Leave it out: key and value are columns, strings or binary.",
+    "partitioner.class": (
+        "Set kafka.partitioner to murmur2, crc32 or fnv1a; or add a column partition."
+    ),
+    "sasl.jaas.config": "Write user and password into kafka.sasl.username and kafka.sasl.password.",
+    "ssl.truststore.location ssl.truststore.password ssl.truststore.type": (
+        "Give the certificates to trust as PEM, by kafka.ssl.ca.location."
+    ),
+    "ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.key.password": (
+        "Give certificate and key as PEM, by kafka.ssl.certificate.location and kafka.ssl.key.location."
+    ),
 }
-"""What to do about options of Spark's Kafka sink and of Java's producer."""
+OTHERS = {
+    "includeHeaders": "Leave it out: a column headers is written where the DataFrame has one.",
+    **{f"kafka.{name}": remedy for names, remedy in _INSTEAD.items() for name in names.split()},
+}
+"""The remedies for options of Spark's Kafka sink and of Java's producer."""
 
 
 class KafkaOptions(Options, frozen=True, kw_only=True):
@@ -173,15 +160,9 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
 
     @property
     def client(self) -> dict[str, object]:
-        """What every client of librdkafka is given: where and as whom it connects."""
-        own = {
-            "transaction_timeout_ms",
-            "compression",
-            "linger_ms",
-            "partitioner",
-            "topic",
-            "ledger_topic",
-        }
+        """The settings of every client of librdkafka: where and as whom it connects."""
+        own = {"transaction_timeout_ms", "compression", "linger_ms", "partitioner"}
+        own |= {"topic", "ledger_topic"}
         settings = {
             option.name.removeprefix("kafka."): getattr(self, option.field)
             for option in fields(type(self))
@@ -192,7 +173,7 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
 
     @property
     def producer(self) -> dict[str, object]:
-        """What the producer is given beside that."""
+        """The settings of the producer beside those."""
         return {
             "transaction.timeout.ms": self.transaction_timeout_ms,
             "compression.type": self.compression,

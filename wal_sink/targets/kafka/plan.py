@@ -12,7 +12,7 @@ from wal_sink.targets.kafka.records import TOPICS, Limits, agreed_columns
 from wal_sink.targets.kafka.session import transactional
 
 _START = "start"
-"""In place of a query's id, which is not known here."""
+"""The text in place of a query's id, which is not known at a start."""
 
 
 def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:

@@ -5,46 +5,40 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Column, Plan, is_array
-from wal_sink.targets.arrow_values import FALSE, TRUE
+from wal_sink.model.plan import Column, Plan, canonical, is_array, spark_ddl
+from wal_sink.targets.arrow_values import FALSE, TRUE, shorten
 from wal_sink.targets.columns import TableColumn, TableRules, match_columns, to_cast, with_column
 
-_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 TYPES = {
     "key": pa.binary(),
     "value": pa.binary(),
-    "headers": pa.list_(_HEADER),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
     "topic": pa.string(),
     "partition": pa.int32(),
     "timestamp": pa.timestamp("ms", "UTC"),
 }
-"""As Spark's own Kafka sink has them, which takes no timestamp; texts become UTF-8, and microseconds of a
+"""The types of Spark's own Kafka sink, which takes no timestamp; texts become UTF-8, and microseconds of a
 timestamp are cut off. Only `value` has to be there."""
 
-COLUMNS = (
-    TableColumn("key", "string or binary"),
-    TableColumn("value", "string or binary"),
-    TableColumn("headers", "array<struct<key:string,value:binary>>"),
-    TableColumn("topic", "string"),
-    TableColumn("partition", "int"),
-    TableColumn("timestamp", "timestamp"),
-)
-"""Their types in Spark's words."""
+COLUMNS = [
+    TableColumn(name, "string or binary" if name in ("key", "value") else spark_ddl(type_))
+    for name, type_ in TYPES.items()
+]
 
 LARGEST_OF_CLIENT = 1_000_000_000
 """Bytes of the largest record that librdkafka sends."""
 
 _OVERHEAD = 128
-"""Bytes of a record beside key, value and headers, at most: lengths, and a batch's head."""
+"""Most bytes of a record beside key, value and headers: lengths, and a batch's head."""
 _CLOCKS_MS = 60_000
-"""By how much the clocks of tasks and brokers may differ."""
+"""The most by which the clocks of tasks and brokers differ."""
 _JSON = (
     "value: it is not in the DataFrame. Put all columns into it,"
     " .select(F.to_json(F.struct('*')).alias('value'))."
@@ -53,28 +47,28 @@ _JSON = (
 
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[str, bytes | None, bytes | None, Headers | None, int, int]
-"""What `Producer.produce` takes of a row: topic, key, value, headers; the partition, -1: by the key; and the
+"""A row as `Producer.produce` takes it: topic, key, value, headers; the partition, -1: by the key; and the
 timestamp in milliseconds since 1970, 0: now."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a topic takes. A plan notes it, for the tasks."""
+    """The limits of a topic for its records. A plan notes them for the tasks."""
 
     largest: int
     """Bytes of the largest record."""
     partitions: int
     compacted: bool
-    """Whether it refuses a record without a key."""
+    """True if the topic refuses a record without a key."""
     own_time: bool
-    """Whether its records have the time at which they arrive, whatever the row says."""
+    """True if records get the time at which they arrive, whatever the row says."""
     past_ms: int
-    """By how much a record's time may be earlier than that of the broker, milliseconds."""
+    """Milliseconds by which a record's time may be earlier than the broker's."""
     ahead_ms: int
-    """By how much it may lie ahead."""
+    """Milliseconds by which a record's time may be later than the broker's."""
 
 
 UNBOUNDED_MS = 2**63 - 1
-"""As brokers write that a time may be any."""
+"""The limit of a topic that takes any time."""
 
 TOPICS = "topics"
 """The detail of a plan with the limits of each topic."""
@@ -91,7 +85,7 @@ class RecordRules(TableRules):
     noun = "a record of Kafka"
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """See whether `check` casts it."""
+        """Compare the DataFrame's type with those that `check` casts."""
         if _fits(field.type, TYPES[column.name]):
             return []
         return [self.types_differ(field, column.type, f"{_conversion(field, column)}.")]
@@ -170,187 +164,121 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         for column in plan.columns
     ]
     checked = pa.record_batch(arrays, names=[column.name for column in plan.columns])
-    refuse(
-        checked,
-        planned_limits(plan),
-        time.time_ns() // 1_000_000,
-        "If the topic was altered since the query started, start the query again: it asks the brokers then.",
-    )
-    return checked
-
-
-def refuse(
-    checked: pa.RecordBatch, limits: Mapping[str, Limits], now_ms: int, altered: str
-) -> None:
-    """Refuse what a topic does not take.
-
-    :param limits: of each topic.
-    :param now_ms: milliseconds since 1970.
-    :param altered: what to do when a topic takes more than `limits`.
-    :raises InvalidRow: a record is too large; its partition is none of the topic's; it has no key although
-        the topic is compacted; its topic is none of those; its time is none that the topic takes; or a header
-        has no key, or one that is not a text.
-    """
-    names = checked.schema.names
-    rows = _Rows(checked, limits, altered)
-    _refuse_size(checked, rows)
-    if "partition" in names:
-        partition, count = checked["partition"], rows.limit("partitions")
-        none_such = pc.or_(pc.less(partition, 0), pc.greater_equal(partition, count))
-        rows.refuse(
-            none_such,
-            "partition",
-            lambda row: (
-                f"There is no partition {partition[row]}: those of the topic {rows.topic(row)} are 0 to"
-                f" {rows.limits(row).partitions - 1}."
-            ),
-            "Leave it null, and the key chooses.",
-            "The topic has no such partition.",
-        )
-    if "key" in names:
-        rows.refuse(
-            pc.and_(pc.is_null(checked["key"]), rows.limit("compacted")),
-            "key",
-            lambda row: (
-                f"A record has no key, and the topic {rows.topic(row)} is compacted: Kafka refuses it."
-            ),
-            "Give it a key, or filter it out.",
-            "The record has no key, and the topic is compacted.",
-        )
-    if "timestamp" in names:
-        _refuse_time(checked["timestamp"], rows, now_ms)
-
-
-class _Rows:
-    """The rows of a batch, each with what its topic takes.
-
-    :raises InvalidRow: the topic of a row is none of those that the plan has.
-    """
-
-    def __init__(self, checked: pa.RecordBatch, limits: Mapping[str, Limits], altered: str) -> None:
-        self._topics, self._limits, self._altered = [*limits], [*limits.values()], altered
-        self._which = pa.nulls(checked.num_rows, pa.int32()).fill_null(0)
-        if "topic" not in checked.schema.names:
-            return
-        self._which = pc.index_in(checked["topic"], value_set=pa.array(self._topics))
-        named = checked["topic"]
-        self.refuse(
-            self._which.is_null(),
-            "topic",
-            lambda row: (
-                f"A record's topic is {named[row]}, and option topic has {', '.join(self._topics)}."
-            ),
-            "Name it in option topic, too, or filter such rows out.",
-            "The record's topic is none of those in option topic.",
-        )
-
-    def limit(self, name: str) -> pa.Array:
-        """Return a limit of each row's topic."""
-        return pa.array([getattr(limit, name) for limit in self._limits]).take(self._which)
-
-    def topic(self, row: int) -> str:
-        """Return a row's topic."""
-        return self._topics[int(self._which[row].as_py())]
-
-    def limits(self, row: int) -> Limits:
-        """Return what a row's topic takes."""
-        return self._limits[int(self._which[row].as_py())]
-
-    def refuse(
-        self, bad: pa.Array, column: str, what: Callable[[int], str], remedy: str, problem: str
-    ) -> None:
-        """Refuse rows.
-
-        :param bad: which rows; null: not.
-        :param what: says it of one row.
-        """
-        bad = pc.fill_null(bad, FALSE)
+    for fault in _faults(checked, planned_limits(plan)):
+        bad = pc.fill_null(fault.bad, FALSE)
         row = pc.index(bad, TRUE).as_py()
         if row >= 0:
             raise InvalidRow(
-                what(row),
-                f"{remedy} {self._altered}".strip(),
-                column=column,
-                problem=problem,
+                f"{fault.problem}: {fault.detail(row)}.",
+                f"{fault.remedy} If the topic was altered since the query started, start the query again: it"
+                " asks the brokers then.",
+                column=fault.column,
+                problem=f"{fault.problem}.",
                 rows=bad,
             )
+    return checked
 
 
-def _refuse_size(checked: pa.RecordBatch, rows: _Rows) -> None:
-    names = checked.schema.names
-    size = pa.nulls(checked.num_rows, pa.int64()).fill_null(0)
-    for name in {"key", "value"}.intersection(names):
-        size = pc.add(size, pc.fill_null(pc.cast(pc.binary_length(checked[name]), pa.int64()), 0))
-    if "headers" in names:
-        headers = checked["headers"]
-        _refuse_header_keys(pc.struct_field(headers.flatten(), "key"))
-        size = pc.add(size, pa.array(map(_header_bytes, headers.to_pylist()), pa.int64()))
-    rows.refuse(
-        pc.greater(pc.add(size, pa.scalar(_OVERHEAD)), rows.limit("largest")),
-        "",
-        lambda row: (
-            f"A record has {size[row].as_py():,} bytes, and the topic {rows.topic(row)} takes"
-            f" {rows.limits(row).largest - _OVERHEAD:,}."
-        ),
-        "Make it smaller, or raise max.message.bytes of the topic.",
-        "The record has more bytes than the topic takes.",
-    )
+class Fault(NamedTuple):
+    """A reason for which topics refuse some records of a batch."""
+
+    column: str
+    """The column that is to blame; empty where there is no single one."""
+    bad: pa.Array
+    """Flags of the records; a null: the record is taken."""
+    problem: str
+    """The problem, without the record and its topic."""
+    detail: Callable[[int], str]
+    """Returns what the record at a position has, and what its topic takes."""
+    remedy: str
 
 
-def _refuse_time(times: pa.Array, rows: _Rows, now_ms: int) -> None:
-    ms = times.cast(pa.int64())
-    rows.refuse(
-        pc.less(ms, 1),
-        "timestamp",
-        lambda row: f"A record's time is {times[row]}, and Kafka has none before 1970.",
-        "Filter such rows out, or leave it null: a record then has the time at which it is written.",
-        "Kafka has no times before 1970.",
-    )
-    rows.refuse(  # a plan is made for topics without this limit alone: one may have been set since
-        pc.greater(pc.subtract(pa.scalar(now_ms), ms), rows.limit("past_ms")),
-        "timestamp",
-        lambda row: (
-            f"A record's time is {times[row]}, which lies further in the past than the topic"
-            f" {rows.topic(row)} takes, {rows.limits(row).past_ms:,} ms."
-        ),
-        "Raise message.timestamp.before.max.ms of the topic.",
-        "The record's time lies further in the past than the topic takes.",
-    )
-    ahead = pc.subtract(ms, pa.scalar(now_ms))
-    most = pc.subtract(rows.limit("ahead_ms"), pa.scalar(_CLOCKS_MS))
-    rows.refuse(
-        pc.greater(ahead, pc.max_element_wise(most, pa.scalar(0))),
-        "timestamp",
-        lambda row: (
-            f"A record's time is {times[row]}, which lies further in the future than the topic"
-            f" {rows.topic(row)} takes, {rows.limits(row).ahead_ms:,} ms."
-        ),
-        "Filter such rows out, or raise message.timestamp.after.max.ms of the topic.",
-        "The record's time lies further in the future than the topic takes.",
-    )
-
-
-def _refuse_header_keys(keys: pa.StringArray) -> None:
-    """Refuse keys of headers that are not there, or that the client would not send as they are.
-
-    :raises InvalidRow: there is one.
-    """
-    if keys.null_count:
-        raise InvalidRow("A header has no key.", "Filter such headers out.", column="headers")
-    try:
-        keys.cast(pa.binary()).cast(pa.string())  # which looks at the bytes
-    except pa.ArrowInvalid as error:
-        raise InvalidRow(
-            "The key of a header is not UTF-8.",
-            "Encode it, such as by hex or base64, or filter such headers out.",
-            column="headers",
-        ) from error
-    if pc.any(pc.match_substring(keys, "\0")).as_py():
-        raise InvalidRow(
-            "The key of a header has a NUL character, at which the client would cut it off.",
-            "Encode it, or filter such headers out.",
-            column="headers",
+def _faults(checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> Iterator[Fault]:
+    """Yield what topics do not take: first that there is no such topic, on which the others rely."""
+    names, topics = checked.schema.names, [*limits]
+    which = pa.nulls(checked.num_rows, pa.int32()).fill_null(0)
+    if "topic" in names:
+        which = pc.index_in(checked["topic"], value_set=pa.array(topics))
+        yield Fault(
+            "topic",
+            which.is_null(),
+            "A record's topic is none of those in option topic",
+            lambda row: f"it is {checked['topic'][row]}, and the option has {', '.join(topics)}",
+            "Name it in option topic, too, or filter such rows out.",
         )
+
+    def limit_of_row(name: str) -> pa.Array:
+        return pa.array([getattr(limit, name) for limit in limits.values()]).take(which)
+
+    def topic(row: int) -> str:
+        return topics[int(which[row].as_py())]
+
+    size, largest = _sizes(checked), limit_of_row("largest")
+    yield Fault(
+        "",
+        pc.greater(size, largest),
+        "A record is larger than its topic takes",
+        lambda row: f"it has {size[row]} bytes, and {topic(row)} takes {largest[row]}",
+        "Make it smaller, or raise max.message.bytes of the topic.",
+    )
+    if "headers" in names:
+        keys = pc.struct_field(checked["headers"].flatten(), "key")
+        bad = pc.fill_null(pc.match_substring(keys, "\0"), TRUE)
+        positions = pc.list_parent_indices(checked["headers"].fill_null([])).filter(bad)
+        yield Fault(
+            "headers",
+            pc.is_in(pa.array(range(checked.num_rows), pa.int64()), positions),
+            "A header has no key, or one with a NUL character, at which the client would cut it off",
+            lambda row: f"the headers are {shorten(checked['headers'][row].as_py())}",
+            "Encode the key, such as by hex or base64, or filter such headers out.",
+        )
+    if "partition" in names:
+        partition, count = checked["partition"], limit_of_row("partitions")
+        yield Fault(
+            "partition",
+            pc.or_(pc.less(partition, 0), pc.greater_equal(partition, count)),
+            "A topic has no such partition",
+            lambda row: f"it is {partition[row]}, and {topic(row)} has {count[row]}, from 0 on",
+            "Leave it null, and the key chooses.",
+        )
+    if "key" in names:
+        yield Fault(
+            "key",
+            pc.and_(pc.is_null(checked["key"]), limit_of_row("compacted")),
+            "A record has no key, and its topic is compacted",
+            lambda row: f"Kafka refuses it in {topic(row)}",
+            "Give it a key, or filter it out.",
+        )
+    if "timestamp" in names:
+        times = checked["timestamp"]
+        yield Fault(
+            "timestamp",
+            pc.less(times.cast(pa.int64()), 1),
+            "A record's time is before 1970",
+            lambda row: f"it is {times[row]}, and Kafka has no such time",
+            "Filter such rows out, or leave it null: a record then has the time at which it is written.",
+        )
+        ahead = pc.subtract(times.cast(pa.int64()), pa.scalar(time.time_ns() // 1_000_000))
+        most = limit_of_row("ahead_ms")
+        yield Fault(
+            "timestamp",
+            pc.greater(ahead, pc.max_element_wise(pc.subtract(most, _CLOCKS_MS), 0)),
+            "A record's time is further ahead than its topic takes",
+            lambda row: f"it is {times[row]}, and {topic(row)} takes {most[row]} ms",
+            "Filter such rows out, or raise message.timestamp.after.max.ms of the topic.",
+        )
+
+
+def _sizes(checked: pa.RecordBatch) -> pa.Array:
+    """Return the bytes of each record, at most, as a topic counts them."""
+    size = pa.nulls(checked.num_rows, pa.int64()).fill_null(_OVERHEAD)
+    for name in {"key", "value"}.intersection(checked.schema.names):
+        bytes_of = pc.cast(pc.binary_length(checked[name]), pa.int64())
+        size = pc.add(size, pc.fill_null(bytes_of, 0))
+    if "headers" in checked.schema.names:
+        headers = map(_header_bytes, checked["headers"].to_pylist())
+        size = pc.add(size, pa.array(headers, pa.int64()))
+    return size
 
 
 def records(batch: pa.RecordBatch, topic: str) -> Iterator[Record]:
@@ -379,25 +307,19 @@ def _pairs(headers: list[dict[str, Any]] | None) -> Headers | None:
 
 
 def _header_bytes(headers: list[dict[str, Any]] | None) -> int:
-    return sum(len(h["key"].encode()) + len(h["value"] or b"") + 10 for h in headers or ())
+    return sum(len((h["key"] or "").encode()) + len(h["value"] or b"") + 10 for h in headers or ())
+
+
+_ALSO = {
+    pa.binary(): (pa.string(),),
+    pa.int32(): (pa.int8(), pa.int16()),
+    TYPES["headers"]: (pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])),),
+}
+"""Further types that are cast to a record's."""
 
 
 def _fits(source: pa.DataType, type_: pa.DataType) -> bool:
-    if type_ == pa.binary():
-        return source in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-    if type_ == pa.int32():
-        return source in (pa.int8(), pa.int16(), pa.int32())
-    if type_ == pa.string():
-        return source in (pa.string(), pa.large_string())
+    source = canonical(source)
     if pa.types.is_timestamp(type_):
-        return pa.types.is_timestamp(source) and source.tz is not None
-    return bool(
-        pa.types.is_list(source)
-        and pa.types.is_struct(source.value_type)
-        and source.value_type.names == _HEADER.names
-        and all(
-            _fits(source.value_type.field(i).type, pa.binary() if i else pa.string())
-            or source.value_type.field(i).type == pa.string()
-            for i in range(_HEADER.num_fields)
-        )
-    )
+        return bool(pa.types.is_timestamp(source) and source.tz is not None)
+    return bool(source == canonical(type_) or source in _ALSO.get(type_, ()))

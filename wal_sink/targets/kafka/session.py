@@ -4,15 +4,14 @@ A producer whose `transactional.id` belongs to the query fences those before it:
 aborted, and they can commit nothing more. So the ledger that this session reads after `init_transactions` is
 current until it commits, or is fenced itself: that is its conditional update.
 
-A record that a topic refuses makes its whole transaction fail. So a session asks what the topics take before
-it sends, and finds the records that an altered topic would refuse.
+A record that a topic refuses makes its whole transaction fail. Tasks have refused what the topics, as they
+were when the query started, do not take.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,37 +19,30 @@ import msgspec
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from wal_sink.errors import (
-    InvalidRow,
     OptionError,
-    SchemaMismatch,
     TargetRefused,
     TargetUnavailable,
 )
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import RowSlice, RowsRefused, TransactionalSession
+from wal_sink.targets.base import RowSlice, TransactionalSession
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.ledger import LedgerReader
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.targets.kafka.records import Limits, planned_limits, records, refuse
-from wal_sink.targets.refusals import RefusalSearch
+from wal_sink.targets.kafka.records import Limits, records
 from wal_sink.targets.registry import published_elsewhere
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
-"""After which an answer counts as lost."""
+"""The time after which an answer counts as lost."""
 
 _OPEN_TRANSACTION_S = 3.0
-"""How long a reader waits for an open transaction before it aborts it."""
-
-_IDLE_S = 600.0
-"""After which a producer that has written nothing is made again. Brokers forget a `transactional.id` that is
-not used (`transactional.id.expiration.ms`), and its next transaction would fail."""
+"""The time for which a reader waits for an open transaction before it ends those of its own query."""
 
 _FULL_BUFFER_S = 0.2
 _SMALLEST_LIMIT = 1_000
-"""Of librdkafka for the size of messages."""
+"""librdkafka's smallest limit for the size of messages."""
 _FENCED = {
     KafkaError._FENCED,  # noqa: SLF001 -- its public name
     KafkaError.INVALID_PRODUCER_EPOCH,
@@ -77,88 +69,60 @@ class KafkaSession(TransactionalSession):
         self._options = options
         self._query_id = query_id
         self._ledger = LedgerReader(options, query_id, TIMEOUT_S)
-        self._limits: dict[str, Limits] | None = None
-        """What each topic takes, asked once."""
         self._producer: Any = None
-        self._used_s = 0.0
-        """When the producer was made, or has written last."""
         self._open = False
         """True if the producer has a transaction open."""
-        self._seen: LedgerRow | None = None
+        self._row: LedgerRow | None = None
         """The ledger row as it was read or written last."""
         self._is_lost = False
         """True if the ledger row was not as it was read: the records of the window are not sent."""
-        self._search = RefusalSearch()
         self._failed: list[tuple[KafkaError, Any]] = []
         """Records that were not delivered."""
 
     def read(self) -> LedgerRow | None:
-        """Read the ledger topic to its end; abort an open transaction of the query that blocks this."""
+        """Read the ledger topic to its end; end an open transaction of the query that blocks this."""
         self._abort()
         self._is_lost = False
-        self._seen = self._read()
-        return self._seen
-
-    def _read(self) -> LedgerRow | None:
-        if self._producer is not None:
-            return self._ledger.read(TIMEOUT_S)
         try:
-            return self._ledger.read(_OPEN_TRANSACTION_S)
+            self._row = self._ledger.read(_OPEN_TRANSACTION_S)
         except TargetUnavailable as error:
-            if self._ledger.held_by.decode(errors="replace") != self._query_id:
-                raise
-            logger.info("%s That transaction is ended now", error.what)
-            return self._take_over()
+            logger.info("%s If it is of this query, it is ended now", error.what)
+            self._row = self._take_over()
+        return self._row
 
     def compare(self, plan: Plan) -> None:
-        """Compare the name of the topic, and see that both topics are still there and serve.
+        """Compare the names of the topics, and see that all of them are there and serve.
 
-        Whether records fit into lower limits of the topic is checked when they are sent.
+        Whether a topic takes the records is for the brokers to say.
         """
-        if plan.table != (here := self._options.topic):
-            raise published_elsewhere(f"the topic {plan.table}", here, [f"topic={plan.table}"])
-        keyed = any(column.name == "key" for column in plan.columns)
-        for topic, limits in self._topic_limits().items():
-            if limits.compacted and not keyed:
-                raise _altered(topic, "it is compacted now, and these records have no key")
+        self._refuse_other_topic(plan)
+        self._limits()
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
         """Hand records to the producer, which sends them.
 
         :raises OptionError: they were published for another topic.
-        :raises SchemaMismatch: the topic was altered, and takes none of them any more.
+        :raises SchemaMismatch: a topic is missing.
         :raises TargetRefused: a topic refuses one, also of an earlier call.
-        :raises TargetUnavailable: the topic was altered meanwhile.
         """
+        self._refuse_other_topic(plan)
         if not self._open and not self._is_lost:
-            self._is_lost = self._seen is None or self._take_over() != self._seen
+            self._is_lost = self._row is None or self._take_over() != self._row
             if not self._is_lost:
                 self._begin()
         if self._is_lost:
             return
         try:
-            self.compare(plan)
-            if self._topic_limits() == planned_limits(plan):
-                self._send(rows)
-            else:
-                send, confirm = self._send_unless_refused, self._refuse_old_limits
-                self._search.insert(plan, rows, send, confirm)
+            self._send(rows)
         except BaseException:
             self._abort()  # a part of the rows must not be committed
             raise
 
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Add the ledger record to the window's transaction, and commit it.
-
-        :raises RowsRefused: a topic refuses records; the others are aborted, too.
-        """
-        if self._is_lost or expected != self._seen:
+        """Add the ledger record to the window's transaction, and commit it."""
+        if self._is_lost or expected != self._row:
             self._abort()
             return Outcome.CONFLICT
-        if self._search.refused:
-            refused = self._search.refused
-            self._abort()
-            raise RowsRefused(refused)
         if not self._open:  # no rows: a transaction of its own
             if expected is None and not topics.is_there(self._ledger.admin, self._ledger.topic):
                 topics.create_ledger(self._ledger.admin, self._ledger.topic)
@@ -170,7 +134,7 @@ class KafkaSession(TransactionalSession):
             return Outcome.CONFLICT
         outcome = self._commit(new)
         if outcome is Outcome.APPLIED:
-            self._seen = new
+            self._row = new
         return outcome
 
     def close(self) -> None:
@@ -184,35 +148,16 @@ class KafkaSession(TransactionalSession):
     def _take_over(self) -> LedgerRow | None:
         """Fence earlier producers of the query, and abort what they had open; return the ledger row."""
         self._abort()
-        if time.monotonic() - self._used_s > _IDLE_S:
-            self._drop_producer()
         if self._producer is None:
-            limits = self._topic_limits()
-            self._producer = transactional(self._options, self._query_id, limits, TIMEOUT_S)
-            self._used_s = time.monotonic()
+            self._producer = transactional(self._options, self._query_id, self._limits(), TIMEOUT_S)
         return self._ledger.read(TIMEOUT_S)
 
-    def _topic_limits(self) -> dict[str, Limits]:
-        if self._limits is None:
-            self._limits = self._asked_limits()
-        return self._limits
-
-    def _asked_limits(self) -> dict[str, Limits]:
+    def _limits(self) -> dict[str, Limits]:
         return topics.limits(self._ledger.admin, self._options.topics, self._ledger.topic)
 
-    def _refuse_old_limits(self) -> None:
-        """Check that the topics have the limits of when this session began, before a record is refused.
-
-        :raises TargetUnavailable: they do not; the window is written again by the new ones.
-        """
-        if self._asked_limits() == self._limits:
-            return
-        self._abort()
-        self._limits = self._producer = None  # which is made by the limits
-        raise TargetUnavailable(
-            f"The topic {self._options.topic} was altered while its records were written.",
-            "No action needed: all of them are written again.",
-        )
+    def _refuse_other_topic(self, plan: Plan) -> None:
+        if plan.table != (here := self._options.topic):
+            raise published_elsewhere(f"the topic {plan.table}", here, [f"topic={plan.table}"])
 
     def _begin(self) -> None:
         self._producer.begin_transaction()
@@ -224,7 +169,6 @@ class KafkaSession(TransactionalSession):
         :raises Exception: it certainly had no effect.
         """
         self._open = False
-        self._search = RefusalSearch()
         try:
             self._producer.produce(
                 self._ledger.topic,
@@ -249,7 +193,6 @@ class KafkaSession(TransactionalSession):
                 raise
             logger.warning("the answer to a commit is lost: %s", error)
             return Outcome.UNKNOWN
-        self._used_s = time.monotonic()
         return Outcome.APPLIED
 
     def _drain(self) -> None:
@@ -276,7 +219,6 @@ class KafkaSession(TransactionalSession):
 
     def _abort(self) -> None:
         """Abort what is open."""
-        self._search = RefusalSearch()
         if not self._open:
             return
         self._open = False
@@ -295,15 +237,6 @@ class KafkaSession(TransactionalSession):
         self._producer = None
         self._open = False
         self._failed.clear()
-
-    def _send_unless_refused(self, rows: RowSlice) -> Exception | None:
-        """Send records; return why a topic would refuse one, with none of them sent."""
-        try:
-            refuse(rows.batch, self._topic_limits(), time.time_ns() // 1_000_000, "")
-        except InvalidRow as error:
-            return error
-        self._send(rows)
-        return None
 
     def _send(self, rows: RowSlice) -> None:
         """Hand a slice's records to the producer.
@@ -331,7 +264,7 @@ class KafkaSession(TransactionalSession):
                         poll(_FULL_BUFFER_S)
                         self._raise_failed()
                         self._raise_cause(error)
-                        raise
+                        raise _meaning(error.args[0], topic, key) from error
             poll(0)
         self._raise_failed()
 
@@ -349,14 +282,21 @@ class KafkaSession(TransactionalSession):
             return
         error, record = self._failed[0]
         self._abort()
-        if error.code() not in _REFUSED:
-            raise KafkaException(error)
-        self._refuse_old_limits()
-        raise TargetRefused(
-            f"The topic {record.topic()} refuses the record with key={record.key()!r}, or one of those that"
-            f" were sent together with it: {error}",
-            "Change in the topic, or the brokers, what refuses it.",
-        )
+        raise _meaning(error, record.topic(), record.key())
+
+
+def _meaning(error: KafkaError, topic: str, key: bytes | None) -> Exception:
+    """Return what the error of a record means: a refusal says what to do."""
+    if error.code() not in _REFUSED:
+        unknown: Exception = KafkaException(error)
+        return unknown
+    return TargetRefused(
+        f"The topic {topic} refuses the record with key={key!r}, or one of those that were sent together with"
+        f" it: {error}",
+        "If the topic was altered since the query started, set it back; else change in the brokers what"
+        " refuses it. Or give the epoch up, by `wal-sink give-up CHECKPOINT --epoch EPOCH`: its rows stay in"
+        " the log.",
+    )
 
 
 def transactional(
@@ -395,14 +335,6 @@ def transactional(
             " unless it was changed.",
         ) from error
     return producer
-
-
-def _altered(topic: str, problem: str) -> SchemaMismatch:
-    return SchemaMismatch(
-        f"The topic {topic} was altered, and refuses all records that wait for it: {problem}",
-        "Set back its cleanup.policy until these are flushed; the flush goes on by itself. Or give"
-        " their epoch up: `wal-sink give-up CHECKPOINT --epoch EPOCH` keeps the rows in the log.",
-    )
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What the brokers say of the topics of records and ledger, and what librdkafka's errors mean.
+"""Asks the brokers about the topics of records and ledger, and tells what librdkafka's errors mean.
 
 The ledger's topic is created where it is missing.
 """
@@ -181,8 +181,8 @@ _PERMANENT = {
     KafkaError.POLICY_VIOLATION,
     KafkaError.UNSUPPORTED_VERSION,
 }
-"""What a broker would refuse again. All others may pass: brokers come and go, another flusher fences, and a
-broker that has just started knows no topic for a moment."""
+"""Errors that a broker would give again. All others may pass: brokers come and go, another flusher fences,
+and a broker that has just started knows no topic for a moment."""
 
 
 def classify(error: Exception) -> ErrorClass:
