@@ -8,11 +8,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io.fileformat import FileFormatFactory
-from pyiceberg.io.pyarrow import (
-    _determine_partitions,
-    _get_field_from_arrow_table,
-    bin_pack_arrow_table,
-)
+from pyiceberg.io.pyarrow import _determine_partitions, _get_field_from_arrow_table
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import sanitize_column_names
@@ -20,7 +16,6 @@ from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.typedef import Record
 from pyiceberg.utils.concurrent import ExecutorFactory
-from pyiceberg.utils.properties import property_as_int
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.iceberg.table import IcebergTable, arrow_types
@@ -48,7 +43,7 @@ class IcebergStage(Stage):
 
 
 def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[DataFile]:
-    """Write rows to Parquet files, at least one for each partition, in threads.
+    """Write rows to Parquet files, one for each partition, in threads.
 
     pyiceberg's own `write_file` makes an empty list of a null one whose elements are structs, and an empty
     map of a null one whose values are (`ArrowProjectionVisitor`). A file has one group of rows: of several,
@@ -65,22 +60,12 @@ def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[Data
         parts = [
             (partition.partition_key, partition.arrow_table_partition) for partition in partitions
         ]
-    largest = property_as_int(
-        properties,
-        TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
-        TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
-    )
-    tasks = [
-        (key, rows_of_file)
-        for key, part in parts
-        for rows_of_file in bin_pack_arrow_table(part, largest)
-    ]
     columns = sanitize_column_names(table.schema())
     name, model = uuid.uuid4(), FileFormatFactory.get(FileFormat.PARQUET)
     arrow = arrow_types(columns, ids=True)
 
-    def write(number: int, task: tuple[PartitionKey | None, list[pa.RecordBatch]]) -> DataFile:
-        key, batches = task
+    def write(number: int, part: tuple[PartitionKey | None, pa.Table]) -> DataFile:
+        key, rows_of_file = part
         location = table.location_provider().new_data_location(
             f"00000-{number}-{name}.parquet", key
         )
@@ -88,7 +73,7 @@ def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[Data
         output = table.io.new_output(location)
         writer = model.create_writer(output, columns, in_one_group)
         with writer:
-            writer.write(renamed(batches, arrow))
+            writer.write(renamed(rows_of_file.to_batches(), arrow))
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=location,
@@ -102,7 +87,7 @@ def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[Data
             **writer.result().to_serialized_dict(),
         )
 
-    files: Iterator[DataFile] = ExecutorFactory.get_or_create().map(write, range(len(tasks)), tasks)
+    files: Iterator[DataFile] = ExecutorFactory.get_or_create().map(write, range(len(parts)), parts)
     return files
 
 
