@@ -34,7 +34,7 @@ def planned_types(plan: Plan) -> pa.Schema:
 
 
 def with_parts(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
-    """Return a column in one layout for all that mean the same, with it and each part inside changed.
+    """Return a column in Arrow's plain layout, after a change of each part inside and of the column.
 
     :param change: gets a field whose parts are changed already.
     """
@@ -122,7 +122,7 @@ def new_columns(
 
 
 def stored_as_planned(plan: Plan) -> Stored:
-    """Return what casts a column's values to the table's type, and refuses nulls inside that it takes not."""
+    """Return a function that casts values to a column's type, and refuses nulls in parts that take none."""
     types = planned_types(plan)
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
@@ -156,7 +156,7 @@ def _has_null_inside(values: pa.Array, type_: pa.DataType) -> bool:
 
 
 def holds(plan: Plan, types: pa.Schema) -> Holds:
-    """Return what tells whether a column of the table holds each value that a plan allows.
+    """Return a function that tells whether a column of the table holds each value that a plan allows.
 
     :param types: of the table as it is now.
     """

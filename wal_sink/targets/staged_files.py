@@ -197,9 +197,9 @@ class StagedFileSession(StagedSession, Generic[T]):
     def _commit(
         self, former: RowVersion, new: LedgerRow, staged: Sequence[Receipt]
     ) -> tuple[int, Callable[[], None]]:
-        """Return the id of the row's next version, and what asks once for the commit of files and row.
+        """Return the id of the row's next version, and a function that asks once for the commit.
 
-        The commit is asked for on the version of the table in which `former` was read.
+        The commit adds the files and replaces `former`, on the version of the table in which that was read.
 
         :raises Exception: any error at which nothing is committed.
         """

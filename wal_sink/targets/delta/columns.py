@@ -142,7 +142,7 @@ def about_moved(plan: Plan, partitioned_by: Sequence[str]) -> Iterator[str]:
 
 
 def holds_planned(plan: Plan, types: pa.Schema) -> Holds:
-    """Return what tells whether a column of the table holds each value that a plan allows.
+    """Return a function that tells whether a column of the table holds each value that a plan allows.
 
     :param types: of the table as it is now.
     """
