@@ -161,6 +161,9 @@ class ConnectSink(Sink):
         for checkpoint, followed in self._followed.items():
             yield Flushing(checkpoint, partial(_opened, followed.options))
 
+    def _is_closed(self) -> bool:
+        return self._closed
+
     def _begin_close(self) -> bool:
         with self._lock:
             was_open, self._closed = not self._closed, True

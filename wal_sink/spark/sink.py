@@ -189,7 +189,8 @@ class Sink:
         traceback: TracebackType | None,
     ) -> None:
         interrupted = isinstance(exc, _INTERRUPTS)
-        if interrupted and not self.is_finished():
+        # Spark is not asked: an interrupted call leaves its connection busy.
+        if interrupted and not self._is_closed():
             log_flushing((flushing.open for flushing in self._flushing()), self.drain_timeout)
         try:
             self.close()
@@ -230,6 +231,10 @@ class Sink:
 
     def _flushing(self) -> Iterator[Flushing]:
         """Yield what is flushed here, and let each flush try now."""
+        raise NotImplementedError
+
+    def _is_closed(self) -> bool:
+        """Return True if `close` has begun."""
         raise NotImplementedError
 
     def _begin_close(self) -> bool:
@@ -281,7 +286,7 @@ class ClassicSink(Sink):
 
     def is_finished(self) -> bool:
         """See `Sink.is_finished`."""
-        return self._queries.closed or spark_session.is_stopped(self._spark)
+        return self._is_closed() or spark_session.is_stopped(self._spark)
 
     def adopt_running(self) -> None:
         """See `Sink.adopt_running`."""
@@ -305,6 +310,9 @@ class ClassicSink(Sink):
             flush.for_each_loop(FlushLoop.hurry)
         for flush in flushes:
             yield Flushing(f"query {flush.query_id}", flush.place, flush.has_tried)
+
+    def _is_closed(self) -> bool:
+        return self._queries.closed
 
     def _begin_close(self) -> bool:
         was_open = self._queries.close()
