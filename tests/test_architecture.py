@@ -206,7 +206,7 @@ def importers(outside: str) -> set[str]:
     }
 
 
-def test_the_reader_of_imports_sees_something() -> None:
+def test_reader_of_imports_sees_something() -> None:
     """The other tests would pass on an empty tree, too."""
     assert len(MODULES) > 30
     assert {("flush", "protocol"), ("protocol", "model"), ("protocol", "foundation")} <= {*arrows()}
@@ -216,7 +216,7 @@ def test_the_reader_of_imports_sees_something() -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_a_package_imports_what_its_row_says(name: str) -> None:
+def test_package_imports_what_its_row_says(name: str) -> None:
     """And what lies in the same package, and in the foundation."""
     allowed = PACKAGES[name].split() + ["foundation"] * (
         name not in ("state_backends", "foundation")
@@ -260,7 +260,7 @@ def test_pure_modules_reach_no_io() -> None:
     }
 
 
-def test_progress_never_connects() -> None:
+def test_progress_imports_no_target() -> None:
     """`status` and `await_flushed` work with the target down: no flusher and no target in reach."""
     modules = [module for module in MODULES if package(module) == "progress"]
     reach = {package(name) for module in modules for name in everything(module) if name in MODULES}
@@ -286,7 +286,7 @@ def test_packages_import_without_circles() -> None:
         assert circle(children(parent)) == [], parent
 
 
-def test_the_graph_is_printed() -> None:
+def test_graph_is_printed() -> None:
     """For a reader of `pytest -s`; and it is the one that the table draws."""
     up = [
         ends for ends in arrows() if list(PACKAGES).index(ends[0]) < list(PACKAGES).index(ends[1])
@@ -338,7 +338,7 @@ def test_importing_the_package_loads_next_to_nothing() -> None:
     assert "wal_sink.testing" not in loaded
 
 
-def test_a_query_is_played_without_spark() -> None:
+def test_query_is_played_without_spark() -> None:
     """An author of a target needs neither a JVM nor the driver of another database."""
     loaded = loaded_by("import wal_sink.testing.micro_batches")
     assert "wal_sink.flush.flusher" in loaded

@@ -20,7 +20,7 @@ def numbers(first: int, count: int) -> pa.RecordBatch:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 40), st.integers(1, 2_000))
-def test_the_same_rows_in_the_same_order(sizes: list[int], most_rows: int, most_bytes: int) -> None:
+def test_same_rows_in_the_same_order(sizes: list[int], most_rows: int, most_bytes: int) -> None:
     """Whatever comes and whatever the bounds; none above them but one that came so, none needlessly small."""
     given_batches, first = [], 0
     for size in sizes:
@@ -45,7 +45,7 @@ def test_small_batches_are_few_afterwards() -> None:
     assert [batch.num_rows for batch in batches] == [60_000, 60_000, 10_000]
 
 
-def test_nothing_comes_of_nothing() -> None:
+def test_empty_micro_batch_yields_no_arrow_batch() -> None:
     """No batch without rows is ever yielded."""
     assert list(coalesced([])) == []
     assert list(coalesced([numbers(0, 0)])) == []

@@ -39,12 +39,12 @@ EVERY = [
         ("It says:\n  - no.", "It says: - no. What to do: Restore it. Or skip it."),
     ],
 )
-def test_a_line_of_a_log_has_sentences(what: str, line: str) -> None:
+def test_line_of_a_log_has_sentences(what: str, line: str) -> None:
     """Also where the text has none of its own."""
     assert WalSinkError(what, "Restore it.\nOr skip it.").one_line == line
 
 
-def test_each_error_has_its_exit_code() -> None:
+def test_errors_have_their_exit_codes() -> None:
     """No hierarchy: a kind is what the operator does next. Whatever has no kind of its own ends with 1."""
     result = {kind.__name__: kind.exit_code for kind in EVERY}
     promised = {name: code for code, names in CODES.items() for name in names}
@@ -55,7 +55,7 @@ def test_each_error_has_its_exit_code() -> None:
 
 
 @pytest.mark.parametrize("kind", [WalSinkError, *EVERY])
-def test_errors_travel(kind: type[WalSinkError]) -> None:
+def test_pickled_errors_say_the_same(kind: type[WalSinkError]) -> None:
     """They are raised in Spark's workers and shown in the driver: a pickled copy says the same."""
     error = kind("Epoch 7 is gone", "Restore it.")
     copy = pickle.loads(pickle.dumps(error))
@@ -66,7 +66,7 @@ def test_errors_travel(kind: type[WalSinkError]) -> None:
 
 
 @pytest.mark.parametrize("kind", [WalSinkError, *EVERY])
-def test_the_text_says_what_happened_and_what_to_do(kind: type[WalSinkError]) -> None:
+def test_text_says_what_happened_and_what_to_do(kind: type[WalSinkError]) -> None:
     """The remedy is in what a log or a terminal shows; without one there is no empty heading."""
     assert str(kind("Epoch 7 is gone", "Restore it.")) == (
         "Epoch 7 is gone\n  What to do: Restore it."
@@ -74,7 +74,7 @@ def test_the_text_says_what_happened_and_what_to_do(kind: type[WalSinkError]) ->
     assert str(kind("Epoch 7 is gone")) == "Epoch 7 is gone"
 
 
-def test_only_outages_are_transient() -> None:
+def test_outages_alone_are_transient() -> None:
     """Everything else is not cured by trying the same again."""
     transient = {kind.__name__ for kind in EVERY if kind.transient}
     assert transient == {"TargetUnavailable", "LogUnavailable"}

@@ -125,7 +125,7 @@ def pickled(tmp_path: Path) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", ENTRANCES)
-def test_a_process_imports_what_its_row_says(
+def test_process_imports_what_its_row_says(
     name: str, pickled: dict[str, dict[str, object]]
 ) -> None:
     """And no more; in a process of its own, which does the work that it is there for."""

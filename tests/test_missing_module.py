@@ -55,7 +55,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configuration
 
 
 @pytest.mark.parametrize("travels", ["to the query's tasks", "to a flush job's"])
-def test_a_worker_without_the_targets_module_names_it(
+def test_worker_without_the_targets_module_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, travels: str
 ) -> None:
     configuration = configured(tmp_path, monkeypatch)
@@ -94,7 +94,7 @@ def test_a_worker_without_the_targets_module_names_it(
     assert "spark.submit.pyFiles" in result.remedy
 
 
-def test_a_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.startswith("deltalake.")]:
         monkeypatch.delitem(sys.modules, module)  # of another test
     monkeypatch.setitem(sys.modules, "deltalake", None)  # import says then that there is none
@@ -106,13 +106,13 @@ def test_a_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("missing", ["wal_sink.targets.delta.no_such_module", "no_such_module"])
-def test_an_extra_is_not_blamed_for_another_module(missing: str) -> None:
+def test_extra_is_not_blamed_for_another_module(missing: str) -> None:
     """Such as one of our own in a broken installation."""
     with pytest.raises(ModuleNotFoundError, match=missing), importing(DeltaTarget):
         importlib.import_module(missing)
 
 
-def test_each_extra_brings_its_clients() -> None:
+def test_extra_of_a_target_brings_its_client() -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
     result = packages_distributions()
     for info in OWN.values():

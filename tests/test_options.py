@@ -88,7 +88,7 @@ class Sample(Options, frozen=True, kw_only=True):
 # --- the contract ---------------------------------------------------------------------------------
 
 
-def test_the_options_of_the_contract_are_known() -> None:
+def test_options_of_the_contract_are_known() -> None:
     """All that is built, and nothing besides; however they are written, as Spark lower-cases names."""
     known = names(SinkOptions, CassandraOptions)
     assert sorted(known) == sorted(KNOWN)
@@ -104,7 +104,7 @@ def test_sparks_own_options_are_accepted() -> None:
 
 @pytest.mark.parametrize("name", sorted(GIVEN))
 @pytest.mark.parametrize("blank", [None, "", "  "])
-def test_a_required_option_is_asked_for(name: str, blank: str | None) -> None:
+def test_required_option_is_asked_for(name: str, blank: str | None) -> None:
     """A blank one counts as missing; the message says how to give it, and what it is."""
     options = {key: value for key, value in GIVEN.items() if key != name}
     if blank is not None:
@@ -114,7 +114,7 @@ def test_a_required_option_is_asked_for(name: str, blank: str | None) -> None:
     assert f'.option("{name}", …): ' in caught.value.remedy
 
 
-def test_defaults() -> None:
+def test_options_have_the_documented_defaults() -> None:
     """As the contract says."""
     sink = configure(GIVEN).sink
     assert (sink.checkpoint, sink.wal_location) == ("/data/checkpoint", "")
@@ -136,7 +136,7 @@ def test_names_are_case_insensitive() -> None:
     assert got == Sample(name="Ann", count=4, key="Geheim")
 
 
-def test_strings_become_values() -> None:
+def test_option_strings_become_values() -> None:
     """Spark passes strings, whatever was given to `option`."""
     options = {"name": "7", "sample.count": "9", "sample.ratio": "2", "sample.strict": "true"}
     got = parse(options, Sample)
@@ -160,7 +160,7 @@ def test_option_of_another_struct_is_ignored() -> None:
         ("sample.strict", "maybe", " takes true or false: whether it is strict"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused(name: str, value: str, hint: str) -> None:
+def test_option_value_that_does_not_fit_is_refused(name: str, value: str, hint: str) -> None:
     """Naming the option and its value, and saying what it takes."""
     with pytest.raises(OptionError, match=f"Option {name} cannot be '{value}'") as caught:
         parse({"name": "x", name: value}, Sample)
@@ -182,7 +182,7 @@ def test_refused_secret_is_not_shown() -> None:
     assert "12x4" not in str(caught.value)
 
 
-def test_a_choice_names_its_values() -> None:
+def test_choice_names_its_values() -> None:
     """Of `wal.compression`, for example."""
     with pytest.raises(OptionError, match=r"Option wal\.compression") as caught:
         parse(GIVEN | {"wal.compression": "gzip"}, SinkOptions)
@@ -212,7 +212,7 @@ def test_a_choice_names_its_values() -> None:
         ("output.consistency.levle", "cassandra.consistencyLevel"),
     ],
 )
-def test_the_nearest_name_is_suggested(typed: str, meant: str) -> None:
+def test_nearest_name_is_suggested(typed: str, meant: str) -> None:
     """As it is written in the documentation."""
     with pytest.raises(OptionError, match=f"Unknown option {typed}") as caught:
         refuse_unknown({typed: "x"}, names(SinkOptions, CassandraOptions))
@@ -220,7 +220,7 @@ def test_the_nearest_name_is_suggested(typed: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize("typed", ["zzzz", "uuid"])
-def test_without_a_near_name_all_are_listed(typed: str) -> None:
+def test_unknown_option_without_a_near_name_lists_all(typed: str) -> None:
     """A wrong guess would mislead."""
     with pytest.raises(OptionError, match=f"Unknown option {typed}") as caught:
         refuse_unknown({typed: "x"}, names(SinkOptions, CassandraOptions))
@@ -294,7 +294,7 @@ def test_option_unlike_any_of_the_target_is_not_guessed(typed: str) -> None:
     assert caught.value.remedy.startswith("Known options: ")
 
 
-def test_an_option_of_another_target_names_that_target() -> None:
+def test_option_of_another_target_names_that_target() -> None:
     """Who forgets option `target` gives the options of it all the same."""
     with pytest.raises(OptionError, match=r"postgresql\.uri is for target postgresql") as caught:
         configure(GIVEN | {"postgresql.uri": "x"})
@@ -303,7 +303,7 @@ def test_an_option_of_another_target_names_that_target() -> None:
         configure(GIVEN | {"zzzz.uri": "x"})
 
 
-def test_the_value_of_an_unknown_option_is_not_shown() -> None:
+def test_value_of_an_unknown_option_is_not_shown() -> None:
     """It may be a misspelled password."""
     with pytest.raises(OptionError) as caught:
         configure(GIVEN | {"cassandra.pasword": "Geheim"})
@@ -331,14 +331,14 @@ def test_public_options_are_read_back() -> None:
 
 
 @pytest.mark.parametrize("show", [repr, str, "{}".format, lambda x: f"{[x]}"])
-def test_a_secret_is_not_printed(show: Any) -> None:
+def test_secret_is_not_printed(show: Any) -> None:
     """Not in a log, not in a traceback, not inside something else."""
     text = show(Sample(name="Ann", key="Geheim"))
     assert "Geheim" not in text
     assert "Ann" in text
 
 
-def test_the_password_is_the_secret_of_the_cassandra_target() -> None:
+def test_password_is_the_secret_of_the_cassandra_target() -> None:
     """It reaches the driver, and neither the claim nor what is printed."""
     secret = {"cassandra.username": "ann", "cassandra.password": "Geheim"}
     configuration = configure(GIVEN | secret)
@@ -350,7 +350,7 @@ def test_the_password_is_the_secret_of_the_cassandra_target() -> None:
     assert configuration.public["cassandra.username"] == "ann"
 
 
-def test_a_configuration_travels() -> None:
+def test_configuration_pickles_with_its_secrets() -> None:
     """It goes to the tasks, the secret included: a target's own tasks may have to connect."""
     configuration = configure(GIVEN)
     copy = pickle.loads(pickle.dumps(configuration))

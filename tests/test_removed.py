@@ -58,13 +58,13 @@ def test_every_removed_option_is_refused_with_its_way_out(rows: dict[str, str]) 
             assert caught.value.exit_code == 2
 
 
-def test_an_option_below_a_removed_one_is_refused(rows: dict[str, str]) -> None:
+def test_option_below_a_removed_one_is_refused(rows: dict[str, str]) -> None:
     with pytest.raises(OptionError, match=r"cassandra\.gone\.price no longer exists") as caught:
         preflight({**ONE, "cassandra.gone.price": "x"}, pa.schema([("id", pa.int64())]))
     assert caught.value.remedy == rows["cassandra.gone"]
 
 
-def test_an_option_beside_a_removed_one_is_guessed(rows: dict[str, str]) -> None:
+def test_option_beside_a_removed_one_is_guessed(rows: dict[str, str]) -> None:
     """It only begins with the same letters."""
     assert rows
     with pytest.raises(OptionError, match=r"Unknown option cassandra\.goneby"):
@@ -76,13 +76,13 @@ def test_another_value_of_an_option_that_stays_is_taken(rows: dict[str, str]) ->
     configure({**ONE, "table": "gones"})
 
 
-def test_a_removed_option_of_several_needs_no_name(rows: dict[str, str]) -> None:
+def test_removed_option_of_several_needs_no_name(rows: dict[str, str]) -> None:
     with pytest.raises(OptionError) as caught:
         configure({**SEVERAL, "cassandra.gone": "x"})
     assert caught.value.remedy == rows["cassandra.gone"]
 
 
-def test_a_command_refuses_a_removed_option(tmp_path: Path, rows: dict[str, str]) -> None:
+def test_command_refuses_a_removed_option(tmp_path: Path, rows: dict[str, str]) -> None:
     """Before it looks for the query."""
     with pytest.raises(OptionError) as caught:
         find_query(str(tmp_path), options={"cassandra.gone": "x"})
@@ -104,7 +104,7 @@ def test_removed_command_names_the_way_out(row: str) -> None:
     assert remedy == f"  What to do: {removed.COMMANDS[row]}"
 
 
-def test_a_removed_flag_with_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removed_flag_with_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the flag the command runs; `--json` gets a document."""
     monkeypatch.setitem(removed.COMMANDS, "options --gone", "Do D.")
     shown = run("options", "--gone=1", "--json")

@@ -31,7 +31,7 @@ def names_of(configuration: Configuration) -> list[str]:
     return [destination.name for destination in configuration.destinations]
 
 
-def test_each_target_has_its_options() -> None:
+def test_targets_have_options_of_their_own() -> None:
     """Names are case-insensitive, and no secret is in what the state has of a run."""
     result = configure(GIVEN)
     assert result.several
@@ -107,7 +107,7 @@ def test_option_that_does_not_fit_several_targets_is_refused(
     assert "Geheim" not in str(caught.value)
 
 
-def test_two_targets_are_two_tables() -> None:
+def test_targets_with_one_table_are_refused() -> None:
     """Each row would be there twice otherwise; the same name in another database is another table."""
     twice = without("Books.target", "books.postgresql.uri") | {
         "books.target": "cassandra",

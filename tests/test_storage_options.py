@@ -116,7 +116,7 @@ def test_storage_options_are_secret() -> None:
     assert configuration.location.log_options["secret"] == "Geheim"
 
 
-def test_storage_options_travel() -> None:
+def test_storage_options_reach_the_tasks() -> None:
     """A task opens the log with them."""
     location = configured("s3://b/ck", wal__storageOptions=KEYS).location
     copy = pickle.loads(pickle.dumps(location))
@@ -143,7 +143,7 @@ def test_store_unfit_for_an_option_is_refused(url: str, reason: str) -> None:
         assert "Geheim" not in str(caught.value)
 
 
-def test_a_checkpoint_in_a_bucket_needs_a_promise() -> None:
+def test_checkpoint_in_a_bucket_needs_a_promise() -> None:
     """Of two drivers one could overwrite what the other one has planned; the log alone may be there."""
     options = GIVEN | {"checkpointLocation": "s3a://bucket/ck"}
     with pytest.raises(OptionError, match="rename is a copy") as refused:

@@ -51,7 +51,7 @@ def wheel(distributions: Path) -> Path:
     return result
 
 
-def test_an_index_takes_wheel_and_sdist(distributions: Path) -> None:
+def test_index_takes_wheel_and_sdist(distributions: Path) -> None:
     """The long description is read as an index shows it, and none of its links is relative."""
     about, text = taken(distributions)
     assert "Project-URL" not in about
@@ -88,7 +88,7 @@ def taken(folder: Path) -> tuple[metadata.PackageMetadata, str]:
     return result.metadata, str(result.metadata.json["description"])
 
 
-def test_the_wheel_holds_two_packages_and_nothing_else(wheel: Path) -> None:
+def test_wheel_holds_two_packages_and_nothing_else(wheel: Path) -> None:
     """Its top level is `wal_sink`, `state_backends` and the metadata; both packages are typed."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -120,7 +120,9 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [(True, False)]
     + [pytest.param(*item, marks=pytest.mark.test_all) for item in ((False, False), (True, True))],
 )
-def test_the_example_runs(environment: Path, pasted: bool, activated: bool) -> None:
+def test_example_of_the_wheel_writes_all_rows(
+    environment: Path, pasted: bool, activated: bool
+) -> None:
     """As a file or pasted into Python's prompt, in an activated environment or not: all rows are there."""
     shutil.rmtree(environment / "quickstart", ignore_errors=True)
     (environment / "quickstart.py").write_text(quick_start(), encoding="utf-8")
@@ -139,7 +141,7 @@ def test_the_example_runs(environment: Path, pasted: bool, activated: bool) -> N
     assert "none: everything checkpointed is flushed" in printed
 
 
-def test_the_example_is_short_and_in_one_place() -> None:
+def test_example_is_short_and_in_one_place() -> None:
     """README and examples/ have the same program, of 15 lines; the README has the two commands of a clone."""
     assert quick_start() == EXAMPLE.read_text(encoding="utf-8")
     assert len([line for line in quick_start().splitlines() if line]) <= 15

@@ -47,7 +47,21 @@ NOT_NOUNS = frozenset(
 NO_SUBJECTS = frozenset(
     {
         *("what", "where", "when", "which", "who", "whose", "why"),
-        *("how", "of", "it", "its", "that", "there"),
+        *(
+            "how",
+            "of",
+            "it",
+            "its",
+            "that",
+            "there",
+            "a",
+            "an",
+            "the",
+            "at",
+            "after",
+            "with",
+            "without",
+        ),
     }
 )
 MOST_WORDS = 9

@@ -70,9 +70,7 @@ def names_of(prefix: str) -> set[str]:
         ({"cassandra.username": "prod"}, PASSWORD),
     ],
 )
-def test_a_secret_goes_nowhere_unasked(
-    options: dict[str, str], environment: dict[str, str]
-) -> None:
+def test_secret_goes_nowhere_unasked(options: dict[str, str], environment: dict[str, str]) -> None:
     """Wherever it comes from; the refusal has the exact words, and not the secret."""
     error = refused(FORGED, options, environment)
     assert error is not None
@@ -99,7 +97,7 @@ def test_log_without_secrets_needs_no_confirmation(environment: dict[str, str]) 
 
 
 @pytest.mark.parametrize("name", sorted(CONNECTS))
-def test_each_is_asked_for_by_itself(name: str) -> None:
+def test_host_port_and_tls_are_confirmed_separately(name: str) -> None:
     """The operator's word about the host is none about its port, or about TLS."""
     value = {"cassandra.ssl.checkHostname": "false", "cassandra.ssl.enabled": "true"}.get(name, "7")
     error = refused({name: value}, {}, PASSWORD)
@@ -129,7 +127,7 @@ def test_log_text_is_escaped_for_terminal_and_shell() -> None:
     assert "--option 'cassandra.contactPoints=x\\x1b[2J; rm -rf ~'" in error.remedy
 
 
-def test_a_class_is_imported_at_the_operators_word_alone() -> None:
+def test_class_is_imported_at_the_operators_word_alone() -> None:
     """Importing a module runs it; a name that an installed package registers is not code of the log's."""
     refuse_unregistered("cassandra", None)
     with pytest.raises(OptionError, match="option target is this:d") as caught:
@@ -139,7 +137,7 @@ def test_a_class_is_imported_at_the_operators_word_alone() -> None:
     refuse_unregistered("this:d", "cassandra")
 
 
-def test_a_target_of_ones_own_marks_its_options() -> None:
+def test_target_of_ones_own_marks_its_options() -> None:
     """The rule knows no database."""
 
     class Own(Options, frozen=True, kw_only=True):
@@ -153,7 +151,7 @@ def test_a_target_of_ones_own_marks_its_options() -> None:
         refuse_unconfirmed(Own, {"own.url": "https://x"}, {}, {"OWN_TOKEN": "t"})
 
 
-def test_the_environment_holds_options_for_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_holds_options_for_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the words of a shell; an option of the command wins, whatever its case."""
     monkeypatch.setenv(
         OPTIONS_VARIABLE, 'cassandra.contactPoints=a,b \'wal.storageOptions={"key": "k"}\' table=t'

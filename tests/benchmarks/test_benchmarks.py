@@ -34,7 +34,7 @@ CHANGES = (
 
 
 @pytest.mark.cassandra
-def test_a_table_that_is_not_complete_is_noticed(cassandra: Node) -> None:
+def test_table_that_is_not_complete_is_noticed(cassandra: Node) -> None:
     """A sink that loses rows is not measured."""
     source = Source(shape="grouped", rows=50, partitions=5)
     table = Table(cassandra, source.columns)
@@ -50,7 +50,7 @@ def test_a_table_that_is_not_complete_is_noticed(cassandra: Node) -> None:
     table.drop()
 
 
-def test_a_figure_is_judged_by_its_median() -> None:
+def test_figure_is_judged_by_its_median() -> None:
     """One bad round does not decide, in either direction."""
     assert figure("", [1, 3, 4], "x", at_least(3)).met is True
     assert figure("", [1, 2, 4], "x", at_least(3)).met is False
@@ -63,7 +63,7 @@ def test_a_figure_is_judged_by_its_median() -> None:
 @pytest.mark.slow_first
 @pytest.mark.cassandra
 @pytest.mark.timeout(600)
-def test_the_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
+def test_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
     """Missed targets are no failure; every figure has a value, and rows were complete."""
     file = tmp_path / "report.json"
     parts = [f"--only={part}" for part in ("flush", "pending", "overhead")]
@@ -104,7 +104,7 @@ def _samples(growth: float) -> list[Sample]:
     ]
 
 
-def test_a_long_run_that_grows_is_noticed() -> None:
+def test_long_run_that_grows_is_noticed() -> None:
     """Ten tenths of samples: a cost that doubles misses its target, one that stays meets it."""
     assert {item.met for item in compared(_samples(0))} == {True}
     missed = {item.name.partition(",")[0] for item in compared(_samples(1)) if not item.met}

@@ -70,13 +70,13 @@ def test_small_partitions_share_a_request() -> None:
     assert requests("abc", 9) == ["ab", "c"]
 
 
-def test_only_partitions_of_one_coordinator_share() -> None:
+def test_batch_has_partitions_of_one_coordinator() -> None:
     """The large ones are alone anyway."""
     assert requests("abcd", nodes="0101") == ["ac", "bd"]
     assert requests("abbbbc", [1, 9, 9, 9, 9, 1], nodes="010") == ["bbbb", "ac"]
 
 
-def test_the_server_weighs_cells_not_bytes() -> None:
+def test_server_weighs_cells_not_bytes() -> None:
     """What Cassandra 5.0 said of rows with a key and 30 ints, and of sets of 50 tinyints."""
     wide = [Column(name="k", source="int32", type="int", role="partition")]
     wide += [Column(name=f"c{i}", source="int32", type="int", role="regular") for i in range(30)]
@@ -90,7 +90,7 @@ def test_the_server_weighs_cells_not_bytes() -> None:
     assert 299 * limit.byte_weight + limit.row_weight >= 1112 + 50 * 16
 
 
-def test_the_limits_that_options_give() -> None:
+def test_limits_that_options_give() -> None:
     """Batches of many rows of one partition, and of several, are cut alike."""
     limit = limits(plan(), batch_bytes=2_048, batch_rows=30)
     assert (limit.bytes, limit.rows) == (2_048, 30)
@@ -105,7 +105,7 @@ def plan(*columns: Column) -> CassandraPlan:
 
 
 @pytest.mark.parametrize("keys", ["", "a"])
-def test_next_to_nothing(keys: str) -> None:
+def test_no_rows_make_no_request(keys: str) -> None:
     """No row, no request."""
     assert requests(keys) == list(keys)
 

@@ -79,7 +79,7 @@ LAYOUTS = [
         ("decimal", pa.array([decimal.Decimal("1.5"), None, decimal.Decimal("-2.5")])),
     ],
 )
-def test_the_layout_does_not_matter(cql: str, array: pa.Array, layout: Any) -> None:
+def test_layout_does_not_matter(cql: str, array: pa.Array, layout: Any) -> None:
     """Slices with an offset, dictionaries and large types give what a plain array gives."""
     plain = array[1:].cast(canonical(array.type)).to_pylist()
     expected = one(cql, pa.array(plain, canonical(array.type))).to_pylist()
@@ -89,7 +89,7 @@ def test_the_layout_does_not_matter(cql: str, array: pa.Array, layout: Any) -> N
     assert pa.types.is_dictionary(got.type) is False
 
 
-def test_the_result_has_the_plans_columns() -> None:
+def test_result_has_the_plans_columns() -> None:
     """Names and order are those of the DataFrame."""
     batch = pa.record_batch({"v": pa.array(["a"]), "id": pa.array([1], pa.int8())})
     got = check(batch, plan(v=(pa.string(), "text", "regular"), id=(pa.int8(), "int", "partition")))
@@ -100,7 +100,7 @@ def test_the_result_has_the_plans_columns() -> None:
 
 
 @pytest.mark.parametrize("role", ["partition", "clustering"])
-def test_a_null_in_the_key(role: Role) -> None:
+def test_null_in_the_key(role: Role) -> None:
     """Names the column and the row."""
     with pytest.raises(InvalidRow, match=r"Column c .*primary key.* null, .*c=None") as refused:
         one("text", pa.array(["a", None]), role)
@@ -186,7 +186,7 @@ def test_digits_below_the_millisecond_where_two_could_become_one(cql: str, sourc
     assert one("frozen<list<timestamp>>", listed).to_pylist() == [[1]]
 
 
-def test_a_huge_row() -> None:
+def test_huge_row_names_its_largest_column() -> None:
     """The largest column is named."""
     blob = b"x" * (MAX_ROW_BYTES - 4)
     assert one("blob", pa.array([blob])).to_pylist() == [blob]

@@ -58,7 +58,9 @@ AUTH = cassandra.AuthenticationFailed("bad password")
         (TargetUnavailable("later"), "retry", False),
     ],
 )
-def test_kinds(error: Exception, kind: ErrorClass, unknown: bool) -> None:
+def test_server_error_has_a_class_for_each_statement(
+    error: Exception, kind: ErrorClass, unknown: bool
+) -> None:
     """For rows, and for conditional updates."""
     assert classify(error) == kind
     assert effect_unknown(error) is unknown
@@ -96,7 +98,7 @@ def test_no_host_available_is_judged_by_its_hosts(
         ([], False),
     ],
 )
-def test_a_socket_without_room_says_nothing_about_the_cluster(
+def test_socket_without_room_says_nothing_about_the_cluster(
     errors: list[Exception], *, unsent: bool
 ) -> None:
     """Only when all that was tried was full."""
@@ -104,7 +106,7 @@ def test_a_socket_without_room_says_nothing_about_the_cluster(
     assert was_not_sent(error) is unsent
 
 
-def test_a_request_that_was_sent_is_not_unsent() -> None:
+def test_request_that_was_sent_is_not_unsent() -> None:
     """Whatever became of it."""
     assert was_not_sent(ConnectionBusy("full"))
     assert not was_not_sent(cassandra.OperationTimedOut({}, None))

@@ -54,7 +54,7 @@ def test_names_that_cannot_be_understood_are_refused(text: str, words: str, reme
     assert remedy in caught.value.remedy
 
 
-def test_each_column_is_written_to_its_own() -> None:
+def test_renamed_column_is_written_to_its_table_column() -> None:
     """By statements with the table's names; two may change places."""
     assert [(c.name, c.in_table, c.type, c.role) for c in plan().columns] == [
         ("theShop", "shop", "text", "static"),
@@ -112,7 +112,7 @@ def test_names_that_do_not_fit_are_refused(names: dict[str, str], lines: list[st
     assert [line for line in lines if line not in str(caught.value)] == []
 
 
-def test_a_task_names_a_column_as_the_dataframe_does() -> None:
+def test_task_names_a_column_as_the_dataframe_does() -> None:
     """Which is what its remedy speaks of."""
     rows = pa.record_batch([["x"], [None], [1]], schema=SCHEMA)
     with pytest.raises(InvalidRow, match=r"Column day of .* is part .* orderId=1") as caught:
@@ -127,7 +127,7 @@ def test_changed_table_is_compared_by_its_own_names() -> None:
         refuse_changed(plan(), live(*(c for c in COLUMNS if c.name != "shop")))
 
 
-def test_exact_names() -> None:
+def test_renamed_columns_of_any_characters_are_quoted() -> None:
     """Of any characters; only those that differ count."""
     assert read_columns('{"Ä b": "c\\"d", "same": "same"}') == {"Ä b": 'c"d'}
     assert read_columns(" ") == {}

@@ -62,7 +62,7 @@ def test_names_that_differ_in_case_only_are_two_columns() -> None:
     assert [column.type for column in match_columns(schema, table)] == ["int", "text"]
 
 
-def test_a_name_in_another_case_is_renamed() -> None:
+def test_name_in_another_case_is_renamed() -> None:
     """It is a slip; a new column of the same letters would be the next one."""
     schema = pa.schema([("ID", pa.int32()), ("day", pa.date32())])
     text = refusal(schema, live(*COLUMNS))
@@ -99,7 +99,7 @@ def test_all_problems_in_one_error() -> None:
         assert expected in text
 
 
-def test_no_such_keyspace() -> None:
+def test_missing_keyspace_prints_create_keyspace() -> None:
     """The error prints a CREATE KEYSPACE."""
     table = live()._replace(name=TableName("shopp", "orders"))
     text = refusal(FITTING, table)
@@ -107,7 +107,7 @@ def test_no_such_keyspace() -> None:
     assert 'CREATE KEYSPACE "shopp"' in text
 
 
-def test_no_such_table() -> None:
+def test_missing_table_prints_create_table() -> None:
     """The error prints a CREATE TABLE for the DataFrame."""
     schema = pa.schema([('a "b"', pa.int64()), ("at", pa.timestamp("us", "UTC")), ("s", pa.null())])
     text = refusal(schema, live(table="order"))
@@ -124,7 +124,7 @@ CREATE TABLE "shop"."order" (
     )
 
 
-def test_a_table_of_another_case() -> None:
+def test_table_of_another_case() -> None:
     """Names are exact."""
     text = refusal(FITTING, live(table="customers"))
     assert "There is Customers, which differs in upper and lower case only" in text
@@ -145,7 +145,7 @@ def planned(schema: pa.Schema = FITTING, **details: Any) -> CassandraPlan:
     return msgspec.structs.replace(made, columns=match_columns(schema, live(*COLUMNS)))
 
 
-def test_a_column_more_is_no_change() -> None:
+def test_column_more_is_no_change() -> None:
     """Tables grow while queries run."""
     refuse_changed(planned(), live(*COLUMNS, ColumnMetadata("note", "text", "regular")))
 
@@ -165,7 +165,7 @@ def test_a_column_more_is_no_change() -> None:
         ((*COLUMNS, ColumnMetadata("hour", "int", "clustering")), "hour is new, int (clustering)"),
     ],
 )
-def test_changes(now: tuple[ColumnMetadata, ...], says: str) -> None:
+def test_changed_table_names_each_difference(now: tuple[ColumnMetadata, ...], says: str) -> None:
     """Gone, retyped, moved, or a new part of the key."""
     with pytest.raises(SchemaMismatch) as refused:
         refuse_changed(planned(), live(*now))
@@ -178,7 +178,7 @@ LEDGER = tuple(
 )
 
 
-def test_a_ledger_table() -> None:
+def test_ledger_table_with_a_later_column_fits() -> None:
     """As created, or with a column that a later version added."""
     refuse_other_ledger(live(*LEDGER))
     refuse_other_ledger(live(*LEDGER, ColumnMetadata("later", "text", "regular")))

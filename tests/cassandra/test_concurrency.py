@@ -69,7 +69,7 @@ def typical(limits: list[int]) -> int:
     return half[len(half) // 2]
 
 
-def test_a_server_with_room_gets_more() -> None:
+def test_server_with_room_gets_more() -> None:
     """The way is long and nothing waits: as many as may be, soon."""
     server = Server(workers=1_000, work_s=0.001, way_s=0.02)
     limits = server.feed(Concurrency(), 1)
@@ -77,7 +77,7 @@ def test_a_server_with_room_gets_more() -> None:
     assert limits.index(MOST) < 2 * MOST
 
 
-def test_a_server_is_kept_busy_and_its_queue_short() -> None:
+def test_server_is_kept_busy_and_its_queue_short() -> None:
     """Its workers have work, and a request waits for 100 ms or so."""
     server = Server(workers=4, work_s=0.04)
     limits = server.feed(Concurrency(), 120)
@@ -117,7 +117,7 @@ def started() -> Concurrency:
     return law
 
 
-def test_a_server_that_refuses_is_spared() -> None:
+def test_server_that_refuses_is_spared() -> None:
     """It has room for few: nearly all that it is sent it takes."""
     server = Server(workers=2, work_s=0.001, way_s=0.02, queue=4)
     server.feed(Concurrency(), 10)
@@ -145,7 +145,7 @@ def test_sender_of_few_requests_gets_no_larger_window() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3, 200])
-def test_a_number_is_a_bound(most: int) -> None:
+def test_number_is_a_bound(most: int) -> None:
     """Never above it, never none."""
     quick = Server(workers=10_000, work_s=0.001, way_s=0.02)
     limits = quick.feed(Concurrency(most), 15)

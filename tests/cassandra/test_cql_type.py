@@ -46,14 +46,14 @@ def shape(tree: CqlType) -> str:
         ("", ""),
     ],
 )
-def test_shapes(text: str, expected: str) -> None:
+def test_cql_type_freezes_what_is_nested(text: str, expected: str) -> None:
     """What is inside of anything is frozen; what is not understood stays as it is."""
     tree = parse(text, TYPES)
     assert shape(tree) == expected
     assert tree.label == text
 
 
-def test_names_and_lengths() -> None:
+def test_cql_type_reads_quoted_names_and_vector_lengths() -> None:
     """Names are unquoted; a vector knows its length."""
     tree = parse('frozen<"Ad,dr<">', TYPES)
     assert (tree.name, tree.fields) == ("Ad,dr<", ('a "b', "inner"))

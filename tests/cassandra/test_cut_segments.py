@@ -63,7 +63,7 @@ def connected(loop: type) -> Iterator[tuple[Any, socket.socket]]:
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("cut", range(1, SEGMENT_HEADER))
-def test_a_read_that_ends_in_a_header(loop: type, cut: int) -> None:
+def test_read_that_ends_in_a_header(loop: type, cut: int) -> None:
     """It has brought an answer that the driver reads, and the first bytes of the next one."""
     with connected(loop) as (connection, node):
         answers: list[Any] = []

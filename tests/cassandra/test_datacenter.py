@@ -11,7 +11,7 @@ from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.driver.connection import _no_connection, choose_datacenter
 
 
-def test_the_only_one_needs_no_name() -> None:
+def test_only_one_needs_no_name() -> None:
     """Most clusters have one."""
     assert choose_datacenter("", {"dc1"}) == "dc1"
     assert choose_datacenter("dc2", {"dc1", "dc2"}) == "dc2"
@@ -33,7 +33,7 @@ def test_otherwise_it_is_asked_for(wanted: str, known: set[str], says: str) -> N
     assert "cassandra.localDatacenter" in str(refused.value)
 
 
-def test_a_node_whose_connections_time_out_is_an_outage() -> None:
+def test_node_whose_connections_time_out_is_an_outage() -> None:
     """The driver reaches it, and opens no session: it then names addresses in place of their errors."""
     raw = {"keyspace": "k", "table": "t", "cassandra.contactPoints": "10.0.0.1"}
     error = NoHostAvailable("Unable to connect to any servers", ["10.0.0.1"])

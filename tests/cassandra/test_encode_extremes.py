@@ -60,7 +60,7 @@ def test_decimals_keep_their_scale(sign: int, scale: int) -> None:
 
 
 @pytest.mark.parametrize("arrow", [pa.decimal32(9, 2), pa.decimal64(18, 2)])
-def test_narrow_decimals(arrow: pa.DataType) -> None:
+def test_decimals_of_32_and_64_bits_arrive(arrow: pa.DataType) -> None:
     """That Arrow has, though Spark sends none."""
     most = 10**arrow.precision - 1
     values = [None, *(decimal.Decimal(n).scaleb(-2) for n in (-most, -1, 0, 128, most))]
@@ -96,12 +96,12 @@ def test_durations_of_each_width() -> None:
         ("set<int>", pa.nulls(3, INTS)),
     ],
 )
-def test_extremes(cql: str, column: pa.Array) -> None:
+def test_extreme_values_of_each_type_arrive(cql: str, column: pa.Array) -> None:
     """Least, most, around zero, empty, and nothing but nulls."""
     same(cql, column)
 
 
-def test_the_bits_of_a_nan_stay() -> None:
+def test_bits_of_a_nan_stay() -> None:
     """Also of one that signals, which a Python float cannot hold in 32 bits."""
     bits = np.array([0x7F800001, 0xFFC12345], np.uint32)
     floats = pa.Array.from_buffers(pa.float32(), 2, [None, pa.py_buffer(bits)])

@@ -71,7 +71,7 @@ def test_rows_are_head_values_and_timestamp(nulls: str, protocol: int) -> None:
     assert encoded.offsets.dtype == np.int64
 
 
-def test_no_rows() -> None:
+def test_encoding_no_rows_gives_one_offset() -> None:
     """One offset, no bytes, no keys."""
     batch, plan = readings()
     encoded = encode_from(batch[:0], plan, US, HEAD)
@@ -92,7 +92,7 @@ def test_rows_in_another_order_keep_their_timestamps() -> None:
         assert timestamps_us == [US + i for i in order]
 
 
-def test_more_bytes_than_offsets_of_32_bits_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offsets_of_64_bits_give_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rows, from offsets of 64 bits at every step."""
     batch, plan = readings()
     rows, keys = rows_of(encode_from(batch, plan, US, HEAD)), routing_keys(batch, plan, [0, 1])

@@ -111,7 +111,7 @@ DEEP: list[tuple[str, pa.DataType, st.SearchStrategy[Any]]] = [
 @pytest.mark.parametrize(("cql", "arrow", "strategy"), DEEP, ids=lambda item: str(item)[:30])
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_parts_of_parts(
+def test_nested_nulls_are_encoded_at_each_level(
     cql: str, arrow: pa.DataType, strategy: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
     """Nulls at each level where there may be some."""

@@ -36,18 +36,18 @@ def refusal(server: Server, **arguments: str) -> SchemaMismatch:
     return refused.value
 
 
-def test_cassandra_is_fit() -> None:
+def test_cassandra_is_accepted() -> None:
     refuse_unfit(CASSANDRA, options())
 
 
-def test_amazon_keyspaces() -> None:
+def test_amazon_keyspaces_is_refused() -> None:
     """By the name of its cluster, or by a keyspace that only it has."""
     assert "no reads at SERIAL" in refusal(KEYSPACES).what
     assert "Amazon Keyspaces" in refusal(KEYSPACES._replace(cluster_name="")).what
     refuse_unfit(CASSANDRA._replace(cluster_name="Amazon keyspaces of ours"), options())
 
 
-def test_cosmos_db() -> None:
+def test_cosmos_db_is_refused() -> None:
     """By what it says, or by its address, where it may say something else."""
     assert "one write timestamp for a row" in refusal(COSMOS).what
     at = "us.example.org, shop.cassandra.cosmos.azure.com"
@@ -56,7 +56,7 @@ def test_cosmos_db() -> None:
     refuse_unfit(CASSANDRA, options(contactPoints="cosmos.azure.com.example.org"))
 
 
-def test_the_ledgers_id_follows_from_its_name() -> None:
+def test_ledgers_id_follows_from_its_name() -> None:
     """Every start, on every host and in every version, asks for the same one."""
     name = TableName("shop", "wal_sink_ledger")
     assert str(ledger_id(name)) == "3c4dcbdb-85df-5744-ae0c-32c1870a34bb"

@@ -114,7 +114,7 @@ SEEN = pa.struct([("street", pa.string()), ("seen", INSTANTS)])
         ),
     ],
 )
-def test_refused(cql: str, values: pa.Array, says: str) -> None:
+def test_nested_value_is_refused_with_its_path(cql: str, values: pa.Array, says: str) -> None:
     """Each with the path, the value, the row and a remedy."""
     with pytest.raises(InvalidRow) as refused:
         one(cql, values)
@@ -172,7 +172,7 @@ def test_bytes_under_a_null_are_neither_refused_nor_stored() -> None:
     assert one("map<uuid, uuid>", maps).to_pylist()[0] is None
 
 
-def test_a_huge_row_of_small_elements() -> None:
+def test_huge_row_of_small_elements() -> None:
     """The sum counts."""
     many = pa.array([[b"x" * 1020] * (MAX_ROW_BYTES // 1024 + 1)], pa.list_(pa.binary()))
     with pytest.raises(InvalidRow, match="a row of more than 8,388,608 bytes"):
@@ -203,7 +203,7 @@ PLACE = (("street", "text"), ("Zip", "frozen<code>"))
 CODE = (("n", "int"),)
 
 
-def test_a_plan_remembers_the_types_it_is_made_of() -> None:
+def test_plan_remembers_the_types_it_is_made_of() -> None:
     """Also those inside of others; new fields are no change, anything else is."""
     earlier = live(place=PLACE, code=CODE, other=CODE)
     code = pa.struct([("n", pa.int32())])

@@ -156,7 +156,7 @@ def test_values_beside_the_key_of_a_delete_are_dropped() -> None:
     assert stored.column("a").to_pylist() == [1, 1, 2, 1, None, 2]
 
 
-def test_a_dictionary_and_large_strings_are_words_too() -> None:
+def test_dictionary_and_large_strings_are_words_too() -> None:
     for kind in (pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
         words = CHANGES.column("op").cast(kind)
         position = SCHEMA.names.index("op")
@@ -201,9 +201,7 @@ def test_rows_of_a_slice_of_arrow() -> None:
         (("x", 1_001, "p", "D", None, None), "below the millisecond", "MILLISECOND"),
     ],
 )
-def test_a_row_that_cannot_be_written_is_named(
-    row: tuple[Any, ...], words: str, remedy: str
-) -> None:
+def test_row_that_cannot_be_written_is_named(row: tuple[Any, ...], words: str, remedy: str) -> None:
     """By its key, before the epoch is published."""
     with pytest.raises(InvalidRow, match=words) as caught:
         check(
@@ -221,7 +219,7 @@ INSERT = 'INSERT INTO "ks"."t" ("b", "k", "v", "a", "m") VALUES (?, ?, ?, ?, ?) 
 DELETE = 'DELETE FROM "ks"."t" USING TIMESTAMP ? WHERE "k" = ?'
 
 
-def test_a_slice_of_one_kind_is_not_divided() -> None:
+def test_slice_of_one_kind_is_not_divided() -> None:
     statements = Statements(PLAN, prepared)
     stored = check(CHANGES, PLAN)
     for rows, start in ((stored.take([0, 2, 5]), "INSERT"), (stored.take([1]), "DELETE")):

@@ -29,7 +29,7 @@ def options(**options: str) -> CassandraOptions:
     )
 
 
-def test_values_are_converted() -> None:
+def test_option_text_becomes_its_type() -> None:
     """Spark passes strings."""
     got = options(
         cassandra__contactPoints="a, b ,::1,",
@@ -57,7 +57,7 @@ def test_values_are_converted() -> None:
         ("", ("shop", "wal_sink_ledger")),
     ],
 )
-def test_the_ledger_may_be_elsewhere(arguments: str, expected: tuple[str, str]) -> None:
+def test_ledger_may_be_elsewhere(arguments: str, expected: tuple[str, str]) -> None:
     """A table of the data's keyspace, or keyspace.table."""
     assert options(cassandra__ledgerTable=arguments).ledger == expected
 
@@ -103,7 +103,7 @@ def test_the_ledger_may_be_elsewhere(arguments: str, expected: tuple[str, str]) 
         ("cassandra.ssl.checkHostname", "false", "without cassandra.ssl.enabled"),
     ],
 )
-def test_refused(option: str, value: str, says: str) -> None:
+def test_wrong_option_is_refused_with_a_remedy(option: str, value: str, says: str) -> None:
     """A refusal names the option and the remedy."""
     with pytest.raises(OptionError, match=rf"(?s){says}") as refused:
         parse(MINIMUM | {option: value}, CassandraOptions)
@@ -115,7 +115,7 @@ def test_refused(option: str, value: str, says: str) -> None:
 BUNDLE = {"keyspace": "shop", "table": "orders", "cassandra.secureConnectBundle": "/b.zip"}
 
 
-def test_a_bundle_stands_for_contact_points_and_tls() -> None:
+def test_bundle_stands_for_contact_points_and_tls() -> None:
     """It says both; a TLS option beside it would be silently without effect."""
     assert parse(BUNDLE, CassandraOptions).where == "/b.zip"
     for extra in ({"enabled": "true"}, {"caCertificate": "/ca"}, {"checkHostname": "false"}):
@@ -124,7 +124,7 @@ def test_a_bundle_stands_for_contact_points_and_tls() -> None:
             parse(BUNDLE | options, CassandraOptions)
 
 
-def test_a_key_needs_its_certificate() -> None:
+def test_key_needs_its_certificate() -> None:
     """Alone it would not be used."""
     with pytest.raises(OptionError, match=r"clientKey is given without .*clientCertificate"):
         options(cassandra__ssl__enabled="true", cassandra__ssl__clientKey="/key")
@@ -140,7 +140,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-def test_a_login_comes_from_options_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_login_comes_from_options_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each half by itself; an option wins; and the environment counts as it is at that moment."""
     assert login(options()) is None
     asked = options(cassandra__username="spark")
@@ -158,7 +158,7 @@ def test_a_login_comes_from_options_or_the_environment(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("arguments", "missing"), [("username", "password"), ("password", "username")]
 )
-def test_half_a_login(arguments: str, missing: str) -> None:
+def test_username_without_password_is_refused_at_connect(arguments: str, missing: str) -> None:
     """The other half may come later, so it is asked for at each connection."""
     half = options(**{f"cassandra__{arguments}": "hunter2"})
     with pytest.raises(OptionError, match=f"without cassandra.{missing}") as refused:
@@ -182,7 +182,7 @@ def test_tasks_get_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("name", ["caCertificate", "clientCertificate"])
-def test_a_file_that_cannot_be_used(name: str, tmp_path: Path) -> None:
+def test_file_that_cannot_be_used(name: str, tmp_path: Path) -> None:
     """Found before anything is connected; option and path are named."""
     path = tmp_path / "it"
     arguments = options(**{"cassandra__ssl__enabled": "true", f"cassandra__ssl__{name}": str(path)})
@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_used(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLS:DeprecationWarning")  # the driver's
-def test_a_bundle_that_cannot_be_used(tmp_path: Path) -> None:
+def test_bundle_that_cannot_be_used(tmp_path: Path) -> None:
     """The driver opens it, and asks the address in it."""
     path = tmp_path / "bundle.zip"
     options = parse(BUNDLE | {"cassandra.secureConnectBundle": str(path)}, CassandraOptions)
@@ -218,7 +218,7 @@ TTLS = {"cassandra.ttl": "9", "cassandra.ttlColumn": "ttl", "cassandra.expiresAt
 
 
 @pytest.mark.parametrize("pair", [*itertools.combinations(TTLS, 2)])
-def test_two_ttls_of_a_row_are_refused(pair: tuple[str, str]) -> None:
+def test_ttl_and_ttl_column_together_are_refused(pair: tuple[str, str]) -> None:
     """Both options are named; each alone is taken."""
     for name in pair:
         parse(MINIMUM | {name: TTLS[name]}, CassandraOptions)

@@ -182,7 +182,9 @@ def table(admin: Any) -> dict[str, Any]:
     return {row.k: row.v for row in admin.execute("SELECT k, v FROM ks.t")}
 
 
-def test_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_dropped_table_stops_until_it_is_made_again(
+    flushing: Flushing, admin: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """Made again, it gets what was not flushed before; status, log and screen say the same."""
     admin.execute("DROP TABLE ks.t")
     count = len(caplog.records)
@@ -201,7 +203,7 @@ def test_dropped_table(flushing: Flushing, admin: Any, caplog: pytest.LogCapture
     assert [record.name for record in text].count("wal_sink.flush.report") <= 3
 
 
-def test_retyped_column(flushing: Flushing, admin: Any) -> None:
+def test_retyped_column_stops_before_rows_are_written(flushing: Flushing, admin: Any) -> None:
     """Eight bytes of a bigint are a fine timestamp, or double: not one may count as flushed."""
     admin.execute("DROP TABLE ks.t")
     admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v timestamp)")
@@ -333,7 +335,7 @@ def test_keyspace_that_bypasses_the_commit_log(flushing: Flushing, admin: Any) -
     flushing.flushes(epoch)
 
 
-def test_dropped_ledger(flushing: Flushing, admin: Any) -> None:
+def test_dropped_ledger_needs_set_mark(flushing: Flushing, admin: Any) -> None:
     """Made again as the remedy says, it is empty: that is another error, whose remedy is a command."""
     mine = "SELECT * FROM ks.wal_sink_ledger WHERE query_id = %s"
     kept = admin.execute(mine, (flushing.world.query_id,)).one()
@@ -380,7 +382,7 @@ def is_altered(admin: Any, statement: str) -> bool:
 
 
 @pytest.mark.parametrize("role", [ROLES[1]], indirect=True)
-def test_rotated_password(
+def test_rotated_password_is_read_from_the_environment(
     flushing: Flushing,
     admin: Any,
     role: str,
@@ -505,7 +507,7 @@ def test_tls_where_the_node_speaks_none(cassandra: Node) -> None:
     assert "leave out cassandra.ssl.enabled" in refused.value.remedy
 
 
-def test_no_connection(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_connection_names_the_tls_option(caplog: pytest.LogCaptureFixture) -> None:
     """A client without TLS at a port that wants it, or at a port without a server, is told of the option.
 
     The driver's own words, with tracebacks, are not in the log: every try would bring them.

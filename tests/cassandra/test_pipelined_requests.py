@@ -90,7 +90,7 @@ def values(requests: Iterable[Any]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_group_is_one_push_and_ends_once(version: int) -> None:
+def test_group_is_one_push_and_ends_once(version: int) -> None:
     """Its rows are those of the requests, in their order."""
     with nodes(1, version) as to:
         by = pipeline_to(to)
@@ -104,7 +104,7 @@ def test_a_group_is_one_push_and_ends_once(version: int) -> None:
 
 
 @pytest.mark.parametrize("size", [60_000, 200_000])
-def test_large_requests(size: int) -> None:
+def test_large_requests_span_segments(size: int) -> None:
     """Two that make one segment; and one of several segments, which is alone."""
     requests = [request(size=size) for _ in range(2 if size * 2 < GROUP_BYTES else 1)]
     with nodes() as to:
@@ -135,7 +135,7 @@ def test_answers_in_any_order_and_some_refused() -> None:
         assert to.in_use() == NOTHING
 
 
-def test_a_late_answer_frees_its_stream_and_says_nothing() -> None:
+def test_late_answer_frees_its_stream_and_says_nothing() -> None:
     """Until it comes, no other request gets that stream: it would take the answer for its own."""
     with nodes() as to:
         by = pipeline_to(to, timeout_s=0.5)
@@ -160,7 +160,7 @@ def test_a_late_answer_frees_its_stream_and_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 5, 150])
-def test_a_lost_connection_ends_what_has_no_answer(number: int) -> None:
+def test_lost_connection_ends_what_has_no_answer(number: int) -> None:
     """The driver ends many requests in another thread; and hears that the node may be down."""
     with nodes() as to:
         by = pipeline_to(to)
@@ -184,7 +184,7 @@ def test_a_lost_connection_ends_what_has_no_answer(number: int) -> None:
         assert not has_ended(by)
 
 
-def test_a_connection_that_closes_under_the_push() -> None:
+def test_connection_that_closes_under_the_push() -> None:
     """Nothing was sent, and the callbacks may have been called before: it is told once."""
     with nodes() as to:
         by = pipeline_to(to)
@@ -199,7 +199,7 @@ def test_a_connection_that_closes_under_the_push() -> None:
         assert len(ended.failed) == 4
 
 
-def test_a_full_socket_costs_no_stream() -> None:
+def test_full_socket_costs_no_stream() -> None:
     """The driver refuses the push; the streams are free again, which the driver's own way forgets."""
     with nodes() as to:
         by = pipeline_to(to)
@@ -309,7 +309,7 @@ def test_rows_go_to_their_replica_and_others_in_turn() -> None:
         assert [len(to.wire(number).requests) for number in range(3)] == [6, 6, 6]
 
 
-def test_a_node_that_is_down() -> None:
+def test_node_that_is_down() -> None:
     """All rows go to the others."""
     with nodes(3) as to:
         by = pipeline_to(to)

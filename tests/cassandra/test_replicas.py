@@ -72,7 +72,7 @@ def test_partitions_of_one_number_have_the_same_first_replica() -> None:
     assert sorted(map(len, firsts(known, numbers).values())) == [1, 1, 1, 1]
 
 
-def test_a_node_that_goes_or_comes_is_noticed() -> None:
+def test_node_that_goes_or_comes_is_noticed() -> None:
     """The map of the ring stays the same while a node is down."""
     known = metadata({"near": 5}, {"near": "2"})
     replicas = Replicas(known, "ks", "near")
@@ -85,7 +85,7 @@ def test_a_node_that_goes_or_comes_is_noticed() -> None:
     assert replicas.coordinators(KEYS).tolist() == former.tolist()  # type: ignore[union-attr]
 
 
-def test_a_changed_ring_is_noticed() -> None:
+def test_changed_ring_is_noticed() -> None:
     """Other tokens, a node more, another replication factor."""
     known = metadata({"near": 5}, {"near": "2"})
     replicas = Replicas(known, "ks", "near")
@@ -105,7 +105,7 @@ def test_replica_choice_is_free_when_all_nodes_have_all() -> None:
     assert Replicas(known, "ks", "near").coordinators(KEYS) is None
 
 
-def test_a_driver_that_knows_no_ring() -> None:
+def test_driver_that_knows_no_ring() -> None:
     """No token map, or a keyspace that it has not heard of."""
     assert Replicas(Metadata(), "ks", "near").coordinators(KEYS) is None
     known = metadata({"near": 3}, {"near": "1"})

@@ -71,7 +71,7 @@ def place(cassandra: Node, shared: str) -> Place:
     return Place(cassandra, shared)
 
 
-def test_at_one_timestamp_the_larger_value_stays(place: Place) -> None:
+def test_equal_timestamps_keep_the_larger_value(place: Place) -> None:
     """Ties are resolved cell by cell on the serialized bytes, where -1 is larger than 1."""
     target, now = place.target({}), now_us()
     with _open(target) as write:
@@ -139,7 +139,7 @@ def test_expired_row_hides_what_it_would_have_hidden(place: Place) -> None:
 
 
 @pytest.mark.parametrize("kind", ["at", "us"])
-def test_later_event_stays(place: Place, kind: str) -> None:
+def test_row_of_the_later_event_stays(place: Place, kind: str) -> None:
     """In whichever epoch it comes; deletes have event times, too."""
     options = {"cassandra.timestampColumn": kind, "operationColumn": "op"}
     target, now = place.target(options), now_us() - 100 * S_US

@@ -27,7 +27,7 @@ def part(epoch: int, rows: int = ROWS) -> RowSlice:
     return RowSlice(epoch, pa.record_batch({"v": values}), epoch * 1_000_000)
 
 
-def test_each_row_keeps_its_timestamp() -> None:
+def test_buffered_row_keeps_its_timestamp() -> None:
     """Epochs, and parts of one, have timestamps that do not follow each other."""
     waiting = SliceBuffer()
     parts = [part(7), part(3, 1), part(5)]

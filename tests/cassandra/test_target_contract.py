@@ -122,7 +122,7 @@ class TestCassandraUpdates:
             ("c", 2): (4, "y"),
         }
 
-    def test_static_columns_alone(self, cassandra: Node, keyspace: str) -> None:
+    def test_static_columns_alone_are_updated(self, cassandra: Node, keyspace: str) -> None:
         """A partition's, without its clustering columns; by the key of two columns, and for a time."""
         table = f"{keyspace}.t"
         cassandra.execute(

@@ -88,7 +88,7 @@ def target(
 
 
 @pytest.mark.usefixtures("admin")
-def test_no_login(node: EmbeddedCassandra) -> None:
+def test_missing_login_names_the_options(node: EmbeddedCassandra) -> None:
     """The error names the options."""
     with pytest.raises(OptionError, match="wants a login") as refused:
         target(node).plan(SCHEMA, "k")
@@ -97,7 +97,7 @@ def test_no_login(node: EmbeddedCassandra) -> None:
 
 @pytest.mark.parametrize(("user", "word"), [("flusher", "wrong"), ("stranger", "hunter2")])
 @pytest.mark.usefixtures("admin")
-def test_wrong_login(node: EmbeddedCassandra, user: str, word: str) -> None:
+def test_wrong_login_hides_the_password(node: EmbeddedCassandra, user: str, word: str) -> None:
     """The error names option and role, and not the password."""
     with pytest.raises(OptionError, match=rf"cassandra\.username {user}") as refused:
         target(node, user, word).connect("q")

@@ -70,7 +70,7 @@ def refusal(source: CassandraTarget, schema: pa.Schema = SCHEMA) -> str:
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_plan(cassandra: Node, table: str) -> None:
+def test_plan_has_the_columns_of_the_dataframe(cassandra: Node, table: str) -> None:
     """Columns in the DataFrame's order; zones do not matter; what the DataFrame lacks is left alone."""
     plan = target(cassandra, table, nulls="write").plan(SCHEMA, "key 1")
     assert (plan.key, plan.target, plan.table) == ("key 1", "cassandra", f'"{table}"."t"')
@@ -85,7 +85,7 @@ def test_plan(cassandra: Node, table: str) -> None:
     ]
 
 
-def test_ledger_elsewhere(cassandra: Node, table: str) -> None:
+def test_ledger_table_may_be_in_another_keyspace(cassandra: Node, table: str) -> None:
     """In another keyspace, which must exist; quoted, so capitals count."""
     text = refusal(target(cassandra, table, ledgerTable="nowhere.led"))
     assert "Keyspace nowhere of cassandra.ledgerTable does not exist" in text
@@ -112,14 +112,16 @@ def test_another_table_in_the_ledgers_place(cassandra: Node, table: str) -> None
         wrong.connect("q")
 
 
-def test_varchar_is_text(cassandra: Node, keyspace: str) -> None:
+def test_varchar_and_text_are_one_type(cassandra: Node, keyspace: str) -> None:
     """Two words for one type."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id varchar PRIMARY KEY)")
     plan = target(cassandra, keyspace).plan(pa.schema([("id", pa.string())]), "k")
     assert plan.columns[0].type == "text"
 
 
-def test_tables_own_life(cassandra: Node, table: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_default_ttl_of_the_table_is_warned_of(
+    cassandra: Node, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is said at the start."""
     cassandra.execute(f"ALTER TABLE {table}.t WITH default_time_to_live = 60")
     with caplog.at_level(logging.INFO, logger="wal_sink"):
@@ -136,7 +138,7 @@ def test_datacenter_that_does_not_exist(cassandra: Node, table: str) -> None:
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_no_server_listens(cassandra: Node, keyspace: str) -> None:
+def test_unreachable_server_names_contact_points_and_cause(cassandra: Node, keyspace: str) -> None:
     """Names contact points, port and cause."""
     with socket.socket() as bound:  # bound, not listening: connections are refused
         bound.bind(("127.0.0.1", 0))

@@ -96,7 +96,7 @@ def test_table_is_read_from_one_node(
     assert {*asked[1:]} == {node}
 
 
-def test_ledgers_id(cassandra: Node, shared: str) -> None:
+def test_ledger_table_id_follows_from_its_name(cassandra: Node, shared: str) -> None:
     """Chosen by its name: starts at the same time on several nodes make one table."""
     name = options(cassandra, shared, ledgerTable="Led").ledger
     CassandraTarget(options(cassandra, shared, ledgerTable="Led")).plan(SCHEMA, "k")

@@ -61,7 +61,7 @@ def target(**options: str) -> CassandraTarget:
     return CassandraTarget(parse(raw | options, CassandraOptions))
 
 
-def test_a_task_does_not_load_the_driver() -> None:
+def test_task_does_not_load_the_driver() -> None:
     """The target is unpickled and checks a batch, in a process of its own."""
     pickled = pickle.dumps(target()).hex()
     at = pa.array([1000], pa.timestamp("us", "UTC"))

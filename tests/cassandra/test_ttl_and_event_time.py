@@ -73,7 +73,7 @@ INSTANT = pa.timestamp("us", "UTC")
         ({"cassandra.timestampColumn": "t"}, ("t", pa.date32()), {"id"}, "is date32"),
     ],
 )
-def test_a_column_that_does_not_fit_is_refused(
+def test_column_that_does_not_fit_is_refused(
     options: dict[str, str], field: tuple[str, pa.DataType], table: set[str], words: str
 ) -> None:
     """A key among them."""
@@ -126,7 +126,7 @@ EVENT_TIME, EVENT_NUMBER = {"timestamp_column": "at"}, {"timestamp_column": "us"
         (EVENT_NUMBER, 10**15, None, "is null"),
     ],
 )
-def test_a_time_that_cannot_be_meant_is_refused(
+def test_time_that_cannot_be_meant_is_refused(
     details: dict[str, Any], good: int, value: Any, words: str
 ) -> None:
     """By the tasks, before anything is published."""
@@ -158,7 +158,7 @@ def remaining(rule: RowTtl, now_s: int, **columns: list[int]) -> list[int]:
     return [int(second) for second in seconds]
 
 
-def test_an_expiry_is_never_early() -> None:
+def test_expiry_is_never_early() -> None:
     ttl = RowTtl(expires_at_column="t")
     until = [NOW_S * S_US, NOW_S * S_US + 1, (NOW_S + 9) * S_US - 1, (NOW_S - 9) * S_US]
     assert remaining(ttl, NOW_S, until=until) == [0, 1, 9, -9]

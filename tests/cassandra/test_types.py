@@ -66,7 +66,7 @@ def said(source: pa.DataType, cql: str, types: UserTypes | None = None) -> list[
 
 @pytest.mark.parametrize("cql", sorted(FITS))
 @pytest.mark.parametrize("spark", sorted(SPARK))
-def test_every_pair(spark: str, cql: str) -> None:
+def test_type_pair_fits_or_is_refused(spark: str, cql: str) -> None:
     """A pair either fits without loss, or is refused with a remedy; as an element, too."""
     for problems, path in (
         (mismatches("c", SPARK[spark], parse(cql, {})), "c"),
@@ -84,12 +84,12 @@ def test_every_pair(spark: str, cql: str) -> None:
             assert mismatch.remedy
 
 
-def test_the_table_is_complete() -> None:
+def test_table_is_complete() -> None:
     """No CQL type is written without a test here."""
     assert set(TYPES) == set(FITS)
 
 
-def test_the_documentation_has_the_table() -> None:
+def test_documentation_has_the_table() -> None:
     """Each CQL type, and what goes to it."""
     page = Path(__file__).parents[2] / "docs" / "cassandra.md"
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -101,7 +101,7 @@ def test_the_documentation_has_the_table() -> None:
 
 
 @pytest.mark.parametrize("spark", sorted(set(SPARK) & set(CQL_FOR) - {"timestamp_ntz"}))
-def test_a_new_table_takes_the_dataframe(spark: str) -> None:
+def test_new_table_takes_the_dataframe(spark: str) -> None:
     """The CREATE TABLE that an error prints would fit."""
     assert said(SPARK[spark], CQL_FOR[spark]) == []
 
@@ -131,7 +131,7 @@ def test_narrowing_to_decimal_gives_a_precision(cql: str, cast: str) -> None:
     assert f'cast("{cast}")' in said(pa.float64(), cql)[0]
 
 
-def test_a_clock_reading_is_no_instant() -> None:
+def test_clock_reading_is_no_instant() -> None:
     """A timestamp without zone is refused with its own reason."""
     (problem,) = said(pa.timestamp("us"), "timestamp")
     assert "timestamp_ntz is a clock reading without a zone" in problem
@@ -172,12 +172,14 @@ def test_other_types_are_refused_by_name(cql: str) -> None:
         (pa.map_(pa.string(), pa.large_string()), pa.map_(pa.string(), pa.string())),
     ],
 )
-def test_canonical(source: pa.DataType, plain: pa.DataType) -> None:
+def test_canonical_type_ignores_names_and_nullability(
+    source: pa.DataType, plain: pa.DataType
+) -> None:
     """Layouts, zones, and the names and nullability of parts do not matter."""
     assert str(canonical(source)) == str(plain)
 
 
-def test_spark_type() -> None:
+def test_errors_use_spark_type_names() -> None:
     """Errors speak Spark's words where there is one."""
     assert {word: spark_type(arrow) for word, arrow in SPARK.items() if word in CQL_FOR} == {
         word: word for word in CQL_FOR
@@ -213,7 +215,7 @@ def struct(**fields: pa.DataType) -> pa.DataType:
         (pa.map_(pa.string(), pa.list_(struct(zip=pa.int8()))), "map<text, frozen<list<address>>>"),
     ],
 )
-def test_parts_widen_too(source: pa.DataType, cql: str) -> None:
+def test_nested_types_widen_at_every_level(source: pa.DataType, cql: str) -> None:
     """At every level; fields by name, or by position in a tuple."""
     assert said(source, cql, ADDRESS) == []
 

@@ -34,7 +34,7 @@ def plan(schema: pa.Schema) -> CassandraPlan:
 
 
 @pytest.mark.parametrize("with_ttl", [False, True])
-def test_an_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
+def test_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
     """In this order, whatever that of the DataFrame; encoded as the driver binds them."""
     schema = pa.schema([KEY[1], ("shop", pa.string()), KEY[0]])
     source = plan(schema)

@@ -20,7 +20,7 @@ def offsets(path: str) -> Offsets:
     return parse_offsets(text(path), path)
 
 
-def test_the_offsets_of_named_sources_are_read() -> None:
+def test_offsets_of_named_sources_are_read() -> None:
     """Epochs differ by them, a replay does not; a source that joins later is one more name."""
     digests = [offsets(f"named/{epoch}").digest for epoch in range(4)]
     assert len(set(digests)) == 4
@@ -28,7 +28,7 @@ def test_the_offsets_of_named_sources_are_read() -> None:
     assert text("named/2").count("\nmore:") == 1, "the second source came with epoch 2"
 
 
-def test_the_order_of_named_sources_says_nothing() -> None:
+def test_order_of_named_sources_says_nothing() -> None:
     """Spark writes them in that of a hash map, which a restart may change."""
     version, metadata, *sources = text("six_sources/1").split("\n")
     assert len(sources) == 6
@@ -38,7 +38,7 @@ def test_the_order_of_named_sources_says_nothing() -> None:
     assert turned.digest != offsets("six_sources/0").digest
 
 
-def test_the_order_of_sources_without_names_does() -> None:
+def test_order_of_sources_without_names_does() -> None:
     """In `v1` the line is the name."""
     one, other = (parse_offsets(f"v1\n{{}}\n{lines}", "there") for lines in ("5\n6", "6\n5"))
     assert one.digest != other.digest
@@ -50,7 +50,7 @@ def test_sources_that_spark_has_numbered_are_read() -> None:
 
 
 @pytest.mark.parametrize("sources", ['{"logOffset":0', "orders", "orders:", ':{"logOffset":0}', ""])
-def test_a_line_without_a_name_is_refused(sources: str) -> None:
+def test_line_without_a_name_is_refused(sources: str) -> None:
     """Then it is not the format that is known under this version."""
     with pytest.raises(UnknownOffsetsFormat, match=r"offsets/0 has no `<name>:<offset>`"):
         parse_offsets(f"v2\n{{}}\n{sources}", "offsets/0")

@@ -13,7 +13,7 @@ def commit(checkpoint: Path, name: str) -> None:
     (checkpoint / "commits" / name).write_text("v1\n{}")
 
 
-def test_each_new_file_is_noticed_once(tmp_path: Path) -> None:
+def test_watcher_reports_a_new_file_once(tmp_path: Path) -> None:
     """The newest one counts; files under other names are Spark's work in progress."""
     commit_watcher = CommitWatcher(f"file://{tmp_path}")
     assert commit_watcher.can_watch
@@ -37,7 +37,7 @@ def test_watcher_sees_two_files_of_one_clock_tick(tmp_path: Path) -> None:
     assert commit_watcher.has_new_commit()
 
 
-def test_a_quiet_folder_is_not_listed(tmp_path: Path) -> None:
+def test_quiet_folder_is_not_listed(tmp_path: Path) -> None:
     """Its time of change is enough, once that is a while ago."""
     commit_watcher = CommitWatcher(f"file://{tmp_path}")
     commit(tmp_path, "0")

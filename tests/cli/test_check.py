@@ -33,9 +33,7 @@ SQLITE = "sqlite_target:SqliteTarget"
 
 
 @pytest.mark.cassandra
-def test_a_check_says_what_a_start_would_say(
-    cassandra: Node, keyspace: str, tmp_path: Path
-) -> None:
+def test_check_says_what_a_start_would_say(cassandra: Node, keyspace: str, tmp_path: Path) -> None:
     """A missing table with its DDL, every misfit at once, what is in force; no ledger is made, no folder."""
     options = raw_options(cassandra, keyspace, "orders")
     options |= {"checkpointLocation": str(tmp_path / "checkpoint")}
@@ -62,7 +60,7 @@ def test_a_check_says_what_a_start_would_say(
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_the_command_checks_options_alone(tmp_path: Path) -> None:
+def test_command_checks_options_alone(tmp_path: Path) -> None:
     """It connects nowhere: no server is there."""
     options = {"cassandra.contactPoints": "127.0.0.1", "keyspace": "shop", "table": "orders"}
     pairs = [part for name, value in options.items() for part in ("--option", f"{name}={value}")]
@@ -89,7 +87,7 @@ def shop(folder: Path) -> dict[str, object]:
     }
 
 
-def test_the_function_returns_what_is_in_force(tmp_path: Path) -> None:
+def test_function_returns_what_is_in_force(tmp_path: Path) -> None:
     """It needs no running Spark, and is quick; the ledger's table is not made."""
     options = shop(tmp_path)
     schema = StructType([StructField("id", LongType()), StructField("name", StringType())])
@@ -109,7 +107,7 @@ def test_the_function_returns_what_is_in_force(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoint").exists()
 
 
-def test_the_function_raises_what_a_start_would_raise(tmp_path: Path) -> None:
+def test_function_raises_what_a_start_would_raise(tmp_path: Path) -> None:
     """An unknown option, a schema that does not fit, an epoch column that is there twice."""
     options = shop(tmp_path)
     schema = StructType([StructField("id", StringType())])
@@ -137,7 +135,7 @@ def test_the_function_raises_what_a_start_would_raise(tmp_path: Path) -> None:
         ({"cassandra.contactPoints": None}, ["cassandra.contactPoints is missing"]),
     ],
 )
-def test_an_option_that_does_not_fit(
+def test_option_that_does_not_fit(
     tmp_path: Path, options: dict[str, str | None], words: list[str]
 ) -> None:
     """Unknown, missing, or of a value that is none: said before a server is asked."""

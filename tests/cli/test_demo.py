@@ -61,7 +61,7 @@ def wal_sink(
         ),
     ],
 )
-def test_each_row_once_and_the_control_has_doubles(
+def test_demo_has_each_row_once_and_control_doubles(
     tmp_path: Path, targets: list[str], server: str, command: list[str], kills: tuple[Kill, ...]
 ) -> None:
     """Stores that need no server, from one log: most of the time goes into starts of Spark.
@@ -139,7 +139,7 @@ def test_rows_left_by_a_kill_are_counted(
     assert discarded_rows(tmp_path, FLIGHTS_QUERY) == 3
 
 
-def test_the_application_writes_to_one_target_or_several() -> None:
+def test_application_writes_to_one_target_or_several() -> None:
     """One has the sink's plain options; of several each has its own, and the first can pause."""
     one = Stores.at(json.dumps({"postgresql": "postgresql://host/db"})).options("t")
     assert (one["postgresql.uri"], one["table"]) == ("postgresql://host/db", "t")
@@ -151,7 +151,7 @@ def test_the_application_writes_to_one_target_or_several() -> None:
     assert several["in_sql.sql.url"] == "sqlite:////files/t.db"
 
 
-def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """And that of the demo, in one command."""
     monkeypatch.setitem(OWN, "sql", OWN["sql"]._replace(client=("no_such_client",)))
     _check(["delta"], Path("a.svg"), None)
@@ -187,7 +187,7 @@ def test_demo_option_that_would_fail_later_is_refused(
     assert named in done.output
 
 
-def test_an_error_is_a_document_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_is_a_document_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `--json` a program reads why, and what to do."""
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["demo", "--json", "--picture", "a.doc"])

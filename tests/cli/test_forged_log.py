@@ -109,7 +109,7 @@ def test_password_is_sent_to_no_host_from_the_log(
     assert PASSWORD not in done.out + done.err
 
 
-def test_at_the_operators_word_it_does(
+def test_confirmed_place_gets_the_password(
     forged: Path, attacker: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By options as they were shown, or by the variable; so it is the rule that holds it back."""
@@ -125,7 +125,9 @@ def test_at_the_operators_word_it_does(
     assert (done.code, was_called(attacker)) == (4, True), done.out
 
 
-def test_without_a_secret_nothing_is_asked(forged: Path, attacker: socket.socket) -> None:
+def test_place_without_a_secret_needs_no_confirmation(
+    forged: Path, attacker: socket.socket
+) -> None:
     """The log's word is enough where there is nothing to steal."""
     assert not [name for name in ENVIRONMENT.values() if name in os.environ]
     done = command(forged, "status", "--deep", "--option", "cassandra.username=")
@@ -142,7 +144,7 @@ def test_command_that_reads_the_log_alone_asks_nothing(
         assert done.code == 0, done.out
 
 
-def test_the_log_makes_a_command_import_nothing(
+def test_log_makes_a_command_import_nothing(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With or without a secret: what a module does when it is imported would be done."""

@@ -139,7 +139,7 @@ def test_lost_manifest_is_given_up(job: Job) -> None:
     assert status["unsafe_because"] == "1 epoch was given up whose rows only the log has"
 
 
-def test_two_lost_manifests_are_passed_by_mark(job: Job) -> None:
+def test_set_mark_passes_two_lost_manifests(job: Job) -> None:
     """The manifest after them names the digest of the last one."""
     lose_manifests(job, 2, 3)
     assert job.refused("set-mark", "--to", 2, "--yes") == (6, "MissingManifest")

@@ -99,7 +99,7 @@ def test_nothing_is_cut(what: RenderableType, columns: int) -> None:
     assert set(wide.split()) - long <= {*narrow.split()}
 
 
-def test_a_status_names_target_rate_and_state() -> None:
+def test_status_names_target_rate_and_state() -> None:
     text = shown(status_screen(STATUS), 120)
     assert "target        cassandra, travel.flights_by_origin_day" in text
     assert "flushed       20, 4 min ago" in text
@@ -113,7 +113,7 @@ def test_a_status_names_target_rate_and_state() -> None:
     )
 
 
-def test_times_are_relative() -> None:
+def test_screen_shows_relative_times() -> None:
     """So they fit, and say at once what the reader wants to know."""
     published = [
         line[-10:].strip() for line in shown(log_screen(LISTED, NOW_US), 80).splitlines()[:4]
@@ -121,7 +121,7 @@ def test_times_are_relative() -> None:
     assert published == ["published", "3 d ago", "66 min ago", "3 s ago"]
 
 
-def test_a_pipe_gets_whole_lines(
+def test_pipe_gets_whole_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What reads it has no width, unless the environment says one, as it does in a process of xdist."""

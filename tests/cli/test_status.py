@@ -169,7 +169,7 @@ def test_status_of_a_missing_place_is_refused(
     assert ("no such folder" in result.document["what"]) == (arguments == ["nowhere"])
 
 
-def test_before_the_first_publish_commands_say_so(world: World, tmp_path: Path) -> None:
+def test_commands_before_the_first_publish_say_so(world: World, tmp_path: Path) -> None:
     """What a command could do is said as it is: the query has its options, and its log has none yet."""
     world.run()
     deep = run(tmp_path, "status", "checkpoint", "--deep")

@@ -62,7 +62,7 @@ def test_store_error_is_an_error_of_the_command(capsys: pytest.CaptureFixture[st
     assert json.loads(shown.out)["error"] == "LogUnavailable"
 
 
-def test_the_version_is_told() -> None:
+def test_version_is_told() -> None:
     """Which version a machine has is the first question of every report."""
     shown = CliRunner().invoke(app, ["--version"])
     assert (shown.exit_code, shown.output) == (0, f"wal-sink {wal_sink.__version__}\n")
@@ -103,13 +103,13 @@ def test_wrong_input_gets_a_plain_line(typed: str, text: str) -> None:
         ),
     ],
 )
-def test_a_value(value: pa.Scalar, json: str) -> None:
+def test_value_of_any_type_is_shown(value: pa.Scalar, json: str) -> None:
     """Also one that Python has no type for."""
     assert msgspec.json.encode(json_value(value)).decode() == json
 
 
 @pytest.mark.parametrize(("as_json", "shown"), [(False, True), (True, False)])
-def test_a_bar(
+def test_progress_bar_appears_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     *,

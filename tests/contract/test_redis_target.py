@@ -145,7 +145,7 @@ class TestRedis(TransactionalContract, RestartContract):
             deliver(other, plan, rows)
         assert len(self.records(target)) == len(ROWS)
 
-    def test_more_rows_than_arguments_of_redis_arrive(
+    def test_rows_above_the_argument_limit_of_redis_arrive(
         self, target: RedisTarget, plan: Plan, session: Session
     ) -> None:
         """It takes 1,048,576, and closes the connection for more."""

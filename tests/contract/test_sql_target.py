@@ -64,7 +64,7 @@ def test_ledger_that_ignores_rollback_is_refused(path: Path) -> None:
     assert execute(path, "SELECT * FROM wal_sink_ledger") == []
 
 
-def test_a_trial_of_the_ledger_leaves_nothing(path: Path) -> None:
+def test_trial_of_the_ledger_leaves_nothing(path: Path) -> None:
     """The row that was tried is rolled back, at each start."""
     for _ in range(2):
         SqliteTarget(options(path)).plan(PRICES, "key")
@@ -90,7 +90,7 @@ class ClosesOnceTarget(SqliteTarget):
         return sqlite3.connect(self.options.path, factory=ClosesOnceConnection)
 
 
-def test_a_session_closes_its_connection_once(path: Path) -> None:
+def test_session_closes_its_connection_once(path: Path) -> None:
     """Though the flusher may close a session twice."""
     target = ClosesOnceTarget(options(path))
     target.plan(PRICES, "key")
@@ -105,7 +105,7 @@ class SuffixedTarget(SqliteTarget):
     ledger_suffix = "WITHOUT ROWID"
 
 
-def test_the_ledger_is_created_as_the_target_says(path: Path) -> None:
+def test_ledger_is_created_as_the_target_says(path: Path) -> None:
     """Such as with an engine that has transactions."""
     SuffixedTarget(options(path)).plan(PRICES, "key")
     statement = "SELECT sql FROM sqlite_master WHERE name = 'wal_sink_ledger'"
@@ -169,7 +169,7 @@ def test_database_that_refuses_is_named_with_a_remedy(tmp_path: Path, call: str)
         (pa.field("other", pa.int64()), "is NUMERIC, which cannot be written"),
     ],
 )
-def test_a_misfit_names_what_to_write(path: Path, field: pa.Field, text: str) -> None:
+def test_misfit_names_what_to_write(path: Path, field: pa.Field, text: str) -> None:
     """In Spark's words, as the remedy is done in the DataFrame."""
     with pytest.raises(SchemaMismatch, match=text):
         SqliteTarget(options(path)).plan(pa.schema([field]), "key")
@@ -213,7 +213,7 @@ def test_date_outside_the_driver_range_is_refused_in_tasks(path: Path) -> None:
     assert target.check(batch.slice(0, 1), plan).num_rows == 1
 
 
-def test_a_value_that_cannot_be_cast_is_named(path: Path) -> None:
+def test_value_that_cannot_be_cast_is_named(path: Path) -> None:
     """The first one of its column."""
     schema = pa.schema([("Id", pa.uint64())])
     target = SqliteTarget(options(path))
@@ -265,7 +265,7 @@ class ReflectingTarget(SqliteTarget):
         ]
 
 
-def test_a_target_reads_its_columns_by_an_inspector(path: Path) -> None:
+def test_target_reads_its_columns_by_an_inspector(path: Path) -> None:
     """Also those of a table that its own transaction has altered; and rows arrive."""
     target = ReflectingTarget(options(path))
     plan = target.plan(PRICES, "key")

@@ -43,7 +43,7 @@ def run(name: str, tests: Iterable[str]) -> Failures:
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.what)
-def test_a_wrong_target_is_caught(wrong: Wrong) -> None:
+def test_wrong_target_is_caught(wrong: Wrong) -> None:
     """By an assertion of each test that the table names, not by an accident before it."""
     tests = wrong.caught_by.split()
     result = run(named(wrong), tests)
@@ -52,7 +52,7 @@ def test_a_wrong_target_is_caught(wrong: Wrong) -> None:
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_a_right_target_passes(suite: str) -> None:
+def test_right_target_passes(suite: str) -> None:
     """What these tests say of the wrong ones is not due to how they are run."""
     tests = {
         test for wrong in WRONG if wrong.suite is SUITES[suite] for test in wrong.caught_by.split()

@@ -540,7 +540,7 @@ _CELLS: dict[str, tuple[type[MemorySession], str]] = {
     "the ledger row moves before its rows": (EarlyCells, "test_many_rows_arrive_once"),
     "drain drops rows that are refused": (
         SwallowingCells,
-        "test_refused_rows_raise",
+        "test_refused_rows_raise_before_finish_has_an_effect",
     ),
     "one timestamp for a whole slice": (
         OneTimestamp,
@@ -552,7 +552,7 @@ _CELLS: dict[str, tuple[type[MemorySession], str]] = {
     ),
     "of several that finish, each does": (
         ComparingFirstCells,
-        "test_one_of_many_racing_flushers_wins",
+        "test_racing_flushers_write_a_window_once",
     ),
     "an update that was refused is tried again without its condition": (
         UnconditionalCells,

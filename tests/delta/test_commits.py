@@ -81,7 +81,7 @@ def test_other_writers_do_not_hold_up_a_commit(
     assert row_of(query.session).epoch == 0
 
 
-def test_a_table_that_is_altered_after_rows_were_staged(
+def test_table_that_is_altered_after_rows_were_staged(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the last moment: the commit is refused, and the next try compares plan and table again."""
@@ -98,7 +98,7 @@ def test_a_table_that_is_altered_after_rows_were_staged(
         query.session.compare(plan)
 
 
-def test_a_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store said nothing. The request may arrive at any later time: all of its files have to be there."""
     current, receipts = staged(query)
     late: list[Callable[[], None]] = []
@@ -118,7 +118,7 @@ def test_a_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyP
     assert table_of(query.path) == [{"k": "a", "v": 1}]
 
 
-def test_an_error_that_is_no_conflict_leaves_the_files(
+def test_error_that_is_no_conflict_leaves_the_files(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs says `CommitFailedError` of a lock that it did not get, too; its request may still arrive."""
@@ -159,7 +159,7 @@ def test_commit_that_met_itself_before_another_is_unknown(
     assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
 
 
-def test_a_table_that_was_made_again_has_no_ledger(query: Query) -> None:
+def test_table_that_was_made_again_has_no_ledger(query: Query) -> None:
     """Under an open session, too: it must not go on with the old table's log."""
     query.add(batch([("a", 1)]))
     shutil.rmtree(query.path)
@@ -181,7 +181,7 @@ def test_table_made_again_between_reads_has_no_ledger(query: Query) -> None:
     assert DeltaTable(query.path).version() == 0
 
 
-def test_a_table_that_is_replaced_has_no_ledger(query: Query) -> None:
+def test_table_that_is_replaced_has_no_ledger(query: Query) -> None:
     """CREATE OR REPLACE keeps the table's log, with all transactions, and takes its rows away."""
     query.add(batch([("a", 1)]))
     current = row_of(query.session)
@@ -208,14 +208,14 @@ def test_table_replaced_under_a_window_gets_no_rows(
     assert table_of(query.path) == []
 
 
-def test_a_ledger_row_whose_file_is_gone_is_told(query: Query) -> None:
+def test_ledger_row_whose_file_is_gone_is_told(query: Query) -> None:
     """It is never taken for a query that the table does not know."""
     shutil.rmtree(Path(query.path) / "_wal_sink")
     with pytest.raises(CorruptLog, match="_wal_sink"):
         query.connect().read()
 
 
-def test_the_log_says_which_epoch_is_there(query: Query) -> None:
+def test_log_says_which_epoch_is_there(query: Query) -> None:
     """As a transaction under the query's id, and in the table's history."""
     query.add(batch([("a", 1)]))
     query.add(batch([("a", 2)]))
@@ -256,7 +256,7 @@ def test_rows_of_an_older_plan_fit_an_added_column(query: Query) -> None:
     assert table_of(query.path) == [{"k": "a", "v": 1, "n": None}]
 
 
-def test_a_ledger_row_survives_checkpoints_and_clean_ups(query: Query) -> None:
+def test_ledger_row_survives_checkpoints_and_clean_ups(query: Query) -> None:
     """The commits themselves go, and with them what they say in their history."""
     current, receipts = staged(query)
     assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED

@@ -55,9 +55,7 @@ def flush(query: Query, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_crash_at_every_access(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: When
-) -> None:
+def test_crash_at_every_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: When) -> None:
     """Each row is in the table once, whatever was done by then."""
     hit = []
     for k in count():
@@ -87,7 +85,7 @@ def test_a_crash_at_every_access(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_store_that_fails_at_every_access(
+def test_store_that_fails_at_every_access(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: When
 ) -> None:
     """The session goes on, as after an outage; the flusher meets an error, or an answer that is unknown."""

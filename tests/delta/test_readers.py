@@ -153,7 +153,7 @@ READERS: list[Count] = [count_dataset, count_datafusion, count_polars, count_duc
         max_size=3,
     )
 )
-def test_a_filter_finds_its_rows(count: Count, rows: list[dict[str, Any]]) -> None:
+def test_filter_finds_its_rows(count: Count, rows: list[dict[str, Any]]) -> None:
     """By each column, by values and by nulls; a NaN is equal to nothing in some readers."""
     with tempfile.TemporaryDirectory() as folder:
         DeltaTable.create(folder, ROWS)
@@ -254,7 +254,7 @@ PARTITIONS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("count", READERS)
 @pytest.mark.parametrize("column", PARTITIONS)
-def test_a_filter_finds_its_partition(tmp_path: Path, count: Count, column: str) -> None:
+def test_filter_finds_its_partition(tmp_path: Path, count: Count, column: str) -> None:
     """Some readers take the value from the log, others from the name of the folder, as Hive has it."""
     values = [*PARTITIONS[column], None]
     schema = pa.schema([(column, COLUMNS[column][0]), ("n", pa.int64())])

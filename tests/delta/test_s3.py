@@ -43,7 +43,7 @@ def storage(s3: S3) -> dict[str, str]:
     }
 
 
-def test_a_bucket_that_is_not_there_is_no_outage(storage: dict[str, str]) -> None:
+def test_bucket_that_is_not_there_is_no_outage(storage: dict[str, str]) -> None:
     """It does not come by itself."""
     options = {"delta.path": "s3://nowhere/t", "delta.storageOptions": json.dumps(storage)}
     target = DeltaTarget(parse(options, DeltaOptions))
@@ -52,7 +52,7 @@ def test_a_bucket_that_is_not_there_is_no_outage(storage: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("path", ["access_denied/t", "Forbidden", "AccessDenied/t=Forbidden"])
-def test_a_store_that_does_not_answer_is_an_outage(storage: dict[str, str], path: str) -> None:
+def test_store_that_does_not_answer_is_an_outage(storage: dict[str, str], path: str) -> None:
     """delta-rs quotes the address in its error, whatever the table is called."""
     gone = storage | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "max_retries": "0"}
     options = {"delta.path": f"s3://b/{path}", "delta.storageOptions": json.dumps(gone)}
@@ -60,7 +60,7 @@ def test_a_store_that_does_not_answer_is_an_outage(storage: dict[str, str], path
         DeltaTarget(parse(options, DeltaOptions)).plan(SCHEMA, "key")
 
 
-def test_a_table_in_a_bucket(s3: S3, storage: dict[str, str]) -> None:
+def test_table_in_a_bucket(s3: S3, storage: dict[str, str]) -> None:
     """Rows arrive once; of two flushers one commits; what is discarded is gone."""
     path = f"{s3.bucket()}/lake/t"
     DeltaTable.create(path, SCHEMA, storage_options=storage)

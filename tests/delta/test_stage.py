@@ -63,7 +63,7 @@ def test_rows_without_a_receipt_are_deleted_by_close(tmp_path: Path) -> None:
     assert query.session.drain() == ()
 
 
-def test_a_staged_file_that_is_gone_has_no_receipt(
+def test_staged_file_that_is_gone_has_no_receipt(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A VACUUM without a delay deletes what no commit names yet. Of the other files nothing is left."""

@@ -30,7 +30,7 @@ def target(path: object, **options: str) -> DeltaTarget:
     return DeltaTarget(parse({"delta.path": str(path), **options}, DeltaOptions))
 
 
-def test_a_missing_table_is_created_by_the_remedy(tmp_path: Path) -> None:
+def test_missing_table_is_created_by_the_remedy(tmp_path: Path) -> None:
     """Its Python runs as it stands; the table then takes the DataFrame."""
     path = tmp_path / "it's new"
     schema = pa.schema([("k", pa.string()), ("s", pa.struct([("x", pa.list_(pa.int32()))]))])
@@ -47,7 +47,7 @@ def test_a_missing_table_is_created_by_the_remedy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "type_", [pa.duration("us"), pa.struct([]), pa.list_(pa.struct([]))], ids=str
 )
-def test_a_missing_table_for_what_delta_has_no_type(tmp_path: Path, type_: pa.DataType) -> None:
+def test_missing_table_for_what_delta_has_no_type(tmp_path: Path, type_: pa.DataType) -> None:
     """Nor its files: Parquet has no struct without fields."""
     with pytest.raises(SchemaMismatch, match="no type for column d"):
         target(tmp_path / "t").plan(pa.schema([("d", type_)]), "key")
@@ -91,7 +91,7 @@ def test_columns_that_do_not_fit(
         query.plan(pa.schema(columns))
 
 
-def test_a_column_that_the_dataframe_lacks(tmp_path: Path) -> None:
+def test_column_that_the_dataframe_lacks(tmp_path: Path) -> None:
     """It is null in the new rows, unless the table takes no null there."""
     fields = [
         Field("k", PrimitiveType("string")),
@@ -118,7 +118,7 @@ def test_a_column_that_the_dataframe_lacks(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_table_that_asks_more_of_its_writers(
+def test_table_that_asks_more_of_its_writers(
     query: Query, says: str, change: Callable[[DeltaTable], object]
 ) -> None:
     """At the start, and where it was changed under a query that flushes."""
@@ -172,7 +172,7 @@ OF_READERS = {
 
 
 @pytest.mark.parametrize("feature", sorted(_KNOWN_FEATURES))
-def test_a_feature_is_known_if_a_commit_succeeds(tmp_path: Path, feature: str) -> None:
+def test_feature_is_known_if_a_commit_succeeds(tmp_path: Path, feature: str) -> None:
     query = Query(with_protocol(tmp_path / "t", 7, [feature]))
     query.add(batch([("a", 1)]))
     rows = QueryBuilder().register("t", DeltaTable(query.path)).execute("SELECT * FROM t")
@@ -237,7 +237,7 @@ def test_remedy_for_features_names_what_spark_drops(features: list[str], remedy:
     assert caught.value.remedy.startswith(remedy)
 
 
-def test_a_table_that_can_be_written(query: Query) -> None:
+def test_table_that_can_be_written(query: Query) -> None:
     """What appending does not have to do with."""
     table = DeltaTable(query.path)
     table.alter.set_table_properties(
@@ -247,7 +247,7 @@ def test_a_table_that_can_be_written(query: Query) -> None:
     assert table_of(query.path) == [{"k": "a", "v": 1}]
 
 
-def test_a_column_that_is_gone_stops_the_flush(query: Query) -> None:
+def test_column_that_is_gone_stops_the_flush(query: Query) -> None:
     """Not the start only: rows of the old plan wait in the log."""
     plan = query.plan()
     rows = query.slice(batch([("a", 1)]), plan)
@@ -259,7 +259,7 @@ def test_a_column_that_is_gone_stops_the_flush(query: Query) -> None:
         query.session.write(plan, rows)
 
 
-def test_a_table_is_altered_as_the_error_says(tmp_path: Path) -> None:
+def test_table_is_altered_as_the_error_says(tmp_path: Path) -> None:
     """The next start goes by the table as it is then."""
     path, other = str(tmp_path / "t"), pa.schema([SCHEMA.field("k"), ("v", pa.int32())])
     DeltaTable.create(path, SCHEMA)
@@ -294,7 +294,7 @@ def test_rows_go_to_the_table_that_the_options_name(query: Query, tmp_path: Path
         other.session.write(plan, query.slice(batch([("a", 1)]), plan))
 
 
-def test_a_relative_path_is_refused() -> None:
+def test_relative_path_is_refused() -> None:
     with pytest.raises(OptionError, match="a relative path: it is another folder in each process"):
         target("lake/orders")
 
@@ -328,7 +328,7 @@ def test_keys_in_the_path_are_refused(path: str) -> None:
         "hdfs://host:9000/t",
     ],
 )
-def test_a_path_without_keys_is_taken(path: str) -> None:
+def test_path_without_keys_is_taken(path: str) -> None:
     assert target(path).writes_to == path
 
 
@@ -340,7 +340,7 @@ def test_storage_options_are_an_object_of_texts(tmp_path: Path, text: str) -> No
     assert text not in repr(options)
 
 
-def test_a_store_that_does_not_answer_may_pass() -> None:
+def test_store_that_does_not_answer_may_pass() -> None:
     storage = (
         '{"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "a", "AWS_ALLOW_HTTP": "true",'
         ' "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "x", "max_retries": "0"}'

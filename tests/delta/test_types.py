@@ -115,7 +115,7 @@ def created(path: Path, schema: pa.Schema, partition_by: list[str] | None = None
     return Query(str(path / "t"))
 
 
-def test_every_type_arrives(tmp_path: Path) -> None:
+def test_extreme_values_of_every_type_arrive(tmp_path: Path) -> None:
     """Extremes, nulls in values and inside of them; nothing is rounded."""
     schema = spark_schema(DDL)
     assert set(schema.names) == VALUES.keys()
@@ -153,7 +153,7 @@ def test_type_that_delta_lacks_is_refused(tmp_path: Path) -> None:
         ("double", "float", 1.5, None),
     ],
 )
-def test_a_value_fits_or_is_refused(
+def test_value_fits_or_is_refused(
     tmp_path: Path, ddl: str, source: str, good: Any, bad: Any
 ) -> None:
     """In the task, before anything is published."""
@@ -192,7 +192,7 @@ def test_misfit_element_refuses_its_own_row_alone(tmp_path: Path) -> None:
         ("map<string,int>", "map<string,bigint>"),
     ],
 )
-def test_a_type_that_could_change_values_is_refused(tmp_path: Path, ddl: str, source: str) -> None:
+def test_type_that_could_change_values_is_refused(tmp_path: Path, ddl: str, source: str) -> None:
     """The remedy is a cast, in Spark's own words for the type."""
     query = created(tmp_path, spark_schema(f"c {ddl}"))
     with pytest.raises(SchemaMismatch) as caught:
@@ -259,7 +259,7 @@ def test_texts_with_a_length(tmp_path: Path) -> None:
             query.target.check(rows, query.plan(schema))
 
 
-def test_a_varchar_that_grows_shorter_stops_the_flush(tmp_path: Path) -> None:
+def test_varchar_that_grows_shorter_stops_the_flush(tmp_path: Path) -> None:
     """Rows that were checked for the former length wait in the log."""
     query = created(tmp_path, spark_schema("s string"))
     plan = query.plan(spark_schema("s string"))
@@ -313,7 +313,7 @@ PARTITIONED: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("ddl", PARTITIONED)
-def test_partitions_are_respected(tmp_path: Path, ddl: str) -> None:
+def test_partition_values_have_files_of_their_own(tmp_path: Path, ddl: str) -> None:
     """Each value has files of its own, and comes back as it was."""
     schema = spark_schema(f"p {ddl}, v bigint")
     query = created(tmp_path, schema, ["p"])
@@ -329,7 +329,7 @@ def test_partitions_are_respected(tmp_path: Path, ddl: str) -> None:
 
 
 @pytest.mark.parametrize(("ddl", "bad"), [("date", 2_932_897), ("timestamp", 2**62)])
-def test_a_partition_beyond_the_year_9999_is_refused(tmp_path: Path, ddl: str, bad: int) -> None:
+def test_partition_beyond_the_year_9999_is_refused(tmp_path: Path, ddl: str, bad: int) -> None:
     """In the task; as a value of another column it is kept."""
     schema = spark_schema(f"p {ddl}, v {ddl}")
     query = created(tmp_path, schema, ["p"])

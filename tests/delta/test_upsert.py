@@ -48,7 +48,7 @@ def pairs(path: str) -> Pairs:
     return sorted((row["k"], row["v"]) for row in table_of(path))
 
 
-def test_the_last_row_of_a_key_stays(query: Upserting) -> None:
+def test_last_row_of_a_key_stays(query: Upserting) -> None:
     """Within a window by its order, whichever task has staged it; and over windows."""
     query.add(batch([("a", 1), ("b", 1), ("a", 2)]))
     assert pairs(query.path) == [("a", 2), ("b", 1)]
@@ -72,7 +72,7 @@ def test_the_last_row_of_a_key_stays(query: Upserting) -> None:
     assert {*map(str, staged)} == kept, "what was staged for the merge is deleted"
 
 
-def test_a_commit_that_comes_twice(query: Upserting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_that_comes_twice(query: Upserting, monkeypatch: pytest.MonkeyPatch) -> None:
     """delta-rs repeats a request, meets its own: the rows are there once, and the answer is not a refusal."""
     query.add(batch([("a", 1)]))
     current = row_of(query.session)
@@ -175,7 +175,7 @@ def test_added_and_merged_rows_share_no_window(tmp_path: Path) -> None:
     assert text["wal_sink: epochs 1 to 2"] is False, "epochs that are merged share one"
 
 
-def test_an_append_only_table_takes_no_rows_by_key(tmp_path: Path) -> None:
+def test_append_only_table_takes_no_rows_by_key(tmp_path: Path) -> None:
     """The first row that replaces one would stop the flush forever."""
     path = str(tmp_path / "t")
     DeltaTable.create(path, SCHEMA, configuration={"delta.appendOnly": "true"})
@@ -212,7 +212,7 @@ def test_rows_of_another_key_column_are_not_merged(tmp_path: Path) -> None:
                 use(plan)
 
 
-def test_a_row_is_replaced_whole(tmp_path: Path) -> None:
+def test_row_is_replaced_whole(tmp_path: Path) -> None:
     """A column that the DataFrame lacks becomes null."""
     path = str(tmp_path / "t")
     DeltaTable.create(path, SCHEMA.append(pa.field("note", pa.string())))
@@ -236,7 +236,9 @@ def test_a_row_is_replaced_whole(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_values_of_keys(tmp_path: Path, type_: pa.DataType, values: list[Any]) -> None:
+def test_upsert_finds_keys_whose_statistics_are_cut(
+    tmp_path: Path, type_: pa.DataType, values: list[Any]
+) -> None:
     """Each is found again, though statistics of files are cut: no row is there twice."""
     path = str(tmp_path / "t")
     schema = pa.schema([('a "key"', type_), ("v", pa.int64())])
@@ -322,7 +324,7 @@ def at(*rows: tuple[str, int, int | None]) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=TIMED)
 
 
-def test_the_row_with_the_later_time_stays(tmp_path: Path) -> None:
+def test_row_with_the_later_time_stays(tmp_path: Path) -> None:
     """In a window, over windows, and beside rows that have none; of equal times the later row of the log."""
     path = str(tmp_path / "t")
     DeltaTable.create(path, TIMED)
@@ -350,7 +352,7 @@ def test_rows_with_a_time_are_not_merged_without_it(tmp_path: Path) -> None:
         late.session.write(plan, rows)
 
 
-def test_a_row_without_a_time_is_refused(tmp_path: Path) -> None:
+def test_row_without_a_time_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     DeltaTable.create(path, TIMED)
     query = Timed(path)
@@ -380,7 +382,7 @@ def test_times_that_do_not_fit(tmp_path: Path, options: dict[str, str], error: s
         target(tmp_path / "t", **{"delta.timestampColumn": "at"} | options).plan(TIMED, "key")
 
 
-def test_a_table_is_made_and_gets_columns(tmp_path: Path) -> None:
+def test_table_is_made_and_gets_columns(tmp_path: Path) -> None:
     """By a start, and not by a check."""
     path = tmp_path / "t"
     options = {"createTable": "true", "partitionColumns": "k", "delta.mergeSchema": "true"}
@@ -404,7 +406,7 @@ def test_a_table_is_made_and_gets_columns(tmp_path: Path) -> None:
     assert table_of(str(path)) == [{"k": "a", "v": 1, "at": None, "s": {"x": [1]}}]
 
 
-def test_a_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
+def test_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
     """Neither by a new column, nor by a new table; a name that differs by its case is not a new column."""
     path = tmp_path / "t"
     DeltaTable.create(str(path), SCHEMA)
@@ -422,7 +424,7 @@ def test_a_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
     assert not DeltaTable.is_deltatable(str(tmp_path / "made"))
 
 
-def test_a_delete_needs_its_key_alone(tmp_path: Path) -> None:
+def test_delete_needs_its_key_alone(tmp_path: Path) -> None:
     """Another column that takes no null, or is made with the table, holds up no delete."""
     schema = pa.schema([("op", pa.string()), pa.field("k", pa.string()), ("v", pa.int64())])
     path = str(tmp_path / "t")
@@ -454,7 +456,7 @@ def test_a_delete_needs_its_key_alone(tmp_path: Path) -> None:
         parse({"delta.path": path, "operationColumn": "op"}, DeltaOptions)
 
 
-def test_a_new_table_has_no_column_of_operations(tmp_path: Path) -> None:
+def test_new_table_has_no_column_of_operations(tmp_path: Path) -> None:
     """Nor does one whose columns are added at a start."""
     schema = pa.schema([("op", pa.string()), *SCHEMA])
     path = str(tmp_path / "t")
@@ -507,7 +509,7 @@ MOST = "delta.dataSkippingNumIndexedCols"
     ],
     ids=["partition", "array", "map", "third", "second in files"],
 )
-def test_a_long_decimal_without_bounds_does_not_matter(
+def test_long_decimal_without_bounds_does_not_matter(
     tmp_path: Path, type_: pa.DataType, partition: list[str], properties: dict[str, str]
 ) -> None:
     """A merge writes none of it, so readers miss nothing by them."""

@@ -9,7 +9,7 @@ import pytest
 from wal_sink.demo.crash import Driver, DriverDidNot
 
 
-def test_a_crash_shows_the_stacks_of_all_threads(tmp_path: Path) -> None:
+def test_crash_shows_the_stacks_of_all_threads(tmp_path: Path) -> None:
     """Nothing else tells why a driver died of a signal."""
     script = "import signal, threading\ndef crash(): signal.raise_signal(signal.SIGSEGV)\n"
     script += "another = threading.Thread(target=crash); another.start(); another.join()"

@@ -206,7 +206,7 @@ def all_go_on(streams: list[Stream]) -> None:
         stream.goes_on()
 
 
-def test_a_node_is_killed_or_paused(
+def test_node_is_killed_or_paused(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
     """The others are a quorum: the flush goes on without it, and with it again."""
@@ -221,9 +221,7 @@ def test_a_node_is_killed_or_paused(
     exact("a node killed, another paused, and back")
 
 
-def test_the_quorum_is_lost(
-    cluster: CassandraCluster, streams: list[Stream], exact: Counting
-) -> None:
+def test_quorum_is_lost(cluster: CassandraCluster, streams: list[Stream], exact: Counting) -> None:
     """In mid-flush: one node dies and another stalls. The flush says so, and goes on by itself."""
     paused, killed = cluster.nodes[1:]
     killed.kill()
@@ -236,7 +234,7 @@ def test_the_quorum_is_lost(
     exact("quorum lost in mid-flush, and back")
 
 
-def test_a_rolling_restart(
+def test_rolling_restart_lets_the_flush_go_on(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
     """Each node is stopped in order, and started, while the flush goes on."""
@@ -248,7 +246,9 @@ def test_a_rolling_restart(
     exact("rolling restart")
 
 
-def test_a_replica_coordinates(cluster: CassandraCluster, tmp_path: Path, counted: Counted) -> None:
+def test_request_goes_to_a_replica_of_its_rows(
+    cluster: CassandraCluster, tmp_path: Path, counted: Counted
+) -> None:
     """Each row has one replica among three nodes: a request that it coordinates goes to no other node.
 
     The control is a client that asks one node for everything.
@@ -285,7 +285,7 @@ def test_a_replica_coordinates(cluster: CassandraCluster, tmp_path: Path, counte
         counted(Row(what, VERSION, "none", len(alone), sum(alone)))
 
 
-def test_the_coordinator_dies_in_the_conditional_update(
+def test_coordinator_dies_in_the_conditional_update(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
     """It has the request, and is killed: whether it was applied only the row tells."""
@@ -307,7 +307,7 @@ def test_the_coordinator_dies_in_the_conditional_update(
     exact("coordinator killed in a conditional update, twice")
 
 
-def test_the_network_fails(
+def test_network_faults_lose_and_double_nothing(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
     """Lost answers to conditional updates, latency, slow links, resets, connections that bring no answer."""
@@ -343,7 +343,9 @@ def test_the_network_fails(
     assert lost >= 10
 
 
-def test_tables_change(cluster: CassandraCluster, streams: list[Stream], counted: Counted) -> None:
+def test_altered_truncated_and_dropped_tables_under_a_flush(
+    cluster: CassandraCluster, streams: list[Stream], counted: Counted
+) -> None:
     """ALTER changes nothing, TRUNCATE takes what was there, DROP stops the flush until CREATE."""
     rows, other = streams
     node = cluster.nodes[0]
@@ -375,7 +377,7 @@ def test_tables_change(cluster: CassandraCluster, streams: list[Stream], counted
     count_rows([other], ["rows"], "ALTER of table and replication", counted)
 
 
-def test_a_node_joins_and_leaves(
+def test_node_joins_and_leaves(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
     """A fourth one takes its share while rows are written, and hands it back."""
@@ -385,7 +387,7 @@ def test_a_node_joins_and_leaves(
     exact("a node joined, and decommissioned")
 
 
-def test_a_node_lacks_the_schema(
+def test_node_lacks_the_schema(
     cluster: CassandraCluster,
     tmp_path: Path,
     counted: Counted,
@@ -406,7 +408,7 @@ def test_a_node_lacks_the_schema(
         count_rows([stream], ["rows"], "a node without the schema", counted)
 
 
-def test_two_datacenters(
+def test_local_serial_survives_a_lost_datacenter(
     cluster: CassandraCluster,
     tmp_path: Path,
     counted: Counted,
@@ -449,7 +451,7 @@ def test_two_datacenters(
     ("clock", "ahead_s", "takes_part"),
     [("-1h", -3_600, False), ("+1m", 60, False), ("+1h", 3_600, True)],
 )
-def test_the_clock_of_a_node_is_wrong(
+def test_clock_of_a_node_is_wrong(
     cluster: CassandraCluster,
     streams: list[Stream],
     exact: Counting,

@@ -110,7 +110,9 @@ def test_another_format_version_is_written_as_the_error_says(
     spark.rows("USE spark_catalog")
 
 
-def test_an_iceberg_table(spark: SparkSql, options: dict[str, str], counted: Counted) -> None:
+def test_spark_reads_and_maintains_the_iceberg_table(
+    spark: SparkSql, options: dict[str, str], counted: Counted
+) -> None:
     """Spark makes it as a check shows, reads it, also as of the first epoch, and does its calls meanwhile."""
     name = options["table"]
     table = f"lake.{name}"
@@ -186,7 +188,9 @@ def commit(query: delta.Query, current: LedgerRow, receipts: tuple[bytes, ...]) 
 
 
 @pytest.mark.parametrize("kind", [delta.Query, Upserting])
-def test_a_delta_table(spark: SparkSql, tmp_path: Path, kind: Any, counted: Counted) -> None:
+def test_spark_reads_and_maintains_the_delta_table(
+    spark: SparkSql, tmp_path: Path, kind: Any, counted: Counted
+) -> None:
     """delta-spark makes it as a check shows, reads it, compacts it, merges into it and cleans it up."""
     path = str(tmp_path / "t")
     table = f"delta.`{path}`"
@@ -282,7 +286,7 @@ DEFAULTS = "SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported'
         *("generated", "identity", "mapping"),
     ],
 )
-def test_each_remedy_for_a_feature_of_delta_spark_helps(
+def test_remedies_for_features_of_delta_spark_help(
     spark: SparkSql,
     tmp_path: Path,
     ddl: str,

@@ -57,9 +57,7 @@ def broker() -> Iterator[SecuredBroker]:
         yield broker
 
 
-def test_the_documented_rights_are_enough_and_needed(
-    broker: SecuredBroker, counted: Counted
-) -> None:
+def test_documented_rights_are_enough_and_needed(broker: SecuredBroker, counted: Counted) -> None:
     """Without one of them the flush stops and says what is refused; with it again it goes on."""
     world = TopicWorld(broker)
     options = {

@@ -139,7 +139,7 @@ class Job:
         return set(numbers) <= {row.number for row in self.rows()}
 
 
-def test_from_a_topic_to_a_table(
+def test_kafka_topic_lands_once_under_four_kills(
     kafka: Broker, cassandra: Node, keyspace: str, tmp_path: Path, counted: Counted
 ) -> None:
     """Transactions, compaction, partitions that come in mid-stream; the driver is killed four times."""
@@ -172,7 +172,7 @@ def test_from_a_topic_to_a_table(
     counted(Row(NAME, VERSIONS, faults, len(feeder.committed), len(result)))
 
 
-def test_retention_drops_offsets(
+def test_offsets_dropped_by_retention_fail_the_query(
     kafka: Broker, cassandra: Node, keyspace: str, tmp_path: Path, counted: Counted
 ) -> None:
     """The query fails and says why; `failOnDataLoss` = false goes on without what is gone."""
@@ -197,7 +197,7 @@ def test_retention_drops_offsets(
     counted(Row(NAME, VERSIONS, "150 of 600 records past retention", len(remaining), len(result)))
 
 
-def test_the_producer_counts_what_it_commits(kafka: Broker, tmp_path: Path) -> None:
+def test_producer_counts_what_it_commits(kafka: Broker, tmp_path: Path) -> None:
     """The other half of the example: its last line is what a reader of committed records finds."""
     options = {"KAFKA_SERVERS": kafka.address, "TOPIC": "produced"}
     output = tmp_path / "output"

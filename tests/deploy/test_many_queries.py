@@ -27,7 +27,7 @@ ROWS = 5
 QUERIES = 50
 
 
-def test_many_queries_in_one_driver(
+def test_many_queries_in_one_driver_leak_nothing(
     cassandra: Node, keyspace: str, tmp_path: Path, counted: Counted
 ) -> None:
     """Threads, sockets and memory are those of the first epoch; the ledger is written twice an epoch."""

@@ -66,7 +66,7 @@ def batches(world: World, first: int, last: int) -> None:
     world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(first, last + 1)))
 
 
-def test_a_synchronous_standby_is_promoted(counted: Counted) -> None:
+def test_synchronous_standby_is_promoted(counted: Counted) -> None:
     """What the flusher took for flushed is there, and the window that nobody answered is, too, once."""
     with pair(synchronous_commit="remote_apply") as world:
         world.primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
@@ -120,7 +120,7 @@ def test_promoted_asynchronous_standby_gets_its_epochs_from_the_log(
         counted(Row(title, version, "promoted with a lag of two epochs", len(kept), len(result)))
 
 
-def test_a_full_disk_holds_the_flush_up(counted: Counted) -> None:
+def test_full_disk_holds_the_flush_up(counted: Counted) -> None:
     """The server takes nothing of the window; with space again it takes all of it, once."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system to fill; CI runs as root")
@@ -151,7 +151,7 @@ def test_a_full_disk_holds_the_flush_up(counted: Counted) -> None:
 
 
 @pytest.mark.parametrize("mode", ["transaction", "session"])
-def test_a_pooler_is_refused(mode: str) -> None:
+def test_pooler_is_refused(mode: str) -> None:
     """At the plan and at the flusher's connection, with what to do; the server itself is taken."""
     with Server() as server, pgbouncer(server, mode) as port:
         server.execute("CREATE TABLE rows (k text, v bigint)")

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.test_all, pytest.mark.cassandra, pytest.mark.timeout(1
 PASSWORD = "WAL_SINK_CASSANDRA_PASSWORD"
 
 
-def test_a_password_is_rotated_under_a_stream(
+def test_password_is_rotated_under_a_stream(
     tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each node restarts after it: the driver logs in again, and uses all of them again."""

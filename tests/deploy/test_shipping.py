@@ -137,7 +137,7 @@ def add(counted: Counted, what: str, shop: Path) -> None:
     counted(Row(what, pyspark.__version__, "none", FILES * ROWS_PER_FILE, rows_of(shop)))
 
 
-def test_one_machine(shop: Path, built: Path, counted: Counted) -> None:
+def test_environment_with_all_needs_no_shipping(shop: Path, built: Path, counted: Counted) -> None:
     """An environment with all, and nothing is shipped."""
     make_environment(shop / "environment", built)
     done = run(recipe("one machine"), shop)
@@ -145,7 +145,9 @@ def test_one_machine(shop: Path, built: Path, counted: Counted) -> None:
     add(counted, "one machine, an environment", shop)
 
 
-def test_an_archive(shop: Path, built: Path, cluster: Cluster, counted: Counted) -> None:
+def test_executors_use_the_shipped_archive(
+    shop: Path, built: Path, cluster: Cluster, counted: Counted
+) -> None:
     """The executors have nothing but what they unpack; from another folder it is refused, with the line."""
     make_environment(shop / "environment", built)
     done = run(recipe("an archive"), shop, SPARK_MASTER=cluster.url)
@@ -169,7 +171,9 @@ def test_an_archive(shop: Path, built: Path, cluster: Cluster, counted: Counted)
     assert "Spark unpacks --archives on executors only" in printed, printed
 
 
-def test_a_wheel(shop: Path, installed: Path, cluster: Cluster, counted: Counted) -> None:
+def test_executors_use_the_shipped_wheel(
+    shop: Path, installed: Path, cluster: Cluster, counted: Counted
+) -> None:
     """The hosts have what it asks for, and pyspark ships the wheel itself."""
     pythons = {"PYSPARK_DRIVER_PYTHON": str(installed), "PYSPARK_PYTHON": str(installed)}
     done = run(recipe("a wheel"), shop, SPARK_MASTER=cluster.url, **pythons)

@@ -87,7 +87,7 @@ class TestEmulated:
     pytestmark = emulated
 
     @pytest.mark.parametrize("data", [b"content", LARGE], ids=["small", "large"])
-    def test_a_lost_answer_to_a_create_is_a_success(
+    def test_lost_answer_to_a_create_is_a_success(
         self, store: Store, backend: StateBackend, data: bytes
     ) -> None:
         """The request is repeated, and refused because of the object that it made."""
@@ -148,14 +148,14 @@ class TestEmulated:
             backend.create("a", b"second try")
             assert backend.read("a") == b"second try"
 
-    def test_a_missing_bucket_is_not_an_empty_store(self, store: Store) -> None:
+    def test_missing_bucket_is_not_an_empty_store(self, store: Store) -> None:
         """A log that looks empty would be flushed as if nothing waited."""
         backend = open_backend(f"{store.scheme}://no-such-bucket/log", store.options)
         for act in (backend.list, backend.probe):
             with pytest.raises(StateBackendError, match=r"there is no (bucket|container) for"):
                 act()
 
-    def test_more_than_a_page_is_listed(self, backend: StateBackend) -> None:
+    def test_listing_longer_than_a_page_is_whole(self, backend: StateBackend) -> None:
         """Google gives 1,000 names at once, and Azure 5,000; of sizes, too."""
         paths = [f"flushed/{number:05}" for number in range(1_001)]
         for path in paths:
@@ -202,7 +202,9 @@ def write_and_hang(backend: StateBackend, reached: object) -> None:
         ),
     ],
 )
-def test_one_store_has_one_url(url: str, kind: type[StateBackend], absolute: str) -> None:
+def test_urls_of_spark_and_clients_name_one_store(
+    url: str, kind: type[StateBackend], absolute: str
+) -> None:
     """As Spark writes a checkpoint's location, and as the clients do."""
     backend = open_backend(
         url, {"token": "anon"} if kind is GcsBackend else {"account_key": "Geheim"}
@@ -224,14 +226,14 @@ def test_one_store_has_one_url(url: str, kind: type[StateBackend], absolute: str
         ("ftp://secret/a", "no store for URLs that start with 'ftp'.*wal_sink.state_backends"),
     ],
 )
-def test_a_url_is_refused_with_what_to_use(url: str, reason: str) -> None:
+def test_url_is_refused_with_what_to_use(url: str, reason: str) -> None:
     """Without repeating what may be a secret."""
     with pytest.raises(StateBackendError, match=reason) as caught:
         open_backend(url)
     assert "secret" not in str(caught.value)
 
 
-def test_the_accounts_of_url_and_options_agree() -> None:
+def test_accounts_of_url_and_options_agree() -> None:
     """Else rows of one account would be looked for in another."""
     with pytest.raises(StateBackendError, match="another one: remove account_name"):
         open_backend("abfss://box@one.dfs.core.windows.net/a", {"account_name": "two"})
@@ -245,7 +247,7 @@ def test_the_accounts_of_url_and_options_agree() -> None:
         ("state_backends:open_backend", "not a StateBackend"),
     ],
 )
-def test_a_backend_registers_by_entry_point(
+def test_backend_registers_by_entry_point(
     monkeypatch: pytest.MonkeyPatch, place: str, reason: str
 ) -> None:
     """Under its scheme; one of ours cannot be taken."""

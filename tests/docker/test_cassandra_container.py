@@ -53,7 +53,7 @@ class TestCassandraContainer(NodeContract):
         (container,) = self._all(node)
         return str(container.logs().decode())
 
-    def test_nothing_is_left_of_a_closed_one(self, tmp_path: Any) -> None:
+    def test_closed_container_leaves_nothing(self, tmp_path: Any) -> None:
         with self.new(tmp_path) as node:
             (container,) = self._all(node)
             (volume,) = [m["Name"] for m in container.attrs["Mounts"] if m["Type"] == "volume"]
@@ -86,7 +86,7 @@ def test_listens_on_the_loopback_address_only(cassandra: CassandraContainer) -> 
         pass
 
 
-def test_an_unclosed_one_ends_with_the_process() -> None:
+def test_unclosed_one_ends_with_the_process() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", _FORGETFUL],
         cwd=Path(__file__).parents[2],
@@ -98,7 +98,7 @@ def test_an_unclosed_one_ends_with_the_process() -> None:
     assert containers(id=done.stdout.strip()) == []
 
 
-def test_an_unclosed_one_ends_with_its_object() -> None:
+def test_unclosed_one_ends_with_its_object() -> None:
     node = CassandraContainer()
     node._launch()
     identity = node._container.get_container_id()
@@ -108,7 +108,7 @@ def test_an_unclosed_one_ends_with_its_object() -> None:
     assert containers(id=identity) == []
 
 
-def test_an_image_that_does_not_exist_is_named() -> None:
+def test_image_that_does_not_exist_is_named() -> None:
     node = CassandraContainer("wal-sink.invalid/no-such-image:1")
     with pytest.raises(DidNotStart, match=r"wal-sink\.invalid/no-such-image:1"):
         node.start()

@@ -99,7 +99,7 @@ def test_every_command_is_in_the_reference() -> None:
             assert all(flag in shown for flag in parameter.opts if flag.startswith("--")), name
 
 
-def test_the_reference_of_python_has_every_public_name() -> None:
+def test_reference_of_python_has_every_public_name() -> None:
     """Of functions and of the handle; their docstrings are the text."""
     page = text(Path("docs", "reference", "python.md"))
     listed = {name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)}
@@ -192,7 +192,7 @@ def packages() -> dict[str, set[str]]:
     return result
 
 
-def test_the_map_names_every_module() -> None:
+def test_map_names_every_module() -> None:
     """Each package has a row, with its modules and no others; that of a target may go without."""
     table = rows(section(MAP, "Packages"))[1:]
     drawn = {
@@ -206,7 +206,7 @@ def test_the_map_names_every_module() -> None:
         assert modules == built[package], f"wal_sink/README.md, {package}"
 
 
-def test_the_map_says_where_code_runs() -> None:
+def test_map_says_where_code_runs() -> None:
     """The modules that the table of processes names exist."""
     named = {name for row in rows(section(MAP, "Where the code runs")) for name in quoted(row[1])}
     paths = {name.rstrip("/") for name in named if "/" in name}
@@ -216,7 +216,7 @@ def test_the_map_says_where_code_runs() -> None:
         assert module.is_dir() or module.with_suffix(".py").exists(), path
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     """A product page; each target has a line of it."""
     assert len(text(Path("README.md")).splitlines()) <= 122 + len(OWN)
 
@@ -236,7 +236,7 @@ def test_page_opens_with_what_its_reader_can_do(page: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "most"), [("docs/protocol", 4_000), ("docs/cassandra.md", 2_000)]
 )
-def test_pages_are_short(folder: str, most: int) -> None:
+def test_pages_stay_within_their_words(folder: str, most: int) -> None:
     """Words are counted without the bars of tables."""
     pages = [page for page in PAGES if page.as_posix().startswith(folder)]
     words = [
@@ -319,7 +319,7 @@ def assert_leads_somewhere(page: Path, link: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["outage", "recovered", "show", "epoch"])
-def test_the_screens_are_pictures_of_today(name: str) -> None:
+def test_screens_are_pictures_of_today(name: str) -> None:
     """They are on the page, small, name no machine, and show nothing that the commands no longer do."""
     assert f"(images/{name}.svg)" in text(MONITOR)
     picture = (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")

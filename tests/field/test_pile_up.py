@@ -15,7 +15,7 @@ SCHEMA = pa.schema([("id", pa.int32()), ("v", pa.int32())])
 
 
 @pytest.mark.parametrize("kind", [Sqlite, DuckDb])
-def test_two_epochs_of_upserts_flush_in_one_window(kind: type[Store], tmp_path: Path) -> None:
+def test_upserts_of_two_epochs_flush_in_one_window(kind: type[Store], tmp_path: Path) -> None:
     """DuckDB refused the second batch, as it had not been asked for all of an earlier result."""
     store: Store = kind(tmp_path)  # type: ignore[call-arg]
     store.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)")

@@ -54,7 +54,7 @@ def test_clusters_of_the_writer_are_refused(
     assert not (tmp_path / "table").exists()
 
 
-def test_the_option_that_the_refusal_names_partitions_the_table(
+def test_option_that_the_refusal_names_partitions_the_table(
     spark: SparkSession, rows: DataFrame, tmp_path: Path
 ) -> None:
     """The remedy, as it stands in the error."""

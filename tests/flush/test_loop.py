@@ -108,7 +108,7 @@ def test_epoch_is_synced_before_spark_has_checkpointed_it(
 # --- how it ends ----------------------------------------------------------------------------------
 
 
-def test_at_the_end_it_finishes_what_is_checkpointed(world: World, flushing: Flushings) -> None:
+def test_loop_of_an_ended_query_flushes_its_last_epoch(world: World, flushing: Flushings) -> None:
     """The query has terminated: its last epoch is flushed, then the thread is gone."""
     run = world.run()
     it = flushing().start()
@@ -121,7 +121,7 @@ def test_at_the_end_it_finishes_what_is_checkpointed(world: World, flushing: Flu
     assert it.is_flushed(4)
 
 
-def test_at_the_end_it_waits_for_the_target(world: World, flushing: Flushings) -> None:
+def test_loop_of_an_ended_query_outlives_an_outage(world: World, flushing: Flushings) -> None:
     """An outage at the end loses nothing: it goes on trying, then ends."""
     world.run().batch([("a", 1)])
     outage = Outage("write")
@@ -134,7 +134,7 @@ def test_at_the_end_it_waits_for_the_target(world: World, flushing: Flushings) -
     assert world.table() == {"a": 1}
 
 
-def test_a_query_that_never_published_ends_too(world: World, flushing: Flushings) -> None:
+def test_query_that_never_published_ends_too(world: World, flushing: Flushings) -> None:
     """There is nothing to wait for, and the target is not asked."""
     world.run()
     it = flushing().start()
@@ -193,7 +193,7 @@ def test_ended_loop_keeps_the_report_of_another_flusher(world: World, flushing: 
         assert it.report() == other
 
 
-def test_two_loops_do_no_harm(world: World, flushing: Flushings) -> None:
+def test_loops_of_two_runs_write_each_row_once(world: World, flushing: Flushings) -> None:
     """A query that starts again in the same process overlaps with its own past."""
     run = world.run()
     loops = [flushing().start() for _ in range(2)]
@@ -208,7 +208,7 @@ def test_two_loops_do_no_harm(world: World, flushing: Flushings) -> None:
     assert [it.error() for it in loops] == [None, None]
 
 
-def test_a_backlog_drains_while_new_epochs_come(
+def test_backlog_drains_while_new_epochs_come(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query goes on through the outage and after it: windows are bounded, and all is flushed in order."""

@@ -87,7 +87,7 @@ def test_error_of_a_failing_loop_is_in_its_report(
 
 
 @pytest.mark.parametrize("error", [lambda: ConnectionError("x"), lambda: RuntimeError("x")])
-def test_after_a_failure_it_connects_again(
+def test_failed_loop_connects_again(
     world: World, flushing: Flushings, error: Callable[[], Exception]
 ) -> None:
     """The table may have been mended since, the nodes moved, the password changed."""
@@ -152,7 +152,7 @@ def test_error_stays_until_the_failed_step_succeeds(
     until(lambda: it.error() is None)
 
 
-def test_a_step_that_is_interrupted_ends_no_error(
+def test_step_that_is_interrupted_ends_no_error(
     failed_write: tuple[Flushing, Outage], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The block of a job ends just after the first failure, and stops the next try in its middle."""
@@ -245,7 +245,7 @@ def test_pauses_are_random_and_bounded(
     assert len(set(late)) == 50
 
 
-def test_each_step_counts_its_own_tries(
+def test_pauses_grow_by_the_tries_of_a_step(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under an overloaded target every window may fail once: a drain would end with the longest pauses."""
@@ -297,7 +297,7 @@ class Ticks:
         return self.s
 
 
-def test_a_long_outage_does_not_fill_the_log(
+def test_long_outage_does_not_fill_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each kind of error at once, then one line a minute, and one when it is over."""

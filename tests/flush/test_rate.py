@@ -39,7 +39,7 @@ def passed(rate_limit: RateLimit, epoch: list[RowSlice]) -> list[RowSlice]:
     return [part for rows in epoch for part in rate_limit.paced(rows)]
 
 
-def test_the_rate_holds_across_slices_and_epochs() -> None:
+def test_rate_holds_across_slices_and_epochs() -> None:
     """In pieces, so that no wait is long."""
     clock = Clock()
     pace = RateLimit(1_000, clock, clock.sleep)
@@ -69,7 +69,7 @@ def test_tasks_keep_the_whole_rate_together() -> None:
     assert [divided(rate, 3) for rate in (300, 301, 299, 3, 2)] == [100, 100, 99, 1, 1]
 
 
-def test_a_pause_is_not_made_up_for() -> None:
+def test_pause_is_not_made_up_for() -> None:
     """A cluster that was away is not met with all that was saved."""
     clock = Clock()
     pace = RateLimit(100, clock, clock.sleep)
@@ -80,14 +80,14 @@ def test_a_pause_is_not_made_up_for() -> None:
     assert clock.now - begin >= 0.75
 
 
-def test_without_a_bound_slices_pass_as_they_are() -> None:
+def test_unbounded_rate_neither_cuts_nor_delays() -> None:
     """None is cut, none is late."""
     clock = Clock()
     assert passed(RateLimit(None, clock, clock.sleep), slices(10_000, 5)) == slices(10_000, 5)
     assert clock.now == 100
 
 
-def test_the_option() -> None:
+def test_rate_option_is_a_whole_number() -> None:
     """A whole number of rows."""
     options = {"checkpointLocation": "c"}
     assert parse(options, SinkOptions).max_rows_per_second is None

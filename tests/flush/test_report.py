@@ -198,7 +198,7 @@ def test_end_does_not_hide_another_flusher(store: LogStore) -> None:
     assert read_report(store, TARGET) == report()
 
 
-def test_two_flushers_of_a_query_are_warned_of(
+def test_second_flusher_of_a_query_is_warned_of(
     store: LogStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An older driver may hang and flush on for days: rows are exact, and nothing else would tell."""

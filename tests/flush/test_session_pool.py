@@ -29,7 +29,7 @@ def refuse() -> Counted:
     raise AssertionError("there is a session to be had")
 
 
-def test_a_session_is_used_again() -> None:
+def test_session_is_used_again() -> None:
     """Under its key, in the same attempt."""
     sessions = SessionPool()
     with sessions.session("a", 1, Counted) as first:
@@ -46,7 +46,7 @@ def test_a_session_is_used_again() -> None:
     assert is_closed(fresh)
 
 
-def test_after_an_error_it_is_not() -> None:
+def test_session_is_not_reused_after_an_error() -> None:
     """The next try connects again."""
     sessions = SessionPool()
     with pytest.raises(KeyError), sessions.session("a", 1, Counted) as failed:

@@ -104,7 +104,7 @@ def test_tasks_leave_out_refused_rows(world: World) -> None:
         flush(world, Job())
 
 
-def test_a_task_keeps_its_rate(world: World) -> None:
+def test_task_keeps_its_rate(world: World) -> None:
     """Of each share the first quarter of a second's rows goes at once, what is left in its time."""
     began = time.monotonic()
     flush(world, Job(rows_per_second=80))
@@ -121,7 +121,7 @@ def test_a_task_keeps_its_rate(world: World) -> None:
         (lambda: SchemaMismatch("altered", "repair it"), SchemaMismatch),
     ],
 )
-def test_the_targets_errors_get_their_kind(
+def test_targets_errors_get_their_kind(
     world: World, raised: Callable[[], Exception], kind: type[WalSinkError]
 ) -> None:
     """The same as in the driver; the text says that it was in a task."""
@@ -144,14 +144,14 @@ def test_no_connection_is_an_error_of_its_own_kind(world: World) -> None:
         flush(world, Job(broken))
 
 
-def test_a_store_that_does_not_answer(world: World) -> None:
+def test_store_that_does_not_answer(world: World) -> None:
     """As the flusher says it."""
     faults = Faults(0, error=OSError, matching="read segments")
     with pytest.raises(LogUnavailable):
         flush(world, Job(store=LogStore(FaultyBackend(world.log_backend, faults))))
 
 
-def test_a_missing_segment_is_named(world: World) -> None:
+def test_missing_segment_is_named(world: World) -> None:
     (path, *_) = world.log_backend.list("segments/")
     world.log_backend.delete([path])
     with pytest.raises(errors.MissingSegment, match=path):

@@ -63,7 +63,7 @@ def append_elsewhere(options: dict[str, str], v: int) -> None:
     load(options).append(pa.Table.from_pylist([row(v)], SCHEMA))
 
 
-def test_a_window_is_one_snapshot_of_the_branch(options: dict[str, str], running: Query) -> None:
+def test_window_is_one_snapshot_of_the_branch(options: dict[str, str], running: Query) -> None:
     """And the ledger row is one more, however many windows there were, with one file."""
     for v in range(3):
         running.add([row(v)])
@@ -111,7 +111,7 @@ def test_another_commit_comes_between_look_and_commit(
 
 
 @pytest.mark.parametrize("landed", [False, True])
-def test_an_answer_is_lost(
+def test_answer_is_lost(
     options: dict[str, str],
     running: Query,
     monkeypatch: pytest.MonkeyPatch,
@@ -150,7 +150,7 @@ def commit_and_die(running: Query, monkeypatch: pytest.MonkeyPatch) -> None:
         running.commit(receipts)
 
 
-def test_a_row_that_is_read_survives_a_power_loss(
+def test_row_that_is_read_survives_a_power_loss(
     tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log is trimmed after it. Who committed it may have died before it made that durable."""
@@ -234,7 +234,7 @@ def test_manifest_deleted_before_the_commit_stops_it(
     assert values(options) == [1]
 
 
-def test_a_catalog_that_always_conflicts(
+def test_catalog_that_always_conflicts(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No request is certain to have had no effect, so nothing that is staged may be deleted."""
@@ -265,7 +265,7 @@ def test_snapshots_are_expired_while_a_window_is_staged(
     assert values(options) == [0, 1, 2, 3]
 
 
-def test_a_staged_file_is_removed(options: dict[str, str], running: Query) -> None:
+def test_staged_file_is_removed(options: dict[str, str], running: Query) -> None:
     """As by remove_orphan_files with a retention of minutes: the window is staged again."""
     receipts = running.stage([row(1)])
     more = running.stage([row(2)])
@@ -276,9 +276,7 @@ def test_a_staged_file_is_removed(options: dict[str, str], running: Query) -> No
     assert values(options) == [1, 2]
 
 
-def test_the_table_changes_while_a_window_is_staged(
-    options: dict[str, str], running: Query
-) -> None:
+def test_table_changes_while_a_window_is_staged(options: dict[str, str], running: Query) -> None:
     """A column that takes nulls: the window is staged again. One that the plan has: the flush stops."""
     receipts = running.stage([row(1)])
     with load(options).update_schema() as update:
@@ -382,7 +380,7 @@ def test_branch_keeps_the_configured_number_of_snapshots(
     assert (head.min_snapshots_to_keep, head.max_snapshot_age_ms) == (7, 9)
 
 
-def test_a_table_that_was_rolled_back_has_no_row(options: dict[str, str], running: Query) -> None:
+def test_table_that_was_rolled_back_has_no_row(options: dict[str, str], running: Query) -> None:
     """Its epochs are not in the table any more; nor in one that has others' rows since."""
     running.add([row(1)])
     running.add([row(2)])
@@ -394,7 +392,7 @@ def test_a_table_that_was_rolled_back_has_no_row(options: dict[str, str], runnin
     assert running.session.read() is None
 
 
-def test_a_table_that_was_made_again_has_no_row(options: dict[str, str], running: Query) -> None:
+def test_table_that_was_made_again_has_no_row(options: dict[str, str], running: Query) -> None:
     running.add([row(1)])
     table = load(options)
     table.catalog.drop_table(table.name())
@@ -405,7 +403,7 @@ def test_a_table_that_was_made_again_has_no_row(options: dict[str, str], running
     create(running.session, running.query_id)
 
 
-def test_the_catalog_judges_the_condition(options: dict[str, str], running: Query) -> None:
+def test_catalog_judges_the_condition(options: dict[str, str], running: Query) -> None:
     """Not only the look before it: of two flushers that have seen the same row one wins."""
     with running.connect() as other:
         other.read()
@@ -434,7 +432,7 @@ def test_tags_of_two_queries_differ() -> None:
     assert len({tag("q/a.b"), tag("q/a_b"), tag("q.2f.a_b"), tag("q/a-b")}) == 4
 
 
-def test_a_ledger_state_of_nothing_is_replaced_whole(running: Query) -> None:
+def test_ledger_state_of_nothing_is_replaced_whole(running: Query) -> None:
     """A command may move a row while its rows stay named."""
     running.add([row(1)])
     row_before = running.row

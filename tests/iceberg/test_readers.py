@@ -56,7 +56,7 @@ ROWS = [
 ]
 
 
-def test_a_filter_finds_each_value(tmp_path: Path) -> None:
+def test_filter_finds_each_value(tmp_path: Path) -> None:
     """Each lies in a file of its own, and in one with all: bounds that were cut too far would hide it."""
     options = catalog_options(tmp_path)
     make_table(options, SCHEMA)
@@ -72,7 +72,7 @@ def test_a_filter_finds_each_value(tmp_path: Path) -> None:
             assert len(table.scan(row_filter=by).to_arrow()) == 2, (name, value)
 
 
-def test_a_text_without_bounds_hides_no_row(tmp_path: Path) -> None:
+def test_text_without_bounds_hides_no_row(tmp_path: Path) -> None:
     """Arrow notes no bounds of a group of rows with one above 4 kB."""
     schema = pa.schema([("text", pa.string())])
     options = catalog_options(tmp_path)
@@ -122,7 +122,7 @@ PARTITIONS: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "by"), PARTITIONS, ids=str)
-def test_a_partition_has_its_rows(tmp_path: Path, name: str, by: Any) -> None:
+def test_partition_has_its_rows(tmp_path: Path, name: str, by: Any) -> None:
     """A null has one of its own."""
     type_, values = VALUES[name]
     schema = pa.schema([(name, type_), ("other", pa.int64())])
@@ -158,7 +158,7 @@ def test_files_are_sorted_as_the_table_says(tmp_path: Path) -> None:
     assert buckets[1:4] == sorted(buckets[1:4])
 
 
-def test_nested_values(tmp_path: Path) -> None:
+def test_readers_see_nested_values(tmp_path: Path) -> None:
     schema = pa.schema(
         [
             ("tags", pa.list_(pa.string())),

@@ -45,7 +45,7 @@ class TestRest(IcebergContract):
         return IcebergTarget(parse(options, IcebergOptions))
 
 
-def test_one_of_many_finishing_from_one_row_wins(options: dict[str, str]) -> None:
+def test_racing_finishes_from_one_ledger_row_have_one_winner(options: dict[str, str]) -> None:
     """The server repeats a change that met another one by itself, but not without its conditions."""
     make_table(options, SCHEMA)
     with query(options, SCHEMA) as running:

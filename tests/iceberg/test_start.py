@@ -31,7 +31,7 @@ def target(options: dict[str, str], **arguments: str) -> IcebergTarget:
     return IcebergTarget(parse(options | arguments, IcebergOptions))
 
 
-def test_a_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
+def test_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
     """A check shows the statement and makes nothing; a second start leaves the table as it is."""
     options = catalog_options(tmp_path) | {
         "createTable": "true",
@@ -60,7 +60,7 @@ def test_a_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
 
 @pytest.mark.s3
 @pytest.mark.parametrize("bucket", ["none", "denied"])
-def test_a_store_that_refuses_is_no_outage(tmp_path: Path, s3: S3, bucket: str) -> None:
+def test_store_that_refuses_is_no_outage(tmp_path: Path, s3: S3, bucket: str) -> None:
     """Arrow says so in words alone."""
     options = catalog_options(tmp_path) | {
         "iceberg.catalog.warehouse": s3.bucket("denied") if bucket == "denied" else "s3://nowhere",
@@ -73,7 +73,7 @@ def test_a_store_that_refuses_is_no_outage(tmp_path: Path, s3: S3, bucket: str) 
         target(options, createTable="true").plan(SCHEMA, "key")
 
 
-def test_a_store_that_does_not_answer_is_an_outage() -> None:
+def test_store_that_does_not_answer_is_an_outage() -> None:
     """Arrow quotes the key in its error, whatever the table is called."""
     store = S3FileSystem(
         endpoint_override="http://127.0.0.1:9",
@@ -129,7 +129,7 @@ def test_options_that_do_not_fit(tmp_path: Path, options: dict[str, str], error:
     assert "secret" not in str(caught.value)
 
 
-def test_a_partition_has_no_name_of_a_column(tmp_path: Path) -> None:
+def test_partition_has_no_name_of_a_column(tmp_path: Path) -> None:
     options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "day(at)"}
     schema = pa.schema([("at", pa.date32()), ("at_day", pa.string())])
     target(options).plan(schema, "key")
@@ -170,7 +170,7 @@ def test_column_without_an_iceberg_type_makes_no_table(tmp_path: Path, type_: pa
         load(options)
 
 
-def test_a_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
+def test_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
     """A name that differs by its case is not a new column."""
     options = catalog_options(tmp_path)
     make_table(options, SCHEMA)
@@ -193,7 +193,7 @@ def test_a_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
         ("write.metadata.metrics.default", "some", "properties: Unsupported metrics mode: some"),
     ],
 )
-def test_a_table_that_cannot_be_written(tmp_path: Path, name: str, value: str, says: str) -> None:
+def test_table_that_cannot_be_written(tmp_path: Path, name: str, value: str, says: str) -> None:
     options = catalog_options(tmp_path)
     with make_table(options, SCHEMA).transaction() as change:
         change.set_properties({name: value})
@@ -202,7 +202,7 @@ def test_a_table_that_cannot_be_written(tmp_path: Path, name: str, value: str, s
 
 
 @pytest.mark.parametrize("codec", ["snappy", "uncompressed", "zstd"])
-def test_the_codec_of_avro_files_does_not_matter(tmp_path: Path, codec: str) -> None:
+def test_codec_of_avro_files_does_not_matter(tmp_path: Path, codec: str) -> None:
     """Not each that Java writes is there; manifests are of its default."""
     options = catalog_options(tmp_path)
     with make_table(options, SCHEMA).transaction() as change:
@@ -212,7 +212,7 @@ def test_the_codec_of_avro_files_does_not_matter(tmp_path: Path, codec: str) -> 
     assert read(options) == [ROW]
 
 
-def test_a_partition_that_would_lose_rows_is_refused(tmp_path: Path) -> None:
+def test_partition_that_would_lose_rows_is_refused(tmp_path: Path) -> None:
     """Pyiceberg looks for the rows of a partition by `=`, and drops NaN."""
     options = catalog_options(tmp_path) | {"createTable": "true", "partitionColumns": "d"}
     with pytest.raises(SchemaMismatch, match="partitioned by d, a double"):
@@ -221,7 +221,7 @@ def test_a_partition_that_would_lose_rows_is_refused(tmp_path: Path) -> None:
         load(options)
 
 
-def test_a_column_by_which_pyiceberg_does_not_partition_twice(tmp_path: Path) -> None:
+def test_column_by_which_pyiceberg_does_not_partition_twice(tmp_path: Path) -> None:
     options = catalog_options(tmp_path) | {
         "createTable": "true",
         "partitionColumns": "days(at), hours(at)",
@@ -280,7 +280,7 @@ def test_tasks_get_what_is_nested_in_the_drivers_file(
 
 
 @pytest.mark.parametrize("type_", ["rest", ""])
-def test_a_catalog_that_keeps_silent_is_given_up(
+def test_catalog_that_keeps_silent_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_: str
 ) -> None:
     """It takes the connection, and does not answer."""
@@ -299,7 +299,7 @@ def test_a_catalog_that_keeps_silent_is_given_up(
         (pa.uuid(), "v", IdentityTransform(), "identity of v, uuid, which pyiceberg"),
     ],
 )
-def test_a_partition_that_cannot_be_written_is_refused(
+def test_partition_that_cannot_be_written_is_refused(
     tmp_path: Path, type_: pa.DataType, name: str, by: Transform[Any, Any], reason: str
 ) -> None:
     """It raised as rows were staged, or hid them."""

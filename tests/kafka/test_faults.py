@@ -56,7 +56,7 @@ def test_open_ledger_transaction_is_ended_by_the_next_flusher(
     raw.complete(world, 1, "")
 
 
-def test_a_dead_flusher_holds_up_no_other_query(
+def test_dead_flusher_holds_up_no_other_query(
     kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each query's ledger is a topic of its own, unless the user names one for several.
@@ -90,7 +90,7 @@ def test_a_dead_flusher_holds_up_no_other_query(
         assert session.read() is not None
 
 
-def test_a_ledger_is_made_to_be_compacted(kafka: Broker) -> None:
+def test_ledger_is_made_to_be_compacted(kafka: Broker) -> None:
     """Its segments are full after some windows, and Kafka compacts full ones alone."""
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic)
@@ -107,7 +107,7 @@ def test_a_ledger_is_made_to_be_compacted(kafka: Broker) -> None:
 
 
 @pytest.mark.test_all
-def test_the_ledger_stays_short() -> None:
+def test_ledger_stays_short() -> None:
     """Kafka compacts it: what a session reads does not grow with the windows that were flushed."""
     with Broker({"log.cleaner.backoff.ms": 100}) as broker:
         broker.create_topic("t")
@@ -127,7 +127,7 @@ def test_the_ledger_stays_short() -> None:
             assert session.read() == row
 
 
-def test_each_of_two_flushers_fences_the_other(
+def test_second_flusher_fences_the_first(
     make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one, which has written all and not finished, is refused; the second one delivers."""

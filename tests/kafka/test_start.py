@@ -67,14 +67,14 @@ def target(address: str, topic: str, **arguments: str) -> KafkaTarget:
         ),
     ],
 )
-def test_a_dataframe_that_is_no_record_is_refused(
+def test_dataframe_that_is_no_record_is_refused(
     kafka: Broker, topic: str, schema: pa.Schema, reason: str
 ) -> None:
     with pytest.raises(SchemaMismatch, match=reason):
         target(kafka.address, topic).plan(schema, "key")
 
 
-def test_a_topic_that_is_missing_is_named(kafka: Broker) -> None:
+def test_topic_that_is_missing_is_named(kafka: Broker) -> None:
     with pytest.raises(SchemaMismatch, match="There is no topic missing"):
         target(kafka.address, "missing").plan(RECORD, "key")
 
@@ -123,7 +123,7 @@ def test_record_limit_unknown_to_the_client_is_kept(kafka: Broker, largest: int)
     assert kafka.records(topic) == [(b"k", b"v")]
 
 
-def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal_sink.targets.kafka.topics.TIMEOUT_S", 0.5)
     with pytest.raises(TargetUnavailable, match=r"Kafka at 127\.0\.0\.1:1 does not answer"):
         target("127.0.0.1:1", "t").plan(RECORD, "key")
@@ -142,12 +142,12 @@ def test_start_checks_the_brokers_that_get_records(options: str, topic: str) -> 
 
 
 @pytest.mark.parametrize("options", [",", " , "])
-def test_an_option_that_names_no_topic_is_refused(options: str) -> None:
+def test_option_that_names_no_topic_is_refused(options: str) -> None:
     with pytest.raises(OptionError, match=r"Option topic is .* names no topic"):
         target("localhost:1", options)
 
 
-def test_the_ledger_is_in_no_topic_of_the_records() -> None:
+def test_ledger_is_in_no_topic_of_the_records() -> None:
     """Their readers would get its records."""
     with pytest.raises(OptionError, match="both name b"):
         target("localhost:9092", "a, b", **{"kafka.ledgerTopic": "b"})
@@ -187,7 +187,7 @@ def test_rows_too_large_for_the_topic_are_refused(kafka: Broker, topic: str) -> 
         assert "start the query again" in caught.value.remedy, "partitions may be added"
 
 
-def test_a_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: str) -> None:
+def test_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: str) -> None:
     """In the task if it was compacted at the start, else the brokers say so."""
     made = target(kafka.address, topic)
     plan = made.plan(RECORD, "key")
@@ -230,7 +230,7 @@ def test_record_above_a_lowered_limit_stops_the_flush(kafka: Broker, topic: str)
 
 
 @pytest.mark.parametrize("partitioner", ["murmur2", "crc32"])
-def test_a_key_chooses_the_partition_that_javas_producers_choose(
+def test_key_chooses_the_partition_that_javas_producers_choose(
     kafka: Broker, partitioner: str
 ) -> None:
     """The hashes are those of Kafka's own UtilsTest.testMurmur2; crc32 is zlib's."""
@@ -320,7 +320,7 @@ def test_headers_partitions_and_nulls_arrive(kafka: Broker) -> None:
 
 
 @pytest.mark.test_all
-def test_a_broker_starts_whose_id_begins_with_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_starts_whose_id_begins_with_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     """One random id of 64 does; Kafka's tool took it for an option, and no broker came up."""
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"\xfb" + bytes(15)))
     with Broker() as broker:
@@ -342,7 +342,7 @@ def routed(**row: object) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"key": "k", "value": "v", **row}], ROUTED)
 
 
-def test_each_row_names_its_topic_and_its_time(kafka: Broker) -> None:
+def test_rows_name_their_topic_and_timestamp(kafka: Broker) -> None:
     """In one transaction; what one of the topics would refuse is refused by that one's limits."""
     topics = [f"{name}-{uuid.uuid4().hex}" for name in ("orders", "returns")]
     kafka.create_topic(topics[0], partitions=3, settings={"cleanup.policy": "compact"})

@@ -64,7 +64,7 @@ THRICE: Deaths = {
         pytest.param(3, THRICE, id="three kills", marks=pytest.mark.test_all),
     ],
 )
-def test_every_window(
+def test_driver_killed_in_every_window_loses_nothing(
     cassandra: Node, keyspace: str, tmp_path: Path, kills: int, deaths: Deaths
 ) -> None:
     """Deaths of one driver, each of which hits several queries; whatever each promises is kept.

@@ -121,7 +121,7 @@ def third_takes_over(world: World, where: object) -> bool:
         *(pytest.param(whose, marks=pytest.mark.test_all) for whose in ("of B", "of both")),
     ],
 )
-def test_two_drivers_at_every_stop_apply_whole_attempts(reads: str) -> None:
+def test_drivers_stopped_anywhere_apply_whole_attempts(reads: str) -> None:
     """Nothing lost, doubled or mixed at any stop.
 
     :param reads: which driver stops before what it reads, too, not only before it changes something.
@@ -161,7 +161,7 @@ def test_two_drivers_at_every_stop_apply_whole_attempts(reads: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.test_all
-def test_two_drivers_at_three_stops_apply_whole_attempts() -> None:
+def test_drivers_stopped_three_times_apply_whole_attempts() -> None:
     """A, B, A, B: only at the operations at which one can see the other."""
     endings: Counter[tuple[str, str]] = Counter()
     for k in count():

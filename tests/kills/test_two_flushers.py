@@ -56,7 +56,7 @@ WORLDS: dict[str, Callable[[], World]] = {
 
 
 @pytest.mark.parametrize("kind", WORLDS)
-def test_two_flushers_at_every_stop_write_one_table(kind: str) -> None:
+def test_flushers_stopped_anywhere_write_one_table(kind: str) -> None:
     """Nothing lost or doubled, nothing of the dead attempt, nothing left, and neither meets an error."""
 
     def play(k: int, j: int) -> History[bool]:

@@ -241,7 +241,7 @@ def test_series_stay_while_anything_waits_and_go_afterwards(world: World) -> Non
     assert not [family.name for family in it.metrics.registry.collect() if family.samples]
 
 
-def test_a_query_that_starts_again_goes_on_counting(world: World) -> None:
+def test_query_that_starts_again_goes_on_counting(world: World) -> None:
     now_s = [time.time()]
     it = Watched(world, metrics=Metrics(lambda: now_s[0]))
     batches(world, 1)

@@ -41,7 +41,7 @@ def watch(exposition: Exposition, world: World) -> None:
     )
 
 
-def test_a_free_port_answers_until_it_is_closed(world: World) -> None:
+def test_free_port_answers_until_it_is_closed(world: World) -> None:
     threads = set(threading.enumerate())
     exposition = expose(0)
     watch(exposition, world)
@@ -64,7 +64,7 @@ def test_a_free_port_answers_until_it_is_closed(world: World) -> None:
     assert set(threading.enumerate()) - threads == set()
 
 
-def test_a_port_that_is_taken_is_refused() -> None:
+def test_port_that_is_taken_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OptionError, match=f"port {port}: Address already in use"):
@@ -72,7 +72,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
     expose(port).close()
 
 
-def test_only_this_host_is_answered_unless_told_otherwise() -> None:
+def test_metrics_answer_this_host_by_default() -> None:
     """On every address of the host when 0.0.0.0 is given, and on one when that is."""
     for host, listens in (
         ((), "127.0.0.1"),
@@ -86,7 +86,7 @@ def test_only_this_host_is_answered_unless_told_otherwise() -> None:
             assert "wal_sink_query_info" in page(exposition.port, answering)
 
 
-def test_a_shared_port_stays_where_it_listens() -> None:
+def test_shared_port_stays_where_it_listens() -> None:
     with contextlib.closing(expose(0)) as exposition:
         with pytest.raises(OptionError, match=f"port {exposition.port} of 127.0.0.1 already"):
             expose(exposition.port, "0.0.0.0")
@@ -94,7 +94,7 @@ def test_a_shared_port_stays_where_it_listens() -> None:
         assert page(exposition.port)
 
 
-def test_a_host_of_others_is_refused() -> None:
+def test_host_of_others_is_refused() -> None:
     """An address that this machine does not have, and a name that no host has."""
     for host in ("192.0.2.1", "no.such.host.invalid"):
         with pytest.raises(OptionError, match=f"cannot be served on {host}, port 0: "):
@@ -138,7 +138,7 @@ def test_wrong_port_is_refused(port: int) -> None:
         expose(port)
 
 
-def test_two_who_ask_for_one_port_share_it(world: World) -> None:
+def test_handles_with_one_port_share_the_server(world: World) -> None:
     """The handle of a stopped session may still flush when the next session wants its port."""
     first = expose(0)
     second = expose(first.port)
@@ -153,7 +153,7 @@ def test_two_who_ask_for_one_port_share_it(world: World) -> None:
     again.close()
 
 
-def test_an_interrupted_close_is_made_good_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_close_is_made_good_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while a handle is closed: it is closed once more, and the port is free."""
     exposition = expose(0)
 

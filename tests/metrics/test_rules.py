@@ -60,7 +60,7 @@ def test_rules_name_what_is_exposed(names: set[str]) -> None:
     assert TO_ALERT_ON - used == set()
 
 
-def test_the_dashboard_names_what_is_exposed(names: set[str]) -> None:
+def test_dashboard_names_what_is_exposed(names: set[str]) -> None:
     """And shows all of it."""
     used = set().union(*map(mentioned, expressions(json.loads(DASHBOARD.read_text()))))
     assert used - names == set()
@@ -107,7 +107,7 @@ def test_panels_lie_side_by_side() -> None:
 
 
 @pytest.mark.prometheus
-def test_each_alert_fires_where_it_has_to(promtool: str, tmp_path: Path) -> None:
+def test_alerts_fire_where_they_have_to(promtool: str, tmp_path: Path) -> None:
     """`promtool test rules`: and nowhere else."""
     shutil.copy(RULES, tmp_path)
     shutil.copy(UNIT_TESTS, tmp_path)
@@ -118,7 +118,7 @@ def test_each_alert_fires_where_it_has_to(promtool: str, tmp_path: Path) -> None
 
 
 @pytest.mark.prometheus
-def test_the_configuration_is_one(promtool: str) -> None:
+def test_configuration_is_one(promtool: str) -> None:
     """`promtool check`: what Compose mounts, and every query of the dashboard."""
     config = RULES.with_name("prometheus.yml")
     done = ran([promtool, "check", "config", str(config)])
@@ -127,7 +127,7 @@ def test_the_configuration_is_one(promtool: str) -> None:
 
 
 @pytest.mark.prometheus
-def test_the_dashboards_queries_can_be_parsed(promtool: str, tmp_path: Path) -> None:
+def test_dashboards_queries_can_be_parsed(promtool: str, tmp_path: Path) -> None:
     """As rules, since promtool checks those; Grafana's own words are filled in."""
     queries = [
         expression.replace("$__rate_interval", "1m").replace("$query_id", ".*")
@@ -142,7 +142,7 @@ def test_the_dashboards_queries_can_be_parsed(promtool: str, tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_faster_time() -> None:
+def test_faster_rules_shorten_every_duration() -> None:
     """What the live test runs: durations and thresholds of the shipped file, none left out."""
     made = yaml.safe_load(faster(RULES.read_text()))["groups"][0]["rules"]
     for shipped, quick in zip(rules(), made, strict=True):

@@ -57,7 +57,7 @@ def test_every_kind_is_tested() -> None:
 @pytest.mark.parametrize("name", KEYS)
 @given(st.data())
 @settings(deadline=None, max_examples=30)
-def test_a_path_is_parsed_back(name: str, data: st.DataObject) -> None:
+def test_path_is_parsed_back(name: str, data: st.DataObject) -> None:
     """By its own kind, and by no narrower one; a store takes it."""
     key = data.draw(KEYS[name])
     path = kind(name).path(key)
@@ -79,9 +79,7 @@ def test_parsed_path_is_made_again_from_its_parts(name: str, text: str) -> None:
 
 @given(EPOCHS, NUMBERS, NUMBERS)
 @settings(deadline=None)
-def test_a_file_among_the_segments_has_their_epoch(
-    epoch: int, partition: int, attempt: int
-) -> None:
+def test_file_among_the_segments_has_their_epoch(epoch: int, partition: int, attempt: int) -> None:
     """One of a foreign name, too: it goes with its epoch."""
     path = paths.SEGMENT.path(SegmentName(epoch, partition, attempt, "run", "0" * 32))
     assert paths.segment_epoch(path) == epoch
@@ -125,7 +123,7 @@ def test_a_file_among_the_segments_has_their_epoch(
         "refused/00000000000000000000.json",
     ],
 )
-def test_a_foreign_path_is_nothing(path: str) -> None:
+def test_foreign_path_is_nothing(path: str) -> None:
     """What an editor, a copy or a later version leaves there is ignored."""
     assert [name for name in KEYS if kind(name).parse(path) is not None] == []
     assert paths.segment_epoch(path) is None
@@ -156,7 +154,7 @@ def test_states_and_partitions_sort_within_their_padding(one: int, other: int) -
         assert (make(one) < make(other)) == (one < other)
 
 
-def test_a_plan_key_is_no_other_place() -> None:
+def test_plan_key_is_no_other_place() -> None:
     """It comes from a manifest, which anyone may have written."""
     assert paths.is_plan_key("9f86d081884c7d659a2feaa0c55ad015")
     assert not any(map(paths.is_plan_key, ("", "../x", "a/b", "a.json", "é")))

@@ -235,7 +235,7 @@ def test_unknown_fields_are_ignored_inside_too() -> None:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_higher_format_is_refused(name: str) -> None:
+def test_higher_format_is_refused(name: str) -> None:
     """Even when it can no longer be read as today's: the message names the file and its format."""
     newer = FORMAT + 1
     texts = (changed(name, format=newer), f'{{"format": {newer}, "all": "else"}}'.encode())
@@ -335,7 +335,7 @@ def test_manifest_without_rows_has_the_digest_of_its_file(name: str) -> None:
     ],
     ids=["cut", "longer", "without rows", "rows that it does not name", "edited"],
 )
-def test_a_manifest_of_another_length_is_refused(data: bytes) -> None:
+def test_manifest_of_another_length_is_refused(data: bytes) -> None:
     """A byte that nothing names is as wrong as one that is missing."""
     with pytest.raises(CorruptLog, match=r"there/x\.json (has|cannot)"):
         Manifest.from_file(data, "there/x.json")
@@ -349,7 +349,7 @@ def test_manifest_of_a_newer_format_is_refused() -> None:
     assert "upgrade" in caught.value.remedy
 
 
-def test_a_manifest_adds_up_its_segments() -> None:
+def test_manifest_adds_up_its_segments() -> None:
     """Rows, bytes and name follow from the fields, and are not written twice."""
     assert (MANIFEST.rows, MANIFEST.bytes) == (1_001, 66_270)
     assert GOLDEN_RECORDS["manifest_without_rows"].rows == 0  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ def test_bugs_of_these_tests_can_be_put_in(tests: tuple[str, ...]) -> None:
         assert find_tests(ROOT, bug), bug.name
 
 
-def test_a_bug_has_a_name_of_its_own() -> None:
+def test_bug_has_a_name_of_its_own() -> None:
     """By which it is chosen and reported."""
     assert len(BUGS) > 200
     assert len({bug.name for bug in BUGS}) == len(BUGS)
@@ -77,7 +77,7 @@ def tree(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_a_bug_is_put_into_its_symbol(tree: Path, entry: str, after: str) -> None:
+def test_bug_is_put_into_its_symbol(tree: Path, entry: str, after: str) -> None:
     """Line breaks and comments of the code do not count; what is put in has the indentation of its place."""
     (bug,) = parse(f"# Bugs\n\n[wal/test_rows test_protocol]\nrows are lost\n    {entry}\n")
     assert after in change(tree, bug).after
@@ -96,13 +96,13 @@ def test_a_bug_is_put_into_its_symbol(tree: Path, entry: str, after: str) -> Non
         ("flush.write: send( -> give(", "write it as"),
     ],
 )
-def test_a_bug_that_does_not_fit_is_refused(tree: Path, entry: str, problem: str) -> None:
+def test_bug_that_does_not_fit_is_refused(tree: Path, entry: str, problem: str) -> None:
     """It would prove nothing, or another thing."""
     with pytest.raises(UnfitBugError, match=problem):
         change(tree, parse(f"[test_rows]\nrows are lost\n    {entry}")[0])
 
 
-def test_a_bug_without_its_tests_is_refused(tree: Path) -> None:
+def test_bug_without_its_tests_is_refused(tree: Path) -> None:
     """A test that was renamed leaves its bugs to be named here."""
     (bug,) = parse("[test_rows test_gone]\nrows are lost\n    flush.write: send( => give(")
     with pytest.raises(UnfitBugError, match="test_gone"):

@@ -289,7 +289,7 @@ def test_transaction_timeout_does_not_end_a_flush() -> None:
         world.end_sessions()
 
 
-def test_replica_is_refused(mortal: Server, mortal_schema: str) -> None:
+def test_read_only_replica_is_an_outage(mortal: Server, mortal_schema: str) -> None:
     """And passes by itself, when it has become the primary."""
     mortal.execute(f"CREATE TABLE {mortal_schema}.t (k text, v bigint)")
     mortal.stop()

@@ -80,7 +80,7 @@ def test_secret_parameter_is_refused(name: str) -> None:
         options(postgresql_uri=f"postgresql://u@h/d?{name}=hush")
 
 
-def test_two_passwords_are_refused() -> None:
+def test_password_in_uri_and_option_is_refused() -> None:
     with pytest.raises(OptionError, match="another one"):
         options(postgresql_uri="postgresql://u:a@h/d", postgresql_password="b")
     assert options(postgresql_uri="postgresql://u:a@h/d", postgresql_password="a").password == "a"
@@ -103,7 +103,9 @@ def test_uri_of_the_log_gets_no_password() -> None:
         ('a"b.c', "", '"a""b"."c"', '"a""b"."wal_sink_ledger"'),
     ],
 )
-def test_names_are_exact(table: str, ledger: str, data_name: str, ledger_name: str) -> None:
+def test_quoted_names_keep_their_case(
+    table: str, ledger: str, data_name: str, ledger_name: str
+) -> None:
     target = PostgresqlTarget(options(table=table, postgresql_ledgerTable=ledger))
     assert (target.table_name, target.ledger_name) == (data_name, ledger_name)
 

@@ -182,7 +182,7 @@ CASES: list[tuple[str, pa.Array, list[str | None]]] = [
     CASES,
     ids=[f"{type_}<-{values.type}" for type_, values, _ in CASES],
 )
-def test_values_arrive_unchanged(
+def test_values_of_every_type_arrive(
     postgresql: Server, schema: str, type_: str, values: pa.Array, expected: list[str | None]
 ) -> None:
     """With a null at the end, from a batch that does not begin at its array's beginning."""
@@ -332,7 +332,7 @@ def test_types_that_lose_something_do_not_fit(words: str, source: pa.DataType) -
     assert not fits(words, source)
 
 
-def test_proposed_type_fits() -> None:
+def test_type_of_the_remedy_can_be_written() -> None:
     """What an error's ALTER TABLE says can be written to."""
     for _, values, _ in CASES:
         assert fits(str(new_type(NEW, values.type, key=False)), values.type), values.type

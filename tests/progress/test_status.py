@@ -68,7 +68,7 @@ def an_error(kind: str, *, transient: bool = False) -> ErrorReport:
 # --- status ---------------------------------------------------------------------------------------
 
 
-def test_without_a_checkpoint_there_is_no_status(world: World) -> None:
+def test_status_of_a_wrong_checkpoint_is_an_error(world: World) -> None:
     """A wrong location is not reported as an idle query."""
     with pytest.raises(CheckpointNotVisible):
         status(world)
@@ -98,13 +98,13 @@ def test_result_of_a_wait_is_a_sentence() -> None:
     assert "nothing is checkpointed yet" in repr(Flushed(epoch=-1, rows=0, seconds=0.0))
 
 
-def test_the_package_lists_its_names() -> None:
+def test_package_lists_its_names() -> None:
     """What a user finds by completion is the public names, also those that are imported on first use."""
     assert set(dir(wal_sink)) == {*wal_sink.__all__, "__version__"}
     assert all(hasattr(wal_sink, name) for name in dir(wal_sink))
 
 
-def test_before_the_first_publish(world: World) -> None:
+def test_status_before_the_first_publish_is_empty(world: World) -> None:
     """A query that has only started: -1 everywhere, and nothing to lose."""
     world.run()
     assert status(world) == Status(
@@ -170,7 +170,7 @@ def test_epochs_before_the_first_publish_are_not_pending(world: World) -> None:
     assert waited_for(world, world.flush) == (3, 1)
 
 
-def test_an_epoch_without_manifest_is_pending_all_the_same(world: World) -> None:
+def test_epoch_without_manifest_is_pending_all_the_same(world: World) -> None:
     """The state has its rows."""
     world.run().batches([("a", 1)], [("b", 2)])
     world.log_backend.delete(world.log_backend.list(paths.MANIFEST.folder)[1:])
@@ -242,7 +242,9 @@ def waited_for(world: World, meanwhile: Callable[[], object]) -> tuple[int, int]
 
 
 @pytest.mark.parametrize("timeout", [None, 0.0, SECONDS])
-def test_nothing_to_wait_for(world: World, timeout: float | None) -> None:
+def test_await_flushed_without_pending_epochs_returns_at_once(
+    world: World, timeout: float | None
+) -> None:
     """Nothing is checkpointed, or all of it is flushed: it returns at once, with no rows."""
     run = world.run()
     assert (wait(world, timeout).epoch, wait(world, timeout).rows) == (-1, 0)
@@ -264,7 +266,7 @@ def test_rows_are_those_of_the_epochs_waited_for(world: World) -> None:
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_only_what_was_checkpointed_when_called_is_waited_for(world: World) -> None:
+def test_await_flushed_waits_for_epochs_at_the_call(world: World) -> None:
     """A query that goes on does not keep the caller for ever."""
     run = world.run().batches([("a", 1)], [("b", 2), ("c", 3)])
 
@@ -290,7 +292,7 @@ def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.05])
-def test_the_time_is_over(world: World, timeout: float) -> None:
+def test_time_is_over(world: World, timeout: float) -> None:
     """How many epochs wait, up to which one, and the last error."""
     world.run().batches([("a", 1)], [("b", 2)])
     with pytest.raises(FlushTimeout, match=r"2 epochs of memory:.* are not flushed") as caught:
@@ -306,7 +308,9 @@ def test_the_time_is_over(world: World, timeout: float) -> None:
 
 
 @pytest.mark.parametrize("age_s", [None, 3_600.0, -3_600.0 * 24 * 365 * 10])
-def test_no_flusher(world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None) -> None:
+def test_await_flushed_without_a_flusher_raises(
+    world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None
+) -> None:
     """No word for too long; an old process's last word gives the next one time to start."""
     monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.1)
     world.run().batch([("a", 1)])
@@ -332,9 +336,7 @@ def test_wait_ignores_a_flusher_that_hangs(world: World, monkeypatch: pytest.Mon
     assert next(asked) < 100
 
 
-def test_a_flusher_that_reports_is_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flusher_that_reports_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a timeout, for as long as it runs, however wrong its clock is."""
     monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.3)
     world.run().batch([("a", 1)])
@@ -348,7 +350,7 @@ def test_a_flusher_that_reports_is_waited_for(
         assert future.result(SECONDS).rows == 1
 
 
-def test_a_timeout_is_waited_for_without_a_flusher(
+def test_timeout_is_waited_for_without_a_flusher(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that gives a time has decided how long to wait; a flusher may start within it."""
@@ -371,7 +373,7 @@ def flushed_by(world: World, has_tried: Callable[[str], bool]) -> int:
 
 
 @pytest.mark.parametrize("timeout", [None, 0.0, SECONDS])
-def test_the_error_that_stopped_the_line_is_raised(world: World, timeout: float | None) -> None:
+def test_error_that_stopped_the_line_is_raised(world: World, timeout: float | None) -> None:
     """As its class, with what happened and the remedy."""
     world.run().batch([("a", 1)])
     report(world, an_error("MissingManifest"))
@@ -391,7 +393,7 @@ def test_error_of_an_unknown_class_is_raised_as_base(world: World, kind: str) ->
     assert type(caught.value) is WalSinkError
 
 
-def test_a_transient_error_is_not_raised(world: World) -> None:
+def test_transient_error_is_not_raised(world: World) -> None:
     """The flusher goes on trying, and the caller goes on waiting for it."""
     world.run().batch([("a", 1)])
     report(world, an_error("TargetUnavailable", transient=True))
@@ -417,7 +419,7 @@ def test_error_without_epoch_is_raised_until_a_flush(world: World) -> None:
     assert wait(world).epoch == 1
 
 
-def test_an_error_that_comes_while_waiting_is_raised(world: World) -> None:
+def test_error_that_comes_while_waiting_is_raised(world: World) -> None:
     """It does not wait for the time to be over."""
     world.run().batch([("a", 1)])
     with waiting(world, None) as future:
@@ -451,7 +453,7 @@ def test_error_ends_when_another_flusher_flushes_its_epoch(world: World) -> None
     assert status(world).last_error == "TargetUnavailable: down"
 
 
-def test_a_status_names_the_table_of_the_newest_run(world: World) -> None:
+def test_status_names_the_table_of_the_newest_run(world: World) -> None:
     batches = world.run()
     assert status(world).writes_to == ""
     batches.batch([("a", 1)])

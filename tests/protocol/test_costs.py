@@ -202,7 +202,7 @@ def test_pending_epoch_costs_its_own_objects_alone(*, inline: bool) -> None:
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_many_segments_in_a_bucket_are_listed(*, missing: bool) -> None:
+def test_segments_in_a_bucket_are_listed_at_once(*, missing: bool) -> None:
     """Not asked for one by one; one that is missing is asked for, and refused."""
     world = World(open_backend("memory://ck-listed"), open_backend("memory://log-listed"))
     world.forget()

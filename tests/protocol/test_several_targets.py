@@ -40,7 +40,7 @@ def give_up(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["run", "flusher", "flusher of a backlog"])
-def test_two_targets_at_every_fault_get_each_row_once(role: str, when: When) -> None:
+def test_targets_at_every_fault_get_each_row_once(role: str, when: When) -> None:
     """The flushers of both targets die; each target is whole in the end."""
     hit = every_fault(SeveralWorld, role, when)
     covered(f"fault at every operation of a {role} with two targets, {when}", f"{len(hit)}")
@@ -232,7 +232,7 @@ class AuditedWorld(World):
         return pa.RecordBatch.from_pylist(changes, schema)
 
 
-def test_each_target_casts_and_reads_rows_by_its_options() -> None:
+def test_targets_cast_rows_by_their_own_options() -> None:
     """What the word means is the business of the target that names its column."""
     world = AuditedWorld()
     run = world.run().batches([("a", 1), ("b", 2), ("c", 3)])

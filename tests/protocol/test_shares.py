@@ -62,7 +62,7 @@ def test_every_row_goes_to_one_task(ranges: list[SegmentRange], above: int, slot
 
 
 @given(SEGMENTS, st.integers(3, 20))
-def test_the_tasks_get_equal_parts(ranges: list[SegmentRange], slots: int) -> None:
+def test_tasks_get_equal_parts(ranges: list[SegmentRange], slots: int) -> None:
     """By bytes, up to a row at either end."""
     shares = share_out(ranges, above_bytes=0, slots=slots)
     whole = sum(rows.segment.bytes for rows in ranges)
@@ -82,7 +82,7 @@ def test_segments_of_one_size_stay_whole() -> None:
 
 
 @pytest.mark.parametrize("slots", [0, 1, 2])
-def test_one_slot_is_left_and_two_are_needed(slots: int) -> None:
+def test_flush_job_needs_two_slots_and_leaves_one(slots: int) -> None:
     """A job of one task would be as fast as the driver."""
     assert share_out(window((100, MIB)), above_bytes=0, slots=slots) == []
 
@@ -102,7 +102,7 @@ def test_no_task_gets_crumbs() -> None:
     assert len(share_out(window((10**6, 33 * MIB)), above_bytes=32 * MIB, slots=500)) == 8
 
 
-def test_a_segment_has_few_readers() -> None:
+def test_segment_has_few_readers() -> None:
     """Each of them verifies it from its first byte to its last."""
     shares = share_out(window((10**7, 4096 * MIB)), above_bytes=32 * MIB, slots=500)
     assert len(shares) == MOST_READERS

@@ -35,13 +35,13 @@ def test_every_order_of_steps_keeps_the_promises(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", params([case for case in SETTINGS if case.broken]))
-def test_a_documented_limit_is_met(case: Case) -> None:
+def test_documented_limit_is_met(case: Case) -> None:
     """A limit that no history meets any more goes out of the documentation."""
     assert explore(case.setting).broken.startswith(case.broken)
 
 
 @pytest.mark.parametrize("case", params(SWITCHED_OFF))
-def test_a_condition_switched_off_breaks_a_promise(case: Case) -> None:
+def test_condition_switched_off_breaks_a_promise(case: Case) -> None:
     result = explore(case.setting)
     stop = case.broken.removeprefix("stop: ")
     if stop != case.broken:
@@ -67,5 +67,5 @@ def test_no_void_state_counts() -> None:
 @pytest.mark.parametrize(
     "numbers", [Numbers(base="exists"), Numbers(base=""), Numbers(begin=False)]
 )
-def test_a_void_state_counts_without_reading_again(numbers: Numbers) -> None:
+def test_void_state_counts_without_reading_again(numbers: Numbers) -> None:
     assert explore_numbers(numbers)[1] == "a change that is void counts"

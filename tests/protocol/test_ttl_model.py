@@ -170,6 +170,6 @@ def test_every_order_of_writes_leaves_the_same_table() -> None:
     ],
     ids=["begins-again", "values-when-over", "nothing-when-over", "delete-when-over"],
 )
-def test_a_rule_that_is_switched_off_is_missed(rules: Rules, breaks: str) -> None:
+def test_rule_that_is_switched_off_is_missed(rules: Rules, breaks: str) -> None:
     """The search finds it."""
     assert breaks in explore(rules)[1]

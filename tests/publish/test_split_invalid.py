@@ -37,7 +37,7 @@ def batch(*rows: tuple[str | None, int, list[str | None] | None]) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def test_each_rule_that_is_broken_costs_one_look_more() -> None:
+def test_broken_rule_costs_one_more_check() -> None:
     """Not each row: a check says which rows break a rule, also inside of lists."""
     good = [(f"g{i}", i * 1_000, ["a", "b"]) for i in range(500)]
     nulls = [(None, 0, None)] * 300
@@ -94,7 +94,7 @@ def test_flags_that_name_no_row_are_not_believed() -> None:
     assert split.taken == ()
 
 
-def test_other_errors_pass() -> None:
+def test_error_without_rows_is_raised_unchanged() -> None:
     """A batch of another schema is not a refused row."""
     with pytest.raises(Exception, match="was made"):
         split_invalid(pa.RecordBatch.from_pydict({"x": [1]}), lambda options: check(options, PLAN))

@@ -39,7 +39,7 @@ def test_random_histories_keep_every_guarantee() -> None:
 
 
 @pytest.mark.long
-def test_more_random_histories_keep_every_guarantee() -> None:
+def test_further_random_histories_keep_every_guarantee() -> None:
     """Those after the few, the same each time; `make simulate` plays for longer, and others."""
     play(SEED + FEW, ALL - FEW)
 

@@ -23,7 +23,7 @@ from tests.support.neighbours import Counted, Row
 @pytest.mark.spark
 @pytest.mark.cassandra
 @pytest.mark.timeout(1200)
-def test_three_deaths(tmp_path: Path) -> None:
+def test_soak_with_three_kills_is_exact(tmp_path: Path) -> None:
     """Each kind of process dies under a query with nine features: every cell is as source and log say."""
     seed = secrets.randbelow(1_000_000)
     outcome = FeaturesSoak(tmp_path, seed).run_through(["worker", "growth", "cassandra", "driver"])
@@ -39,7 +39,7 @@ def test_three_deaths(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.cassandra
 @pytest.mark.timeout(1800)
-def test_everything_dies_once(tmp_path: Path, counted: Counted) -> None:
+def test_soak_with_every_process_killed_is_exact(tmp_path: Path, counted: Counted) -> None:
     """Driver, executor, worker, master, Cassandra, Kafka, PostgreSQL: killed, paused; a driver overtaken."""
     seed = secrets.randbelow(1_000_000)
     with ClusterSoak(tmp_path, seed) as soak:
@@ -72,7 +72,7 @@ class Pages(Store):
         ([(1, "c")], "gone or changed"),
     ],
 )
-def test_a_reader_says_what_it_may_not_see(later: Rows, wrong: str) -> None:
+def test_reader_says_what_it_may_not_see(later: Rows, wrong: str) -> None:
     """A row that comes twice, goes, or changes its key."""
     reader = Reader("store", Pages([(1, "a")], later))
     for _ in range(2):
@@ -102,7 +102,7 @@ CELL = ("new", 2_000, (1_060, 1_060))
         ("tag", ("over", 3_000, (900, 900)), "extra"),
     ],
 )
-def test_the_oracle_looks_at_each_cell(
+def test_oracle_looks_at_each_cell(
     column: str, cell: tuple[str, int, tuple[int, int] | None] | None, what: str
 ) -> None:
     """At its value, its write time and when it expires; at what was deleted, and at what has expired."""
@@ -132,7 +132,7 @@ def test_the_oracle_looks_at_each_cell(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_each_kind_of_event_comes_before_one_comes_twice(seed: int) -> None:
+def test_soak_draws_every_event_before_a_second_time(seed: int) -> None:
     """Then as often as its weight says; the same seed gives the same order."""
     weights = {"clock": 3, "full disk": 2, "zombie": 1}
     dealt = list(itertools.islice(deal(random.Random(seed), weights), 3 + 6 + 6))

@@ -50,7 +50,7 @@ def refused(rows: DataFrame, table: Table, checkpoint: str, /, **options: object
     return str(caught.value)
 
 
-def test_a_checkpoint_by_configuration_only(
+def test_checkpoint_by_configuration_only(
     spark: SparkSession, rows: DataFrame, table: Table, checkpoint: str
 ) -> None:
     """The sink cannot see it in the tasks: it has to be an option."""
@@ -71,7 +71,7 @@ def test_a_checkpoint_by_configuration_only(
         spark.conf.unset("spark.sql.streaming.checkpointLocation")
 
 
-def test_a_poison_row_does_not_fill_the_log(rows: DataFrame, table: Table, checkpoint: str) -> None:
+def test_poison_row_does_not_fill_the_log(rows: DataFrame, table: Table, checkpoint: str) -> None:
     """What the other task of the batch has written goes when Spark aborts it (rule `segments`)."""
     halves = rows.repartition(2)
     assert "id 3 is poison" in refused(halves, table, checkpoint, target=LATE_POISON_TARGET)
@@ -80,7 +80,7 @@ def test_a_poison_row_does_not_fill_the_log(rows: DataFrame, table: Table, check
     assert store.list("segments/") == []
 
 
-def test_a_text_that_is_no_utf8(rows: DataFrame, table: Table, checkpoint: str) -> None:
+def test_text_that_is_no_utf8(rows: DataFrame, table: Table, checkpoint: str) -> None:
     """Spark's cast of bytes, a Kafka value's say, does not look; the server would, when it is too late."""
     bytes_ = rows.selectExpr("key", "id", "CAST(X'FFFE' AS STRING) AS text")
     message = refused(bytes_, table, checkpoint)
@@ -88,7 +88,7 @@ def test_a_text_that_is_no_utf8(rows: DataFrame, table: Table, checkpoint: str) 
         assert word in message
 
 
-def test_a_batch_write(spark: SparkSession, table: Table, checkpoint: str) -> None:
+def test_batch_write_is_refused(spark: SparkSession, table: Table, checkpoint: str) -> None:
     """Only streams have a checkpoint."""
     with pytest.raises(PySparkException, match="writeStream"):
         (
@@ -103,7 +103,7 @@ def test_a_batch_write(spark: SparkSession, table: Table, checkpoint: str) -> No
         )
 
 
-def test_nothing_is_read_back(spark: SparkSession) -> None:
+def test_reading_the_format_is_refused(spark: SparkSession) -> None:
     """Spark asks the format for a schema; not the options are at fault, as there are none for it."""
     for read in (spark.read.format("wal_sink"), spark.readStream.format("wal_sink")):
         for of_schema in (read, read.schema("id int")):

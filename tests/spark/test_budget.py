@@ -73,7 +73,7 @@ def failure(query: StreamingQuery) -> str:
     return str(caught.value)
 
 
-def test_an_epoch_without_space_waits_or_fails_the_query(
+def test_epoch_without_space_waits_or_fails_the_query(
     spark: SparkSession,
     table: Table,
     checkpoint: str,
@@ -139,7 +139,7 @@ def test_another_process_flushes_a_query_that_waits(
     assert "for a process that flushes: there is none now" in caplog.text, "of the first query"
 
 
-def test_a_table_of_sparks_catalog_is_warned_of(
+def test_table_of_sparks_catalog_is_warned_of(
     spark: SparkSession,
     table: Table,
     checkpoint: str,
@@ -163,7 +163,7 @@ def test_a_table_of_sparks_catalog_is_warned_of(
     assert table.ids() == sorted(2 * list(range(ROWS_PER_FILE)))
 
 
-def test_a_start_says_what_is_in_force(
+def test_start_says_what_is_in_force(
     spark: SparkSession,
     table: Table,
     checkpoint: str,

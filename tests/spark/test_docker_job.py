@@ -90,7 +90,7 @@ def count(cassandra: Node, keyspace: str) -> int:
         return 0
 
 
-def test_the_compose_file_names_what_exists() -> None:
+def test_compose_file_names_what_exists() -> None:
     """The image of the tests, and files that are there; the job gets time to flush."""
     compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
     services = compose["services"]
@@ -132,7 +132,7 @@ def test_prometheus_asks_the_job_and_grafana_asks_prometheus() -> None:
     assert all(p.startswith("127.0.0.1:") for p in published)
 
 
-def test_the_compose_file_with_kafka_runs_the_example() -> None:
+def test_compose_file_with_kafka_runs_the_example() -> None:
     """Its services extend compose.yaml's; program, variables and Spark's source are those of the test."""
     docker = ROOT / "docker"
     services = yaml.safe_load((docker / "kafka.yaml").read_text())["services"]

@@ -35,7 +35,7 @@ pytestmark = [
 
 
 @pytest.mark.usefixtures("spark")
-def test_each_example_writes_what_its_topic_says(
+def test_examples_write_every_row(
     cassandra: Node,
     keyspace: str,
     tmp_path: Path,

@@ -139,7 +139,7 @@ def test_closing_cancels_the_job(
     assert table.ids() == list(range(ROWS))
 
 
-def test_a_job_whose_window_another_flusher_finished_doubles_nothing(
+def test_job_whose_window_another_flusher_finished_doubles_nothing(
     spark: SparkSession,
     cassandra: Node,
     keyspace: str,
@@ -213,7 +213,7 @@ def test_task_error_is_raised_again_at_the_driver(
     assert table.ids() == list(range(ROWS))
 
 
-def test_a_table_that_is_made_again_under_a_job(
+def test_table_that_is_made_again_under_a_job(
     spark: SparkSession,
     cassandra: Node,
     keyspace: str,
@@ -234,7 +234,7 @@ def test_a_table_that_is_made_again_under_a_job(
     assert table.ids() == list(range(ROWS))
 
 
-def test_a_session_that_is_stopped_during_a_job(
+def test_session_that_is_stopped_during_a_job(
     cassandra: Node, keyspace: str, tmp_path: Path, gate: Gate, gated: dict[str, Any]
 ) -> None:
     """The driver writes the rows: draining works after `spark.stop()`."""

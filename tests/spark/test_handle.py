@@ -46,7 +46,7 @@ from wal_sink.testing.faults import Faults
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
 
-def test_one_handle_for_each_session(spark: SparkSession, sibling: SparkSession) -> None:
+def test_register_twice_returns_the_same_handle(spark: SparkSession, sibling: SparkSession) -> None:
     """A second call returns the same one, other arguments raise, a closed one is forgotten."""
     with wal_sink.register(spark) as sink:
         assert wal_sink.register(spark) is sink
@@ -62,7 +62,7 @@ def test_one_handle_for_each_session(spark: SparkSession, sibling: SparkSession)
         assert again is not sink
 
 
-def test_a_spark_that_lacks_a_name_is_refused(
+def test_spark_that_lacks_a_name_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The canary: at `register`, naming what is missing and the versions that have it."""
@@ -75,7 +75,7 @@ def test_a_spark_that_lacks_a_name_is_refused(
         wal_sink.register(spark)
 
 
-def test_a_start_spares_spark_what_it_can(
+def test_start_spares_spark_what_it_can(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The canary asks Java some dozens of times; workers import the pyspark that is compiled."""
@@ -143,7 +143,7 @@ def test_register_without_a_session_is_refused(wrong: object) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["5", -1, float("nan"), None])
-def test_a_time_that_is_no_number_is_refused(wrong: object) -> None:
+def test_time_that_is_no_number_is_refused(wrong: object) -> None:
     """Before anything is done with the session."""
     with pytest.raises(OptionError, match="drain_timeout is"):
         wal_sink.register(None, drain_timeout=wrong)  # type: ignore[arg-type]
@@ -155,7 +155,7 @@ def test_port_that_is_a_text_is_refused() -> None:
         wal_sink.register(None, metrics_port="9090")  # type: ignore[arg-type]
 
 
-def test_a_status_of_something_else_is_refused() -> None:
+def test_status_of_something_else_is_refused() -> None:
     """Such as of a DataFrame, or of the writer."""
     asks: list[Any] = [wal_sink.status, wal_sink.await_flushed]
     for ask in asks:
@@ -227,7 +227,7 @@ def test_block_raises_the_error_of_an_idle_flush(
     assert "no such table" in str(wal_sink.status(checkpoint).last_error)
 
 
-def test_a_check_looks_at_the_settings_of_spark(spark: SparkSession, checkpoint: str) -> None:
+def test_check_looks_at_the_settings_of_spark(spark: SparkSession, checkpoint: str) -> None:
     """As the start does: by whose class the checkpoint is written. A schema is of the active session."""
     name, theirs = "spark.sql.streaming.checkpointFileManagerClass", "com.provider.CheckpointFiles"
     options = {"checkpointLocation": checkpoint, "target": "delta", "delta.path": "/nowhere"}
@@ -298,7 +298,7 @@ def test_requests_under_way_are_waited_for_together(
             loop.join()
 
 
-def test_a_query_that_goes_on_after_close_is_named(
+def test_query_that_goes_on_after_close_is_named(
     spark: SparkSession,
     cassandra: Node,
     keyspace: str,

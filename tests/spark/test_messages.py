@@ -50,7 +50,7 @@ def said(options: dict[str, str], *, flushes_here: bool = True) -> str:
     )
 
 
-def test_the_block_says_what_is_in_force() -> None:
+def test_block_says_what_is_in_force() -> None:
     """Guarantee, target, table, nulls policy, log, checkpoint, budget, who flushes: a line each."""
     lines = said({}).splitlines()
     assert lines[0] == "wal_sink: query q-1 starts"
@@ -70,7 +70,7 @@ def test_the_block_says_what_is_in_force() -> None:
     assert texts["flushed by"].startswith("this process")
 
 
-def test_the_block_follows_the_options() -> None:
+def test_block_follows_the_options() -> None:
     """What the user chose, not what is usual."""
     text = said(
         {"cassandra.nulls": "write", "wal.onFull": "fail", "wal.maxBytes": "5"}, flushes_here=False
@@ -83,7 +83,7 @@ def test_the_block_follows_the_options() -> None:
         assert words in text
 
 
-def test_the_block_has_no_secret() -> None:
+def test_block_has_no_secret() -> None:
     """Of target or store."""
     text = said(SECRETS)
     assert "Geheim" not in text
@@ -96,7 +96,7 @@ def test_target_without_description_is_shown_by_its_shape() -> None:
     assert target.description == {"target": "memory", "keys": "k"}
 
 
-def test_only_what_cannot_replay_is_warned_of() -> None:
+def test_source_that_cannot_replay_is_warned_of() -> None:
     """By its class: names of files, or of unknown sources, mean nothing."""
     unknown = Source("MyStream", "TextSocketV2")
     assert cannot_replay([FILES, unknown]) == []
@@ -115,7 +115,7 @@ def start(folder: Path, *sources: Source) -> None:
     log_start("q-1", plain, log, sources, flushes_here=True)
 
 
-def test_each_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_start_message_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One record for the block, one for each warning."""
     with caplog.at_level(logging.INFO):
         start(tmp_path, SOCKET, FILES)
@@ -150,7 +150,7 @@ def test_target_given_up_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     assert warning.startswith("query q-1: target orders was given up, so it gets no rows")
 
 
-def test_a_path_that_is_ignored_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_path_that_is_ignored_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """Of `start("/a/path")`: without a word, a user looks for the rows there."""
     log = LogStore(open_backend("memory://path"))
     for name in ("path", "PATH"):

@@ -103,7 +103,7 @@ MISTAKES: list[Callable[[Shop], None]] = [
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
-def test_the_last_lines_are_the_sinks(shop: Shop, mistake: Callable[[Shop], None]) -> None:
+def test_last_lines_are_the_sinks(shop: Shop, mistake: Callable[[Shop], None]) -> None:
     """Nothing stands below the remedy, and no frame of Java in the whole traceback."""
     with pytest.raises(errors.WalSinkError) as caught, wal_sink.register(shop.spark):
         mistake(shop)
@@ -141,7 +141,7 @@ with wal_sink.register(spark):
 """
 
 
-def test_the_terminal_ends_with_the_remedy(tmp_path: Path) -> None:
+def test_terminal_ends_with_the_remedy(tmp_path: Path) -> None:
     """Without `register`, Spark knows no such format; then the workers' Python lacks the package."""
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)

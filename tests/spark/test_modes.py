@@ -210,7 +210,7 @@ def test_purged_batches_of_spark_are_not_needed(
 @pytest.mark.parametrize(
     "where", [pytest.param("the same session", marks=pytest.mark.test_all), "another session"]
 )
-def test_a_query_that_is_started_twice_goes_on_once(
+def test_query_that_is_started_twice_goes_on_once(
     spark: SparkSession,
     sibling: SparkSession,
     cassandra: Node,

@@ -25,7 +25,7 @@ def table(cassandra: EmbeddedCassandra, keyspace: str) -> Table:
     return Table(cassandra, keyspace)
 
 
-def test_the_log_in_s3(
+def test_log_in_s3(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path, s3: S3
 ) -> None:
     """Two runs of one query: each row is there once, the log is trimmed, and no key is in it."""

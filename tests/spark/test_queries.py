@@ -104,7 +104,7 @@ def test_garbage_collection_of_a_worker_skips_imported_modules(
     assert max(count for (count,) in rows) > 10_000
 
 
-def test_a_query_moves_from_foreach_batch_with_its_checkpoint(
+def test_query_moves_from_foreach_batch_with_its_checkpoint(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
 ) -> None:
     """It goes on at the source's next offset; what `foreachBatch` had written is not written again."""
@@ -119,7 +119,7 @@ def test_a_query_moves_from_foreach_batch_with_its_checkpoint(
     assert table.ids() == files(3)[2 * ROWS_PER_FILE :]
 
 
-def test_a_checkpoint_by_any_name_is_the_same(
+def test_checkpoint_by_any_name_is_the_same(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
     """Blanks, percent signs, umlauts, a trailing slash: Spark and the sink mean one folder."""

@@ -110,7 +110,7 @@ def bank(postgresql: Server, schema: str, tmp_path: Path) -> Iterator[Bank]:
 
 
 @pytest.mark.test_all
-def test_each_booking_is_in_each_table_once(bank: Bank, tmp_path: Path) -> None:
+def test_booking_is_once_in_each_table(bank: Bank, tmp_path: Path) -> None:
     """Killed when PostgreSQL has committed, and the log has not heard; and `status` is about all, or each.
 
     The other two have two epochs at least by then.

@@ -33,13 +33,13 @@ def imported(*path: Path) -> Path:
     return Path(done.stdout.splitlines()[-1])
 
 
-def test_a_worker_imports_the_pyspark_that_is_compiled() -> None:
+def test_worker_imports_the_pyspark_that_is_compiled() -> None:
     """Without the folder, Spark's archive comes first, of which Python keeps no byte code."""
     assert imported(ARCHIVE, PY4J).is_relative_to(ARCHIVE)
     assert imported(ARCHIVE, PY4J, WORKER_PATH).samefile(INSTALLED / "daemon.py")
 
 
-def test_the_archive_of_another_spark_stays(tmp_path: Path) -> None:
+def test_archive_of_another_spark_stays(tmp_path: Path) -> None:
     """Its pyspark may be of another version than the one that is installed."""
     other = tmp_path / "python" / "lib" / "pyspark.zip"
     other.parent.mkdir(parents=True)
@@ -86,7 +86,7 @@ def test_live_objects_are_frozen_after_the_first_collection() -> None:
     assert after() is None
 
 
-def test_only_once() -> None:
+def test_worker_settings_are_applied_once() -> None:
     """Or garbage of each epoch would be kept."""
     data_source.freeze_objects()
     after = weakref.ref(Cycle())

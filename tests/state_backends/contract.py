@@ -402,7 +402,7 @@ class StateBackendContract:
         assert backend.list() == backend.folders() == []
         assert backend.list("manifests/") == backend.list("segments/7/x") == []
 
-    def test_a_copy_is_an_object_of_its_own(self, backend: StateBackend) -> None:
+    def test_copy_is_an_object_of_its_own(self, backend: StateBackend) -> None:
         """(1, 2) It stays when the first one goes, and replaces nothing."""
         backend.create("a/first", b"content")
         backend.create("b/third", b"other")

@@ -168,7 +168,7 @@ def test_probe_refuses_a_store_that_lies(backend: StateBackend, reason: str) -> 
         ("memory://name/query/", "memory://name/query"),
     ],
 )
-def test_open_backend_understands(url: str, absolute: str) -> None:
+def test_hadoop_urls_of_a_folder_open_one_store(url: str, absolute: str) -> None:
     """Hadoop's ways to write a folder lead to one store, whose own URL leads there again."""
     backend = open_backend(url)
     assert backend.url == absolute
@@ -201,7 +201,7 @@ def test_open_backend_makes_a_relative_path_absolute(
         ("/a\0b", "NUL"),
     ],
 )
-def test_open_backend_refuses(url: str, reason: str) -> None:
+def test_url_unfit_for_a_log_is_refused(url: str, reason: str) -> None:
     """What cannot hold a log is refused by name, without repeating secrets."""
     with pytest.raises(StateBackendError, match=reason) as caught:
         open_backend(url)

@@ -58,7 +58,7 @@ def test_folders_and_files_are_their_users_alone(top: Path) -> None:
 
 
 @pytest.mark.usefixtures("umask")
-def test_an_unfinished_file_is_its_users_alone(top: Path) -> None:
+def test_unfinished_file_is_its_users_alone(top: Path) -> None:
     """The rows are in it before it has its name."""
     with LocalBackend(top / "log").open_output("a.arrow") as output:
         output.write(b"rows")
@@ -69,7 +69,7 @@ def test_an_unfinished_file_is_its_users_alone(top: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "folders", "files"), [(0o2770, 0o2770, 0o640), (0o2757, 0o2750, 0o640)]
 )
-def test_a_folder_with_setgid_is_shared_with_its_group(
+def test_folder_with_setgid_is_shared_with_its_group(
     top: Path, options: int, folders: int, files: int
 ) -> None:
     """As the group's bits of the folder around say, at any depth; never with all users."""

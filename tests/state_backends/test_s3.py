@@ -49,7 +49,7 @@ def abort_uploads(backend: S3Backend) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2, 4])
-def test_a_lost_answer_to_a_create_is_a_success(s3: S3, lost: int) -> None:
+def test_lost_answer_to_a_create_is_a_success(s3: S3, lost: int) -> None:
     """The object is there, and a repeated request is refused because of it: the nonce tells."""
     backend = s3.backend(f"lossy-{lost}")
     s3.counts()
@@ -61,7 +61,7 @@ def test_a_lost_answer_to_a_create_is_a_success(s3: S3, lost: int) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2, 4])
-def test_a_lost_answer_to_an_upload_is_a_success(s3: S3, lost: int) -> None:
+def test_lost_answer_to_an_upload_is_a_success(s3: S3, lost: int) -> None:
     """Completing it once more finds the upload gone, or the object there."""
     backend = s3.backend(f"lossy-{lost}")
     with backend.open_output("a") as output:
@@ -73,7 +73,7 @@ def test_a_lost_answer_to_an_upload_is_a_success(s3: S3, lost: int) -> None:
 
 
 @pytest.mark.test_all
-def test_a_create_without_any_answer_is_looked_for(s3: S3) -> None:
+def test_create_without_any_answer_is_looked_for(s3: S3) -> None:
     """When every answer is lost, a read says whose object it is."""
     backend = s3.backend("lossy-1000")
     backend.create("a", b"content")
@@ -88,7 +88,7 @@ def test_another_creators_object_is_not_taken_for_ours(s3: S3) -> None:
         backend.create("a", b"same")
 
 
-def test_a_busy_store_is_asked_again(s3: S3) -> None:
+def test_busy_store_is_asked_again(s3: S3) -> None:
     """SlowDown to the first requests of every kind is not an error."""
     backend = s3.backend("busy-1")
     backend.create("a", b"x")
@@ -100,7 +100,7 @@ def test_a_busy_store_is_asked_again(s3: S3) -> None:
 
 
 @pytest.mark.parametrize("data", [b"content", LARGE], ids=["small", "large"])
-def test_a_create_that_meets_another_one_is_tried_again(s3: S3, data: bytes) -> None:
+def test_create_that_meets_another_one_is_tried_again(s3: S3, data: bytes) -> None:
     """409: the other one may fail yet, so nobody has won; 412 says that somebody has."""
     backend = s3.backend("conflict-2")
     with backend.open_output("a") as output:
@@ -158,7 +158,7 @@ def test_probe_refuses_a_store_that_ignores_the_condition(
     assert uploads(backend) == []
 
 
-def test_a_missing_bucket_is_not_an_empty_store(s3: S3) -> None:
+def test_missing_bucket_is_not_an_empty_store(s3: S3) -> None:
     """To s3fs it is a missing object; a log that looks empty would be flushed as if nothing waited."""
     backend = S3Backend("s3://no-such-bucket/log", s3.options)
     acts: list[Callable[[], object]] = [
@@ -180,9 +180,7 @@ def test_denied_is_said_with_what_to_do(s3: S3) -> None:
         assert "Geheim" not in str(caught.value)
 
 
-def test_without_credentials_it_says_how_to_give_them(
-    s3: S3, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_credentials_say_how_to_give_them(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     """Botocore has looked everywhere by then."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
@@ -212,7 +210,7 @@ def test_object_that_cannot_be_deleted_is_an_error(s3: S3) -> None:
 # --- names, parts and processes -------------------------------------------------------------------
 
 
-def test_a_pattern_is_a_name(s3: S3) -> None:
+def test_pattern_is_a_name(s3: S3) -> None:
     """`*` deletes what is called so, and nothing else."""
     backend = s3.backend()
     for path in ("a*", "ab", "a[b]", "what?", "100%25"):
@@ -221,7 +219,7 @@ def test_a_pattern_is_a_name(s3: S3) -> None:
     assert backend.list() == ["100%25", "ab"]
 
 
-def test_more_than_a_page_is_listed_and_deleted(s3: S3) -> None:
+def test_thousands_of_objects_are_listed_and_deleted(s3: S3) -> None:
     """S3 gives some names at once, and deletes 1,000."""
     backend = s3.backend("paging-3")
     paths = [f"flushed/{number:020}" for number in range(1_001)]
@@ -236,7 +234,7 @@ def test_more_than_a_page_is_listed_and_deleted(s3: S3) -> None:
     assert backend.list() == []
 
 
-def test_the_prefix_is_a_folder(s3: S3) -> None:
+def test_prefix_is_a_folder(s3: S3) -> None:
     """Stores side by side in one bucket, and what Hadoop or a console leaves there."""
     bucket = s3.bucket()
     one, other, whole = (S3Backend(f"{bucket}{at}", s3.options) for at in ("/log", "/log-2", ""))
@@ -249,7 +247,7 @@ def test_the_prefix_is_a_folder(s3: S3) -> None:
     assert whole.list() == ["log-2/a", "log/a"]
 
 
-def test_a_large_object_is_read_in_pieces(s3: S3) -> None:
+def test_large_object_is_read_in_pieces(s3: S3) -> None:
     """Its parts come together, and reading jumps."""
     backend = s3.backend()
     with backend.open_output("a") as output:
@@ -263,7 +261,7 @@ def test_a_large_object_is_read_in_pieces(s3: S3) -> None:
         assert file.tell() == PART + 2
 
 
-def test_an_object_deleted_while_it_is_read_is_gone(s3: S3) -> None:
+def test_object_deleted_while_it_is_read_is_gone(s3: S3) -> None:
     """A flusher asks the ledger then, as for any missing segment."""
     backend = s3.backend()
     backend.create("a", LARGE * 3)
@@ -275,7 +273,7 @@ def test_an_object_deleted_while_it_is_read_is_gone(s3: S3) -> None:
             file.read()
 
 
-def test_a_discarded_upload_leaves_no_part(s3: S3) -> None:
+def test_discarded_upload_leaves_no_part(s3: S3) -> None:
     """Parts cost money for as long as they are there."""
     backend = s3.backend()
 
@@ -290,7 +288,7 @@ def test_a_discarded_upload_leaves_no_part(s3: S3) -> None:
     assert backend.list() == []
 
 
-def test_a_writer_whose_upload_was_aborted_fails(s3: S3) -> None:
+def test_writer_whose_upload_was_aborted_fails(s3: S3) -> None:
     """A rule that is too eager costs an error, not an object that is silently missing."""
     backend = s3.backend()
 
@@ -336,7 +334,7 @@ def test_threads_share_a_client(s3: S3) -> None:
     assert result == [b"x"] * 4
 
 
-def test_a_forked_process_has_its_own_client(s3: S3) -> None:
+def test_forked_process_has_its_own_client(s3: S3) -> None:
     """Spark's Python workers are forked; a client of the parent would hang or refuse."""
     backend = s3.backend()
     backend.create("a", b"x")
@@ -383,14 +381,14 @@ def test_hadoops_names_lead_to_one_store(url: str, absolute: str) -> None:
         ("s3:log", "<bucket>"),
     ],
 )
-def test_a_url_is_refused(url: str, reason: str) -> None:
+def test_url_is_refused(url: str, reason: str) -> None:
     """By the reason, without repeating secrets."""
     with pytest.raises(StateBackendError, match=reason) as caught:
         open_backend(url)
     assert "secret" not in str(caught.value)
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra that brings it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StateBackendError, match=r"s3fs.*pip install 'wal_sink\[s3\]'"):

@@ -27,7 +27,7 @@ def docker_is_not_asked(image: str) -> str:
     raise AssertionError
 
 
-def test_a_container_where_docker_answers() -> None:
+def test_container_where_docker_answers() -> None:
     for wanted in ("auto", "docker"):
         choice = choose(wanted, docker_is_there)
         assert choice.node is CassandraContainer
@@ -43,7 +43,7 @@ def test_a_container_where_docker_answers() -> None:
         ("podman", 4, "WAL_SINK_TEST_CASSANDRA is 'podman'"),
     ],
 )
-def test_a_users_run_says_which(wanted: str, code: int, words: str, tmp_path: Path) -> None:
+def test_users_run_says_which(wanted: str, code: int, words: str, tmp_path: Path) -> None:
     """In a project of its own, with the one line that the documentation asks for."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.support.cassandra_fixtures"]\n')
     (tmp_path / "test_one.py").write_text("def test_one(cassandra, keyspace): pass\n")

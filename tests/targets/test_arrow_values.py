@@ -89,7 +89,7 @@ def test_bytes_under_a_null_are_not_checked(column: pa.Array) -> None:
     refuse_invalid_utf8(pa.record_batch([IDS, column], names=["id", "c"]))
 
 
-def test_years_of_python() -> None:
+def test_dates_within_python_years_are_read() -> None:
     """From the first day to the last microsecond, at any depth."""
     days, us = (-719_162, 2_932_896), (-62_135_596_800 * 10**6, 253_402_300_800 * 10**6 - 1)
     for type_, (first, last) in {

@@ -20,7 +20,7 @@ from wal_sink.targets.names import quote
         ("größe 😀", '"größe 😀"'),
     ],
 )
-def test_quote(name: str, quoted: str) -> None:
+def test_quoted_name_doubles_its_quotes(name: str, quoted: str) -> None:
     """Every name is quoted, and quotes in it are doubled."""
     assert quote(name) == quoted
 
@@ -29,7 +29,7 @@ def test_quote(name: str, quoted: str) -> None:
     ("name", "allowed"),
     [("orders", True), ("Orders_2", True), ("", False), ("a.b", False), ("größe", False)],
 )
-def test_table_names(name: str, allowed: bool) -> None:
+def test_table_name_has_word_characters_alone(name: str, allowed: bool) -> None:
     """Cassandra allows word characters of ASCII."""
     if allowed:
         refuse_bad_name("table", name)
@@ -52,7 +52,9 @@ def layout(key: str, partition: str) -> Layout:
         ("shop, day", "shop, day", (["shop", "day"], [])),
     ],
 )
-def test_a_primary_key(key: str, partition: str, result: tuple[list[str], list[str]]) -> None:
+def test_partition_key_is_the_first_column_by_default(
+    key: str, partition: str, result: tuple[list[str], list[str]]
+) -> None:
     """The first column is the partition key, or those that are named."""
     options = primary_key(layout(key, partition))
     assert ([*options.partition], [*options.key]) == (result[0], result[0] + result[1])
@@ -62,7 +64,7 @@ def test_a_primary_key(key: str, partition: str, result: tuple[list[str], list[s
     ("key", "partition", "text"),
     [("", "", "names no column"), ("", "a", "names no column"), ("a", "b", "names b")],
 )
-def test_no_primary_key(key: str, partition: str, text: str) -> None:
+def test_missing_primary_key_is_refused(key: str, partition: str, text: str) -> None:
     """A table of Cassandra has one, and the partition key is part of it."""
     with pytest.raises(OptionError, match=text):
         primary_key(layout(key, partition))

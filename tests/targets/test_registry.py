@@ -27,13 +27,13 @@ class Earlier(MemoryTarget):
     interface = INTERFACE - 1
 
 
-def test_cassandra_is_known() -> None:
+def test_target_is_known_by_name_or_class() -> None:
     """By its name, and by module:Class."""
     assert target_type("cassandra") is CassandraTarget
     assert target_type("wal_sink.targets.cassandra:CassandraTarget") is CassandraTarget
 
 
-def test_a_distribution_adds_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distribution_adds_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through an entry point; a real distribution's metadata, found on the path."""
     (tmp_path / "far_away.py").write_text(
         "from wal_sink.targets.cassandra import CassandraTarget\n"
@@ -72,14 +72,14 @@ def test_a_distribution_adds_a_target(tmp_path: Path, monkeypatch: pytest.Monkey
         ),
     ],
 )
-def test_refused(name: str, says: str) -> None:
+def test_unknown_target_names_the_known_ones(name: str, says: str) -> None:
     """Naming what is known, and what to do."""
     with pytest.raises(OptionError, match=f"(?s){says}") as refused:
         target_type(name)
     assert refused.value.remedy
 
 
-def test_an_author_imports_one_package() -> None:
+def test_author_imports_one_package() -> None:
     """All names that `docs/targets.md` has; none of them loads a driver."""
     assert {name for name in targets.__all__ if getattr(targets, name) is None} == set()
     assert dir(targets) == sorted(targets.__all__)

@@ -107,7 +107,7 @@ def test_every_type_comes_back(backend: StateBackend, compression: Compression) 
     result.validate(full=True)
 
 
-def test_a_sliced_batch_is_written_as_it_looks() -> None:
+def test_sliced_batch_is_written_as_it_looks() -> None:
     """Arrow slices share their parent's memory; only what shows is written."""
     backend = in_memory()
     whole = numbers(0, 10_000)
@@ -116,7 +116,7 @@ def test_a_sliced_batch_is_written_as_it_looks() -> None:
     assert ref.bytes < 2_000
 
 
-def test_the_reference_says_what_the_file_is(backend: StateBackend) -> None:
+def test_reference_says_what_the_file_is(backend: StateBackend) -> None:
     """Path, rows, size and digest: an operator can check them with common tools."""
     ref = write(backend, numbers(0, 10), numbers(10, 5))
     data = backend.read(PATH)
@@ -159,7 +159,7 @@ def overwrite(backend: StateBackend, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_a_flipped_byte_is_found(compression: Compression) -> None:
+def test_flipped_byte_is_found(compression: Compression) -> None:
     """Anywhere in the file, before the first row is sent."""
     backend = in_memory()
     ref = write(backend, numbers(0, 20), numbers(20, 20), compression=compression)
@@ -184,7 +184,7 @@ def test_damage_in_a_large_file_is_found(backend: StateBackend) -> None:
 
 
 @pytest.mark.parametrize("keep", [1, 8, 100, -1])
-def test_a_truncated_file_is_found(backend: StateBackend, keep: int) -> None:
+def test_truncated_file_is_found(backend: StateBackend, keep: int) -> None:
     """As a copy that broke off leaves it; both sizes are said."""
     ref = write(backend, numbers(0, 100))
     cut = backend.read(PATH)[:keep]
@@ -195,7 +195,7 @@ def test_a_truncated_file_is_found(backend: StateBackend, keep: int) -> None:
 
 
 @pytest.mark.parametrize("change", [{"bytes": 1}, {"digest": "0" * 64}, {"digest": ""}])
-def test_a_manifest_that_says_otherwise_is_believed(
+def test_manifest_that_says_otherwise_is_believed(
     backend: StateBackend, change: dict[str, object]
 ) -> None:
     """Size and digest both have to match, whichever of the two files was changed."""
@@ -238,7 +238,7 @@ def test_no_rows_leave_no_segment(backend: StateBackend, batches: int) -> None:
     assert backend.list() == []
 
 
-def test_a_task_leaves_one_segment_in_order(backend: StateBackend) -> None:
+def test_task_leaves_one_segment_in_order(backend: StateBackend) -> None:
     """Several batches, with empty ones between them; its path says which task it was."""
     batches = [numbers(0, 0), numbers(0, 3), numbers(0, 0), numbers(3, 1), numbers(4, 6)]
     appended = append(batches, task=TASK, backend=backend, check=as_is, compression="zstd")
@@ -250,7 +250,7 @@ def test_a_task_leaves_one_segment_in_order(backend: StateBackend) -> None:
     assert ref.rows == 10
 
 
-def test_two_attempts_at_a_task_do_not_meet(backend: StateBackend) -> None:
+def test_attempts_of_a_task_write_separate_segments(backend: StateBackend) -> None:
     """Spark may run one twice at the same time under the same numbers."""
     for _ in range(2):
         append([numbers(0, 1)], task=TASK, backend=backend, check=as_is, compression="lz4")
@@ -275,7 +275,7 @@ def test_segment_keeps_the_rows_as_cast_by_check(backend: StateBackend) -> None:
 
 
 @pytest.mark.parametrize("good", [0, 1, 2])
-def test_a_refused_row_leaves_no_segment(backend: StateBackend, good: int) -> None:
+def test_refused_row_leaves_no_segment(backend: StateBackend, good: int) -> None:
     """Whatever was written before it is gone with it."""
 
     def check(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -296,7 +296,7 @@ def test_a_refused_row_leaves_no_segment(backend: StateBackend, good: int) -> No
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, GeneratorExit])
-def test_a_source_that_fails_leaves_no_segment(
+def test_source_that_fails_leaves_no_segment(
     backend: StateBackend, error: type[BaseException]
 ) -> None:
     """The rows come from Spark, which may fail or be cancelled between two batches."""

@@ -38,7 +38,7 @@ _KNOWN_FEATURES = {
     *("variantType", "variantType-preview"),
 }
 """Features with which delta-rs commits. They require nothing of a writer that appends files, or columns and
-properties show what. `test_a_feature_is_known_if_a_commit_succeeds` makes a commit with each."""
+properties show what. `test_feature_is_known_if_a_commit_succeeds` makes a commit with each."""
 
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
 """Further features that a version of the protocol requires of writers; newer versions name their features."""

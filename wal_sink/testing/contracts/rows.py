@@ -139,7 +139,7 @@ class RowsContract(LedgerContract):
             ("c", 3, 3, "z", None),
         ]
 
-    def test_refused_rows_raise(
+    def test_refused_rows_raise_before_finish_has_an_effect(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """By `finish` at the latest, and it has no effect; another session writes the window again."""
@@ -185,7 +185,7 @@ class RowsContract(LedgerContract):
             if outcome is not Outcome.UNKNOWN:
                 assert (outcome is Outcome.APPLIED) == (row == after)
 
-    def test_one_of_many_racing_flushers_wins(self, target: Target, plan: Plan) -> None:
+    def test_racing_flushers_write_a_window_once(self, target: Target, plan: Plan) -> None:
         """All create the ledger row, and finish one window: it counts once, and so do its rows."""
         current = _race(target, plan, None, first_row(new_query()), [])
         _race(target, plan, current, current, [self.slice(target, plan, ROWS)])

@@ -54,7 +54,7 @@ class StagedContract(CountedContract):
         assert finish(session, current, following(current), receipts) is Outcome.APPLIED
         self.assert_records(target, ROWS + OTHERS)
 
-    def test_only_receipts_given_to_finish_count(
+    def test_finish_adds_its_own_receipts_alone(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """Each row is under one receipt; those that a try left behind count never, and none counts twice."""
