@@ -17,6 +17,7 @@ from wal_sink.targets import (
     Outcome,
     Plan,
     RowSlice,
+    Slice,
     StagedSession,
     Target,
     TransactionalSession,
@@ -38,7 +39,7 @@ class PaperSession(IdempotentSession):
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         raise NotImplementedError
 
-    def write(self, plan: Plan, rows: RowSlice) -> None:
+    def write(self, plan: Plan, rows: Slice) -> None:
         raise NotImplementedError
 
     def drain(self) -> None:

@@ -79,6 +79,9 @@ class RowSlice(NamedTuple):
     """Write timestamp of row 0 of the batch, microseconds since 1970; row i has `first_us + i`."""
 
 
+Slice = RowSlice
+"""The short name, under which targets may import it."""
+
 ErrorClass = Literal["retry", "throttle", "fatal"]
 """The meaning of an exception. "fatal": the target would refuse again. "retry", "throttle": it may pass
 by itself. The flusher tries all of them again after a pause; a session may use the difference."""
