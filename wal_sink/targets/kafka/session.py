@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -39,6 +40,10 @@ TIMEOUT_S = 30.0
 
 _OPEN_TRANSACTION_S = 3.0
 """The time for which a reader waits for an open transaction before it ends those of its own query."""
+
+_IDLE_S = 600.0
+"""The time after which a producer that has written nothing is made again. Brokers forget a `transactional.id`
+that is not used (`transactional.id.expiration.ms`), and would refuse its next transaction."""
 
 _FULL_BUFFER_S = 0.2
 _SMALLEST_LIMIT = 1_000
@@ -70,6 +75,8 @@ class KafkaSession(TransactionalSession):
         self._query_id = query_id
         self._ledger = LedgerReader(options, query_id, TIMEOUT_S)
         self._producer: Any = None
+        self._used_s = 0.0
+        """The time when the producer was made, or has written last."""
         self._open = False
         """True if the producer has a transaction open."""
         self._row: LedgerRow | None = None
@@ -148,8 +155,11 @@ class KafkaSession(TransactionalSession):
     def _take_over(self) -> LedgerRow | None:
         """Fence earlier producers of the query, and abort what they had open; return the ledger row."""
         self._abort()
+        if time.monotonic() - self._used_s > _IDLE_S:
+            self._drop_producer()
         if self._producer is None:
             self._producer = transactional(self._options, self._query_id, self._limits(), TIMEOUT_S)
+            self._used_s = time.monotonic()
         return self._ledger.read(TIMEOUT_S)
 
     def _limits(self) -> dict[str, Limits]:
@@ -193,6 +203,7 @@ class KafkaSession(TransactionalSession):
                 raise
             logger.warning("the answer to a commit is lost: %s", error)
             return Outcome.UNKNOWN
+        self._used_s = time.monotonic()
         return Outcome.APPLIED
 
     def _drain(self) -> None:
