@@ -42,6 +42,7 @@ def test_worker_that_spark_ends_names_setting(
     limited: SparkSession,
     tmp_path: Path,
     checkpoint: str,
+    caplog: pytest.LogCaptureFixture,
     setting: str,
     named: str,
 ) -> None:
@@ -66,4 +67,6 @@ def test_worker_that_spark_ends_names_setting(
     failure = sink.failure(query)
     assert failure is not None
     assert named in str(failure)
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert sum("killOnIdleTimeout is true" in text for text in warnings) == (setting == "idle")
     sink.close()

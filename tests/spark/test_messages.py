@@ -108,11 +108,15 @@ def test_source_that_cannot_replay_is_warned_of() -> None:
     assert lines["guarantee"].startswith(f"at-most-once from {SOCKET.description}")
 
 
+def unset(_name: str) -> None:
+    """Return no setting of a session."""
+
+
 def start(folder: Path, *sources: Source) -> None:
     """Say what is said at a start."""
     plain = configure(GIVEN | {"checkpointLocation": str(folder)})
     log = LogStore(open_backend(str(folder / "not" / "there" / "yet")))
-    log_start("q-1", plain, log, sources, flushes_here=True)
+    log_start("q-1", plain, log, sources, unset, flushes_here=True)
 
 
 def test_start_message_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -145,7 +149,7 @@ def test_target_given_up_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     actor = Actor("host:1", 1)
     advance(store, None, protocol.create(opening, "log", -1, actor))
     update(store, lambda state: protocol.give_up_target(state, "orders", actor))
-    log_start("q-1", configuration, store, [], flushes_here=True)
+    log_start("q-1", configuration, store, [], unset, flushes_here=True)
     (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith("query q-1: target orders was given up, so it gets no rows")
 
@@ -155,9 +159,29 @@ def test_path_that_is_ignored_is_warned_of(caplog: pytest.LogCaptureFixture) -> 
     log = LogStore(open_backend("memory://path"))
     for name in ("path", "PATH"):
         caplog.clear()
-        log_start("q-1", configure({**GIVEN, name: "/x"}), log, [], flushes_here=True)
+        log_start("q-1", configure({**GIVEN, name: "/x"}), log, [], unset, flushes_here=True)
         (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
         assert warning.startswith("query q-1: nothing is written to the path /x: its rows go to")
+
+
+@pytest.mark.parametrize("prefix", ["spark.python.worker", "spark.sql.execution.pyspark.udf"])
+@pytest.mark.parametrize(
+    ("kill", "idle_s", "warns"),
+    [("true", "60", 1), ("TRUE", "60s", 1), ("true", "0", 0), ("false", "60", 0), ("true", "", 0)],
+)
+def test_killed_idle_workers_are_warned_of(
+    prefix: str, kill: str, idle_s: str, warns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Either setting alone ends no worker."""
+    settings = {f"{prefix}.killOnIdleTimeout": kill, f"{prefix}.idleTimeoutSeconds": idle_s}
+    log = LogStore(open_backend("memory://idle"))
+    log_start("q-1", configure(GIVEN), log, [], settings.get, flushes_here=True)
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == warns
+    for warning in warnings:
+        assert f"{prefix}.killOnIdleTimeout is true" in warning
+        assert f"{prefix}.idleTimeoutSeconds is {idle_s}" in warning
+        assert warning.endswith(f"Set {prefix}.killOnIdleTimeout to false")
 
 
 def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) -> None:
@@ -172,7 +196,7 @@ def test_whatever_goes_wrong_the_query_starts(caplog: pytest.LogCaptureFixture) 
     target = Silent(MemoryOptions(keys="k"))
     silent = configuration.destinations[0]._replace(target=target)
     odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), configuration.location)
-    log_start("q-1", odd, LogStore(open_backend("memory://odd")), [], flushes_here=True)
+    log_start("q-1", odd, LogStore(open_backend("memory://odd")), [], unset, flushes_here=True)
     assert "its settings could not be shown" in caplog.text
 
 

@@ -29,17 +29,25 @@ CANNOT_REPLAY = frozenset({"TextSocketMicroBatchStream"})
 """Class names of those of Spark's own sources that cannot give out a row again: the socket. The others of
 Spark's own can; about a source that is not Spark's own the message claims nothing."""
 
+KILL_IDLE, IDLE_TIMEOUT = (
+    (f"spark.sql.execution.pyspark.udf.{name}", f"spark.python.worker.{name}")
+    for name in ("killOnIdleTimeout", "idleTimeoutSeconds")
+)
+"""The settings by which Spark ends idle Python workers: each of the session, or else of the application."""
+
 
 def log_start(
     query_id: str,
     configuration: Configuration,
     store: LogStore,
     sources: Iterable[Source],
+    session_setting: Callable[[str], str | None],
     *,
     flushes_here: bool,
 ) -> None:
     """Log the block and its warnings. An error in here never keeps the query from starting.
 
+    :param session_setting: returns a setting of the session by its name; None where the setting is not set.
     :param flushes_here: False if another process flushes.
     """
     try:
@@ -54,6 +62,8 @@ def log_start(
             logger.warning("query %s: %s", query_id, unreplayable(lost))
         if configuration.path:
             logger.warning("query %s: %s", query_id, path_ignored(configuration))
+        if killed := killed_as_idle(session_setting):
+            logger.warning("query %s: %s", query_id, killed)
         state = newest(store)
         for name in given_up(state, configuration):
             logger.warning(
@@ -121,6 +131,24 @@ def path_ignored(configuration: Configuration) -> str:
     return (
         f"nothing is written to the path {configuration.path}: its rows go to {where}, as its options say."
         " Call start() without a path, and not toTable(…), which makes a table in Spark's catalog."
+    )
+
+
+def killed_as_idle(session_setting: Callable[[str], str | None]) -> str:
+    """Return that Spark ends workers that wait; empty where the session's settings do not let it.
+
+    :param session_setting: see `log_start`.
+    """
+    (kill, kills), (timeout, idle_s) = (
+        next(((name, text) for name in names if (text := session_setting(name))), ("", ""))
+        for names in (KILL_IDLE, IDLE_TIMEOUT)
+    )
+    if kills.lower() != "true" or idle_s.rstrip("s") in {"", "0"}:
+        return ""
+    return (
+        f"{kill} is true, and {timeout} is {idle_s}. A worker whose commit waits for space in the log looks"
+        " idle, and so does a flush job that waits for the target: Spark then ends the worker, and the query"
+        f" with it. Set {kill} to false"
     )
 
 

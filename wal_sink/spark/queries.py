@@ -217,6 +217,7 @@ class Queries(CheckpointListener):
         logger.info("query %s starts with %s", flush.query_id, configuration.public)
         log_start(
             *(flush.query_id, configuration, store, started.sources),
+            lambda name: self._spark.conf.get(name, None),
             flushes_here=self.flushes_here,
         )
 
