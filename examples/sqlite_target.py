@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from msgspec import field
 
 from wal_sink.options import CONNECTS, about
+from wal_sink.targets import ErrorClass
 from wal_sink.targets.sql import SqlOptions, SqlTarget, TableColumn
 
 TYPES = {"INTEGER": pa.int64(), "REAL": pa.float64(), "TEXT": pa.string(), "BLOB": pa.binary()}
@@ -32,8 +33,14 @@ class SqliteTarget(SqlTarget):
     interface = 2
     name = "sqlite"
     options_type = SqliteOptions
-    transient = (sqlite3.OperationalError,)  # above all: another process holds the file's lock
     options: SqliteOptions
+
+    def classify(self, error: Exception) -> ErrorClass:
+        """Retry errors of the file, such as a lock; not those of a statement, such as a missing table."""
+        if not isinstance(error, sqlite3.OperationalError):
+            return "fatal"
+        is_of_statement = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR
+        return "fatal" if is_of_statement else "retry"
 
     def open(self) -> sqlite3.Connection:
         """Open the file; flushers take turns of at most a second."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +81,21 @@ class TestSqlite(SqlContract, RestartContract):
             with target.connect(another) as third:
                 create(third, another)
                 deliver(third, plan)
+
+
+def test_lock_passes_and_missing_table_does_not(tmp_path: Path) -> None:
+    """Both are an OperationalError of the driver."""
+    path = str(tmp_path / "shop.db")
+    target = SqliteTarget(SqliteOptions(path=path, table="t"))
+    with contextlib.closing(target.open()) as one, contextlib.closing(target.open()) as other:
+        with pytest.raises(sqlite3.OperationalError, match="no such table") as missing:
+            one.execute("SELECT * FROM t")
+        assert target.classify(missing.value) == "fatal"
+        one.execute("PRAGMA busy_timeout = 1")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(sqlite3.OperationalError, match="locked") as locked:
+            one.execute("BEGIN EXCLUSIVE")
+        assert target.classify(locked.value) == "retry"
 
 
 class FewKills(TestSqlite):
