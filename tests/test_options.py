@@ -272,9 +272,8 @@ def test_options_of_other_kafka_clients_have_a_way_out(name: str, several: bool)
     instead = KafkaOptions.others[name]
     meant = {*re.findall(r"kafka\.[\w.]*\w", instead)}
     assert meant <= {*names(KafkaOptions)}
-    assert (
-        meant or "the sink sets" in instead or "column" in instead or "max.message.bytes" in instead
-    )
+    words = ("the sink sets", "column", "max.message.bytes", "kafka-topics.sh")
+    assert meant or any(word in instead for word in words)
 
 
 def test_several_options_of_other_clients_are_named_at_once() -> None:
@@ -282,6 +281,13 @@ def test_several_options_of_other_clients_are_named_at_once() -> None:
         configure(KAFKA | {"kafka.acks": "1", "kafka.batch.size": "16384"})
     assert "kafka.acks: Leave it out: the sink sets it" in caught.value.remedy
     assert "kafka.linger.ms" in caught.value.remedy
+
+
+def test_create_table_for_kafka_names_command() -> None:
+    with pytest.raises(OptionError) as caught:
+        configure(KAFKA | {"createTable": "true"})
+    assert "the sink creates no topics of records" in caught.value.remedy
+    assert "kafka-topics.sh --bootstrap-server BROKER --create" in caught.value.remedy
 
 
 @pytest.mark.parametrize(

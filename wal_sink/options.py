@@ -361,7 +361,7 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
 
 
 def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
-    """Refuse options that another client of the database has.
+    """Refuse options that another client of the database, or another target, has.
 
     :raises OptionError: names them all, with what to do about each.
     """
@@ -371,8 +371,8 @@ def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
         one = len(instead) == 1
         remedies = instead.values() if one else (f"{k}: {v}" for k, v in instead.items())
         raise OptionError(
-            f"Option{'' if one else 's'} {', '.join(instead)}: other clients have"
-            f" {'it' if one else 'them'}, and wal_sink does not.",
+            f"Option{'' if one else 's'} {', '.join(instead)}: other clients or targets have"
+            f" {'it' if one else 'them'}, and this target does not.",
             " ".join(remedies),
         )
 

@@ -59,6 +59,10 @@ _INSTEAD = {
     ),
 }
 OTHERS = {
+    "createTable": (
+        "Leave it out: the sink creates no topics of records. Create the topic by: kafka-topics.sh"
+        " --bootstrap-server BROKER --create --topic TOPIC"
+    ),
     "includeHeaders": "Leave it out: a column headers is written where the DataFrame has one.",
     **{f"kafka.{name}": remedy for names, remedy in _INSTEAD.items() for name in names.split()},
 }
