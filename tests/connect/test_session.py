@@ -46,7 +46,8 @@ def test_unflushed_query_is_reported(
     with wal_sink.register(remote) as sink:
         (line,) = [record.getMessage() for record in caplog.records]
         assert "wal-sink flush --follow CHECKPOINT" in line
-        query = writer(remote, shop.source, shop.options).trigger(availableNow=True).start()
+        query = writer(remote, shop.source, shop.options).trigger(availableNow=True).start("a/path")
+        assert "no row goes to a/path, which start() was given" in caplog.text
         query.awaitTermination()
         assert sink.status(query).pending_rows == shop.rows
         assert wal_sink.status(query).pending_rows == shop.rows

@@ -139,14 +139,14 @@ def test_another_process_flushes_a_query_that_waits(
     assert "for a process that flushes: there is none now" in caplog.text, "of the first query"
 
 
-def test_table_of_sparks_catalog_is_warned_of(
+def test_place_that_is_ignored_is_warned_of(
     spark: SparkSession,
     table: Table,
     checkpoint: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """`toTable` makes one, and rows go where the options say; a plain start is not warned of."""
+    """The path of `start`, the table of `toTable`: rows go where the options say. A plain start is silent."""
     source = write_source(tmp_path / "source", 1)
     writer = stream(spark, source).writeStream.format("wal_sink").options(**options(table))
     writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
@@ -155,12 +155,16 @@ def test_table_of_sparks_catalog_is_warned_of(
         with wal_sink.register(spark):
             writer.toTable("shop_of_spark.orders").awaitTermination()
             start(stream(spark, source), table, f"{checkpoint}-2").awaitTermination()
+            writer.option("checkpointLocation", f"{checkpoint}-3").start(
+                "a/path"
+            ).awaitTermination()
     finally:
         spark.sql("DROP DATABASE shop_of_spark CASCADE")
-    (warning,) = [text for text in caplog.messages if "nothing is written to the path" in text]
-    assert "shop_of_spark.orders: its rows go to" in warning
-    assert table.name in warning
-    assert table.ids() == sorted(2 * list(range(ROWS_PER_FILE)))
+    warnings = [text for text in caplog.messages if "nothing is written to the path" in text]
+    for warning, place in zip(warnings, ["shop_of_spark.orders", "a/path"], strict=True):
+        assert f"{place}: its rows go to" in warning
+        assert table.name in warning
+    assert table.ids() == sorted(3 * list(range(ROWS_PER_FILE)))
 
 
 def test_start_says_what_is_in_force(
