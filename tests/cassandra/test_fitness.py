@@ -7,18 +7,18 @@ import pytest
 from wal_sink.errors import SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
-from wal_sink.targets.cassandra.fitness import Server, refuse_unfit
+from wal_sink.targets.cassandra.fitness import Server, refuse_too_few_nodes, refuse_unfit
 from wal_sink.targets.cassandra.ledger import create_ledger, ledger_id
 from wal_sink.targets.cassandra.row_plan import TableName
 
-CASSANDRA = Server("5.0.9", "Test Cluster", {"system", "system_schema", "shop"})
+CASSANDRA = Server("5.0.9", "Test Cluster", {"system": {}, "system_schema": {}, "shop": {}})
 """What the embedded node says."""
 KEYSPACES = Server(
     "3.11.2",
     "Amazon Keyspaces",
-    {"system", "system_schema", "system_schema_mcs", "shop"},
+    {"system": {}, "system_schema": {}, "system_schema_mcs": {}, "shop": {}},
 )
-COSMOS = Server("3.11.0", "CosmosProd", {"shop"})
+COSMOS = Server("3.11.0", "CosmosProd", {"shop": {}})
 """What cqlsh prints of it: Connected to CosmosProd … Cassandra 3.11.0 | CQL spec 3.4.4."""
 
 
@@ -54,6 +54,39 @@ def test_cosmos_db_is_refused() -> None:
     assert "Azure Cosmos DB" in refusal(COSMOS._replace(cluster_name="x"), contactPoints=at).what
     refuse_unfit(CASSANDRA._replace(cluster_name="CosmosProd"), options())
     refuse_unfit(CASSANDRA, options(contactPoints="cosmos.azure.com.example.org"))
+
+
+SIMPLE = {"class": "org.apache.cassandra.locator.SimpleStrategy", "replication_factor": "3"}
+NETWORK = {"class": "org.apache.cassandra.locator.NetworkTopologyStrategy", "a": "3", "b": "3/1"}
+
+
+@pytest.mark.parametrize(
+    ("replication", "nodes", "level", "serial", "problem"),
+    [
+        (SIMPLE, {"a": 3}, "ALL", "SERIAL", ""),
+        (SIMPLE, {"a": 2}, "QUORUM", "SERIAL", ""),
+        (SIMPLE, {"a": 1}, "QUORUM", "SERIAL", "QUORUM asks for 2 replicas, and there can be 1"),
+        (SIMPLE, {"a": 1}, "LOCAL_QUORUM", "SERIAL", "LOCAL_QUORUM asks for 2 replicas"),
+        (SIMPLE, {"a": 1}, "ONE", "LOCAL_SERIAL", "LOCAL_SERIAL asks for 2 replicas"),
+        (SIMPLE, {"a": 2}, "THREE", "SERIAL", "THREE asks for 3 replicas"),
+        (NETWORK, {"a": 2, "b": 1}, "LOCAL_QUORUM", "LOCAL_SERIAL", ""),
+        (NETWORK, {"a": 2, "b": 1}, "EACH_QUORUM", "LOCAL_SERIAL", "EACH_QUORUM asks for 2"),
+        (NETWORK, {"a": 2, "b": 1}, "QUORUM", "LOCAL_SERIAL", "QUORUM asks for 4 replicas"),
+        (NETWORK, {"c": 3}, "LOCAL_ONE", "LOCAL_SERIAL", "LOCAL_ONE asks for 1 replica"),
+        ({"class": "EverywhereStrategy"}, {"a": 1}, "ALL", "SERIAL", ""),
+    ],
+)
+def test_level_beyond_the_nodes_is_refused(
+    replication: dict[str, str], nodes: dict[str, int], level: str, serial: str, problem: str
+) -> None:
+    server = CASSANDRA._replace(keyspaces={"shop": replication}, nodes=nodes)
+    arguments = options(consistencyLevel=level, serialConsistencyLevel=serial)
+    if not problem:
+        refuse_too_few_nodes(server, arguments, next(iter(nodes)))
+        return
+    with pytest.raises(SchemaMismatch, match=problem) as refused:
+        refuse_too_few_nodes(server, arguments, next(iter(nodes)))
+    assert 'ALTER KEYSPACE "shop" WITH replication = {' in refused.value.remedy
 
 
 def test_ledgers_id_follows_from_its_name() -> None:

@@ -51,15 +51,21 @@ def options(node: Node, keyspace: str, **options: str) -> CassandraOptions:
 def test_start_at_every_level(cassandra: Node, shared: str, level: str) -> None:
     """Also at those that ask for more replicas than a node's own tables have: one.
 
-    A level that the keyspace never reaches is an outage, and the error says so.
+    A level that the keyspace never reaches is refused. If nodes go later, that is an outage, and the error
+    says so.
     """
     target = CassandraTarget(options(cassandra, shared, consistencyLevel=level))
-    plan = target.plan(SCHEMA, "k")
+    plan = CassandraTarget(options(cassandra, shared)).plan(SCHEMA, "k")
+    if level in ("TWO", "THREE"):  # the keyspace has one replica
+        with pytest.raises(SchemaMismatch, match=f"{level} asks for"):
+            target.plan(SCHEMA, "k")
+    else:
+        assert target.plan(SCHEMA, "k") == plan
     rows = target.check(pa.record_batch([[7]], SCHEMA), plan)
     with target.connect(level) as session:
         assert session.read() is None
         row = first_row(level)
-        if level not in ("TWO", "THREE"):  # the keyspace has one replica
+        if level not in ("TWO", "THREE"):
             assert session.finish(None, row) is Outcome.APPLIED
             assert session.read() == row
             return

@@ -48,7 +48,7 @@ def make_plan(
     :raises OptionError: the options do not fit the cluster.
     """
     with connect(options) as connection, explained(options):
-        inspect_server(connection.session, options)
+        inspect_server(connection.session, options, connection.datacenter)
         live = read_table(connection.session, options.data)
         new = _missing(options, schema, live) if options.create_table else None
         plan = _agree(options, schema, key, new or live)
