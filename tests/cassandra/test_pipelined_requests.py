@@ -249,7 +249,9 @@ def test_late_answer_keeps_no_later_bytes() -> None:
         try:
             for _ in range(5):
                 assert start(by, [request(size=60_000)])
-                assert by.take().acknowledged == 1
+                sent = by.take()
+                assert sent.acknowledged == 1
+                sent.release()
                 to.wire().pushes.clear()
             held, _ = tracemalloc.get_traced_memory()
         finally:

@@ -143,24 +143,90 @@ def always(*bad: int) -> Node:
 
 @pytest.mark.parametrize("bad", [{0}, {7}, {599}, {0, 1}, {0, 7, 300, 599}, set(range(10, 20))])
 def test_refused_rows_are_named_and_others_written(bad: set[int]) -> None:
-    """A row costs its halving; no row is sent again that was taken."""
+    """A row costs its halving, and a second refusal."""
     batch = request(rows=600)
     rows = numbers(batch)
     refused = [rows[number] for number in sorted(bad)]
     node = always(*refused)
     with nodes(answers=node) as to:
         assert written(to, batch) == refused
-    assert sorted(node.taken) == sorted({*rows} - {*refused})
-    assert len(node.asked) <= 2 * 11 * len(bad) + 1
+    assert {*node.taken} == {*rows} - {*refused}
+    assert len(node.asked) <= 2 * 11 * len(bad) + 3
+
+
+def test_row_is_blamed_after_refused_taken_refused() -> None:
+    """Alone each time, and another row is taken between the two refusals."""
+    batch = request(rows=4)
+    first, *others = numbers(batch)
+    node = always(first)
+    with nodes(answers=node) as to:
+        assert written(to, batch) == [first]
+    alone = [place for place, (rows, _) in enumerate(node.asked) if rows == [first]]
+    begin, end = alone
+    assert any(is_taken for _, is_taken in node.asked[begin:end])
+    assert {*node.taken} == {*others}
+
+
+def test_last_row_is_blamed_after_another_is_taken() -> None:
+    """All others of its request were taken before it: one of these is sent again."""
+    batch = request(rows=4)
+    *others, last = numbers(batch)
+    node = always(last)
+    with nodes(answers=node) as to:
+        assert written(to, batch) == [last]
+    begin, end = (place for place, (rows, _) in enumerate(node.asked) if rows == [last])
+    assert any(is_taken for _, is_taken in node.asked[begin:end])
+    assert {*node.taken} == {*others}
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_row_taken_at_the_second_try_is_written(size: int) -> None:
+    """A node refuses for a moment what it takes a little later: the row is not blamed, also alone."""
+    batch = request(rows=size)
+    bad = numbers(batch)[size // 2]
+
+    def refuses(node: Node, rows: list[int], frame: Frame) -> Frame | None:
+        was_alone = node.asked.count(([bad], False)) == (2 if size == 1 else 1)
+        return error(frame, INVALID) if bad in rows and not was_alone else None
+
+    node = Node(refuses)
+    with nodes(answers=node) as to:
+        assert written(to, batch) == []
+    assert {*node.taken} == {*numbers(batch)}
+
+
+def test_row_taken_at_last_compares_those_before_it() -> None:
+    """No row is taken at first: those that are refused twice before it are sent once more."""
+    batch = request(rows=3)
+    *others, last = numbers(batch)
+
+    def refuses(node: Node, rows: list[int], frame: Frame) -> Frame | None:
+        was_alone = ([last], False) in node.asked and ([others[0]], False) in node.asked[-2:]
+        was_taken = ([last], True) in node.asked
+        return None if was_taken or (rows == [last] and was_alone) else error(frame, INVALID)
+
+    node = Node(refuses)
+    with nodes(answers=node) as to:
+        assert written(to, batch) == []
+    assert {*node.taken} == {*numbers(batch)}
+
+
+def test_row_alone_in_a_request_is_compared() -> None:
+    """A row that was acknowledged before is sent again."""
+    good, bad = request(rows=3), request()
+    node = always(*numbers(bad))
+    with nodes(answers=node) as to:
+        assert written(to, good, bad) == numbers(bad)
+    assert sorted(node.taken) == sorted(numbers(good) * 2)
 
 
 def test_row_alone_in_its_window_is_named() -> None:
-    """No other row need be taken."""
+    """No other row need be taken; it is refused again after its request was."""
     batch = request()
     node = always(*numbers(batch))
     with nodes(answers=node) as to:
         assert written(to, batch) == numbers(batch)
-    assert node.taken == []
+    assert node.asked == [(numbers(batch), False)] * 3
 
 
 def test_outage_in_a_search_names_no_row() -> None:
@@ -175,6 +241,22 @@ def test_outage_in_a_search_names_no_row() -> None:
 
     with nodes(answers=Node(refuses)) as to, pytest.raises(TargetUnavailable):
         written(to, batch)
+
+
+def test_row_refused_after_an_outage_is_named() -> None:
+    """Its request fails with an overload, and is refused when it is sent again."""
+    batch = request(rows=4)
+    bad = numbers(batch)[1]
+
+    def refuses(node: Node, rows: list[int], frame: Frame) -> Frame | None:
+        if not node.asked:
+            return error(frame, OVERLOADED)
+        return error(frame, INVALID) if bad in rows else None
+
+    node = Node(refuses)
+    with nodes(answers=node) as to:
+        assert written(to, batch) == [bad]
+    assert {*node.taken} == {*numbers(batch)} - {bad}
 
 
 UNKNOWN = struct.pack(">HiiiB4sHH", 6, 0, 1, 1, 4, bytes(4), 0, 14) + b"UNLOGGED_BATCH"
@@ -196,6 +278,20 @@ def test_row_that_replicas_fail_at_is_an_outage() -> None:
     assert isinstance(outage.value.__cause__, WriteFailure)
     assert "CDC space" in outage.value.remedy
     assert {len(rows) for rows, _ in node.asked} == {4}
+
+
+def test_outage_before_the_second_refusal_names_no_row() -> None:
+    """The node takes no other row any more: that is an outage."""
+    batch = request(rows=4)
+    bad = numbers(batch)[3]
+
+    def refuses(node: Node, rows: list[int], frame: Frame) -> Frame | None:
+        if ([bad], False) in node.asked and bad not in rows:
+            return error(frame, OVERLOADED)
+        return error(frame, INVALID) if bad in rows else None
+
+    with nodes(answers=Node(refuses)) as to, pytest.raises(TargetUnavailable):
+        written(to, batch)
 
 
 @pytest.mark.parametrize("size", [1, 600])

@@ -16,10 +16,10 @@ import pytest
 from tests.support.cassandra import options_of
 from tests.support.cql_driver import request_of
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
-from wal_sink.errors import TargetUnavailable
+from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import RowSlice
+from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import connect
@@ -76,7 +76,52 @@ def rows(values: list[Any], kind: pa.DataType, first: int = 0) -> pa.RecordBatch
     return pa.record_batch({"id": ids, "c": pa.array(values, kind)})
 
 
+TOO_LONG = "x" * 70_000
+"""A text that an index cannot take: the server says so, and refuses the request."""
 ANGLE = "({}) USING 'sai'"
+
+
+def test_rows_that_an_index_cannot_take_are_named(table: Table) -> None:
+    """Among their neighbours, each by its timestamp; without the index they are written."""
+    table.create("c text", "(c)")
+    values = [f"v{i}" for i in range(1_000)]
+    plan = table.plan(rows(values, pa.string()))
+    values[618] = TOO_LONG
+    with pytest.raises(RowsRefused) as refused:
+        table.write(plan, rows(values, pa.string()))
+    (row,) = refused.value.rows
+    assert row.us == US + 618
+    assert "Cassandra refuses the row with id=618 of" in row.error.what
+    assert "Cannot index value" in row.error.what
+    values[40] = TOO_LONG
+    with pytest.raises(RowsRefused) as refused:
+        table.write(plan, rows(values, pa.string()), us=(later := US + 10_000))
+    assert {row.us - later for row in refused.value.rows} == {40, 618}
+    assert table.ids() == set(range(1_000)) - {618}  # 40 has its former value
+    table.node.execute(f"DROP INDEX {table.name}_c_idx")
+    table.write(plan, rows(values, pa.string()), us=later)
+    assert table.ids() == set(range(1_000))
+
+
+def test_row_in_a_request_of_its_own_is_named(table: Table) -> None:
+    """No neighbour was taken: a row that was acknowledged before is sent again, to compare."""
+    table.create("c text", "(c)")
+    batch = rows(["y" * 60_000] * 4 + [TOO_LONG], pa.string())
+    with pytest.raises(RowsRefused, match=r"refuses the row with id=4 of"):
+        table.write(table.plan(batch), batch)
+    assert table.ids() == {0, 1, 2, 3}
+
+
+def test_row_without_others_is_named(table: Table) -> None:
+    """It is refused twice, and there is no row to compare; many such rows stop the flush."""
+    table.create("c text", "(c)")
+    batch = rows([TOO_LONG], pa.string())
+    plan = table.plan(batch)
+    with pytest.raises(RowsRefused, match=r"refuses the row with id=0 of"):
+        table.write(plan, batch)
+    with pytest.raises(TargetRefused, match=r"refuses the row with id="):
+        table.write(plan, rows([TOO_LONG] * 101, pa.string()))
+    assert table.ids() == set()
 
 
 def test_row_that_replicas_fail_at_is_an_outage(table: Table) -> None:

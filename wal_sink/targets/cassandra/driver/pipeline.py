@@ -15,6 +15,7 @@ on it would take the old answer for its own.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -103,7 +104,7 @@ def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Itera
 class Sent:
     """A group that was sent by one push.
 
-    It holds the frames of its requests until all have ended, and neither the requests nor the slice that they
+    It holds the frames of its requests until it is released, and neither the requests nor the slice that they
     are part of.
 
     :param frames: of the requests, one for each stream.
@@ -123,6 +124,8 @@ class Sent:
         """The number of requests that are."""
         self.failed: list[Failed] = []
         self._frames: Frames | None = frames
+        self._acknowledged_place = 0
+        """Where in the frames a request is that is acknowledged, if there is one."""
         self._streams = streams
         self._waiting = {stream: place for place, stream in enumerate(streams.ids)}
         """Where in the frames each request is that has not ended, by its stream."""
@@ -146,6 +149,17 @@ class Sent:
             self._streams.returned(self._streams.abandoned(late))
             self._end()
 
+    def release(self) -> Callable[[], EncodedBatch] | None:
+        """Drop the frames, once all requests have ended.
+
+        :returns: what makes one of the requests that are acknowledged, by a copy of its bytes; None: there
+            is none.
+        """
+        frames, self._frames = self._frames, None
+        assert frames is not None, "released once"
+        place = self._acknowledged_place
+        return functools.partial(frames.request, place) if self.acknowledged else None
+
     def _answered(self, response: Any) -> None:
         """Take an answer; called by the driver's threads.
 
@@ -166,6 +180,7 @@ class Sent:
                 return  # it has ended before
             if error is None:
                 self.acknowledged += 1
+                self._acknowledged_place = place
             else:
                 self._fail([place], error)
             if self._waiting:
@@ -182,11 +197,10 @@ class Sent:
             return list(ended)
 
     def _fail(self, places: Iterable[int], error: Exception) -> None:
-        assert self._frames is not None, "not all had ended"
+        assert self._frames is not None, "not released yet"
         self.failed += [Failed(self._frames.request(place), error) for place in places]
 
     def _end(self) -> None:
-        self._frames = None  # `expire` may find this late
         self.ended_s = time.monotonic()
         self._on_end(self)
 

@@ -1,8 +1,10 @@
-"""Rows that the server refuses: found by halving their request.
+"""Rows that the server refuses: found by halving their request, and blamed after a second refusal only.
 
-The failures that a full disk, a full CDC space or an overload brings never blame a row: `errors.is_refused`
-does not know them. Where the server has taken no row of the window, many refusals say that the table is at
-fault, and not the rows.
+A node may refuse for a moment what it takes a little later. So a row is blamed only if the server refuses the
+row alone, takes another row after that, and refuses the row again. Where the server has taken no other row of
+the window, the second refusal decides alone, and many refusals say that the table is at fault, and not the
+rows. The failures that a full disk, a full CDC space or an overload brings never blame a row:
+`errors.is_refused` does not know them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from wal_sink.errors import TargetRefused
 from wal_sink.targets.base import RefusedRow
 from wal_sink.targets.cassandra.driver.errors import is_refused
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
+from wal_sink.targets.cassandra.driver.pipeline import Failed
 from wal_sink.targets.cassandra.row_plan import KEY
 from wal_sink.targets.cassandra.rules import key_text
 from wal_sink.targets.refusals import MOST_REFUSED
@@ -26,37 +29,65 @@ class RefusalSearch:
 
     def __init__(self) -> None:
         self.refused: list[RefusedRow] = []
-        self.takes_others = False
-        """True once the server has taken a row of the window."""
+        self.witness: EncodedBatch | None = None
+        """A request of the window that is acknowledged; None: the server has taken no row yet."""
 
     def write(self, refused: EncodedBatch, send: Send) -> int:
         """Write the rows of a refused request in ever smaller parts; return how many rows are refused.
 
-        The number of requests is twice the logarithm of the rows, for each row that is refused.
+        The number of requests is twice the logarithm of the rows, for each row that is refused. An error
+        leaves no row of the request blamed.
 
         :raises TargetRefused: none of more than `MOST_REFUSED` rows is taken: the table is at fault. Or
             nobody can say which row of the log it is.
         :raises Exception: what `send` has returned, if the error is not about a row: an outage.
         """
-        known, parts = len(self.refused), [refused]
+        suspects, parts = list[Failed](), [refused]
         while parts:
             part = parts.pop()
-            error = send(part)
-            if error is None:
-                self.takes_others = True
-            elif not is_refused(error):
-                raise error
+            if not _refuses(part, send, suspects):
+                self.witness = part
             elif halves := part.halves():
+                suspects.pop()
                 parts += reversed(halves)
-            else:
-                self._blame(part, error)
-        return len(self.refused) - known
+            elif self.witness is None and len(self.refused) + len(suspects) > MOST_REFUSED:
+                raise refusal(*suspects[-1])
+        if suspects and not refused.statements.sent_once:  # no row that was taken may be sent again
+            suspects = self._refused_again(suspects, send)
+        self.refused += [RefusedRow(_named_us(failed), refusal(*failed)) for failed in suspects]
+        return len(suspects)
 
-    def _blame(self, request: EncodedBatch, error: Exception) -> None:
-        row, us = refusal(request, error), ledger_us(request)
-        if us is None or (not self.takes_others and len(self.refused) >= MOST_REFUSED):
-            raise row
-        self.refused.append(RefusedRow(us, row))
+    def _refused_again(self, suspects: list[Failed], send: Send) -> list[Failed]:
+        """Send a row that was taken, then the suspects; return those that are refused again."""
+        witness = self.witness
+        if witness and not witness.statements.sent_once and (outage := send(witness)):
+            raise outage
+        blamed = list[Failed]()
+        for suspect in suspects:
+            if not _refuses(suspect.request, send, blamed):
+                self.witness = suspect.request
+        if witness is None and self.witness is not None:
+            return self._refused_again(blamed, send)  # with the row that was taken now
+        return blamed
+
+
+def _refuses(request: EncodedBatch, send: Send, refused: list[Failed]) -> bool:
+    """Return True if the server refuses a request, which is added to the list then."""
+    error = send(request)
+    if error is None:
+        return False
+    if not is_refused(error):
+        raise error
+    refused.append(Failed(request, error))
+    return True
+
+
+def _named_us(failed: Failed) -> int:
+    """Return the write timestamp by which the log finds the only row of a request."""
+    us = ledger_us(failed.request)
+    if us is None:
+        raise refusal(*failed)
+    return us
 
 
 def refusal(request: EncodedBatch, error: Exception) -> TargetRefused:

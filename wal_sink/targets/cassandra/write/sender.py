@@ -121,8 +121,9 @@ class Sender:
     def _take(self) -> None:
         """Wait until a group has ended, and keep what has failed."""
         sent = self._pipeline.take()
-        if sent.acknowledged:
-            self._has_progress = self._search.takes_others = True
+        if (acknowledged := sent.release()) is not None:
+            self._has_progress = True
+            self._search.witness = self._search.witness or acknowledged()
         self._failures += sent.failed
 
     def _recover(self) -> None:
@@ -174,7 +175,9 @@ class Sender:
             self._metrics.retried(classify(failed.error))
         error = self._execute(failed.request)
         if error is None:
-            self._has_progress = self._search.takes_others = True
+            self._has_progress, self._search.witness = True, failed.request
+        elif is_refused(error):
+            self._take_apart(Failed(failed.request, error))
         else:
             self._failures.append(Failed(failed.request, error))
 
