@@ -422,6 +422,9 @@ class AlteredTarget(PostgresqlTarget):
         if self.alters is not None:
             server, statement = self.alters
             self.alters = None
+    secured = PostgresqlOptions(uri=f"{postgresql.uri}?sslmode=require", table=table)
+    with pytest.raises(OptionError, match="has no TLS, which sslmode"):
+        PostgresqlTarget(secured).plan(BATCH.schema, "key")
             server.execute(statement)
         super().insert(connection, plan, batch)
 

@@ -132,7 +132,7 @@ def connect(options: PostgresqlOptions) -> BoundedConnection:
 
 
 def wrong_option(text: str, options: PostgresqlOptions) -> OptionError | None:
-    """Return what is wrong with user, password or database; None: it is not these.
+    """Return what is wrong with user, password, database or TLS; None: it is not these.
 
     libpq has no SQLSTATE of a connection that was refused, so its text decides. A server that speaks another
     language is not understood, and its text is shown as that of any other error.
@@ -144,6 +144,12 @@ def wrong_option(text: str, options: PostgresqlOptions) -> OptionError | None:
             f"The server of postgresql.uri {options.uri} refuses the login: {answer}",
             f"Correct the user in postgresql.uri, or the password: postgresql.password, or"
             f" {PASSWORD_VARIABLE} where it comes from there. {VARIABLE_IS_READ}",
+        )
+    if "server does not support SSL" in answer:
+        return OptionError(
+            f"The server of postgresql.uri {options.uri} has no TLS, which sslmode in that option asks for.",
+            "Let the server have TLS: ssl = on in postgresql.conf, and a certificate. Or write"
+            " sslmode=prefer, and password and rows can be read on the way.",
         )
     if database := re.search(r'database "(.*)" does not exist', answer):
         return OptionError(
