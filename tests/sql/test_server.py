@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from tests.sql.stores import (
     SCHEMA,
     TABLE,
     Maria,
+    Sqlite,
     Store,
     agreed,
     sql_target,
@@ -73,6 +76,35 @@ def test_table_on_another_server_is_refused(mariadb: MariaDb, database: str) -> 
 
 def test_missing_ledger_names_another_database(store: Store) -> None:
     """A query that is started with the URL of another database has its plan: none is made there."""
+@pytest.mark.parametrize(
+    ("table", "trigger", "clause"),
+    [
+        ("name TEXT", "SELECT raise( Rollback, 'no')", "trigger no has raise"),
+        ("name TEXT", "SELECT RAISE(IGNORE)", "trigger no has RAISE"),
+        ("name TEXT NOT NULL ON CONFLICT ROLLBACK", "SELECT 'rollback'", "table t has CONFLICT"),
+        ("name TEXT NOT NULL ON CONFLICT IGNORE", "SELECT 'ignore'", "table t has CONFLICT"),
+    ],
+)
+def test_sqlite_table_that_drops_rows_is_refused(
+    tmp_path: Path, table: str, trigger: str, clause: str
+) -> None:
+    """At a start, by a check, and under a session; with ABORT the row alone is refused."""
+    store = Sqlite(tmp_path)
+    store.execute("CREATE TABLE t (id BIGINT, name TEXT NOT NULL ON CONFLICT ABORT, rollback TEXT)")
+    target = sql_target(store)
+    plan, rows = agreed(target), RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
+    store.execute("DROP TABLE t")
+    store.execute(f"CREATE TABLE t (id BIGINT, {table})")
+    store.execute(f"CREATE TRIGGER no BEFORE INSERT ON t WHEN NEW.id = 2 BEGIN {trigger}; END")
+    with target.connect("query") as session:
+        create(session, "query")
+        with pytest.raises(SchemaMismatch, match=f"^{clause}"):
+            deliver(session, plan, rows)
+    for start in (target.plan, target.dry_plan):
+        with pytest.raises(SchemaMismatch, match=f"^{clause}"):
+            start(SCHEMA, "key")
+
+
     store.execute(TABLE.format(key=""))
     with sql_target(store).connect("query") as session:
         words = "wal_sink_ledger. cannot be read: .*\n.*another database or schema than this query"

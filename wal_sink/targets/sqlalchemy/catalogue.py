@@ -7,6 +7,7 @@ of DuckDB nothing: these are asked by queries of their catalogues.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.names import quote
 from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.unique import Unique
@@ -210,11 +212,27 @@ _ENGINES = """
 """A view has no engine. One without `xa` has no transactions, or commits by itself, such as FEDERATED."""
 
 
-def refuse_storage(connection: Connection, name: TableName) -> None:
-    """Refuse a table of MariaDB or MySQL whose engine loses or splits windows; a missing one has none.
+_SQLITE_STATEMENTS = """
+    SELECT type || ' ' || name, sql FROM {}.sqlite_master WHERE tbl_name = ? AND sql NOT NULL"""
+_DROPS = re.compile(
+    r"\b(conflict|raise\s*\()\s*ignore\b|\b(conflict|or|raise\s*\()\s*rollback\b", re.IGNORECASE
+)
 
-    :raises SchemaMismatch: it has such an engine.
+
+def refuse_storage(connection: Connection, name: TableName) -> None:
+    """Refuse a table whose storage loses or splits windows; a missing one does not.
+
+    :raises SchemaMismatch: an engine of MariaDB or MySQL does, or a constraint or trigger of SQLite.
     """
+    if connection.dialect.title == "SQLite":
+        query = _SQLITE_STATEMENTS.format(quote(name.schema or "main"))
+        for object_, statement in connection.query(query, (name.table,)):
+            if clause := _DROPS.search(statement):
+                raise SchemaMismatch(
+                    f"{object_} has {clause[0]}: IGNORE drops rows without an error, and ROLLBACK ends the"
+                    " transaction under all rows of a window.",
+                    "Make it again with ABORT in place of that: then the row alone is refused.",
+                )
     if connection.dialect.is_mysql:
         for (engine,) in connection.query(_ENGINES, (name.schema or None, name.table)):
             raise SchemaMismatch(
