@@ -58,6 +58,26 @@ def target(store: Store, **options: Any) -> Target:
     return sql_target(store, **options)
 
 
+def doubles(count: int) -> pa.Schema:
+    return pa.schema([(f"d{number}", pa.float64()) for number in range(count)])
+
+
+@pytest.mark.postgresql
+def test_row_wider_than_a_page_is_refused_at_start(of_postgresql: Postgresql) -> None:
+    """Also by a check. A table that createTable would make is not left behind."""
+    making = postgresql_target(of_postgresql, create_table=True)
+    for start in (making.dry_plan, making.plan):
+        with pytest.raises(SchemaMismatch, match=r"9,624 bytes in 1,200 columns .* takes 8,160"):
+            start(doubles(1_200), "key")
+    assert of_postgresql.execute("SELECT to_regclass('t')")[-1] == (None,)
+    columns = ", ".join(f"d{number} double precision" for number in range(1_200))
+    of_postgresql.execute(f"CREATE TABLE t ({columns})")
+    for start in (postgresql_target(of_postgresql).dry_plan, postgresql_target(of_postgresql).plan):
+        with pytest.raises(SchemaMismatch, match=r"a page.*every row without nulls"):
+            start(doubles(1_200), "key")
+    postgresql_target(of_postgresql).plan(doubles(1_017), "key")
+
+
 @pytest.mark.postgresql
 @pytest.mark.parametrize(
     ("columns", "limit"),
@@ -88,11 +108,49 @@ def test_row_too_long_for_a_page_is_refused_alone(
 def test_name_that_postgresql_would_cut_is_refused(of_postgresql: Postgresql) -> None:
     """Two of them may be the same after the cut; nothing is created."""
     fields = pa.schema([("id", pa.int64()), (f"{LONG}1", pa.int64()), (f"{LONG}2", pa.int64())])
-    with pytest.raises(SchemaMismatch, match="more than 63 bytes, which PostgreSQL cuts"):
+    with pytest.raises(
+        SchemaMismatch, match="longer than 63 bytes, the most that PostgreSQL takes"
+    ):
         postgresql_target(of_postgresql, create_table=True).plan(fields, "key")
     assert of_postgresql.execute("SELECT to_regclass('t')")[-1] == (None,)
     with pytest.raises(OptionError, match="longer than 63 bytes"):
         postgresql_target(of_postgresql, table=LONG)
+
+
+@pytest.mark.mariadb
+def test_name_longer_than_mariadbs_is_refused(of_mariadb: Maria) -> None:
+    """Of a column or the table, by a start and a check; nothing is created."""
+    column = pa.schema([("id", pa.int64()), (LONG, pa.int64())])
+    for fields, table in ((column, "t"), (ORDERS, LONG)):
+        making = sql_target(of_mariadb, create_table=True, table=table)
+        for start in (making.dry_plan, making.plan):
+            with pytest.raises(SchemaMismatch, match="longer than 64 characters"):
+                start(fields, "key")
+    assert of_mariadb.execute("SHOW TABLES") == []
+    fits = pa.schema([("id", pa.int64()), ("ä" * 64, pa.int64())])
+    sql_target(of_mariadb, create_table=True).plan(fits, "key")
+
+
+@pytest.mark.mariadb
+@pytest.mark.parametrize(
+    ("fields", "options", "code", "remedy"),
+    [
+        ([pa.decimal128(38, 0)] * 600, {}, "1118", "Put columns together"),
+        ([pa.float64()] * 1_100, {}, "1005", "Put columns together"),
+        ([pa.int64()] * 4_100, {}, "1117", "Put columns together"),
+        ([pa.binary()], {"mode": "upsert", "key_columns": "c0"}, "1170", "with shorter ones"),
+        ([pa.int64()], {"table": "nowhere.t"}, "1049", "CREATE DATABASE"),
+    ],
+)
+def test_table_that_mariadb_cannot_make_has_a_remedy(
+    of_mariadb: Maria, fields: list[pa.DataType], options: Any, code: str, remedy: str
+) -> None:
+    """The remedy names neither user nor password."""
+    schema = pa.schema([(f"c{number}", type_) for number, type_ in enumerate(fields)])
+    with pytest.raises(TargetRefused, match=code) as caught:
+        sql_target(of_mariadb, create_table=True, **options).plan(schema, "key")
+    assert remedy in caught.value.remedy
+    assert not re.search("user|password|right", caught.value.remedy)
 
 
 @pytest.mark.mariadb

@@ -23,8 +23,10 @@ from tests.sql.stores import (
 from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.sql.session import SqlSession
+from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.contracts.ledger import create, following, row_of
 from wal_sink.testing.contracts.rows import deliver
+from wal_sink.testing.micro_batches import PlayedQuery
 
 
 @pytest.mark.parametrize("table", ["t", "wal_sink_ledger"])
@@ -74,8 +76,6 @@ def test_table_on_another_server_is_refused(mariadb: MariaDb, database: str) -> 
         mariadb.execute("UNINSTALL SONAME 'ha_federatedx'")
 
 
-def test_missing_ledger_names_another_database(store: Store) -> None:
-    """A query that is started with the URL of another database has its plan: none is made there."""
 @pytest.mark.parametrize(
     ("table", "trigger", "clause"),
     [
@@ -105,6 +105,8 @@ def test_sqlite_table_that_drops_rows_is_refused(
             start(SCHEMA, "key")
 
 
+def test_missing_ledger_names_another_database(store: Store) -> None:
+    """A query that is started with the URL of another database has its plan: none is made there."""
     store.execute(TABLE.format(key=""))
     with sql_target(store).connect("query") as session:
         words = "wal_sink_ledger. cannot be read: .*\n.*another database or schema than this query"
@@ -118,11 +120,45 @@ def test_server_that_replicates_by_statement_is_refused(mariadb: MariaDb, databa
     store.execute(TABLE.format(key=""))
     mariadb.execute("SET GLOBAL binlog_format = 'STATEMENT'")
     try:
-        with pytest.raises(TargetRefused, match="BINLOG_FORMAT = STATEMENT"):
+        with pytest.raises(TargetRefused, match="BINLOG_FORMAT = STATEMENT") as caught:
             agreed(sql_target(store))
+        assert not re.search("user|password|right", caught.value.remedy)
+        (statement,) = re.findall(r"Run: (SET .*?;)", caught.value.remedy)
+        mariadb.execute(statement)
+        query = PlayedQuery(sql_target(store), SCHEMA)
+        query.on_invalid_row = "quarantine"
+        query.run().batch([(1, "a")])
+        mariadb.execute("SET GLOBAL binlog_format = 'STATEMENT'")
+        with pytest.raises(TargetRefused, match="SET GLOBAL binlog_format"):
+            query.flush()
     finally:
         mariadb.execute("SET GLOBAL binlog_format = 'MIXED'")
-    agreed(sql_target(store))
+    query.flush()
+    assert store.execute("SELECT * FROM t") == [(1, "a")]
+
+
+def test_withdrawn_right_comes_with_its_grant(mariadb: MariaDb, database: str) -> None:
+    """On the rows' table or the ledger's; the flush goes on when it is given."""
+    store, user = Maria(mariadb, database), f"u{database[-8:]}"
+    store.execute(TABLE.format(key=""))
+    mariadb.execute(f"CREATE USER {user} IDENTIFIED BY 'p'")
+    try:
+        for table in ("t", "wal_sink_ledger"):
+            agreed(sql_target(store))  # makes the ledger
+            mariadb.execute(f"GRANT SELECT, INSERT, UPDATE ON {database}.{table} TO {user}")
+        url = store.url.replace("root@", f"{user}:p@")
+        query = PlayedQuery(SqlAlchemyTarget(SqlAlchemyOptions(url=url, table="t")), SCHEMA)
+        run = query.run()
+        for number, table in enumerate(("t", "wal_sink_ledger")):
+            run.batch([(number, "a")])
+            mariadb.execute(f"REVOKE INSERT, UPDATE ON {database}.{table} FROM {user}")
+            with pytest.raises(TargetRefused, match=r"command denied") as caught:
+                query.flush()
+            mariadb.execute(caught.value.remedy.partition(": ")[2])
+            query.flush()
+        assert len(store.execute("SELECT * FROM t")) == 2
+    finally:
+        mariadb.execute(f"DROP USER {user}")
 
 
 def test_autocommit_is_refused(mariadb: MariaDb, database: str) -> None:

@@ -11,21 +11,19 @@ import pyarrow as pa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
-from wal_sink.targets.casts import key_of
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.create_table import Layout
 from wal_sink.targets.names import listed, quote
 from wal_sink.targets.postgresql import schema as catalogue
 from wal_sink.targets.postgresql.options import PostgresqlOptions
-from wal_sink.targets.postgresql.types import NEW, TYPES, is_staged, takes
+from wal_sink.targets.postgresql.types import NEW, TYPES, refuse_wide_row, takes
 from wal_sink.targets.refusals import RELEASED
 from wal_sink.targets.sql.errors import Code, Errors, LockHolder, is_among, texts
 from wal_sink.targets.sql.keyed import KeyedTarget
-from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.unique import Unique
 
-_LACKS_PRIVILEGE, _IS_LOCKED = "42501", "55P03"
+_LACKS_PRIVILEGE, _IS_LOCKED, _LACKS_IDENTITY = "42501", "55P03", "55000"
 """Of the SQLSTATEs in PostgreSQL's appendix A."""
 # Connection, serialization and deadlock, resources, locks, an operator, the system, a replica. Of class 55
 # two alone: an upsert by a deferrable key, for one, would be refused for ever.
@@ -47,6 +45,10 @@ ERRORS = Errors(
     locked=texts(_IS_LOCKED),
     # Values, constraints, WITH CHECK OPTION, RAISE and ASSERT, what is too long for an index.
     refusing=texts("22 23 44 P0 54000"),
+    remedies={
+        "54011": "Rows of an upsert go through a temporary table, which has a column more. Leave some columns"
+        " out of the DataFrame.",
+    },
 )
 
 
@@ -65,6 +67,7 @@ class PostgresqlTarget(KeyedTarget):
     title = "PostgreSQL"
     types, new = TYPES, NEW
     options: PostgresqlOptions
+    longest = PostgresqlOptions.longest, "bytes"
 
     # --- the catalogue ---
 
@@ -114,15 +117,11 @@ class PostgresqlTarget(KeyedTarget):
         return f"{super().altered(column, type_).removesuffix(';')}{using};"
 
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:
-        """Return what makes a table for the DataFrame; refuse names that the server would cut."""
-        longest = self.options.longest
-        if cut := [name for name in schema.names if len(name.encode()) > longest]:
-            raise SchemaMismatch(
-                f"{', '.join(cut)}: a name of more than {longest} bytes, which PostgreSQL cuts. Two columns"
-                " may then have one name.",
-                f'Rename it, .withColumnRenamed("{cut[0]}", …).',
-            )
-        return super().new_table(schema, layout)
+        """Return what makes a table for the DataFrame; refuse one that can take no row."""
+        statement = super().new_table(schema, layout)
+        types = (self.type_of(field, layout) for field in self._written(schema))
+        refuse_wide_row(types, self.options.table)
+        return statement
 
     def table_end(self, partition: Sequence[str]) -> str:
         """Return how a new table is partitioned: one partition takes all rows, until others are made."""
@@ -141,9 +140,8 @@ class PostgresqlTarget(KeyedTarget):
         What the server refuses of no rows, it would refuse of any.
         """
         plan = super().agree(connection, schema, key)
-        rights = "INSERT, SELECT, UPDATE" if key_of(plan) else "INSERT"
-        rights += ", DELETE" if plan.operation else ""
-        with self._needing(connection, self.options.data, rights, staged=is_staged(plan)):
+        refuse_wide_row((column.type for column in plan.of_table().columns), self.options.table)
+        with self._trying(connection):
             none = [pa.nulls(0, field.type) for field in schema]
             rows = pa.RecordBatch.from_arrays(none, schema=schema)
             self.insert(connection, plan, self.check(rows, plan))
@@ -155,18 +153,14 @@ class PostgresqlTarget(KeyedTarget):
         return bool(catalogue.find(connection, self.options.ledger).oid)
 
     def _try_ledger(self, connection: Any) -> None:
-        with self._needing(connection, self.options.ledger, "INSERT, SELECT, UPDATE"):
+        with self._trying(connection):
             super()._try_ledger(connection)
 
     @contextlib.contextmanager
-    def _needing(
-        self, connection: Any, name: TableName, rights: str, *, staged: bool = False
-    ) -> Iterator[None]:
-        """Say which privileges a user needs, where the server refuses what the block does.
+    def _trying(self, connection: Any) -> Iterator[None]:
+        """Skip what is locked, as by CREATE INDEX: the flush waits for that, and no start has to.
 
-        :param rights: on the table.
-        :param staged: whether rows go through a temporary table.
-        :raises SchemaMismatch: the remedy has the statements that give them.
+        :raises SchemaMismatch: the user lacks a privilege.
         """
         try:
             yield
@@ -175,16 +169,36 @@ class PostgresqlTarget(KeyedTarget):
             if code not in (_LACKS_PRIVILEGE, _IS_LOCKED):
                 raise
             connection.rollback()
-            if code == _IS_LOCKED:
-                return  # as by CREATE INDEX: the flush waits for that, and no start has to
-            grants = [f"USAGE ON SCHEMA {quote(name.schema)}", f"{rights} ON {name}"]
-            if staged:
-                grants.append(f"TEMPORARY ON DATABASE {quote(connection.info.dbname)}")
+            if code == _LACKS_PRIVILEGE:
+                raise SchemaMismatch(
+                    f"User {quote(connection.info.user)} lacks privileges: {shortly(error)}.",
+                    self.remedy(connection, error) or "Give that user what the answer names.",
+                ) from error
+
+    def remedy(self, connection: Any, error: Exception) -> str:
+        """Return the statements that give a privilege, or make a table fit for replication."""
+        code, answer = getattr(error, "sqlstate", None), str(error).partition("\n")[0]
+        if code == _LACKS_IDENTITY and "REPLICA IDENTITY" in str(error):
+            name = self.options.data._replace(table=answer.partition('"')[2].partition('"')[0])
+            return f"Give it a primary key, or run: ALTER TABLE {name} REPLICA IDENTITY FULL;"
+        if code == _LACKS_PRIVILEGE and connection is not None:
             user = quote(connection.info.user)
-            raise SchemaMismatch(
-                f"User {user} lacks privileges for {name}: {shortly(error)}.",
-                f"Run as the owner: {' '.join(f'GRANT {grant} TO {user};' for grant in grants)}",
-            ) from error
+            grants = [f"GRANT {grant} TO {user};" for grant in self._grants(connection, answer)]
+            return f"Run as the owner: {' '.join(grants)}" if grants else ""
+        return super().remedy(connection, error)
+
+    def _grants(self, connection: Any, answer: str) -> Sequence[str]:
+        """Return the privileges that a user of this target needs on what an answer names at its end."""
+        options, database = self.options, connection.info.dbname
+        if answer.endswith(f' "{database}"'):
+            return [f"TEMPORARY ON DATABASE {quote(database)}"]
+        rights = "INSERT"
+        if options.mode == "upsert":
+            rights += ", SELECT, UPDATE" + (", DELETE" if options.operation_column else "")
+        for name, on in ((options.data, rights), (options.ledger, "INSERT, SELECT, UPDATE")):
+            if answer.endswith((f" {name.table}", f" {name.schema}")):
+                return [f"USAGE ON SCHEMA {quote(name.schema)}", f"{on} ON {name}"]
+        return []
 
     # --- in the flush ---
 

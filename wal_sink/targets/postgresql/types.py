@@ -5,11 +5,12 @@ Pure. docs/postgresql.md has the same table; a test compares them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 import pyarrow.types as pt
 
+from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, is_array, is_text
 from wal_sink.targets.casts import is_castable, key_of
 from wal_sink.targets.sql.types import (
@@ -113,6 +114,36 @@ def as_decimal(source: pa.DataType) -> pa.DataType:
 
 _WHOLE = pa.decimal128(19, 0)
 """Holds a bigint."""
+
+
+_ROW_BYTES, _HEAD_BYTES = 8_160, 24
+"""Of a row in a page of 8 kB, and of what comes before its values."""
+_WIDTHS = {
+    **dict.fromkeys(("bigint", "double precision", "time without time zone"), 8),
+    **dict.fromkeys(("timestamp with time zone", "timestamp without time zone"), 8),
+    **dict.fromkeys(("integer", "real", "date"), 4),
+    **dict.fromkeys(("uuid", "interval"), 16),
+    "smallint": 2,
+    "boolean": 1,
+}
+"""Bytes of the types of fixed length. Values of others may lie outside of the row."""
+
+
+def refuse_wide_row(types: Iterable[str], table: str) -> None:
+    """Refuse a table of PostgreSQL that can take no row in which all columns have a value.
+
+    :param types: of the columns that are written.
+    :raises SchemaMismatch: their values of fixed length alone are longer than a page.
+    """
+    widths = [_WIDTHS.get(parse(words).base, 0) for words in types]
+    total = _HEAD_BYTES + sum(widths)
+    if total > _ROW_BYTES:
+        raise SchemaMismatch(
+            f"A row of {table} has {total:,} bytes in {sum(map(bool, widths)):,} columns of fixed length, and"
+            f" PostgreSQL takes {_ROW_BYTES:,} bytes (a page): it would refuse every row without nulls.",
+            'Put columns of one type together into an array, .withColumn("v", F.array("a", "b", …)), and drop'
+            " them; or write to two tables.",
+        )
 
 
 def staged_type(words: str) -> str | None:

@@ -16,7 +16,7 @@ from wal_sink.targets.base import ErrorClass, Target
 from wal_sink.targets.columns import TableColumn, same_type
 from wal_sink.targets.names import quote
 from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.errors import Errors, LockHolder
+from wal_sink.targets.sql.errors import Errors, LockHolder, driver_error
 from wal_sink.targets.sql.ledger import DDL, with_values
 from wal_sink.targets.sql.options import SqlOptions
 
@@ -76,6 +76,14 @@ class Database(Target):
     def refuses(self, error: Exception) -> bool:
         """Return True if an error of `insert` or COMMIT says that a row is wrong, and would be again."""
         return self.errors is not None and self.errors.refuses(error)
+
+    def remedy(self, connection: Any, error: Exception) -> str:  # noqa: ARG002 -- as `fits`
+        """Return what to do about an error, where its code tells; empty: it does not.
+
+        :param connection: on which it came; None: there is none.
+        """
+        errors = self.errors
+        return "" if errors is None else errors.remedies.get(errors.read(driver_error(error)), "")
 
     def is_locked(self, error: Exception) -> bool:
         """Return True if an error says that another session holds a lock."""

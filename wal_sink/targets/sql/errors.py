@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from wal_sink.errors import InvalidRow, TargetUnavailable
@@ -30,6 +31,8 @@ class Errors(NamedTuple):
     """Codes of errors that say that a row is wrong; the same."""
     locked: frozenset[int | str] = frozenset()
     """Codes among the passing ones that say that another session holds a lock."""
+    remedies: Mapping[Code, str] = MappingProxyType({})
+    """What to do, by the codes of errors that neither pass nor refuse a row."""
 
     def is_locked(self, error: Exception) -> bool:
         """Return True if another session holds a lock, and the wait for it has ended."""

@@ -57,6 +57,8 @@ class KeyedTarget(SqlTarget):
     """Which Arrow types hold the types of the database."""
     new: NewTypes
     """The types of new columns."""
+    longest = 2**31, "characters"
+    """The longest name of a table or a column; set on the class or the target."""
 
     client: ClassVar[str]
     """The module that imports the client, and whose `connect` opens a connection; set on the class."""
@@ -230,10 +232,19 @@ class KeyedTarget(SqlTarget):
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:
         """Return what makes a table for the DataFrame.
 
-        :raises SchemaMismatch: the database has no type for a column, or the layout names one that lacks.
+        :raises SchemaMismatch: the database has no type for a column, or cuts its name; or the layout names
+            one that lacks.
         """
         written = self._written(schema)
         refuse_unknown_columns(layout, written)
+        most, unit = self.longest
+        names = [self.options.data.table, *written.names]
+        sizes = {name: len(name.encode() if unit == "bytes" else name) for name in names}
+        if long := [name for name in names if sizes[name] > most]:
+            raise SchemaMismatch(
+                f"{', '.join(long)}: longer than {most} {unit}, the most that {self.title} takes of a name.",
+                f'Rename a column, .withColumnRenamed("{long[-1]}", …), or the table, in option table.',
+            )
         strange = [field for field in written if not new_type(self.new, field.type, key=False)]
         if strange:
             types = (f"{field.name} ({spark_ddl(field.type)})" for field in strange)

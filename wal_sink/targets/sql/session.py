@@ -79,7 +79,8 @@ class SqlSession(TransactionalSession):
             try:
                 self._row = self._ledger.read()
             except Exception as error:
-                if isinstance(error, WalSinkError) or self._target.classify(error) != "fatal":
+                fatal = self._target.classify(error) == "fatal"
+                if isinstance(error, WalSinkError) or not fatal or self._remedy(error):
                     raise
                 raise TargetRefused(
                     f"The ledger's table {self._target.ledger_name} cannot be read:"
@@ -211,14 +212,24 @@ class SqlSession(TransactionalSession):
         """Leave nothing of the transaction after an error.
 
         :raises TargetUnavailable: another session holds a lock.
+        :raises TargetRefused: the error's code tells what to do.
         """
         try:
             yield
-        except BaseException as error:
+        except Exception as error:
             self._roll_back()
-            if isinstance(error, Exception) and self._target.is_locked(error):
+            if self._target.is_locked(error):
                 raise self._locked() from error
+            if remedy := self._remedy(error):
+                answer = f"{type(error).__name__}: {shortly(error)}"
+                raise TargetRefused(f"The target refuses: {answer}", remedy) from error
             raise
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _remedy(self, error: Exception) -> str:
+        return self._target.remedy(self._connection, error)
 
     def _locked(self) -> TargetUnavailable:
         """Return the error of a lock that another session holds."""

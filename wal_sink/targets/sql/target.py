@@ -87,7 +87,7 @@ class SqlTarget(Database):
         """Connect for the block, and say what the driver's errors in it mean."""
         connection = self._open()
         try:
-            with self._explained(TargetRefused):
+            with self._explained(TargetRefused, connection):
                 yield connection
         finally:
             connection.close()
@@ -101,13 +101,19 @@ class SqlTarget(Database):
         with self._explained(OptionError):
             return self.open()
 
-    def _explained(self, fatal: type[WalSinkError]) -> contextlib.AbstractContextManager[None]:
+    def _explained(
+        self, fatal: type[WalSinkError], connection: Any = None
+    ) -> contextlib.AbstractContextManager[None]:
         options = " or ".join(connecting(self.options_type)) or "its options"
-        remedy = (
+        to_correct = (
             f"Correct {options}, or in the database what the answer names, such as a right of that user."
             f" {VARIABLE_IS_READ}"
         )
         place = self.description.get("target", self.name)
+
+        def remedy(error: Exception) -> str:
+            return self.remedy(connection, error) or to_correct
+
         return explained(self.classify, place, remedy, _TO_REACH, fatal)
 
     def _make_ledger(self, connection: Any) -> None:

@@ -31,6 +31,8 @@ class Dialect(NamedTuple):
     settings: tuple[str, ...] = ()
     """Statements of each new connection; `{lock_s}` stands for `sql.lockTimeout`."""
     ledger_suffix: str = ""
+    longest: int = 2**31
+    """Most characters of a name."""
     is_file: bool = False
     """True if the database is a file, and its server this process."""
 
@@ -114,6 +116,24 @@ _MARIADB_WAITS = " /*M!100300 , idle_transaction_timeout = 60, max_statement_tim
 _MYSQL_WAITS = " /*!80000 , wait_timeout = 600 */"
 """Comments for all other servers: a URL may begin with mysql, and be MariaDB's."""
 
+_TOO_WIDE = (
+    "A row takes 8,126 bytes and 1,017 columns; a long text or binary counts 40 bytes at most. Put columns"
+    ' together into one, .withColumn("v", F.to_json(F.struct("a", "b", …))), and drop them; or write to two'
+    " tables."
+)
+_TOO_LONG = (
+    "A key takes 16 columns and 3,072 bytes, four for each character of its texts, and no blob. Name fewer"
+    " columns in keyColumns, or make the table yourself, with shorter ones, such as varbinary(255)."
+)
+_MYSQL_REMEDIES: Mapping[Code, str] = {
+    1005: f"Make the table as the server takes it, and leave out createTable. {_TOO_WIDE}",
+    1049: "Create the database that the answer names, by CREATE DATABASE, or correct it in option table.",
+    **dict.fromkeys((1070, 1071, 1170), _TOO_LONG),
+    1117: _TOO_WIDE,
+    1118: _TOO_WIDE,
+    1665: "Run: SET GLOBAL binlog_format = 'MIXED'; Set it in the server's configuration, too.",
+}
+
 MYSQL = Dialect(
     title="MySQL",
     upsert="duplicate key",
@@ -135,6 +155,7 @@ MYSQL = Dialect(
             " 1582 1586 1644 1690 1748 3140 3156 3819 4025"
         ),
         locked=numbers("1205"),
+        remedies=_MYSQL_REMEDIES,
     ),
     settings=(
         f"SET SESSION sql_mode = '{_SQL_MODE}'",
@@ -144,6 +165,7 @@ MYSQL = Dialect(
         f"SET SESSION lock_wait_timeout = {{lock_s}}{_MARIADB_WAITS}{_MYSQL_WAITS}",
     ),
     ledger_suffix="ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+    longest=64,
 )
 
 MARIADB = MYSQL._replace(title="MariaDB")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ _KEY_CHARACTERS = 768
 """Of all columns of a key in MariaDB and MySQL: 3,072 bytes, four a character."""
 _PARAMETERS = {"qmark": "?", "numeric": ":1", "named": ":1"}
 """What stands for a value, by the driver's `paramstyle` of PEP 249; `%s` by others."""
+_DENIED = re.compile(r"([A-Z][A-Z, ]*) command denied to user .* for table ([^ \"]+)")
+"""An answer of MariaDB and MySQL: the privilege, and the table, quoted."""
 
 
 class SqlAlchemyTarget(KeyedTarget):
@@ -44,6 +47,7 @@ class SqlAlchemyTarget(KeyedTarget):
         self.title, self.errors = self.dialect.title, self.dialect.errors
         self.types, self.new = self.dialect.types, self.dialect.new
         self.ledger_suffix = self.dialect.ledger_suffix
+        self.longest = self.dialect.longest, "characters"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options,)
@@ -155,6 +159,20 @@ class SqlAlchemyTarget(KeyedTarget):
         """Ask for settings of the server."""
         warnings: Iterable[str] = self._catalogue.warnings(connection)
         return warnings
+
+    def remedy(self, connection: Any, error: Exception) -> str:
+        """Return the statement that gives a privilege, where the server names the missing one."""
+        if (
+            connection is not None
+            and self.dialect.is_mysql
+            and (denied := _DENIED.search(str(error)))
+        ):
+            ((account,),) = connection.query("SELECT CURRENT_USER()")
+            user, _, host = account.rpartition("@")
+            return (
+                f"Run as an administrator: GRANT {denied[1]} ON {denied[2]} TO '{user}'@'{host}';"
+            )
+        return super().remedy(connection, error)
 
     def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
         """Ask who holds locks."""
