@@ -29,7 +29,7 @@ def test_replication_factor_above_nodes_is_refused_at_the_start(
     with pytest.raises(SchemaMismatch, match="LOCAL_QUORUM asks for 2 replicas") as refused:
         target.plan(ROWS, "k")
     assert re.search(r"is 3 in \w+, which has 1 node\.", refused.value.what)
-    (statement,) = re.findall("run: (ALTER KEYSPACE .*?;)", refused.value.remedy)
+    (statement,) = re.findall(r"run:\s(ALTER KEYSPACE .*?;)", refused.value.remedy)
     cassandra.execute(statement)
     query = PlayedQuery(target, ROWS)
     query.run().batch([(1,)])

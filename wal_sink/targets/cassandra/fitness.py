@@ -126,7 +126,7 @@ def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: 
                     f"{text} {level} asks for {counted(required, 'replica')}, and there can be"
                     f" {available}: no row would ever be acknowledged.",
                     f"Start the nodes that are missing; or set cassandra.{option} to a level that these nodes"
-                    f" reach; or run: ALTER KEYSPACE {quote(keyspace)} WITH replication ="
+                    f" reach; or run:\nALTER KEYSPACE {quote(keyspace)} WITH replication ="
                     f" {{'class': 'NetworkTopologyStrategy', {fewer}}};",
                 )
         if held != factors:
