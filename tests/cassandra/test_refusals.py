@@ -230,12 +230,12 @@ def test_row_alone_in_its_window_is_named() -> None:
 
 
 def test_outage_in_a_search_names_no_row() -> None:
-    """The node takes nothing any more after it has refused the row."""
+    """A part of the request fails after the row was refused; others are taken."""
     batch = request(rows=4)
-    bad = numbers(batch)[1]
+    _, bad, _, last = numbers(batch)
 
     def refuses(node: Node, rows: list[int], frame: Frame) -> Frame | None:
-        if ([bad], False) in node.asked:
+        if ([bad], False) in node.asked and last in rows:
             return error(frame, OVERLOADED)
         return error(frame, INVALID) if bad in rows else None
 
@@ -328,3 +328,13 @@ def test_rows_to_send_once_are_taken_once() -> None:
     with nodes(answers=node) as to:
         assert written(to, good, bad) == [number]
     assert sorted(node.taken) == sorted({*numbers(good), *numbers(bad)} - {number})
+    assert node.asked.count(([number], False)) == 1
+
+
+def test_rows_to_send_once_are_not_sent_to_compare() -> None:
+    """Also where the row that is refused may be sent again."""
+    good, bad = request(rows=3, statements=SENT_ONCE), request()
+    node = always(*numbers(bad))
+    with nodes(answers=node) as to:
+        assert written(to, good, bad) == numbers(bad)
+    assert sorted(node.taken) == sorted(numbers(good))
