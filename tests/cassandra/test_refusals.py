@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable
 
@@ -128,7 +129,8 @@ def written(to: Nodes, *batches: EncodedBatch) -> list[int]:
     metrics = FlushMetrics()
     pipeline = RequestPipeline(to.session, "dc", Concurrency(), 5, metrics)
     sender = Sender(to.session, pipeline, metrics, timeout_s=60, patience_s=0.3)
-    sender.send(batches)
+    for _, of_one_plan in itertools.groupby(batches, lambda batch: batch.statements):
+        sender.send(of_one_plan)
     return [row.us for row in sender.drain()]
 
 
