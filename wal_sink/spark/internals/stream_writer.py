@@ -7,8 +7,10 @@ is seen.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -43,14 +45,29 @@ def layout_asked(checkpoint: str) -> Mapping[str, str]:
 
 def _starting() -> Iterator[DataStreamWriter]:
     """Yield the writers that start a query now, in any thread."""
-    for innermost in sys._current_frames().values():
-        frame: Any = innermost
+    for innermost in _frames():
+        frame: FrameType | None = innermost
         while frame is not None:
             if frame.f_code.co_name in _STARTS:
                 writer = frame.f_locals.get("self")
                 if isinstance(writer, DataStreamWriter):
                     yield writer
             frame = frame.f_back
+
+
+def _frames() -> list[FrameType]:
+    """Return the innermost frame of each thread, without a run of the collector.
+
+    CPython 3.11 holds the lock of its list of threads meanwhile. A finalizer that the collector calls may
+    wait for a thread that waits for this lock: both would wait forever (python/cpython#106883).
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return list(sys._current_frames().values())
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def _checkpoint(writer: Any) -> str:

@@ -1,0 +1,35 @@
+"""The writer that starts a query is read from the frames of all threads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BUSY = """
+import gc, threading, time
+from wal_sink.spark.internals.stream_writer import _starting
+
+class Garbage:
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        time.sleep(0)  # another thread runs
+
+def starts_threads():
+    while True:
+        thread = threading.Thread(target=time.sleep, args=(0,))
+        thread.start()
+        thread.join()
+
+for _ in range(3):
+    threading.Thread(target=starts_threads, daemon=True).start()
+gc.set_threshold(5)
+for _ in range(3_000):
+    Garbage()
+    list(_starting())
+"""
+
+
+def test_frames_are_read_while_threads_begin_and_end() -> None:
+    """CPython 3.11 deadlocks where the garbage collector runs meanwhile: it did within a second."""
+    subprocess.run([sys.executable, "-c", BUSY], check=True, timeout=60)
