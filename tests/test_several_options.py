@@ -84,7 +84,7 @@ def test_targets_have_options_of_their_own() -> None:
         ),
         (GIVEN | {"targets": "orders,cassandra"}, "names cassandra, with which", "to_cassandra"),
         (GIVEN | {"targets": "orders,wal"}, "names wal, with which", "to_wal"),
-        (GIVEN | {"targets": "orders,orders"}, "has orders twice", "one of the two"),
+        (GIVEN | {"targets": "orders,orders"}, "has 'orders' twice", "one of the two"),
         (GIVEN | {"targets": "or-ders"}, "'or-ders', which cannot be a name", "a letter"),
         (GIVEN | {"targets": "a" * 25}, "which cannot be a name", "at most 23"),
         (GIVEN | {"wal.maxBytez": "1"}, "Unknown option wal.maxBytez", "wal.maxBytes"),

@@ -66,7 +66,7 @@ def test_statement_of_a_check_can_be_run(postgresql: Server, schema: str) -> Non
     [
         ({"key_columns": ""}, "needs a key"),
         ({"mode": "append"}, "second row of a key"),
-        ({"key_columns": "id,id"}, "has id twice"),
+        ({"key_columns": "id,id"}, "has 'id' twice"),
         ({"create_table": False}, "keyColumns is given without createTable"),
         (
             {"create_table": False, "key_columns": "", "partition_columns": "day"},

@@ -63,7 +63,7 @@ def refuse_repeated(option: str, names: Iterable[str]) -> None:
     """
     for name, count in Counter(names).items():
         if count > 1:
-            raise OptionError(f"Option {option} has {name} twice.", "Leave out one of the two.")
+            raise OptionError(f"Option {option} has '{name}' twice.", "Leave out one of the two.")
 
 
 class TableOptions(Options, frozen=True, kw_only=True):
