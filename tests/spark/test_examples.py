@@ -68,7 +68,7 @@ def test_examples_write_every_row(
         "order_id: string does not fit the table's bigint without loss" in capsys.readouterr().out
     )
     assert re.fullmatch(r"every epoch up to \d+ is flushed(; waited .* rows)?", repr(flushed))
-    assert f"{keyspace}.orders_by_status</td>" in html(rows)
+    assert f"{keyspace}.orders_by_status" in repr(rows)
     assert re.fullmatch(r"flushed through epoch (\d+) of \1", str(headline))
     topic = [
         json.loads(json.loads(record)["value"])
@@ -100,12 +100,6 @@ def run_notebook(path: Path) -> list[object]:
         if isinstance(last, ast.Expr):
             shown.append(eval(compile(ast.Expression(last.value), path.name, "eval"), names))
     return [value for value in shown if value is not None]
-
-
-def html(value: object) -> str:
-    """Return what a notebook shows of a value."""
-    assert hasattr(value, "_repr_html_")
-    return str(value._repr_html_())
 
 
 Customers = dict[int, tuple[str, str | None, int, str]]
