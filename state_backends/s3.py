@@ -216,8 +216,8 @@ class S3Backend(ObjectStoreBackend):
 def _bounded(options: Mapping[str, object]) -> dict[str, object]:
     """Return the options with few tries in the library, since `_repeated` tries again itself.
 
-    Without this botocore's five tries, s3fs's five and ours multiply to minutes. One request at a
-    time also spares s3fs the look for an object's size before it reads it.
+    Otherwise botocore's five tries, s3fs's five and ours multiply to minutes. With one request at a time,
+    s3fs does not ask for an object's size before it reads the object.
     """
     config = options.get("config_kwargs")
     retries = {"mode": "standard", "total_max_attempts": 3}

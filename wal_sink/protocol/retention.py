@@ -24,10 +24,11 @@ class Retention(NamedTuple):
         return now_us - flushed.at_us >= self.us or flushed_bytes - flushed.bytes >= self.bytes
 
     def is_apart(self, former: EarlierMark, later: EarlierMark) -> bool:
-        """Return True if two marks are so far apart that both are worth to be kept.
+        """Return True if two marks are so far apart that both are kept.
 
-        Of those that are not over, age / `us` and bytes / `bytes` are both below 1, so the sum is below 2.
-        With 2/15 between two of them they are 15 at most, and one that is over stays beside them.
+        The distance of two marks is age / `us` + bytes / `bytes`. Within the retention both terms are below
+        1, so all marks span less than 2. They are at least 2/15 apart, so there are 15 at most, and the first
+        one beyond the retention.
         """
         age, size = later.at_us - former.at_us, later.bytes - former.bytes
         return 15 * (age * self.bytes + size * self.us) >= 2 * self.us * self.bytes

@@ -138,10 +138,10 @@ def _plan(
 
 
 def _refuse_keys(keys: Sequence[str], types: pa.Schema) -> None:
-    """Check that rows are found by the columns of the key.
+    """Check that the DataFrame has each column of the key, and that the column's values can be compared.
 
     :param types: of the columns that are written.
-    :raises SchemaMismatch: the DataFrame lacks one, or no two of its values are compared.
+    :raises SchemaMismatch: it lacks one, or has one whose values cannot be compared.
     """
     refuse_unknown_columns(Layout(key=tuple(keys)), types)
     for name in keys:

@@ -87,7 +87,7 @@ def _action(path: str, size: int, partition: dict[str, str | None], rows: int) -
 def _bounded(part: pa.Table) -> list[str] | bool:
     """Return the columns whose bounds are written: all, or those without a NaN and nothing nested.
 
-    Arrow's bounds leave NaN out, and Spark, to which it is above every number, would skip its rows.
+    Arrow's bounds leave NaN out. To Spark NaN is above every number, so Spark would skip a file that has NaN.
     """
     floats = [name for name in part.column_names if pa.types.is_floating(part[name].type)]
     nans = {name for name in floats if pc.any(pc.is_nan(part[name])).as_py()}

@@ -395,7 +395,7 @@ def is_conflict(error: Exception) -> bool:
 
 
 def classify(error: Exception) -> ErrorClass:
-    """Take a catalog or store that does not answer, and a commit that met another, for errors that pass."""
+    """Return an error's class: a catalog that does not answer passes, and so does a lost race of commits."""
     if is_conflict(error) or isinstance(error, _PASSING):
         return "throttle" if isinstance(error, ice.TooManyRequestsError) else "retry"
     if isinstance(error, OSError):

@@ -93,7 +93,7 @@ class Suite(ABC):
 
     @abstractmethod
     def records(self, target: Target) -> Sequence[Stored]:
-        """Read the whole table by other means than the target: (k, n, v, t, d), doubled rows twice."""
+        """Read all rows (k, n, v, t, d) without the target; a row that is in the table twice comes twice."""
 
     def rows(self, target: Target) -> Table:
         """Return the rows by (k, n); fail for one that is in the table twice."""
