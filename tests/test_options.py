@@ -293,7 +293,7 @@ def test_create_table_for_kafka_names_command() -> None:
 @pytest.mark.parametrize(
     "typed", ["kafka.metadata.max.age.ms", "kafka.reconnect.backoff", "kafka.zzz"]
 )
-def test_option_unlike_any_of_the_target_is_not_guessed(typed: str) -> None:
+def test_option_unlike_all_others_gets_no_suggestion(typed: str) -> None:
     """A name of librdkafka's that the sink does not have."""
     with pytest.raises(OptionError, match=f"Unknown option {typed}") as caught:
         configure(KAFKA | {typed: "1"})

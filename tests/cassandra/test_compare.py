@@ -212,7 +212,7 @@ def test_table_of_another_shape_is_no_ledger(columns: tuple[ColumnMetadata, ...]
     ],
     ids=["event", "seconds", "column-of-seconds", "of-the-table", "none", "expiry"],
 )
-def test_options_beside_a_list_are_checked_by_their_timestamp(
+def test_options_beside_a_list_need_a_fixed_timestamp(
     details: dict[str, Any], default_ttl: int, named: str
 ) -> None:
     """Each attempt raises it; a time of expiry stays what it is. So it is when the table is altered, too."""

@@ -91,7 +91,7 @@ def drawn(chance: random.Random) -> dict[str, Any]:
     return {"op": "delete", "key": key[: chance.choice([2, 3, 4, 5, 5, 5, 5, 5, 5])], "v": [0]}
 
 
-def test_rows_ranges_and_partitions(cassandra: Node, table: str) -> None:
+def test_random_upserts_and_deletes_end_as_one_by_one(cassandra: Node, table: str) -> None:
     """Random changes end as if they had been made one by one."""
     chance = random.Random(2)
     changes = [drawn(chance) for _ in range(3_000)]

@@ -245,7 +245,7 @@ def test_outage_in_a_search_names_no_row() -> None:
         written(to, batch)
 
 
-def test_row_refused_after_an_outage_is_named() -> None:
+def test_row_refused_after_an_overload_is_named() -> None:
     """Its request fails with an overload, and is refused when it is sent again."""
     batch = request(rows=4)
     bad = numbers(batch)[1]

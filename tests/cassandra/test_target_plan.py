@@ -158,7 +158,7 @@ def test_server_listens_and_says_nothing(cassandra: Node, keyspace: str) -> None
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_name_that_does_not_resolve(cassandra: Node, keyspace: str) -> None:
+def test_unresolved_contact_point_is_an_outage(cassandra: Node, keyspace: str) -> None:
     """It may resolve later: unavailable, not wrong."""
     with pytest.raises(TargetUnavailable, match=r"nowhere\.invalid"):
         target(cassandra, keyspace, contactPoints="nowhere.invalid").plan(SCHEMA, "k")

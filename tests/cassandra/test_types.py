@@ -269,7 +269,9 @@ def test_nested_types_widen_at_every_level(source: pa.DataType, cql: str) -> Non
         ),
     ],
 )
-def test_parts_that_do_not_fit(source: pa.DataType, cql: str, expected: list[str]) -> None:
+def test_nested_misfit_names_path_and_cast(
+    source: pa.DataType, cql: str, expected: list[str]
+) -> None:
     """The path says where; the cast is that of the whole column."""
     (problem,) = said(source, cql, ADDRESS)
     assert problem.startswith(expected[0])

@@ -44,7 +44,7 @@ def test_order_of_sources_without_names_does() -> None:
     assert one.digest != other.digest
 
 
-def test_sources_that_spark_has_numbered_are_read() -> None:
+def test_offsets_of_numbered_sources_are_read() -> None:
     """As with `spark.sql.streaming.offsetLog.formatVersion=2`."""
     assert offsets("numbered/0").digest != offsets("numbered/1").digest
 

@@ -134,7 +134,7 @@ def test_place_without_a_secret_needs_no_confirmation(
     assert (done.code, was_called(attacker)) == (4, True), done.out
 
 
-def test_command_that_reads_the_log_alone_asks_nothing(
+def test_reading_command_takes_a_forged_log_without_asking(
     forged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is sent anywhere."""

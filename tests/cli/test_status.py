@@ -140,7 +140,9 @@ def test_checkpoint_that_was_set_back_is_named(world: World, tmp_path: Path) -> 
     )
 
 
-def test_deleted_checkpoint_names_the_stand_in_for_it(world: World, tmp_path: Path) -> None:
+def test_status_without_checkpoint_gives_commands_of_a_stand_in(
+    world: World, tmp_path: Path
+) -> None:
     """`flush` needs the checkpoint: the error has the commands that do without."""
     world.run().flushed_batches([("a", 0)]).batch([("c", 2)])
     for name in ("metadata", "offsets", "commits"):

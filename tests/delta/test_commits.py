@@ -208,7 +208,7 @@ def test_table_replaced_under_a_window_gets_no_rows(
     assert table_of(query.path) == []
 
 
-def test_ledger_row_whose_file_is_gone_is_told(query: Query) -> None:
+def test_missing_ledger_file_is_corrupt_log(query: Query) -> None:
     """It is never taken for a query that the table does not know."""
     shutil.rmtree(Path(query.path) / "_wal_sink")
     with pytest.raises(CorruptLog, match="_wal_sink"):

@@ -254,7 +254,7 @@ PARTITIONS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("count", READERS)
 @pytest.mark.parametrize("column", PARTITIONS)
-def test_filter_finds_its_partition(tmp_path: Path, count: Count, column: str) -> None:
+def test_readers_find_rows_by_partition(tmp_path: Path, count: Count, column: str) -> None:
     """Some readers take the value from the log, others from the name of the folder, as Hive has it."""
     values = [*PARTITIONS[column], None]
     schema = pa.schema([(column, COLUMNS[column][0]), ("n", pa.int64())])

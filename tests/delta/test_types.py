@@ -279,7 +279,7 @@ def test_varchar_that_grows_shorter_stops_the_flush(tmp_path: Path) -> None:
         ("varchar(3)", "char(3)", False),
     ],
 )
-def test_lengthened_text_column_takes_older_rows(
+def test_text_column_may_be_lengthened_not_shortened(
     tmp_path: Path, earlier: str, now: str, *, fits: bool
 ) -> None:
     """Spark makes none shorter again: what waits in the log would be stuck."""

@@ -48,7 +48,7 @@ def pairs(path: str) -> Pairs:
     return sorted((row["k"], row["v"]) for row in table_of(path))
 
 
-def test_last_row_of_a_key_stays(query: Upserting) -> None:
+def test_last_row_of_a_key_wins_across_windows(query: Upserting) -> None:
     """Within a window by its order, whichever task has staged it; and over windows."""
     query.add(batch([("a", 1), ("b", 1), ("a", 2)]))
     assert pairs(query.path) == [("a", 2), ("b", 1)]

@@ -233,7 +233,7 @@ def test_type_without_a_cast_becomes_text(
 
 
 @pytest.mark.mariadb
-def test_statements_of_misfits_mend_a_mariadb_table(of_mariadb: Maria) -> None:
+def test_suggested_alter_statements_make_a_mariadb_table_fit(of_mariadb: Maria) -> None:
     """A column that is missing is added, and one that takes no null takes one."""
     of_mariadb.execute("CREATE TABLE t (code varchar(20), `a need` integer NOT NULL)")
     with pytest.raises(SchemaMismatch) as caught:

@@ -143,7 +143,7 @@ def test_query_that_never_published_ends_too(world: World, flushing: Flushings) 
     assert "connect" not in it.faults.operations
 
 
-def test_stopped_loop_leaves_pending_epochs(world: World, flushing: Flushings) -> None:
+def test_stopped_loop_lets_another_flusher_go_on(world: World, flushing: Flushings) -> None:
     """After the step under way; another flusher goes on from there."""
     world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(50)))
     it = flushing().start()

@@ -177,7 +177,7 @@ def test_flusher_that_hangs_goes_silent(store: LogStore, monkeypatch: pytest.Mon
         heartbeats(store, 2)
 
 
-def test_flusher_of_a_command_lets_a_living_one_report(store: LogStore) -> None:
+def test_command_reports_only_beside_a_silent_flusher(store: LogStore) -> None:
     """It writes over a dead one."""
     guest = Reporter(store, TARGET, lambda: NOW_US, gives_way=True)
     store.replace(PATH, report().to_json())

@@ -88,7 +88,7 @@ def test_alert_has_a_severity_and_a_runbook() -> None:
             assert f"# {heading}\n" in text, rule["alert"]
 
 
-def test_panels_lie_side_by_side() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     """None covers another, and each has a query."""
     board = json.loads(DASHBOARD.read_text())
     taken: set[tuple[int, int]] = set()

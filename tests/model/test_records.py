@@ -223,7 +223,7 @@ def test_unknown_fields_are_ignored(name: str) -> None:
     assert type(record).from_json(changed(name, later={"a": [1]}), "there") == record
 
 
-def test_unknown_fields_are_ignored_inside_too() -> None:
+def test_unknown_fields_of_nested_records_are_ignored() -> None:
     """In the parts of a record: a segment, a column, an error."""
     for name, field in (("manifest", "segments"), ("plan", "columns")):
         parts = [part | {"later": 1} for part in json.loads(golden(name))[field]]

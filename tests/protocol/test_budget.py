@@ -52,7 +52,7 @@ def epochs_of_segments(world: World) -> list[int]:
     return [int(path.split("/")[1]) for path in world.log_backend.list("segments/")]
 
 
-def test_epoch_waits_until_what_is_before_it_is_flushed(
+def test_epoch_over_the_budget_waits_for_the_flush(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The first one passes, though it is larger than the budget; the second one goes on after the flush."""

@@ -90,7 +90,7 @@ def test_flush_job_task_gets_rows_with_its_share(world: World) -> None:
     ]
 
 
-def test_long_backlog_keeps_sixteen_megabytes_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_manifests_stay_within_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk along the chain reads each manifest of a backlog: those beyond are read again."""
     monkeypatch.setattr("wal_sink.wal.manifests._KEPT_BYTES", 20_000)
     world = World(*in_memory())

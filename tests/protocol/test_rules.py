@@ -72,7 +72,7 @@ def test_new_query_in_the_folder_completes_no_old_epoch(world: World) -> None:
 
 
 @pytest.mark.rule("state")
-def test_states_of_two_processes_have_one_order(world: World) -> None:
+def test_flusher_that_loses_a_state_starts_over(world: World) -> None:
     """A flusher that settles loses against a run that publishes meanwhile, and starts its pass again."""
     run = world.run().batches([("a", 0)])
     flusher = world.flusher(At("create state/", lambda: run.publish([("b", 1)])))

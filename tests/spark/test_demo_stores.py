@@ -60,7 +60,9 @@ def fill_and_compare(spark: SparkSession, stores: Stores, folder: Path) -> None:
 
 @pytest.mark.cassandra
 @pytest.mark.postgresql
-def test_demo_store_has_each_row_once(spark: SparkSession, cassandra: Node, tmp_path: Path) -> None:
+def test_demo_stores_get_each_row_once_from_one_log(
+    spark: SparkSession, cassandra: Node, tmp_path: Path
+) -> None:
     """All that take columns, from one log: a new one is in the table of stores, so it is here, too."""
     with ExitStack() as stack:
         stores = Stores(

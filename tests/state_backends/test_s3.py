@@ -365,7 +365,7 @@ assert backend.read("a") == b"x"
         ("s3://bucket/year=2026/a b%20#c?d", "s3://bucket/year=2026/a b%20#c?d"),
     ],
 )
-def test_hadoops_names_lead_to_one_store(url: str, absolute: str) -> None:
+def test_hadoop_url_opens_the_same_store(url: str, absolute: str) -> None:
     """A checkpoint has one URL, however Spark was given it."""
     backend = open_backend(url)
     assert backend.url == absolute
@@ -388,7 +388,7 @@ def test_url_is_refused(url: str, reason: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_s3fs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra that brings it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StateBackendError, match=r"s3fs.*pip install 'wal_sink\[s3\]'"):

@@ -87,7 +87,7 @@ def test_fitting_columns_are_planned_in_dataframe_order() -> None:
     )
 
 
-def test_all_that_has_changed_is_one_error() -> None:
+def test_changes_of_a_table_are_in_one_error() -> None:
     """New columns that a row may leave out, and a column that takes nulls now, do not matter."""
     plan = planned("Id", "name", "note")
     refuse_changed(plan, TABLE)
