@@ -582,7 +582,7 @@ def _texts(options: Options, which: Iterable[Declared]) -> dict[str, str]:
 
 
 def marked(struct: type[Options], mark: str) -> dict[str, object]:
-    """Return the values under a key of the options' `extra`, by field."""
+    """Return `extra[key]` of each option that has the key, by field."""
     return {option.field: option.extra[mark] for option in fields(struct) if mark in option.extra}
 
 

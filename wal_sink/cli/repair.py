@@ -61,11 +61,11 @@ def give_up(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let a target do without an epoch, or let it get nothing more.
+    """Skip an epoch for a target, or give up a target.
 
     With --epoch, the flush skips the epoch at which it has stopped, for every target that lacks it
-    or for --target. Its files stay in the log. With --target alone, nothing waits for that target
-    any longer: no budget, no trim, no other set of targets.
+    or for --target. Its files stay in the log. With --target alone, the target gets nothing more,
+    and nothing waits for it: the budget and the trim ignore it, and the set of targets may change.
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))
@@ -116,10 +116,10 @@ def adopt(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Let checkpoint, log and ledger rows belong together, after one was moved or made again.
+    """Bind checkpoint, log and ledger rows to each other, after one was moved or made again.
 
-    If the log was moved, give by --wal its new wal.location, the folder above that of the query's
-    id. Another copy of the query can no longer flush or publish.
+    If the log was moved, --wal is its new wal.location: the folder that contains the folder named
+    by the query's id. Another copy of the query can no longer flush or publish.
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))

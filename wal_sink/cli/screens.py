@@ -97,7 +97,7 @@ def _cell(value: Any) -> str:
 
 
 def _table(*names: str) -> Table:
-    """Return a table whose cells break no word, but a path."""
+    """Return a table that breaks no word of a cell, except in paths."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
     for name in names:
         right = name in {"epoch", "segments", "rows", "bytes"}

@@ -89,7 +89,7 @@ def tenth(flights: pa.Table) -> pa.Table:
 def write_files(folder: str | Path, flights: pa.Table | None = None, files: int = FILES) -> str:
     """Write flights as that number of Parquet files into `folder`, unless they are there.
 
-    Spark reads them in their order, by the time of their last change.
+    File n gets modification time n: Spark reads the oldest file first.
 
     :param flights: all flights if None.
     :return: the folder.

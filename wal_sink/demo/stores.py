@@ -87,7 +87,7 @@ class FileStore(Store):
     @classmethod
     @contextmanager
     def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - no server
-        """Make the folder: each table comes with its first row."""
+        """Create the folder; each table is created with its first row."""
         place = folder / cls.target
         place.mkdir()
         yield cls(str(place), title=cls.name)

@@ -179,7 +179,7 @@ class Reporter:
             )
 
     def ended(self) -> None:
-        """Note that the flusher has ended, and the error at which it stood, unless another reports since.
+        """Report that the flusher has ended, with its last error, unless another flusher has reported since.
 
         Without it a process that goes on would seem to flush for half a minute more.
         """

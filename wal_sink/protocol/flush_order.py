@@ -73,7 +73,7 @@ def decide(
     *,
     heals: bool = True,
 ) -> Decision:
-    """Return what a flusher does for a target, from the state, then `commits/`, then the ledger row.
+    """Return what a flusher does next for a target. The arguments were read in their order.
 
     The row is the truth about the target, and moves in order: each epoch right after the one before. The mark
     follows the row, in both directions, as far as the chain of digests has the row's.

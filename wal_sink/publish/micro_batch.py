@@ -62,7 +62,7 @@ def with_epoch(batch: pa.RecordBatch, name: str, epoch: int) -> pa.RecordBatch:
 
 
 def refuse_quarantine(plans: Iterable[Plan], on_invalid_row: str) -> None:
-    """Refuse quarantine for a table whose rows may be sent once with each timestamp (rule `repeatable`).
+    """Refuse quarantine for a table whose rows must not be sent twice with one timestamp (rule `repeatable`).
 
     :raises OptionError: such rows would be kept.
     """

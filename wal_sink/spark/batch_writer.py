@@ -182,7 +182,7 @@ def options_at(checkpoint_root: str) -> dict[str, str] | None:
 
 
 def _last_commit(configuration: Configuration) -> int:
-    """Return the last epoch that is completed as a writer is made; -1 for none, or no checkpoint yet."""
+    """Return the last epoch that was completed when the writer was made; -1 if none was."""
     try:
         return configuration.location.open_checkpoint().last_commit()
     except (OSError, CheckpointNotVisible):

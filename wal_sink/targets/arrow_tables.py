@@ -52,7 +52,7 @@ def with_parts(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Fi
 
 
 def plain(field: pa.Field) -> pa.Field:
-    """Return a column by name, type and whether it takes nulls, without what shapes files alone."""
+    """Return a column with its name, type and nullability, without metadata that is for files alone."""
     return with_parts(field, pa.Field.remove_metadata)
 
 

@@ -91,7 +91,7 @@ class ClientTarget(Target):
     @property
     @abstractmethod
     def place(self) -> str:
-        """The table, or the server, that answers, as errors name it."""
+        """The name of the table or server, for errors."""
 
     @abstractmethod
     def client(self) -> Client:

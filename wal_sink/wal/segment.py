@@ -4,7 +4,7 @@ A small segment has no file of its own: its manifest holds its bytes, under the 
 4).
 
 A segment of refused rows is an Arrow file like any other, with the reason of each row. The row is one of
-its columns, a struct, so no name of the user's columns meets ours; and it keeps its types, so that it can
+its columns, a struct, so no column of the user's can clash with ours; and it keeps its types, so that it can
 be sent again.
 """
 

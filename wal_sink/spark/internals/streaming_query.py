@@ -153,7 +153,7 @@ def started_query(
 def _table(execution: Any) -> str:
     """Return the table of Spark's catalog that `toTable` has named; empty for none.
 
-    A Spark that says it otherwise names none: that costs a warning.
+    If a version of Spark names it otherwise, the result is empty, and a warning is lost.
     """
     try:
         relation = execution.logicalPlan().relation()

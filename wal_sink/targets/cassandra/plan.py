@@ -62,7 +62,7 @@ def make_plan(
         with contextlib.suppress(AlreadyExists):  # what it is like is compared next
             create_table(connection.session, statement.rstrip(";"), new.name)
         log.info("made the table: %s", statement)
-        made = read_table(connection.session, new.name)  # by another start, perhaps
+        made = read_table(connection.session, new.name)  # another start may have created it first
         return _agree(options, schema, key, made)
 
 
@@ -118,6 +118,6 @@ def _agree(options: CassandraOptions, schema: pa.Schema, key: str, live: TableMe
 
 
 def _control(field: pa.Field, operation: str) -> Column:
-    """Return the plan's column of one that is not written."""
+    """Return the plan's entry for a column that is read, but not written."""
     role: Role = "operation" if field.name == operation else "control"
     return Column(name=field.name, source=str(canonical(field.type)), type=role, role=role)

@@ -185,7 +185,7 @@ class Fault(NamedTuple):
     column: str
     """The column that is to blame; empty where there is no single one."""
     bad: pa.Array
-    """Flags of the records; a null: the record is taken."""
+    """True for each record that is refused; null counts as false."""
     problem: str
     """The problem, without the record and its topic."""
     detail: Callable[[int], str]
@@ -194,7 +194,7 @@ class Fault(NamedTuple):
 
 
 def _faults(checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> Iterator[Fault]:
-    """Yield what topics do not take: first that there is no such topic, on which the others rely."""
+    """Yield what topics refuse. An unknown topic comes first: later checks look up limits by topic."""
     names, topics = checked.schema.names, [*limits]
     which = pa.nulls(checked.num_rows, pa.int32()).fill_null(0)
     if "topic" in names:

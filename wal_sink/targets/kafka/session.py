@@ -313,10 +313,10 @@ def _meaning(error: KafkaError, topic: str, key: bytes | None) -> Exception:
 def transactional(
     options: KafkaOptions, query_id: str, limits: Mapping[str, Limits], timeout_s: float
 ) -> Any:
-    """Make the producer of a query, which is the only one from now on.
+    """Make the query's producer; it fences any earlier one.
 
     :param limits: of each topic that records are written to.
-    :raises OptionError: brokers do not allow a transaction to last as long.
+    :raises OptionError: the brokers allow no transaction as long as the option asks for.
     :raises KafkaException: no answer, or another refusal.
     """
     largest = [limit.largest for limit in limits.values()]

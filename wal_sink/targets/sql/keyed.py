@@ -1,6 +1,6 @@
 """The base of targets whose rows are added, or replaced and deleted by key, and which make their tables.
 
-What its errors name as an option begins with the target's name.
+Its errors name options in full, with the target's name in front.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ def _write_arrow(
 
 
 def _as_in_table(target: Database, plan: Plan, rows: staged.Staged) -> str:
-    """Return the query of the registered batch whose columns have the table's types and collations.
+    """Return a SELECT of the registered batch, cast to the table's types and collations.
 
     By these two keys are equal or not: a uuid in small letters or capitals, a text without case. A collation
     comes from the table by UNION alone.

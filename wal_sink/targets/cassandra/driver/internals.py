@@ -129,7 +129,7 @@ def pools(session: Any, datacenter: str) -> dict[Any, Any]:
 
 
 class Streams(NamedTuple):
-    """Streams of one connection, borrowed for requests that go by one push.
+    """Stream ids of one connection, reserved for requests that are sent in one push.
 
     Each ends once: `unsent`, or `returned`. The driver itself makes a stream free when its answer has come.
     """
