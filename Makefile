@@ -22,7 +22,7 @@ help: ## Show this list
 demo: $(READY) ## Real flights under SIGKILL, beside foreachBatch (ARGS="--target postgresql": not into Cassandra)
 	$(BIN)/wal-sink demo $(ARGS)
 
-check: style ## Lint, and the tests without servers, in less than 5 minutes (ARGS=… go to pytest)
+check: style ## Lint, and the tests without servers, in two minutes (ARGS=… go to pytest)
 	@$(MAKE) --no-print-directory --jobs 2 types quick  # types take one processor for a minute
 
 quick: $(READY)
