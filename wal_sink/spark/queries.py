@@ -40,6 +40,10 @@ from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
 
+_CHECKED = 4
+"""How many queries that have ended are checked at a start. Where another process flushes, each check costs
+two listings."""
+
 
 class Queries(CheckpointListener):
     """The queries that one handle has seen, and the listener that sees them; other formats are ignored.
@@ -150,13 +154,19 @@ class Queries(CheckpointListener):
                 )
 
     def _drop_done(self) -> None:
-        """Forget queries that are done: an application may start thousands."""
-        done = [flush for flush in self.flushes() if flush.is_done()]
+        """Forget queries that are done: an application may start thousands.
+
+        Some that have ended are checked; the next call checks others.
+        """
+        ended = [flush for flush in self.flushes() if flush.terminated][:_CHECKED]
+        pending = [flush for flush in ended if not flush.is_done()]
         with self._lock:
-            for flush in done:
+            for flush in ended:
                 # Else it has started again meanwhile.
                 if self._flushes.get(flush.query_id) is flush:
                     del self._flushes[flush.query_id]
+                    if flush in pending:
+                        self._flushes[flush.query_id] = flush  # last, so that others come first
 
     def find(self, query_id: str) -> QueryFlush | None:
         """Return the flush of a query; None when this handle has not seen it, or has dropped it as done."""
