@@ -16,6 +16,7 @@ from wal_sink.targets.casts import is_castable, key_of
 from wal_sink.targets.sql.types import (
     INTEGERS,
     LISTS,
+    NEW_STANDARD,
     NewTypes,
     SqlType,
     Types,
@@ -62,22 +63,13 @@ TYPES: Types = {
 }
 
 NEW: NewTypes = {
+    **NEW_STANDARD,
     LISTS: "{}[]",
     "document": "jsonb",
-    "bool": "boolean",
-    "int8": "smallint",
-    "int16": "smallint",
-    "int32": "integer",
-    "int64": "bigint",
-    "float": "real",
-    "double": "double precision",
-    "decimal": "numeric({},{})",
-    "string": "text",
     "key": "text",
     "binary": "bytea",
-    "date32[day]": "date",
-    "timestamp": "timestamp with time zone",
     "timestamp_ntz": "timestamp without time zone",
+    "decimal": "numeric({},{})",
     **dict.fromkeys(("time64[us]", "time64[ns]"), "time without time zone"),
     "duration[us]": "interval",
 }

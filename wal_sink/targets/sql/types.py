@@ -132,6 +132,24 @@ def by_elements(
 NewTypes = Mapping[str, str]
 """The types of new columns, by what `_name` returns. `{}` stands for an element, or a decimal's digits."""
 
+NEW_STANDARD: NewTypes = {
+    "bool": "boolean",
+    "int8": "smallint",
+    "int16": "smallint",
+    "int32": "integer",
+    "int64": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "string": "text",
+    "key": "varchar(255)",
+    "binary": "blob",
+    "date32[day]": "date",
+    "timestamp": "timestamp with time zone",
+    "timestamp_ntz": "timestamp",
+    "decimal": "decimal({},{})",
+}
+"""Those of standard SQL."""
+
 
 def new_type(new: NewTypes, source: pa.DataType, *, key: bool) -> str | None:
     """Return the type of a new column for a type of the DataFrame; None: the database has none.

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from wal_sink.targets.sql.errors import Code, Errors, numbers, texts
-from wal_sink.targets.sql.types import NewTypes, Types
+from wal_sink.targets.sql.types import NEW_STANDARD, NewTypes, Types
 from wal_sink.targets.sqlalchemy import types
 
 
@@ -174,7 +174,7 @@ GENERIC = Dialect(
     title="The database",
     upsert="",
     types=types.GENERIC_TYPES,
-    new=types.NEW,
+    new=NEW_STANDARD,
     fits=types.standard_fits,
     errors=Errors(
         _standard_class,

@@ -18,7 +18,7 @@ from wal_sink.targets.sql.types import (
     COMMON,
     INTEGERS,
     LISTS,
-    NewTypes,
+    NEW_STANDARD,
     SqlType,
     Types,
     at_most,
@@ -100,28 +100,12 @@ OF_CHARSET = " of character set "
 
 # --- new columns ---
 
-NEW: NewTypes = {
-    "bool": "boolean",
-    "int8": "smallint",
-    "int16": "smallint",
-    "int32": "integer",
-    "int64": "bigint",
-    "float": "real",
-    "double": "double precision",
-    "string": "text",
-    "key": "varchar(255)",
-    "binary": "blob",
-    "date32[day]": "date",
-    "timestamp": "timestamp with time zone",
-    "timestamp_ntz": "timestamp",
-    "decimal": "decimal({},{})",
-}
-NEW_SQLITE = {name: words for name, words in NEW.items() if name != "decimal"} | {
+NEW_SQLITE = {name: words for name, words in NEW_STANDARD.items() if name != "decimal"} | {
     "timestamp": "datetime",
     "timestamp_ntz": "datetime",
 }
 NEW_DUCKDB = {
-    **NEW,
+    **NEW_STANDARD,
     "int8": "tinyint",
     "float": "float",
     "key": "varchar",
@@ -129,7 +113,7 @@ NEW_DUCKDB = {
     LISTS: "{}[]",
 }
 NEW_MYSQL = {
-    **NEW,
+    **NEW_STANDARD,
     "int8": "tinyint",
     "float": "float",
     "double": "double",
