@@ -5,14 +5,17 @@ What the target's check refuses is taken out in the tasks: `publish.append`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RefusedRow, RowSlice, part_of
 from wal_sink.targets.casts import row_text
 from wal_sink.targets.names import unquoted
+
+Rows = TypeVar("Rows")
+"""Some rows of a window, as a target sends them."""
 
 MOST_REFUSED = 100
 """Most rows of a window that are refused one by one before the server has taken any. Beyond, the table is at
@@ -61,7 +64,7 @@ class RefusalSearch:
             return error
 
         refused_so_far = len(self.refused)
-        for part, error in find_refused(rows, tried):
+        for part, error in find_refused(rows, tried, _halves):
             refused = RefusedRow(part.first_us, refusal(plan, part, error))
             self.refused.append(refused)
             if not self._takes_others and len(self.refused) > MOST_REFUSED:
@@ -71,25 +74,30 @@ class RefusalSearch:
 
 
 def find_refused(
-    rows: RowSlice, insert: Callable[[RowSlice], Exception | None]
-) -> Iterator[tuple[RowSlice, Exception]]:
-    """Insert rows in their order, and yield each that is refused by itself; the others are there at the end.
+    rows: Rows, send: Callable[[Rows], Exception | None], halves: Callable[[Rows], Sequence[Rows]]
+) -> Iterator[tuple[Rows, Exception]]:
+    """Send rows in their order, and yield each that is refused by itself; the others are there at the end.
 
-    Of n rows with one that is refused, about twice as many are inserted, by twice the logarithm of n.
+    Of n rows with one that is refused, about twice as many are sent, by twice the logarithm of n.
 
-    :param insert: inserts rows, all or none; returns with which error they are refused.
+    :param send: sends rows, all or none; returns with which error they are refused.
+    :param halves: returns the two halves of rows; nothing for a single row.
     """
     waiting = [rows]
     while waiting:
         part = waiting.pop()
-        error = insert(part)
+        error = send(part)
         if error is None:
             continue
-        half = part.batch.num_rows // 2
-        if half:
-            waiting += [part_of(part, half, part.batch.num_rows), part_of(part, 0, half)]
+        if parts := halves(part):
+            waiting += reversed(parts)
         else:
             yield part, error
+
+
+def _halves(rows: RowSlice) -> list[RowSlice]:
+    half, number = rows.batch.num_rows // 2, rows.batch.num_rows
+    return [part_of(rows, 0, half), part_of(rows, half, number)] if half else []
 
 
 def refusal(plan: Plan, rows: RowSlice, error: Exception) -> TargetRefused:

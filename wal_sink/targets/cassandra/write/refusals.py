@@ -10,6 +10,7 @@ rows. The failures that a full disk, a full CDC space or an overload brings neve
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from wal_sink.errors import TargetRefused
 from wal_sink.targets.base import RefusedRow
@@ -18,7 +19,7 @@ from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.pipeline import Failed
 from wal_sink.targets.cassandra.row_plan import KEY
 from wal_sink.targets.cassandra.rules import key_text
-from wal_sink.targets.refusals import MOST_REFUSED
+from wal_sink.targets.refusals import MOST_REFUSED, find_refused
 
 Send = Callable[[EncodedBatch], Exception | None]
 """Sends a request and waits for its answer; returns the error, None when it is acknowledged."""
@@ -42,15 +43,10 @@ class RefusalSearch:
             nobody can say which row of the log it is.
         :raises Exception: what `send` has returned, if the error is not about a row: an outage.
         """
-        suspects, parts = list[Failed](), [refused]
-        while parts:
-            part = parts.pop()
-            if not _refuses(part, send, suspects):
-                self.witness = part
-            elif halves := part.halves():
-                suspects.pop()
-                parts += reversed(halves)
-            elif self.witness is None and len(self.refused) + len(suspects) > MOST_REFUSED:
+        suspects = list[Failed]()
+        for row, error in find_refused(refused, partial(self._sent, send), EncodedBatch.halves):
+            suspects.append(Failed(row, error))
+            if self.witness is None and len(self.refused) + len(suspects) > MOST_REFUSED:
                 raise refusal(*suspects[-1])
         if suspects and not refused.statements.sent_once:  # no row that was taken may be sent again
             suspects = self._refused_again(suspects, send)
@@ -64,22 +60,20 @@ class RefusalSearch:
             raise outage
         blamed = list[Failed]()
         for suspect in suspects:
-            if not _refuses(suspect.request, send, blamed):
-                self.witness = suspect.request
+            if error := self._sent(send, suspect.request):
+                blamed.append(Failed(suspect.request, error))
         if witness is None and self.witness is not None:
             return self._refused_again(blamed, send)  # with the row that was taken now
         return blamed
 
-
-def _refuses(request: EncodedBatch, send: Send, refused: list[Failed]) -> bool:
-    """Return True if the server refuses a request, which is added to the list then."""
-    error = send(request)
-    if error is None:
-        return False
-    if not is_refused(error):
-        raise error
-    refused.append(Failed(request, error))
-    return True
+    def _sent(self, send: Send, request: EncodedBatch) -> Exception | None:
+        """Send a request; return the error by which it is refused, and raise another one."""
+        error = send(request)
+        if error is None:
+            self.witness = request
+        elif not is_refused(error):
+            raise error
+        return error
 
 
 def _named_us(failed: Failed) -> int:
