@@ -19,13 +19,13 @@ from tests.benchmarks import report
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.figures import (
-    cold,
     epochs,
     flush,
     jdbc,
     long,
     memory,
     shapes,
+    short,
     spark_sinks,
 )
 from tests.benchmarks.process import ROOT
@@ -47,7 +47,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "mariadb": jdbc.mariadb,
     "kafka": spark_sinks.kafka,
     "lakes": spark_sinks.lakes,
-    "cold": cold.cold,
+    "short": short.short,
     "latency": epochs.latency,
     "overhead": epochs.overhead,
     "outage": epochs.outage,

@@ -7,11 +7,11 @@ import compileall
 import msgspec
 
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.cold_app import APIS, Config, Taken
 from tests.benchmarks.contenders import ours
 from tests.benchmarks.figure import Figure, at_most, figure
 from tests.benchmarks.process import ROOT, result_of
 from tests.benchmarks.rows import Source
+from tests.benchmarks.short_job_app import APIS, Config, Taken
 from tests.benchmarks.sizes import SMALL
 from tests.benchmarks.table import Table
 
@@ -27,10 +27,10 @@ _COMPILED = ("wal_sink", "state_backends", "tests/benchmarks")
 """What pip compiles where it installs it, as it has done with all that others import."""
 
 
-def cold(bench: Bench) -> list[Figure]:
+def short(bench: Bench) -> list[Figure]:
     """CPU and time of `register` and query, in a driver of its own for each contender and round."""
     source = Source(shape="grouped", rows=_EPOCHS * SMALL, partitions=10)
-    bench.say(f"cold, {bench.sizes.rounds} rounds of {_EPOCHS} epochs of {SMALL:,} rows")
+    bench.say(f"short, {bench.sizes.rounds} rounds of {_EPOCHS} epochs of {SMALL:,} rows")
     for package in _COMPILED:  # else each process would, where PYTHONDONTWRITEBYTECODE is set
         compileall.compile_dir(ROOT / package, quiet=1)
     rounds: list[dict[str, Taken]] = []
@@ -44,8 +44,8 @@ def cold(bench: Bench) -> list[Figure]:
         time = [one.seconds / another.seconds for one, another in pairs]
         note = "; ".join(map(str, pairs[-1]))
         figures += [
-            figure(f"cold: {name} over {other}, client CPU", cpu, "x", at_most(most), note),
-            figure(f"cold: {name} over {other}, time", time, "x", at_most(most)),
+            figure(f"short: {name} over {other}, client CPU", cpu, "x", at_most(most), note),
+            figure(f"short: {name} over {other}, time", time, "x", at_most(most)),
         ]
     return figures
 
@@ -61,7 +61,7 @@ def _taken(bench: Bench, source: Source, api: str) -> Taken:
         options=ours.options(table),
         insert=table.insert,
     )
-    text = result_of("tests.benchmarks.cold_app", msgspec.json.encode(config).decode())
+    text = result_of("tests.benchmarks.short_job_app", msgspec.json.encode(config).decode())
     taken = msgspec.json.decode(text, type=Taken)
     bench.say(f"  {api}: {taken.seconds:.1f} s; CPU {taken}")
     if api != _COUNTS:

@@ -1,4 +1,4 @@
-"""A driver with one short job: `python -m tests.benchmarks.cold_app CONFIG` prints what it took.
+"""A driver with one short job: `python -m tests.benchmarks.short_job_app CONFIG` prints what it took.
 
 Whatever a job imports, it imports within the time that counts. The sink that counts is
 sent to the workers by value, as from a script, so that they import nothing of ours.
