@@ -7,10 +7,9 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.arrow_values import cast_values
-from wal_sink.targets.casts import KEY
-from wal_sink.targets.names import unquoted
+from wal_sink.targets.casts import KEY, cast_values
 from wal_sink.targets.sql.types import arrow_type
+from wal_sink.targets.sql_text import unquoted
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.targets.sqlalchemy.catalogue import unique_index
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS, GENERIC

@@ -6,8 +6,8 @@ import pytest
 
 from wal_sink.errors import OptionError
 from wal_sink.targets.cassandra.options import primary_key, refuse_bad_name
-from wal_sink.targets.create_table import Layout, TableOptions
-from wal_sink.targets.names import quote
+from wal_sink.targets.sql_text import quote
+from wal_sink.targets.table_options import Layout, TableOptions
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ class Target(ABC):
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to what `write` takes, without a connection.
 
-        Its texts are UTF-8, at any depth: tasks have refused others (`targets.arrow_values`).
+        Its texts are UTF-8, at any depth: tasks have refused others (`targets.value_checks`).
 
         :raises InvalidRow: the target would refuse a row; names column and remedy.
         """

@@ -16,20 +16,11 @@ import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan, canonical, is_array, is_blob, is_text, spark_ddl
-from wal_sink.targets.arrow_values import (
-    TRUE,
-    are_deletes,
-    as_python,
-    beyond_python,
-    cast_values,
-    keys_of_deletes,
-    not_deleted,
-    planned_operations,
-    refuse_other_schema,
-    shorten,
-)
-from wal_sink.targets.columns import TableColumn, TableRules, to_cast
+from wal_sink.targets.arrow_scalars import TRUE, as_python, shorten
+from wal_sink.targets.columns import TableColumn, TableRules, refuse_other_schema, to_cast
+from wal_sink.targets.deletes import are_deletes, keys_of_deletes, not_deleted, planned_operations
 from wal_sink.targets.unavailable import Marked, flags_of, mark, with_flags
+from wal_sink.targets.value_checks import beyond_python
 
 ArrowType = Callable[[str], pa.DataType | None]
 """Returns the Arrow type that holds a database's type exactly, None for a type that cannot be written."""
@@ -262,6 +253,37 @@ def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
         return array
 
     return stored
+
+
+def cast_values(values: pa.Array, to: pa.DataType) -> pa.Array:
+    """Cast values unaltered, or refuse one that does not fit.
+
+    Arrow casts integers only to a decimal that fits every value of their type. So they are first cast to a
+    wider decimal: the cast from there refuses single values.
+
+    :raises ArrowInvalid: one does not fit.
+    """
+    if values.type.num_fields and values.type != to:
+        values = pa.concat_arrays([values])  # of a slice Arrow casts its neighbours' elements, too
+    between = _between(values.type, to)
+    return (values if between is None else values.cast(between)).cast(to)
+
+
+def _between(source: pa.DataType, to: pa.DataType) -> pa.DataType | None:
+    if is_array(source) and is_array(to):
+        element = _between(source.value_type, to.value_type)
+        return None if element is None else pa.list_(element)
+    if pt.is_struct(source) and pt.is_struct(to):
+        between = [_between(field.type, to.field(field.name).type) for field in source]
+        if all(type_ is None for type_ in between):
+            return None
+        parts = zip(source, between, strict=True)
+        return pa.struct(
+            [field if type_ is None else field.with_type(type_) for field, type_ in parts]
+        )
+    if pt.is_integer(source) and pt.is_decimal(to):
+        return pa.decimal256(76, to.scale)
+    return None
 
 
 def cast_or_refuse(values: pa.Array, to: pa.DataType, words: str) -> pa.Array:

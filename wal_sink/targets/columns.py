@@ -18,7 +18,7 @@ import pyarrow as pa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.codec import digest
 from wal_sink.model.plan import Column, Plan, Role, canonical, spark_ddl
-from wal_sink.targets.names import did_you_mean
+from wal_sink.text import did_you_mean
 
 SAME: Mapping[str, str] = MappingProxyType({})
 """No column has another name in the table."""
@@ -281,3 +281,22 @@ def _change(column: Column, now: TableColumn | None, holds: Holds) -> str:
     if now.computed:
         return f"column {column.name} is computed by the server now"
     return ""
+
+
+def refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
+    """Refuse a batch that the plan was not made for.
+
+    :raises SchemaMismatch: a column has another name or type, or another place.
+    """
+    columns = [(field.name, str(canonical(field.type))) for field in schema]
+    planned = [(column.name, column.source) for column in plan.columns]
+    if columns != planned:
+        raise SchemaMismatch(
+            f"A batch for {plan.table} has the columns {_listed(columns)}; the plan {plan.key} was made for"
+            f" {_listed(planned)}.",
+            "Start the query again, so that a plan is made for this DataFrame.",
+        )
+
+
+def _listed(columns: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)

@@ -1,7 +1,7 @@
 """Columns of a DataFrame that say what becomes of a row, and are not written, such as the operation. Pure.
 
 A target that can delete derives its options from `OperationOptions`; every other one refuses them
-(`wal_sink.configuration`). `targets.arrow_values` reads the column's values.
+(`wal_sink.configuration`). `targets.deletes` reads the column's values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Operation, spark_type
 from wal_sink.options import SHAPES, Options, about
-from wal_sink.targets.create_table import TableOptions, refuse_repeated, without_effect
+from wal_sink.targets.table_options import TableOptions, refuse_repeated, without_effect
 
 
 def refuse_type(

@@ -23,7 +23,6 @@ from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Column, Operation, Plan
 from wal_sink.options import SHAPES, Options, about
-from wal_sink.targets.arrow_values import planned_operations
 from wal_sink.targets.base import (
     ErrorClass,
     IdempotentSession,
@@ -33,6 +32,7 @@ from wal_sink.targets.base import (
     Session,
     Target,
 )
+from wal_sink.targets.deletes import planned_operations
 from wal_sink.targets.operations import (
     DELETE,
     OperationColumn,

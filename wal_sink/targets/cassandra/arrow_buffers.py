@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.arrow_values import FALSE, int64
+from wal_sink.targets.arrow_scalars import FALSE, int64
 
 Array = npt.NDArray[Any]
 _NO_BYTES = pa.py_buffer(b"")
@@ -56,7 +56,7 @@ def binaries(data: pa.Buffer, bounds: Array) -> pa.Array:
 
 
 def indices(positions: Array) -> pa.Array:
-    """Return positions as Arrow's int64; `pyarrow.array` would import pandas, see `arrow_values`."""
+    """Return positions as Arrow's int64; `pyarrow.array` would import pandas, see `arrow_scalars`."""
     whole = np.ascontiguousarray(positions, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])
 

@@ -10,12 +10,14 @@ import functools
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.arrow_values import int64, not_deleted, refuse_other_schema
+from wal_sink.targets.arrow_scalars import int64
 from wal_sink.targets.cassandra.arrow_buffers import sizes
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, in_order
 from wal_sink.targets.cassandra.rows import read_controls, without_deleted_values
 from wal_sink.targets.cassandra.rules import InvalidValue, invalid_values, refuse_invalid
 from wal_sink.targets.cassandra.types import cast_column, column_types
+from wal_sink.targets.columns import refuse_other_schema
+from wal_sink.targets.deletes import not_deleted
 from wal_sink.targets.unavailable import mark, with_flags
 
 MAX_KEY_BYTES = 65_535

@@ -23,8 +23,9 @@ from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
 from wal_sink.targets.cassandra.types import has_lists, mismatches, parse, user_type_names
 from wal_sink.targets.columns import SAME, TableColumn, TableRules, has_changed
 from wal_sink.targets.columns import match_columns as compare
-from wal_sink.targets.create_table import CREATE_TABLE, KEY_COLUMNS
-from wal_sink.targets.names import did_you_mean, quote
+from wal_sink.targets.sql_text import quote
+from wal_sink.targets.table_options import CREATE_TABLE, KEY_COLUMNS
+from wal_sink.text import did_you_mean
 
 
 def match_columns(

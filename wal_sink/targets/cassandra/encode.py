@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.arrow_values import blob, scaled
+from wal_sink.targets.arrow_scalars import blob
 from wal_sink.targets.cassandra.arrow_buffers import (
     Array,
     binaries,
@@ -34,6 +34,7 @@ from wal_sink.targets.cassandra.arrow_buffers import (
 )
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.types import CqlType, column_types
+from wal_sink.targets.text_formats import scaled
 from wal_sink.targets.unavailable import flag_name
 
 INT32_MAX = 2**31 - 1

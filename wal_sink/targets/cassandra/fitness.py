@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.names import quote
+from wal_sink.targets.sql_text import quote
 from wal_sink.text import counted
 
 log = logging.getLogger(__name__)

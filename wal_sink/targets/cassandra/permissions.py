@@ -11,7 +11,7 @@ from wal_sink.errors import TargetRefused
 from wal_sink.targets.cassandra.driver.internals import ServerError, SyntaxException
 from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.table import TableMetadata
-from wal_sink.targets.names import quote
+from wal_sink.targets.sql_text import quote
 
 
 def refuse_missing_permissions(

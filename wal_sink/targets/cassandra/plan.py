@@ -31,7 +31,7 @@ from wal_sink.targets.cassandra.rows import (
 )
 from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.targets.cassandra.types import has_lists
-from wal_sink.targets.create_table import refuse_other_key
+from wal_sink.targets.table_options import refuse_other_key
 
 log = logging.getLogger(__name__)
 

@@ -25,15 +25,7 @@ import pyarrow.compute as pc
 
 from wal_sink.clock import now_us
 from wal_sink.model.plan import Column
-from wal_sink.targets.arrow_values import (
-    FALSE,
-    are_deletes,
-    int64,
-    keys_of_deletes,
-    not_deleted,
-    null,
-    planned_operations,
-)
+from wal_sink.targets.arrow_scalars import FALSE, int64, null
 from wal_sink.targets.cassandra.arrow_buffers import elements
 from wal_sink.targets.cassandra.casts import as_is
 from wal_sink.targets.cassandra.options import (
@@ -51,6 +43,7 @@ from wal_sink.targets.cassandra.rules import (
     row_text,
 )
 from wal_sink.targets.cassandra.table import TableMetadata
+from wal_sink.targets.deletes import are_deletes, keys_of_deletes, not_deleted, planned_operations
 from wal_sink.targets.operations import (
     described,
     refuse_type,

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from wal_sink.model import plan
 from wal_sink.model.plan import canonical, is_array, spark_ddl, spark_type
-from wal_sink.targets import arrow_values
+from wal_sink.targets import text_formats
 from wal_sink.targets.cassandra import casts
 from wal_sink.targets.cassandra.arrow_buffers import unnest
 from wal_sink.targets.cassandra.casts import (
@@ -31,7 +31,7 @@ from wal_sink.targets.cassandra.casts import (
     cast_to,
 )
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.names import did_you_mean
+from wal_sink.text import did_you_mean
 
 
 class ScalarType(NamedTuple):
@@ -77,8 +77,8 @@ TYPES = {
     "date": ScalarType(("date",), as_is),
     "time": ScalarType(("time", "string"), as_nanoseconds_of_day, casts.TIME),
     "duration": ScalarType(("interval day to second",), as_nanoseconds, casts.DURATION),
-    "uuid": ScalarType(("string", "binary"), arrow_values.as_uuid, casts.UUID),
-    "timeuuid": ScalarType(("string", "binary"), arrow_values.as_uuid, casts.TIMEUUID),
+    "uuid": ScalarType(("string", "binary"), text_formats.as_uuid, casts.UUID),
+    "timeuuid": ScalarType(("string", "binary"), text_formats.as_uuid, casts.TIMEUUID),
     "inet": ScalarType(("string",), as_text, casts.INET),
     "blob": ScalarType(("binary",), cast_to(pa.binary())),
 }

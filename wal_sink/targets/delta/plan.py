@@ -23,13 +23,6 @@ from wal_sink.targets.arrow_tables import (
 )
 from wal_sink.targets.casts import KEY
 from wal_sink.targets.columns import match_columns
-from wal_sink.targets.create_table import (
-    CREATE_TABLE,
-    KEY_COLUMNS,
-    Layout,
-    refuse_unknown_columns,
-    spark_statement,
-)
 from wal_sink.targets.delta.columns import (
     EVENT,
     PARTITIONS,
@@ -41,6 +34,8 @@ from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.table import RANDOM_PREFIXES, Table, bounds_of_key
 from wal_sink.targets.operations import with_operation, without_operation
+from wal_sink.targets.sql_text import spark_statement
+from wal_sink.targets.table_options import CREATE_TABLE, KEY_COLUMNS, Layout, refuse_unknown_columns
 
 logger = logging.getLogger(__name__)
 

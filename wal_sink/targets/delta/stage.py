@@ -19,9 +19,10 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_values import FALSE, are_deletes
+from wal_sink.targets.arrow_scalars import FALSE
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.casts import key_of
+from wal_sink.targets.deletes import are_deletes
 from wal_sink.targets.delta.columns import PARTITIONS, folder, physical_name, split, stored_field
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.table import DELETED, MERGED, Table

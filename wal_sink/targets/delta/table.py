@@ -25,11 +25,11 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import fields
 from wal_sink.targets.arrow_tables import plain
 from wal_sink.targets.base import ErrorClass
-from wal_sink.targets.create_table import Layout
 from wal_sink.targets.delta.columns import is_absolute
 from wal_sink.targets.delta.files import Files, table_is_there
-from wal_sink.targets.names import quote
+from wal_sink.targets.sql_text import quote
 from wal_sink.targets.staged_files import kind_of_access, renamed
+from wal_sink.targets.table_options import Layout
 from wal_sink.targets.unavailable import flag_name
 
 _KNOWN_FEATURES = {

@@ -10,7 +10,7 @@ import msgspec
 
 from wal_sink.errors import OptionError
 from wal_sink.options import COLUMN, CONNECTS, SECRET, SHAPES, about, secret_parameter
-from wal_sink.targets.create_table import TableOptions
+from wal_sink.targets.table_options import TableOptions
 
 _CATALOG = "iceberg.catalog."
 _PROPERTY = f"{_CATALOG}{COLUMN}"

@@ -22,14 +22,14 @@ from psycopg import conninfo
 from wal_sink.errors import OptionError, TargetUnavailable
 from wal_sink.model.plan import Plan
 from wal_sink.options import VARIABLE_IS_READ
-from wal_sink.targets.arrow_values import as_uuid
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.names import listed, quote
 from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOptions
 from wal_sink.targets.postgresql.types import is_staged, staged_type
 from wal_sink.targets.sql import staged
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.types import LISTS
+from wal_sink.targets.sql_text import listed, quote
+from wal_sink.targets.text_formats import as_uuid
 
 # For what the URI does not say. A host that is gone is noticed after half a minute; one that is there and
 # whose server keeps silent, by `BoundedConnection`.

@@ -20,15 +20,6 @@ from wal_sink.model.plan import Plan, is_array, spark_ddl
 from wal_sink.targets.casts import KEY, CastRules, is_castable, key_of
 from wal_sink.targets.client import importing
 from wal_sink.targets.columns import TableColumn, cast_to, match_columns, with_column
-from wal_sink.targets.create_table import (
-    CREATE_TABLE,
-    NO_LAYOUT,
-    Layout,
-    create_statement,
-    refuse_other_key,
-    refuse_unknown_columns,
-)
-from wal_sink.targets.names import did_you_mean
 from wal_sink.targets.operations import (
     BY_POSITION,
     described,
@@ -40,6 +31,15 @@ from wal_sink.targets.sql.session import run
 from wal_sink.targets.sql.target import SqlTarget
 from wal_sink.targets.sql.types import NewTypes, Types, arrow_type, new_type
 from wal_sink.targets.sql.unique import Unique, changes_of_key, refuse_unique, upsert_key
+from wal_sink.targets.sql_text import create_statement
+from wal_sink.targets.table_options import (
+    CREATE_TABLE,
+    NO_LAYOUT,
+    Layout,
+    refuse_other_key,
+    refuse_unknown_columns,
+)
+from wal_sink.text import did_you_mean
 
 logger = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, RowsRefused, TransactionalSession
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
-from wal_sink.targets.names import unquoted
 from wal_sink.targets.refusals import RefusalSearch, refusal
 from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.sql.database import Database
 from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.ledger import Ledger
+from wal_sink.targets.sql_text import unquoted
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.names import quote
+from wal_sink.targets.deletes import are_deletes
+from wal_sink.targets.sql_text import quote
 from wal_sink.targets.unavailable import flags_of, new_row_error
 
 ORDINAL = "wal_sink:ordinal"

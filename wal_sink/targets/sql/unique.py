@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
-from wal_sink.targets.names import quote
+from wal_sink.targets.sql_text import quote
 
 
 class Unique(NamedTuple):

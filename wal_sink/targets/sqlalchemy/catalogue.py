@@ -15,10 +15,10 @@ import sqlalchemy as sa
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
-from wal_sink.targets.names import quote
 from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.unique import Unique
+from wal_sink.targets.sql_text import quote
 from wal_sink.targets.sqlalchemy.connection import Connection
 from wal_sink.targets.sqlalchemy.dialects import GENERIC
 from wal_sink.targets.sqlalchemy.types import OF_CHARSET, words_of

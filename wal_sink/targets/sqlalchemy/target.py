@@ -13,7 +13,6 @@ import pyarrow.types as pt
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.columns import TableColumn
-from wal_sink.targets.create_table import Layout
 from wal_sink.targets.refusals import Savepoints
 from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.keyed import KeyedTarget
@@ -21,6 +20,7 @@ from wal_sink.targets.sql.types import parse
 from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
 from wal_sink.targets.sqlalchemy.types import OF_CHARSET
+from wal_sink.targets.table_options import Layout
 
 _KEY_CHARACTERS = 768
 """Of all columns of a key in MariaDB and MySQL: 3,072 bytes, four a character."""

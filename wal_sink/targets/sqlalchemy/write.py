@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.casts import key_of
+from wal_sink.targets.deletes import are_deletes
 from wal_sink.targets.sql import staged
 from wal_sink.targets.sql.database import Database
 from wal_sink.targets.sql.ledger import with_values

@@ -18,7 +18,6 @@ import pyarrow as pa
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
 from wal_sink.clock import now_us
-from wal_sink.targets.arrow_values import are_deletes
 from wal_sink.targets.cassandra.arrow_buffers import flags
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.encode import (
@@ -34,7 +33,8 @@ from wal_sink.targets.cassandra.rows import (
     remaining_ttls,
     with_event_times,
 )
-from wal_sink.targets.names import quote
+from wal_sink.targets.deletes import are_deletes
+from wal_sink.targets.sql_text import quote
 from wal_sink.targets.unavailable import flag_name
 
 Flags = npt.NDArray[np.bool_]

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, ClassVar, NamedTuple
 
 import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.model.plan import spark_ddl
 from wal_sink.options import SHAPES, Options, about
-from wal_sink.targets.names import did_you_mean
+from wal_sink.text import did_you_mean
 
 CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS = "createTable", "keyColumns", "partitionColumns"
 
@@ -149,45 +148,3 @@ def refuse_other_key(table: object, layout: Layout, key: Collection[str]) -> Non
             f" {', '.join(key)}, by which a row replaces another.",
             f"Correct {KEY_COLUMNS}, or make the table again with the key that it names.",
         )
-
-
-def spark_statement(
-    table: object, schema: pa.Schema, layout: Layout, using: str, more: str = ""
-) -> str:
-    """Return Spark's CREATE TABLE; columns of the key take no null.
-
-    :param table: its name, quoted.
-    :param using: the format.
-    :param more: what comes after the partitions.
-    """
-    columns = ", ".join(
-        f"`{field.name}` {spark_ddl(field.type)}{' NOT NULL' if field.name in layout.key else ''}"
-        for field in schema
-    )
-    by = f" PARTITIONED BY ({', '.join(layout.partition)})" if layout.partition else ""
-    return f"CREATE TABLE {table} ({columns}) USING {using}{by}{more}"
-
-
-def create_statement(
-    table: object,
-    schema: pa.Schema,
-    layout: Layout,
-    type_of: Callable[[pa.Field], str],
-    quote: Callable[[str], str],
-    suffix: str = "",
-) -> str:
-    """Return a CREATE TABLE by the SQL standard; columns of the key take no null.
-
-    :param table: its name, quoted.
-    :param schema: of the columns that are written.
-    :param type_of: the type of a column, in the database's words.
-    :param suffix: what comes after the columns, such as the partitions.
-    """
-    lines = [
-        f"  {quote(field.name)} {type_of(field)}{' NOT NULL' if field.name in layout.key else ''}"
-        for field in schema
-    ]
-    if layout.key:
-        lines.append(f"  PRIMARY KEY ({', '.join(map(quote, layout.key))})")
-    body = ",\n".join(lines)
-    return f"CREATE TABLE {table} (\n{body}\n){suffix and f' {suffix}'}"

@@ -1,0 +1,106 @@
+"""UUIDs (RFC 9562) and numbers that columns have as texts: patterns and parsers; no I/O."""
+
+from __future__ import annotations
+
+import decimal
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal_sink.targets.arrow_scalars import null, text
+
+_HEX = "[0-9a-fA-F]"
+
+
+UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
+"""The pattern of a UUID written as text."""
+
+
+_VERSION_1_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
+
+
+_UUID_BYTES = r"(?s)\A.{16}\z"
+
+
+_VERSION_1_BYTES = r"(?s)\A.{6}[\x10-\x1f].{9}\z"
+"""The upper half of the seventh byte is the version."""
+
+
+_UUID = pa.binary(16)
+
+
+_NO_UUID = text("00000000-0000-0000-0000-000000000000")
+
+
+def are_no_uuids(column: pa.Array) -> pa.Array:
+    """Return which texts or bytes are no uuids; null for nulls."""
+    return _unlike(column, UUID_PATTERN, _UUID_BYTES)
+
+
+def are_no_version_1_uuids(column: pa.Array) -> pa.Array:
+    """Return which are no uuids of version 1 (a time and a node); null for nulls."""
+    return _unlike(column, _VERSION_1_PATTERN, _VERSION_1_BYTES)
+
+
+def as_uuid(column: pa.Array) -> pa.Array:
+    """Parse texts, and take bytes as they are. All are UUIDs, see `are_no_uuids`; nulls stay null."""
+    if _in_bytes(column):
+        return column.cast(pa.binary()).cast(_UUID)
+    texts = column.cast(pa.string())
+    digits = pc.replace_substring(texts.fill_null(_NO_UUID), "-", "")  # 32 of each, no gaps
+    _, offsets, characters = digits.buffers()
+    begin = memoryview(offsets).cast("i")[digits.offset] if len(digits) else 0
+    whole = memoryview(characters or b"")[begin : begin + 32 * len(digits)]
+    packed = pa.py_buffer(bytes.fromhex(str(whole, "ascii")))
+    uuids = pa.Array.from_buffers(_UUID, len(digits), [None, packed])
+    return pc.if_else(texts.is_valid(), uuids, null(_UUID))
+
+
+def _unlike(column: pa.Array, text: str, in_bytes: str) -> pa.Array:
+    if _in_bytes(column):
+        matches = pc.match_substring_regex(column.cast(pa.binary()), in_bytes)  # byte by byte
+    else:
+        matches = pc.match_substring_regex(column.cast(pa.string()), text)
+    return pc.invert(matches)
+
+
+def _in_bytes(column: pa.Array) -> bool:
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    is_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    return any(is_kind(kind) for is_kind in is_bytes)
+
+
+MOST_CHARACTERS = 4_000
+"""The longest number written as text: Python parses an integer of at most 4,300 digits."""
+
+
+WHOLE = r"\A[+-]?[0-9]+\z"
+"""A whole number."""
+
+
+WHOLE_ONCE = r"\A(0|-?[1-9][0-9]*)\z"
+"""A whole number in its only form: no plus sign, no zeros in front."""
+
+
+DECIMAL = r"\A[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\z"
+"""A number with or without a fraction, and with or without an exponent."""
+
+
+DECIMAL_ONCE = r"\A(0|-?([1-9][0-9]*|(0|[1-9][0-9]*)\.[0-9]*[1-9]))\z"
+"""A number in its only form: no exponent, no zeros in front or at the end of a fraction."""
+
+
+class Scaled(NamedTuple):
+    """The number `unscaled` · 10^-`scale`."""
+
+    unscaled: int
+    scale: int
+
+
+def scaled(text: str) -> Scaled:
+    """Parse a text that matches `DECIMAL`, as Java's `new BigDecimal(text)` does: 1.50 is not 1.5."""
+    sign, digits, exponent = decimal.Decimal(text).as_tuple()
+    assert isinstance(exponent, int), "neither infinite nor NaN"
+    unscaled = int("".join(map(str, digits)))
+    return Scaled(-unscaled if sign else unscaled, -exponent)
