@@ -26,13 +26,13 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, Session, Target
 from wal_sink.testing.contracts.ledger import Stored, following, row_of
-from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import (
     BASE_US,
     ROWS,
     SCHEMA,
     deliver,
 )
+from wal_sink.testing.contracts.server_restart import RestartContract
 from wal_sink.testing.contracts.transactional import TransactionalContract
 
 

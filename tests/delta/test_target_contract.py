@@ -17,8 +17,8 @@ from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
 from wal_sink.testing.contracts.ledger import Stored
-from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import SCHEMA, WITH_DOUBLE
+from wal_sink.testing.contracts.server_restart import RestartContract
 from wal_sink.testing.contracts.staged import StagedContract
 from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 

@@ -17,8 +17,8 @@ from wal_sink.targets.base import RowSlice, Target
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.ledger import Stored
-from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import BASE_US, DoubleRecord, Record
+from wal_sink.testing.contracts.server_restart import RestartContract
 from wal_sink.testing.contracts.transactional import TransactionalContract
 
 

@@ -10,7 +10,7 @@ from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
 from wal_sink.testing.contracts.ledger import Stored
 from wal_sink.testing.contracts.refusals import RefusalsContract
-from wal_sink.testing.contracts.restart import RestartContract
+from wal_sink.testing.contracts.server_restart import RestartContract
 from wal_sink.testing.contracts.transactional import SqlContract
 from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 

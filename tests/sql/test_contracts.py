@@ -19,8 +19,8 @@ from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
 from wal_sink.testing.contracts.ledger import Stored, finish, following, row_of
 from wal_sink.testing.contracts.refusals import RefusalsContract
-from wal_sink.testing.contracts.restart import RestartContract
 from wal_sink.testing.contracts.rows import ROWS, Record, deliver
+from wal_sink.testing.contracts.server_restart import RestartContract
 from wal_sink.testing.contracts.transactional import SqlContract
 from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 

@@ -21,7 +21,7 @@ suite                                     for                                   
 `staged.StagedContract`                   `StagedSession` with `parallel_writes`          1, 2, 8 to 10
 ========================================  ==============================================  ==============
 
-Each suite kills flushers at each step (`kills`). Beside a suite: `restart.RestartContract` where a test can
+Each suite kills flushers at each step (`kills`). Beside a suite: `server_restart.RestartContract` where a test can
 kill the server, `refusals.RefusalsContract` where its session raises `RowsRefused`, and those of `deletes`.
 
 No test of a suite passes without having checked something: what a target does not promise is in another one.
