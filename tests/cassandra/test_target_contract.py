@@ -19,7 +19,7 @@ from wal_sink.testing.contracts.cells import TargetContract, write
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesContract, Change
 from wal_sink.testing.contracts.ledger import Stored, Table, new_query
 from wal_sink.testing.contracts.refusals import RefusalsContract
-from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Record, deliver, frame
+from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Record, arrow_batch, deliver
 
 pytestmark = pytest.mark.cassandra
 
@@ -108,7 +108,7 @@ class TestCassandraUpdates:
         plan = target.plan(SCHEMA, plan_key(SCHEMA, target.name, target.shape))
 
         def rows_of(records: Sequence[Record], us: int) -> RowSlice:
-            return RowSlice(0, target.check(frame(records), plan), us)
+            return RowSlice(0, target.check(arrow_batch(records, SCHEMA), plan), us)
 
         first = rows_of([("a", 1, 10, None), ("b", 1, None, None)], BASE_US)
         later = rows_of([("a", 1, None, "x"), ("c", 2, 3, "y")], BASE_US + 10)

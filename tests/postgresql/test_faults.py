@@ -151,7 +151,11 @@ def test_stalled_flusher_loses_the_ledger_row(postgresql: Server, schema: str) -
     postgresql.execute(f"CREATE TABLE {schema}.t (k text, n int, v bigint, t text)")
     target = target_of(postgresql, f"{schema}.t", lock_timeout=5, idle_timeout=0.5)
     plan = target.plan(contract.SCHEMA, "key")
-    rows = RowSlice(0, target.check(contract.frame([("a", 1, 1, "x")]), plan), contract.BASE_US)
+    rows = RowSlice(
+        0,
+        target.check(contract.arrow_batch([("a", 1, 1, "x")], contract.SCHEMA), plan),
+        contract.BASE_US,
+    )
     with target.connect("query") as stalled, target.connect("query") as other:
         row = create(stalled, "query")
         assert other.read() == row
@@ -233,7 +237,11 @@ def test_default_that_always_fails_is_not_an_outage(postgresql: Server, schema: 
     postgresql.execute(f"CREATE TABLE {table} ({columns})")
     target = target_of(postgresql, table, mode="upsert")
     plan = target.plan(contract.SCHEMA, "key")
-    rows = RowSlice(0, target.check(contract.frame([("a", 1, 1, "x")]), plan), contract.BASE_US)
+    rows = RowSlice(
+        0,
+        target.check(contract.arrow_batch([("a", 1, 1, "x")], contract.SCHEMA), plan),
+        contract.BASE_US,
+    )
     with (
         new_query(target) as session,
         pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState) as caught,

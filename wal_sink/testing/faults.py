@@ -1,8 +1,8 @@
-"""Injects faults at the two seams, the state backend and the target; the product has no fail points.
+"""Injects faults into state backends and targets, by wrappers; the product itself has no fail points.
 
-Wrap the real backend or target and give it a `Faults`, which is asked about every operation. It injects
-one of two kinds: an *error* is raised to the caller, which runs on (a lost answer, a refused connection);
-a `Crash` is a `BaseException`, which no code of a flusher or a run catches: the process is gone.
+A wrapper passes each operation to a `Faults`, which raises at one of them. It raises an error that the caller
+handles, such as `AnswerLost`; or a `Crash`, which stands for the death of the process. A `Crash` is a
+`BaseException`, so no code of the product catches it.
 """
 
 from __future__ import annotations
@@ -34,25 +34,24 @@ from wal_sink.targets.base import (
 
 T = TypeVar("T")
 
-READS = ("read ", "list ", "size ", "input ")
-"""In checkpoint, log and ledger."""
+_READS = ("read ", "list ", "size ", "input ")
 
 
 class Crash(BaseException):
-    """The process dies here."""
+    """The process dies."""
 
 
 class AnswerLost(ConnectionError):
-    """The operation may have taken effect; a conditional update then has an unknown outcome."""
+    """The operation may have taken effect, but its caller gets no answer."""
 
 
 class Faults:
-    """Counts operations, and injects one fault.
+    """Counts operations, and injects a fault into one of them.
 
-    :param at: number of the operation that fails, from 0; None for none.
-    :param when: `before` it takes effect, or `after`: then its answer is lost.
-    :param error: makes what is raised.
-    :param matching: only operations whose name contains this are counted.
+    :param at: the number of the operation that fails, from 0; None injects no fault.
+    :param when: `before`: the operation has no effect; `after`: the fault replaces its answer.
+    :param error: makes the exception.
+    :param matching: only operations whose name contains this text are counted.
     """
 
     def __init__(
@@ -67,13 +66,13 @@ class Faults:
         self._error = error
         self._matching = matching
         self.operations: list[str] = []
-        """Names of the counted operations, as `<verb> <path or argument>`."""
+        """The names of the counted operations, as `<verb> <path or argument>`."""
         self.injected: str | None = None
-        """The operation that failed: a harness checks that it injected what it meant to."""
+        """The name of the operation that failed."""
         self.took_effect = False
-        """Whether the operation that failed was carried out before its caller heard of the fault."""
+        """True if the operation that failed took effect."""
         self.begun = 0
-        """How many operations had begun when the fault was raised: one may have others inside."""
+        """The number of operations that had begun when the fault was raised; operations may be nested."""
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
@@ -93,7 +92,7 @@ class Faults:
         finally:
             if due:
                 self.begun = len(self.operations)
-                raise self._error()  # in place of the answer, a result or an error
+                raise self._error()  # replaces the result or the error of the operation
 
     def call(self, name: str, operation: Callable[[], T]) -> T:
         """Run one operation."""
@@ -102,15 +101,14 @@ class Faults:
 
 
 class CallFaults(Faults):
-    """Counts also the calls from a target's code to that of others, above all to its driver.
+    """Counts also the calls from a target's code to its driver: a process may die between two of them.
 
-    Its `commit` may do in two steps what has to be one, and a process dies between them, too. Left out are
-    other threads, private functions, and what Python does not show to a profiler: above all methods of
-    compiled drivers (Cython, pybind11). An exception in a callback is lost where Python calls it to free an
-    object, and a compiled driver makes its own error of it: the operation ends with the fault all the same.
+    Python's profiler reports the calls. It does not report calls in other threads, nor methods of compiled
+    drivers (Cython, pybind11); private functions are not counted. Compiled code may suppress the fault, or
+    replace it by its own error, so `around` raises the fault again at the end of the operation.
 
-    :param kinds: of target and session: their code lies in the packages of these and of what they derive.
-    :param inside: how the names of the operations begin in which calls are counted.
+    :param kinds: the classes of target and session; calls from the packages of their bases are counted.
+    :param inside: calls are counted only within operations whose names begin with this text.
     """
 
     def __init__(self, kinds: Iterable[type], inside: str, at: int | None = None) -> None:
@@ -122,11 +120,11 @@ class CallFaults(Faults):
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
-        """Surround one operation, in place of a profiler."""
+        """Surround one operation, and profile it."""
         with super().around(name):
             profiler, collects = sys.getprofile(), gc.isenabled()
             if name.startswith(self._inside):
-                gc.disable()  # what it would close is not of this operation
+                gc.disable()  # a collection may close objects of other operations
                 sys.setprofile(self._profile)
             had = self.injected
             try:
@@ -158,7 +156,7 @@ def _module(frame: FrameType | None) -> str:
 
 
 def _is_builtin(function: Any) -> bool:
-    """Return True if it belongs to Python's own types, or to the module `builtins`."""
+    """Return True if a function is of the module `builtins`, or a method of one of its types."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, ModuleType):
         return owner is builtins
@@ -166,14 +164,14 @@ def _is_builtin(function: Any) -> bool:
 
 
 def changes(operation: str) -> bool:
-    """Return True if something may lie in the stores that did not before: else dying now is dying earlier."""
-    return not operation.startswith(READS)
+    """Return True if an operation may change a store: a crash after a read is the same as one before it."""
+    return not operation.startswith(_READS)
 
 
 def different_faults(operations: Sequence[str], when: str) -> list[int]:
-    """Return the operations at which a fault may leave what none at an earlier one leaves.
+    """Return the numbers of the operations at which a fault differs from each fault before it.
 
-    :param when: `before` or `after`: the process dies; `answer lost`: it runs on, and each is different.
+    :param when: `before` or `after`: the process dies; `answer lost`: the process continues.
     """
     if when == "answer lost":
         return list(range(len(operations)))
@@ -181,8 +179,8 @@ def different_faults(operations: Sequence[str], when: str) -> list[int]:
     return [k for k in range(len(operations)) if k == 0 or changes(last_done[k])]
 
 
-def halves(rows: RowSlice) -> tuple[RowSlice, RowSlice]:
-    """Cut a slice in two; each row keeps its timestamp."""
+def _halves(rows: RowSlice) -> tuple[RowSlice, RowSlice]:
+    """Split a slice in two; each row keeps its timestamp."""
     half = rows.batch.num_rows // 2
     return (
         rows._replace(batch=rows.batch.slice(0, half)),
@@ -190,8 +188,8 @@ def halves(rows: RowSlice) -> tuple[RowSlice, RowSlice]:
     )
 
 
-def update_name(current: LedgerRow | None, new: LedgerRow) -> str:
-    """Return what an update of the ledger row does, as `<verb> <epoch>`."""
+def _update_name(current: LedgerRow | None, new: LedgerRow) -> str:
+    """Return the name of an update of the ledger row."""
     if current is None:
         return f"create ledger {new.epoch}"
     if current.epoch == new.epoch:
@@ -200,7 +198,7 @@ def update_name(current: LedgerRow | None, new: LedgerRow) -> str:
 
 
 class FaultyBackend(StateBackend):
-    """A state backend whose operations may fail; see `StateBackend` for what they do."""
+    """A state backend whose operations may fail."""
 
     def __init__(self, inner: StateBackend, faults: Faults) -> None:
         self.inner = inner
@@ -223,7 +221,7 @@ class FaultyBackend(StateBackend):
 
     @contextlib.contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Fails when the block is left, before or after the object is durable."""
+        """Fail when the block is left, before or after the object is durable."""
         with self.faults.around(f"output {path}"), self.inner.open_output(path) as output:
             yield output
 
@@ -237,7 +235,7 @@ class FaultyBackend(StateBackend):
         return self.faults.call(f"list {prefix}", lambda: self.inner.sizes(prefix))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Each object counts, so a crash leaves some of them."""
+        """Delete each object in an operation of its own, so that a crash leaves some of them."""
         for path in list(paths):
             self.faults.call(f"delete {path}", lambda path=path: self.inner.delete([path]))  # type: ignore[misc]
 
@@ -246,10 +244,10 @@ class FaultyBackend(StateBackend):
 
 
 class FaultyTarget(Target):
-    """A target whose operations may fail, all but `check`; see `Target` for what they do.
+    """A target whose operations may fail, except `check`.
 
-    :param sessions: gets the sessions of `inner` as they are opened: what stays open in the target's server
-        until it notices that a process has died.
+    :param sessions: the list to which each new session of `inner` is added, so that a test can close the
+        sessions of a dead process, as a server does.
     """
 
     def __init__(
@@ -288,15 +286,12 @@ class FaultyTarget(Target):
         return session
 
     def classify(self, error: Exception) -> ErrorClass:
-        """Take a connection error for an injected one, which passes by itself."""
+        """Retry an injected error."""
         return "retry" if isinstance(error, ConnectionError) else self.inner.classify(error)
 
 
 class FaultySession(Session):
-    """A session whose operations may fail, all but `close`; see `Session` for what they do.
-
-    A write may fail in the middle, too: half of its rows arrive.
-    """
+    """A session whose operations may fail, except `close`. A write may fail after half of its rows."""
 
     def __init__(self, inner: Any, faults: Faults) -> None:
         self.inner = inner
@@ -309,11 +304,10 @@ class FaultySession(Session):
         return row
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        # Of the driver, before a job: it names the table, and sends nothing.
-        if not rows.batch.num_rows:
+        if not rows.batch.num_rows:  # the driver's call before a flush job, which sends no rows
             self.inner.write(plan, rows)
             return
-        first, second = halves(rows)
+        first, second = _halves(rows)
         name = f"write {rows.epoch}"
         self.faults.call(f"{name} {first.first_us}", lambda: self._write_half(plan, first))
         self.faults.call(f"{name} {second.first_us}", lambda: self.inner.write(plan, second))
@@ -321,7 +315,7 @@ class FaultySession(Session):
     def _write_half(self, plan: Plan, rows: RowSlice) -> None:
         self.inner.write(plan, rows)
         if self._is_idempotent:
-            self.inner.drain()  # a fault after it finds these rows there
+            self.inner.drain()  # so that the rows are in the table at a fault after this write
 
     def drain(self) -> Any:
         return self.faults.call("drain", self.inner.drain)
@@ -329,12 +323,12 @@ class FaultySession(Session):
     def finish(
         self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        """Finish; a lost answer is what a driver reports as UNKNOWN."""
+        """Finish the window; return UNKNOWN for a lost answer, as a driver does."""
         if self._is_idempotent:
-            self.inner.drain()  # what it raises does not answer the update
+            self.inner.drain()  # so that its errors are not taken for the answer of the update
         staged = (receipts,) if self._is_staged else ()
         try:
-            with self.faults.around(update_name(current, new)):
+            with self.faults.around(_update_name(current, new)):
                 outcome: Outcome = self.inner.finish(current, new, *staged)
         except AnswerLost:
             return Outcome.UNKNOWN
@@ -354,19 +348,19 @@ class FaultySession(Session):
 
 
 class FaultyIdempotentSession(FaultySession, IdempotentSession):
-    """A session in which rows count as they are written."""
+    """A faulty `IdempotentSession`."""
 
 
 class FaultyTransactionalSession(FaultySession, TransactionalSession):
-    """A session with a transaction for each window."""
+    """A faulty `TransactionalSession`."""
 
 
 class FaultyStagedSession(FaultySession, StagedSession):
-    """A session that stages rows."""
+    """A faulty `StagedSession`."""
 
 
 def faulty(session: Session, faults: Faults) -> Session:
-    """Return a session whose operations may fail, of the same kind."""
+    """Wrap a session in the faulty session of its base class."""
     match session:
         case IdempotentSession():
             return FaultyIdempotentSession(session, faults)
@@ -374,4 +368,4 @@ def faulty(session: Session, faults: Faults) -> Session:
             return FaultyTransactionalSession(session, faults)
         case StagedSession():
             return FaultyStagedSession(session, faults)
-    raise TypeError(f"{type(session).__name__} derives none of the three sessions")
+    raise TypeError(f"{type(session).__name__} must derive one of the three session classes.")

@@ -1,12 +1,11 @@
-"""Keeps rows and ledger in memory: a target for tests that need no server.
+"""A target that keeps rows and ledger in memory, for tests without a server.
 
-A row is made of cells with write timestamps. Of two writes to a cell the one with the higher
-timestamp stays, so a row may be written again, late, and by two sessions. A delete leaves a
-timestamp, too: it hides every cell up to that, also one that is written later. The elements of
-`lists` are there twice if a row is written twice with one timestamp.
+A row consists of cells with write timestamps. Of two writes to a cell, the one with the higher timestamp
+wins, so a row may be written several times, in any order. A delete has a timestamp, and hides all cells whose
+timestamp is not higher. A list in `lists` has its elements twice if it is written twice with one timestamp.
 
-The state lies in the instance, so the successor of a flusher that "crashed" finds what was written.
-Nothing here is code of a real target: a model must not use what it checks.
+The rows belong to the instance, so they survive the simulated crash of a flusher. The module shares no code
+with other targets, so a bug there cannot hide here.
 """
 
 from __future__ import annotations
@@ -62,20 +61,20 @@ class MemoryOptions(Options, frozen=True, kw_only=True):
 
     @property
     def words(self) -> Mapping[str, Operation]:
-        """What each word of the operation column means."""
+        """The operation of each word in the operation column."""
         return read_words(self.operation_column, self.operations)
 
 
 class Cell(NamedTuple):
-    """A value, None for a deletion, and its write timestamp in microseconds."""
+    """A value, or None for a deletion, with its write timestamp in microseconds."""
 
     value: Any
     us: int
 
     def merged(self, new: Cell, *, is_list: bool = False) -> Cell:
-        """Return what two writes leave; at equal timestamps a deletion, or else the larger value.
+        """Return the cell after another write; at equal timestamps a deletion wins, then the larger value.
 
-        :param is_list: at equal timestamps the elements of both stay.
+        :param is_list: at equal timestamps, the elements of both lists stay.
         """
         if is_list and self.us == new.us and None not in (self.value, new.value):
             return Cell([*self.value, *new.value], new.us)
@@ -90,7 +89,7 @@ class Row(NamedTuple):
 
 
 class MemoryTarget(Target):
-    """Rows and ledger in memory; unlike other targets it does not pickle, since its content is the point."""
+    """Rows and ledger in memory. It does not pickle, unlike other targets."""
 
     interface = 2
     name = "memory"
@@ -100,13 +99,13 @@ class MemoryTarget(Target):
         super().__init__(options)
         self.lock = threading.Lock()
         self.table: dict[Key, Row] = {}
-        """Every cell that was written, also those that a delete hides."""
+        """All rows, by key, with cells that a delete hides."""
         self.deleted: dict[Key, int] = {}
-        """Timestamps of deletes."""
+        """The timestamp of the newest delete, by key."""
         self.ledger: dict[str, LedgerRow] = {}
-        """Ledger rows, by their keys."""
+        """The ledger rows, by query id."""
         self.refuses: Callable[[Mapping[str, Any]], str] = lambda _row: ""
-        """Says why a row is refused when it is written; empty: it is not."""
+        """Returns the reason for which the server refuses a row, or an empty text."""
 
     def with_options(self, options: MemoryOptions) -> MemoryTarget:
         """Return a target with other options over the same rows and ledger."""
@@ -116,13 +115,13 @@ class MemoryTarget(Target):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns of the key."""
+        """The key columns."""
         return _names(self.options.keys)
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Take any schema that has the key.
+        """Return a plan for any columns.
 
-        :raises SchemaMismatch: the operation column is missing, or no text.
+        :raises SchemaMismatch: if the operation column is missing or is no text.
         """
         options = self.options
         columns = [
@@ -145,7 +144,7 @@ class MemoryTarget(Target):
         )
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Refuse a null in the key, and a word that is not an operation."""
+        """Refuse a null in the key, and a word that is no operation."""
         for name in self.keys:
             if batch.column(name).null_count:
                 raise InvalidRow(
@@ -159,25 +158,25 @@ class MemoryTarget(Target):
         )
 
     def connect(self, query_id: str) -> Session:
-        """Connect; always works."""
+        """Return a new session."""
         return MemorySession(self, query_id)
 
     def classify(self, error: Exception) -> ErrorClass:
-        """Retry connection errors, which tests inject; nothing of its own can fail."""
+        """Retry connection errors, which tests inject."""
         return "retry" if isinstance(error, ConnectionError) else "fatal"
 
     def rows(self) -> dict[Key, dict[str, Any]]:
-        """Return what a reader sees, by key."""
+        """Return the rows that a reader sees, by key."""
         with self.lock:
             return {key: row for key in self.table if (row := self.read(key)) is not None}
 
     def seen(self, key: Key) -> dict[str, Cell]:
-        """Return the cells of a row that no delete hides."""
+        """Return the cells of a row that no delete hides, by column."""
         row, deleted_us = self.table.get(key, Row({}, -1)), self.deleted.get(key, -1)
         return {name: cell for name, cell in row.cells.items() if cell.us > deleted_us}
 
     def read(self, key: Key) -> dict[str, Any] | None:
-        """Return a row as a reader sees it; None: there is none."""
+        """Return a row as a reader sees it; None if there is no such row."""
         if key not in self.table:
             return None
         row, versions = self.table[key], self.seen(key)
@@ -190,7 +189,7 @@ class MemoryTarget(Target):
     ) -> None:
         """Write cells of a row.
 
-        :param lists: the columns that are lists.
+        :param lists: the names of list columns.
         """
         row = self.table.get(key, Row({}, -1))
         merged = dict(cells)
@@ -200,7 +199,7 @@ class MemoryTarget(Target):
 
 
 class MemorySession(IdempotentSession):
-    """A connection to a `MemoryTarget`. The rows of a call are in flight until the next one."""
+    """A session of a `MemoryTarget`; it writes the rows of a call at its next call."""
 
     def __init__(self, target: MemoryTarget, query_id: str) -> None:
         self._target = target
@@ -209,19 +208,19 @@ class MemorySession(IdempotentSession):
         self._refused: list[RefusedRow] = []
 
     def read(self) -> LedgerRow | None:
-        """Read the ledger row."""
+        """Return the ledger row."""
         with self._target.lock:
             return self._target.ledger.get(self._query_id)
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        """Write the rows of the call before; those of this call stay in flight until the next one."""
+        """Write the rows of the previous call, and keep those of this call."""
         self._send()
         self._in_flight = [(plan, rows)]
 
     def drain(self) -> None:
-        """Write what is in flight.
+        """Write all rows.
 
-        :raises RowsRefused: the target refuses rows, of all calls since the last one.
+        :raises RowsRefused: if the target refused rows since the last `drain`.
         """
         self._send()
         refused, self._refused = self._refused, []
@@ -229,7 +228,7 @@ class MemorySession(IdempotentSession):
             raise RowsRefused(refused)
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Replace the row if it is the one that was seen."""
+        """Write all rows; replace the ledger row if it is `current`."""
         self.drain()
         with self._target.lock:
             if self._target.ledger.get(self._query_id) != current:
@@ -238,7 +237,7 @@ class MemorySession(IdempotentSession):
             return Outcome.APPLIED
 
     def close(self) -> None:
-        """Forget what is in flight."""
+        """Discard the rows that are not written."""
         self._in_flight, self._refused = [], []
 
     def _send(self) -> None:
@@ -258,7 +257,7 @@ class MemorySession(IdempotentSession):
             if operation == DELETE:
                 target.deleted[key] = max(us, target.deleted.get(key, -1))
                 return
-            null_us = -1 if plan.details["nulls"] == "unset" else us  # older than any other cell
+            null_us = -1 if plan.details["nulls"] == "unset" else us  # -1 is older than any cell
             cells = {n: Cell(v, null_us if v is None else us) for n, v in values.items()}
             target.upsert(key, us, cells, _names(plan.details["lists"]))
 

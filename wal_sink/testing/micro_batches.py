@@ -1,8 +1,8 @@
-"""Plays a streaming query without Spark: the same durable steps in the same order, and no JVM.
+"""Plays a streaming query without Spark: the durable steps of Spark in their order, without a JVM.
 
-It plays Spark, never the sink: segments, manifests, the state and the flush are the real code. Its
-order is the one measured on Spark 4.3: metadata, read the checkpoint, offsets/N, tasks, commit(),
-commits/N. `docs/targets.md#under-kills` has a test of a target by it.
+Segments, manifests, the state and the flush are made by the product's code. The steps of a micro-batch are
+those of Spark 4.3: read the checkpoint, write offsets/N, run the tasks, call `commit()`, write commits/N.
+`docs/targets.md#under-kills` shows a test that uses this module.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 
 Row = tuple[Any, ...]
+"""The values of a row, in the order of the schema."""
 Rows = Sequence[Row]
-"""Of a partition; what a row is, `PlayedQuery.frame` says."""
+"""The rows of a partition."""
 
 
 def in_memory() -> tuple[StateBackend, StateBackend]:
-    """Return places for the checkpoint and the log of a new query."""
+    """Return new stores in memory, for a checkpoint and a log."""
     name = uuid.uuid4().hex
     return open_backend(f"memory://{name}/ck"), open_backend(f"memory://{name}/log")
 
 
 def until_idle(flusher: Flusher) -> list[Pass]:
-    """Run a flusher until there is nothing to do; return its passes."""
+    """Run a flusher until a pass finds nothing to do; return the passes."""
     passes: list[Pass] = []
     for _ in range(200):
         passes.append(flusher.run_once())
@@ -54,7 +55,7 @@ def until_idle(flusher: Flusher) -> list[Pass]:
 
 
 def flush(flusher: Flusher) -> None:
-    """Flush as the loop does: what an error interrupted is tried again, over a new connection."""
+    """Run a flusher until it is idle; after a transient error, continue over a new connection."""
     for _ in range(200):
         try:
             if flusher.run_once().idle:
@@ -67,11 +68,11 @@ def flush(flusher: Flusher) -> None:
 
 
 class PlayedQuery:
-    """A query with its checkpoint and its log, and what Spark has committed.
+    """A query with its checkpoint and its log.
 
-    :param target: gets the rows.
-    :param schema: of the DataFrame.
-    :param stores: of checkpoint and log; None: new ones in memory.
+    :param target: the target of the rows.
+    :param schema: the columns of the DataFrame.
+    :param stores: the stores of checkpoint and log; None makes new ones in memory.
     """
 
     def __init__(
@@ -85,29 +86,29 @@ class PlayedQuery:
         self.checkpoint, self.log_backend = stores or in_memory()
         self.query_id = str(uuid.uuid4())
         self.clock: Callable[[], int] = now_us
-        """Of driver and flushers, microseconds since 1970."""
+        """The clock of driver and flushers, in microseconds since 1970."""
         self.retention = Retention(us=0, bytes=0)
         self.max_bytes = 10 << 30
         """`wal.maxBytes`."""
         self.on_invalid_row: OnInvalidRow = "fail"
         self.inline_from: int | None = None
-        """The first partition whose small segments are in the manifest; None: here all are files."""
+        """The first partition whose small segments are in the manifest; None: all segments are files."""
         self.committed: dict[int, list[Row]] = {}
-        """Rows of the attempts whose run wrote `commits/N`, by epoch."""
+        """The rows of each completed epoch."""
         self.keepers: dict[int, str] = {}
-        """The runs that wrote `commits/N`, by epoch."""
+        """The id of the run that wrote `commits/N`, by epoch."""
         self.computed: dict[tuple[int, str], list[Row]] = {}
-        """Rows of every attempt, by epoch and run."""
+        """The rows of every attempt, by epoch and run id."""
         self._sessions: list[Session] = []
 
     def forget(self) -> None:
-        """Delete checkpoint and log: stores in memory are as slow as they are full."""
+        """Delete all objects of checkpoint and log: a full store in memory is slow."""
         for backend in (self.checkpoint, self.log_backend):
             backend.delete(backend.list())
 
     @property
     def targets(self) -> dict[str, Target]:
-        """The targets by name; a single one is called as its kind."""
+        """The targets, by name; a single target has the name of its class."""
         return {self.target.name: self.target}
 
     @property
@@ -122,7 +123,7 @@ class PlayedQuery:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options that the state keeps of a run, as far as commands read them."""
+        """The options of a run that the log's state keeps."""
         return {"targets": ",".join(self.targets)} if self.several else {}
 
     @property
@@ -132,13 +133,13 @@ class PlayedQuery:
 
     @property
     def state(self) -> State:
-        """The newest state of the log, which is there."""
+        """The newest state of the log, which must exist."""
         state = newest(self.store)
         assert state is not None
         return state
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
-        """Return rows as the DataFrame has them: each has its values in the order of the schema."""
+        """Return rows as a DataFrame."""
         return pa.RecordBatch.from_pylist(
             [dict(zip(self.schema.names, row, strict=True)) for row in rows], self.schema
         )
@@ -148,9 +149,9 @@ class PlayedQuery:
         return Run(self, faults or Faults())
 
     def flusher(self, faults: Faults | None = None, name: str = "") -> Flusher:
-        """Start a flusher, in a process of its own as far as its memory goes.
+        """Return a new flusher, which shares no memory with others.
 
-        :param name: of its target; the first one by default.
+        :param name: the name of its target; by default the first target.
         """
         faults, name = faults or Faults(), name or next(iter(self.targets))
         pipeline = Pipeline(
@@ -168,7 +169,7 @@ class PlayedQuery:
     def flush(self, faults: Faults | None = None) -> list[Pass]:
         """Flush into every target until there is nothing to do; return the passes.
 
-        :raises Crash: the faults inject it. A dead flusher closes nothing: see `end_sessions`.
+        :raises Crash: if `faults` injects it; the sessions then stay open, until `end_sessions`.
         """
         passes = []
         for name in self.targets:
@@ -182,7 +183,7 @@ class PlayedQuery:
         return passes
 
     def end_sessions(self) -> None:
-        """Let the target notice that its clients are gone, as a server does when a process dies."""
+        """Close all sessions of flushers, as a server does when a process dies."""
         for session in self._sessions:
             session.close()
         self._sessions.clear()
@@ -192,7 +193,7 @@ Query_co = TypeVar("Query_co", bound=PlayedQuery, covariant=True)
 
 
 class Run(Generic[Query_co]):
-    """One run of the query, from `start()` on."""
+    """One run of a query."""
 
     def __init__(self, query: Query_co, faults: Faults) -> None:
         self.query = query
@@ -209,7 +210,7 @@ class Run(Generic[Query_co]):
         self.plan = next(iter(self.plans.values()))
 
     def agreed(self, schema: pa.Schema, key: str) -> Mapping[str, Plan]:
-        """Return the plan of each target, by its name; they are made once."""
+        """Return the plans, by the name of the target; make those that the log does not have."""
         plans: dict[str, Plan] = {}
         for name, target in self.query.targets.items():
             path = paths.PLAN.path(paths.PlanName(name, key))
@@ -221,31 +222,31 @@ class Run(Generic[Query_co]):
         return plans
 
     def batch(self, *partitions: Rows, offset: str | None = None) -> int:
-        """Run one micro-batch to the end; return its epoch."""
+        """Run one micro-batch with these partitions; return its epoch."""
         epoch = self.next
         self.publish(*partitions, offset=offset)
         self.write_commit(partitions)
         return epoch
 
     def batches(self, *batches: Rows) -> Self:
-        """Run a micro-batch of one partition for each; return the run."""
+        """Run one micro-batch of one partition for each argument; return the run."""
         for rows in batches:
             self.batch(rows)
         return self
 
     def flushed_batches(self, *batches: Rows) -> Self:
-        """Do the same, and flush until there is nothing to do."""
+        """Run micro-batches as `batches` does, and flush them; return the run."""
         self.batches(*batches)
         self.query.flush()
         return self
 
     def publish(self, *partitions: Rows, offset: str | None = None) -> Manifest | None:
-        """Run a micro-batch up to the return of `commit()`; `commits/N` is not written."""
+        """Run a micro-batch without writing commits/N; return its manifest."""
         self.write_offsets(offset)
         return self.commit(self.tasks(*partitions))
 
     def write_offsets(self, offset: str | None = None) -> None:
-        """Write offsets/N, unless a run before has planned the batch already."""
+        """Write offsets/N, unless an earlier run has written it."""
         epoch = self.next
         metadata = json.dumps({"batchTimestampMs": self.query.clock(), "conf": {}})
         body = f'v1\n{metadata}\n{{"offset":{offset or epoch}}}'
@@ -253,7 +254,7 @@ class Run(Generic[Query_co]):
             self.checkpoint.create(f"offsets/{epoch}", body.encode())
 
     def tasks(self, *partitions: Rows) -> list[Appended]:
-        """Run the tasks; Spark runs at least one."""
+        """Run a task for each partition, or one task without rows; return their messages."""
         rows = [row for part in partitions for row in part]
         self.query.computed[self.next, self.run_id] = rows
         return [
@@ -276,14 +277,14 @@ class Run(Generic[Query_co]):
         ]
 
     def _check(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Let each target refuse rows; the only one casts them."""
+        """Return the rows that the targets' checks accept; a single target may also cast them."""
         query = self.query
         checked = [t.check(batch, self.plans[name]) for name, t in query.targets.items()]
         return batch if query.several else checked[0]
 
     @property
     def execution(self) -> Execution:
-        """What Spark calls the micro-batch that comes next."""
+        """The ids of the next micro-batch."""
         return Execution(self.query.query_id, self.run_id, self.next)
 
     def commit(self, appended: list[Appended]) -> Manifest | None:
@@ -294,12 +295,12 @@ class Run(Generic[Query_co]):
         return publisher.publish(self.execution, appended)
 
     def write_commit(self, partitions: Sequence[Rows]) -> None:
-        """Write commits/N; an epoch that exists stays, as for Spark's rename without overwriting."""
+        """Write commits/N; raise `FileExistsError` if it exists, as Spark does."""
         path = f"commits/{self.next}"
         body = json.dumps({"nextBatchWatermarkMs": 0, "by": self.run_id})
         try:
             self.checkpoint.create(path, f"v1\n{body}".encode())
-        finally:  # it may have taken effect although this process dies
+        finally:  # the create may have taken effect although it raised
             is_committed = path in self.query.checkpoint.list("commits/")
             if is_committed and body.encode() in self.query.checkpoint.read(path):
                 self.query.keepers[self.next] = self.run_id

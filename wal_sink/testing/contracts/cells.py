@@ -1,31 +1,4 @@
-"""Checks a target against what `wal_sink.targets.base` promises: the contract suites of targets.
-
-A plug-in author runs the suite of the target's session, by giving a fixture and a method::
-
-    class TestMyTarget(TargetContract):
-        @pytest.fixture
-        def target(self) -> Target:
-            ...  # writes to an empty table with the columns of WITH_DOUBLE; nulls unset; for an
-            #      IdempotentSession the table has the key (k, n), else none
-
-        def records(self, target: Target) -> list[tuple[str, int, int | None, str | None, float | None]]:
-            ...  # read the table by other means: (k, n, v, t, d), a row that is there twice comes twice
-
-========================================  ==============================================  ==============
-suite                                     for                                             guarantees
-========================================  ==============================================  ==============
-`TargetContract`                          `IdempotentSession` with `parallel_writes`      1 to 6
-`SequentialContract`                      `IdempotentSession` without it                  1 to 5
-`transactional.TransactionalContract`     `TransactionalSession`                          1, 2 and 7
-`transactional.SqlContract`               the same, on `targets.sql.SqlTarget`            1, 2 and 7
-`staged.StagedContract`                   `StagedSession` with `parallel_writes`          1, 2, 8 to 10
-========================================  ==============================================  ==============
-
-Each suite kills flushers at each step (`kills`). Beside a suite: `server_restart.RestartContract` where a test can
-kill the server, `refusals.RefusalsContract` where its session raises `RowsRefused`, and those of `deletes`.
-
-No test of a suite passes without having checked something: what a target does not promise is in another one.
-"""
+"""Contract suites for targets with an `IdempotentSession`: a row consists of cells with write timestamps."""
 
 from __future__ import annotations
 
@@ -42,26 +15,21 @@ from wal_sink.testing.contracts.kills import KillsContract
 from wal_sink.testing.contracts.ledger import finish, following, row_of
 from wal_sink.testing.contracts.rows import BASE_US, ROWS
 
-__all__ = ["SequentialContract", "TargetContract"]
-
 
 class SequentialContract(KillsContract):
-    """Subclass as `Test…`: rows are cells, one session writes them."""
+    """The suite for an `IdempotentSession` without `parallel_writes`: one session writes all rows."""
 
     parallel = False
-    """True if this suite checks guarantee 6."""
+    """The value that the target's `parallel_writes` must have."""
 
     def test_session_is_of_this_suite(self, target: Target, session: Session) -> None:
-        """Another suite checks what else the target promises."""
-        assert isinstance(session, IdempotentSession), (
-            "see the suites of wal_sink.testing.contracts"
-        )
+        assert isinstance(session, IdempotentSession), "see wal_sink.testing.contracts"
         assert target.parallel_writes == self.parallel, "use TargetContract for parallel_writes"
 
     def test_rows_are_durable_after_drain(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """Readers may see them before `finish`; the ledger row does not move."""
+        """Rows are in the table when `drain` returns, and the ledger row is unchanged until `finish`."""
         write(session, plan, self.slice(target, plan, ROWS))
         assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
         assert row_of(session).epoch == -1
@@ -69,7 +37,7 @@ class SequentialContract(KillsContract):
     def test_rows_written_again_change_nothing(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """Row i has timestamp first + i, also in a slice that is cut in another way, and comes late."""
+        """A slice is written again: whole, in parts, and after a newer row of its key."""
         old = self.slice(target, plan, [("a", 1, v, str(v)) for v in (3, 1, 2)])
         new = self.slice(target, plan, [("b", 1, 1, "new")], us=BASE_US + 100)
         older = self.slice(target, plan, [("b", 1, 2, "old"), ("c", 1, 1, None)])
@@ -82,26 +50,26 @@ class SequentialContract(KillsContract):
     def test_unset_null_keeps_the_older_value(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """Under `nulls=unset` a null leaves the cell alone."""
+        """With `nulls=unset`, a null in a new row does not change the cell."""
         write(session, plan, self.slice(target, plan, [("a", 1, 5, "x")]))
         write(session, plan, self.slice(target, plan, [("a", 1, None, "y")], us=BASE_US + 1))
         assert self.rows(target) == {("a", 1): (5, "y")}
 
     def test_null_key_is_refused_by_check(self, target: Target, plan: Plan) -> None:
-        """Before anything is published; the error names the column."""
+        """A task refuses the row before the epoch is published; the error names the column."""
         with pytest.raises(InvalidRow, match="n"):
             self.slice(target, plan, [("a", 1, 1, "x"), ("a", None, 1, "x")])
 
 
 class TargetContract(SequentialContract):
-    """Subclass as `Test…`: rows are cells, many sessions write them."""
+    """The suite for an `IdempotentSession` with `parallel_writes`: many sessions write rows."""
 
     parallel = True
 
     def test_rows_of_another_process_count(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """Its session is closed when the flusher calls `finish`."""
+        """Another process writes rows and closes its session; then the flusher calls `finish`."""
         current = row_of(session)
         session.write(plan, self.slice(target, plan, [("a", 1, 1, "here")]))
         elsewhere = self.slice(target, plan, [("a", 1, 2, "elsewhere")], us=BASE_US + 1)
@@ -117,7 +85,7 @@ def _write_elsewhere(target: Target, query_id: str, plan: Plan, rows: RowSlice) 
 
 
 def write(session: Session, plan: Plan, rows: RowSlice) -> None:
-    """Write rows, and drain."""
+    """Write rows and drain the session."""
     assert isinstance(session, IdempotentSession)
     session.write(plan, rows)
     session.drain()

@@ -1,12 +1,12 @@
-"""Kills a flusher at each of its steps: a part of every contract suite.
+"""Kills a flusher at each of its steps: a part of every session's suite.
 
-A query is played without Spark (`wal_sink.testing.micro_batches`), again and again. Each time its flusher
-dies, or gets no answer, at another operation on target, log or checkpoint, and another flusher goes on. Then
-each row is in the table once, and the ledger says that all is flushed.
+Each play runs a query without Spark (`wal_sink.testing.micro_batches`). In each play the flusher dies, or
+loses an answer, at a different operation on target, log or checkpoint. Then another flusher continues, each
+row must be in the table once, and the ledger row must name the last epoch.
 
-A flusher dies by an exception in this process: its sessions are closed, as a server does that has lost them.
-So `close` must do nothing but that. What a driver loses with its process shows only by a kill of the process,
-as in `StagedContract`; what a server loses, by `RestartContract`.
+A flusher dies by an exception in this process. The suite then closes the flusher's sessions, as a server ends
+the sessions of a dead client, so `close` must not write anything. Some losses need more: `StagedContract`
+kills the flusher's process, and `RestartContract` kills the server.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from wal_sink.testing.micro_batches import PlayedQuery, Rows, flush
 __all__ = ["KillsContract"]
 
 EPOCHS = 2
-"""They share a window."""
+"""The epochs of a play, which are one window."""
 
 
 class KillsContract(RowsContract):
-    """Part of the suite of every session."""
+    """A part of every session's suite."""
 
     most_kills = 1_000
-    """At how many operations each test injects its fault, at most: fewer where a target takes long.
+    """The maximum number of plays of a test; lower it for a slow target.
 
-    One is the end of a window, where rows and ledger become one; the others lie at equal distances.
+    One play has its fault in the `finish` of the window. The others have their faults at equal distances.
     """
 
     @pytest.mark.usefixtures("plan")
     def test_flusher_that_dies_anywhere_loses_nothing(self, target: Target) -> None:
-        """Before each operation, that is after the one before; and between the steps of `finish`."""
+        """A flusher dies before an operation, or between two calls to the driver in `finish`."""
         with target.connect(new_query()) as session:
             kinds = type(target), type(session)
         self.play_all(
@@ -50,7 +50,7 @@ class KillsContract(RowsContract):
         )
 
     def test_answer_that_is_lost_anywhere_loses_nothing(self, target: Target) -> None:
-        """The operation took effect, and the flusher runs on."""
+        """An operation takes effect, and the flusher gets an error in place of the answer."""
         self.play_all(
             target,
             lambda at: Faults(at, "after", AnswerLost),
@@ -62,7 +62,7 @@ class KillsContract(RowsContract):
         )
 
     def query(self, target: Target) -> PlayedKills:
-        """Return the query that is played; `refusals` has another one."""
+        """Return a new query to play."""
         return PlayedKills(target, self.frame)
 
     def play_all(
@@ -71,31 +71,36 @@ class KillsContract(RowsContract):
         faults_at: Callable[[int | None], Faults],
         choose: Callable[[Sequence[str]], list[int]],
     ) -> None:
-        """Play a query with a fault at each chosen operation of a play without any."""
+        """Play a query without a fault, then one query for each fault.
+
+        :param faults_at: makes a fault at an operation, by its number; None makes no fault.
+        :param choose: returns the numbers of the operations that get a fault.
+        """
         expected: Table = {}
-        whole = faults_at(None)
-        self._play(target, whole, expected)
-        assert whole.operations, "nothing is injected into a flusher of this target"
-        ends = [k for k, name in enumerate(whole.operations) if name.startswith("finish ")][-1:]
-        others = [k for k in choose(whole.operations) if k not in ends]
+        faultless = faults_at(None)
+        self._play(target, faultless, expected)
+        assert faultless.operations, "a flusher of this target has no operation to fail"
+        ends = [k for k, name in enumerate(faultless.operations) if name.startswith("finish ")][-1:]
+        others = [k for k in choose(faultless.operations) if k not in ends]
         step = -(-len(others) // max(1, self.most_kills - len(ends))) or 1
-        spread = [*ends, *others[step - 1 :: step]][: self.most_kills]
-        played = [faults_at(at) for at in sorted(spread)]
-        for faults in played:
+        numbers = [*ends, *others[step - 1 :: step]][: self.most_kills]
+        injected = 0
+        for number in sorted(numbers):
+            faults = faults_at(number)
             self._play(target, faults, expected)
-        injected = [faults for faults in played if faults.injected]
-        # A driver may make other calls each time.
-        assert len(injected) > len(played) / 2, "its operations are others each time"
+            injected += faults.injected is not None
+        # A driver may make different calls in each play, so some numbers may not occur again.
+        assert injected > len(numbers) / 2, "the operations differ from play to play"
 
     def _play(self, target: Target, faults: Faults, expected: Table) -> None:
         """Play a query with one fault.
 
-        :param expected: what the table holds; gets the rows of this query.
+        :param expected: the rows of the table before this query; the rows of the query are added.
         """
         query = self.query(target)
         try:
             self._check(query, faults, expected)
-        finally:  # an open transaction would hold up what drops the table
+        finally:  # an open transaction would block the DROP TABLE after the test
             query.end_sessions()
             query.forget()
 
@@ -119,7 +124,7 @@ class KillsContract(RowsContract):
 
 
 class PlayedKills(PlayedQuery):
-    """A query with rows of a suite, under keys of its own."""
+    """A query with rows of the suite, whose keys no other query has."""
 
     def __init__(self, target: Target, frame: Callable[[Rows], pa.RecordBatch]) -> None:
         super().__init__(target, frame([]).schema)
@@ -128,24 +133,24 @@ class PlayedKills(PlayedQuery):
             self.idempotent = isinstance(session, IdempotentSession)
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
-        """Return rows as the suite does."""
+        """Return rows as the suite's `frame` does."""
         return self._frame(rows)
 
     def before_flush(self) -> None:
-        """Act when all epochs are published."""
+        """Do nothing; a suite may change the table when all epochs are published."""
 
     def partitions(self, epoch: int) -> tuple[list[Record], list[Record]]:
-        """Return rows of an epoch; where the target has a key, one that each epoch has."""
+        """Return the rows of an epoch; if the table has a key, both epochs write one row with it."""
         k, n = self.query_id, 0 if self.idempotent else epoch
         return [(k, n, epoch, "x"), (k, 10 + epoch, epoch, None)], [(k, 20 + epoch, epoch, "y")]
 
     def rows(self, last: int) -> Table:
-        """Return what the table holds of the epochs up to one."""
+        """Return the table's rows of the epochs up to `last`."""
         parts = [part for epoch in range(last + 1) for part in self.partitions(epoch)]
         return {(str(k), int(n or 0)): (v, t) for part in parts for k, n, v, t in part}
 
     def flushed(self) -> int:
-        """Read up to which epoch the ledger says that rows are in the table."""
+        """Read the epoch of the ledger row; -1 if the query has no row."""
         with self.target.connect(self.query_id) as session:
             row = session.read()
         return row.epoch if row else -1

@@ -1,4 +1,4 @@
-"""Checks a target's ledger row, guarantees 1 and 2: a part of every contract suite."""
+"""Checks a target's ledger row, guarantees 1 and 2: a part of every suite."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ Stored = tuple[str, int, int | None, str | None, float | None]
 """A row of the table: k, n, v, t and d."""
 
 Table = dict[tuple[str, int], tuple[int | None, str | None]]
-"""Rows of the table without d: v and t by k and n."""
+"""The rows of the table without d: (v, t) by (k, n)."""
 
 
 def new_query() -> str:
-    """Return the id of a query that the ledger does not know."""
+    """Return the id of a query that has no ledger row."""
     return str(uuid.uuid4())
 
 
 def first_row(query_id: str, epoch: int = -1) -> LedgerRow:
-    """Return the ledger row of a query that starts after an epoch."""
+    """Return the ledger row of a query whose last flushed epoch is `epoch`."""
     return LedgerRow(query_id, "log", epoch, "")
 
 
 def following(row: LedgerRow, epochs: int = 1) -> LedgerRow:
-    """Return the row after some more epochs; each call returns another manifest's digest."""
+    """Return the ledger row after `epochs` more epochs; each call has a different digest."""
     digest = hashlib.sha256(uuid.uuid4().bytes).hexdigest()
     return row._replace(epoch=row.epoch + epochs, digest=digest, sending=0)
 
 
 def create(session: Session, query_id: str, epoch: int = -1) -> LedgerRow:
-    """Create the ledger row of a query, unless it has one; return the row."""
+    """Create the ledger row of a query if there is none; return the row."""
     row = session.read()
     if row is None:
         row = first_row(query_id, epoch)
@@ -50,21 +50,21 @@ def create(session: Session, query_id: str, epoch: int = -1) -> LedgerRow:
 def finish(
     session: Session, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
 ) -> Outcome:
-    """Call `finish` of a session, with receipts where rows are staged."""
+    """Call `finish` of any session; a `StagedSession` gets the receipts."""
     if isinstance(session, StagedSession):
         return session.finish(current, new, receipts)
     return session.finish(current, new)  # type: ignore[attr-defined,no-any-return]
 
 
 def row_of(session: Session) -> LedgerRow:
-    """Read the ledger row, which has to exist."""
+    """Read the ledger row, which must exist."""
     row = session.read()
     assert row is not None
     return row
 
 
 def outcome_of(target: Target, update: Callable[[], Outcome]) -> Outcome:
-    """Return the outcome of an update; a transient error says that it had no effect."""
+    """Return the outcome of an update; CONFLICT for an error that a flusher retries."""
     try:
         return update()
     except TargetUnavailable:
@@ -77,7 +77,7 @@ def outcome_of(target: Target, update: Callable[[], Outcome]) -> Outcome:
 
 @contextlib.contextmanager
 def refused(target: Target) -> Iterator[None]:
-    """Let the block raise what a flusher would meet by trying again."""
+    """Let the block raise `TargetUnavailable`, or an error of the driver that a flusher retries."""
     try:
         yield
     except (AssertionError, WalSinkError) as error:
@@ -89,14 +89,14 @@ def refused(target: Target) -> Iterator[None]:
 
 
 class Suite(ABC):
-    """Part of every contract suite; needs a fixture `target`, and `records`."""
+    """A part of every suite; the author writes the fixture `target`, and `records`."""
 
     @abstractmethod
     def records(self, target: Target) -> Sequence[Stored]:
-        """Read all rows (k, n, v, t, d) without the target; a row that is in the table twice comes twice."""
+        """Read all rows (k, n, v, t, d) without the target, also each copy of a doubled row."""
 
     def rows(self, target: Target) -> Table:
-        """Return the rows by (k, n); fail for one that is in the table twice."""
+        """Return the rows by (k, n); fail if two rows have the same (k, n)."""
         records = self.records(target)
         table: Table = {(k, n): (v, t) for k, n, v, t, *_ in records}
         assert len(table) == len(records), "rows are doubled"
@@ -104,12 +104,12 @@ class Suite(ABC):
 
     @pytest.fixture
     def query_id(self) -> str:
-        """Return the key of a ledger row that no other test uses."""
+        """Return the id of a new query."""
         return new_query()
 
     @pytest.fixture
     def session(self, target: Target, plan: Plan, query_id: str) -> Iterator[Session]:
-        """Connect, with the ledger row of a query that starts at epoch 0."""
+        """Return a session of a new query, whose ledger row exists and has epoch -1."""
         assert plan.target == target.name
         with target.connect(query_id) as session:
             create(session, query_id)
@@ -117,11 +117,11 @@ class Suite(ABC):
 
 
 class LedgerContract(Suite):
-    """Part of the suite of every session."""
+    """A part of every session's suite."""
 
     @pytest.mark.usefixtures("plan")
     def test_ledger_row_is_created_once(self, target: Target, query_id: str) -> None:
-        """A query that is new to the target has no row; an update creates none."""
+        """A new query has no row, an update creates none, and of two creates one is applied."""
         first, second = following(first_row(query_id, 6)), first_row(query_id, 41)
         with target.connect(query_id) as session, target.connect(query_id) as other:
             assert session.read() is None
@@ -137,7 +137,7 @@ class LedgerContract(Suite):
     def test_ledger_row_is_replaced_whole(
         self, target: Target, session: Session, query_id: str
     ) -> None:
-        """Every cell changes, up and down, or none: a driver may count changed rows only."""
+        """An update changes every cell, some cells, or none: a driver may count only changed rows."""
         row, last = row_of(session), following(row_of(session), 3)
         for new in (
             following(row, 3),
@@ -151,13 +151,13 @@ class LedgerContract(Suite):
                 assert other.read() == new
 
     def test_row_with_another_cell_is_not_replaced(self, session: Session) -> None:
-        """Each cell counts: the row was moved since it was read."""
+        """An update expects a row that differs in one cell from the row in the ledger."""
         present = following(row_of(session))._replace(sending=2)
         assert finish(session, row_of(session), present) is Outcome.APPLIED
         for current in (
             present._replace(epoch=3),
             present._replace(log_id="another"),
-            present._replace(log_id="LOG"),  # a collation may ignore upper and lower case
+            present._replace(log_id="LOG"),  # some collations ignore case
             present._replace(digest="another"),
             present._replace(digest=""),
             present._replace(sending=3),
@@ -170,7 +170,7 @@ class LedgerContract(Suite):
     def test_ledger_row_moves_once_from_a_row(
         self, target: Target, session: Session, query_id: str
     ) -> None:
-        """A session that has read the row before another one moved it has a conflict."""
+        """Two sessions read the ledger row: the one that updates it later gets a conflict."""
         with target.connect(query_id) as late:
             current = row_of(late)
             new = following(current)
@@ -181,5 +181,5 @@ class LedgerContract(Suite):
             assert finish(late, new, following(new)) is Outcome.APPLIED
 
     def test_unknown_error_is_fatal(self, target: Target) -> None:
-        """The flush says that it stops; it is never tried again in silence."""
+        """The flush stops and reports such an error; it must not retry forever."""
         assert target.classify(ValueError("never seen")) == "fatal"

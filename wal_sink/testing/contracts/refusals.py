@@ -1,11 +1,11 @@
-"""Checks a target whose session raises `RowsRefused` for the rows that only the server refuses.
+"""Contract suite for a target whose session raises `RowsRefused` for rows that only the server refuses.
 
-An author derives it beside the suite of the session, and gives two methods::
+An author derives it together with the suite of the session::
 
     class TestMyTarget(RefusalsContract, TransactionalContract):
-        def refuse_long(self, target: Target) -> None: ...  # let the server refuse texts of `long_text`
+        def refuse_long(self, target: Target) -> None: ...  # make the server refuse `long_text`
 
-        def take_long(self, target: Target) -> None: ...  # and take them again
+        def take_long(self, target: Target) -> None: ...  # make the server accept `long_text` again
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from wal_sink.testing.micro_batches import Rows
 
 
 class RefusalsContract(KillsContract):
-    """Subclass as `Test…` beside the suite of the session, with `refuse_long` and `take_long`."""
+    """The suite; derive it together with the suite of the session."""
 
     long_text = "x" * 5_000
-    """The text of a row that the server refuses; the others are short."""
+    """The text of the rows that the server refuses."""
 
     @abstractmethod
     def refuse_long(self, target: Target) -> None:
-        """Let the server refuse rows whose text is `long_text`; tasks took them."""
+        """Make the server refuse rows with `long_text`, which tasks accept."""
 
     @abstractmethod
     def take_long(self, target: Target) -> None:
-        """Let it take them again."""
+        """Make the server accept rows with `long_text` again."""
 
     def long_slice(self, target: Target, plan: Plan, size: int, refused: Sequence[int]) -> RowSlice:
-        """Return rows as their tasks have checked them; refuse the long ones from here on."""
+        """Return `size` checked rows; from now on, the server refuses those with a number in `refused`."""
         texts = [self.long_text if n in refused else "short" for n in range(size)]
         rows = self.slice(target, plan, [(f"k{n}", n, n, text) for n, text in enumerate(texts)])
         self.refuse_long(target)
@@ -52,9 +52,9 @@ class RefusalsContract(KillsContract):
     def test_refused_rows_are_named(
         self, target: Target, plan: Plan, session: Session, query_id: str, refused: Sequence[int]
     ) -> None:
-        """Exactly these; nothing counts. The others are written by the tries after it."""
+        """`RowsRefused` names only refused rows, and a retry without them writes the others."""
         current, rows = row_of(session), self.long_slice(target, plan, 7, refused)
-        session.close()  # it may keep what it has asked of the server
+        session.close()  # a session may have cached the table's schema
         named: dict[int, TargetRefused] = {}
         for _ in range(len(refused) + 1):
             with target.connect(query_id) as other:
@@ -79,7 +79,7 @@ class RefusalsContract(KillsContract):
     def test_table_that_takes_no_row_names_none(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """Then the table is at fault, or all of the stream: the flush stops, and no row is skipped."""
+        """The server refuses all of 300 rows: the flush stops with an error, and skips no row."""
         current, size = row_of(session), 300
         rows = self.long_slice(target, plan, size, range(size))
         session.close()
@@ -94,7 +94,7 @@ class RefusalsContract(KillsContract):
     def test_flusher_that_dies_at_refused_rows_loses_nothing(
         self, target: Target, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With quarantine, before each operation: a row is in the table, or in `refused/`, and never both."""
+        """With quarantine, each row is in the table or in `refused/`, never in both."""
         monkeypatch.setattr(self, "query", lambda inner: _Refused(inner, self.frame, self))
         self.play_all(
             target, lambda at: Faults(at, "before", Crash), lambda k: different_faults(k, "before")
@@ -102,7 +102,7 @@ class RefusalsContract(KillsContract):
 
 
 class _Refused(PlayedKills):
-    """A query of which the server refuses a row of each epoch."""
+    """A query with quarantine: the server refuses one row of each epoch."""
 
     def __init__(
         self, target: Target, frame: Callable[[Rows], pa.RecordBatch], suite: RefusalsContract

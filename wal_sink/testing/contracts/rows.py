@@ -1,4 +1,4 @@
-"""Checks that rows arrive, whichever session a target has: a part of every contract suite."""
+"""Checks that rows arrive complete, unchanged and once: a part of every session's suite."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from wal_sink.testing.contracts.ledger import (
 )
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("v", pa.int64()), ("t", pa.string())])
-"""Columns of most rows: k text, n int, v a bigint, t a text."""
+"""The columns of most DataFrames in the suites."""
 
 WITH_DOUBLE = SCHEMA.append(pa.field("d", pa.float64()))
-"""Columns of the table: the last one, a double, is null in most rows."""
+"""The columns of the table; `d` is null in most rows."""
 
 Record = tuple[str | None, int | None, int | None, str | None]
 DoubleRecord = tuple[str, int, int, str, float]
@@ -51,26 +51,26 @@ EXACT: list[Record] = [
     ("b", 1, 3, "x" * 99_999 + "y"),
     ("b", 2, 4, "\xe4" * 50_000),
 ]
-"""What a type, a column's length, a collation, or a statement that is put together may change."""
+"""Rows that a narrow type, a short column, a collation or a wrong escape would change."""
 
 DOUBLES = [0.1, 1 / 3, -123456789.12345679, 5e-324, 1.7976931348623157e308, 2.0**53 + 2]
-"""What only 17 digits tell from its neighbours; the least and the largest."""
+"""The smallest and the largest double, and some that need 17 digits as text."""
 
 RACERS = 3
 _PATIENCE_S = 5.0
-"""How long they wait for each other."""
-_WAITS_S = 0.3
-"""How long an update may wait before the one that it waits for takes effect."""
+"""How long racing flushers wait for each other."""
+_LOCKED_S = 0.3
+"""How long an update may wait for the lock of another session before that session commits."""
 
 
 class RowsContract(LedgerContract):
-    """Part of the suite of every session."""
+    """A part of every session's suite."""
 
     unwritable_error: type[Exception] = SchemaMismatch
-    """What `write` or `finish` raises for `unwritable`."""
+    """The error that `write` or `finish` raises for the rows of `unwritable`."""
 
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:
-        """Return rows that the target refuses, with their plan: one of a column that the table has lost."""
+        """Return a plan and rows that the target cannot write: by default, the table lacks a column."""
         first, *others = plan.columns
         gone = msgspec.structs.replace(first, name="is_gone")
         changed = msgspec.structs.replace(plan, key="another", columns=(gone, *others))
@@ -79,37 +79,37 @@ class RowsContract(LedgerContract):
         return changed, rows._replace(batch=rows.batch.rename_columns(names))
 
     def frame(self, records: Sequence[Record | DoubleRecord]) -> pa.RecordBatch:
-        """Return records as a DataFrame has them; to be overridden where a row is not a table's.
+        """Return records as a DataFrame; a target whose rows are no table rows overrides this.
 
-        :param records: of `SCHEMA`, or all of them of `WITH_DOUBLE`.
+        :param records: all have the columns of `SCHEMA`, or all those of `WITH_DOUBLE`.
         """
-        return frame(records)
+        is_wide = bool(records) and len(records[0]) == len(WITH_DOUBLE)
+        return arrow_batch(records, WITH_DOUBLE if is_wide else SCHEMA)
 
     def slice(
         self, target: Target, plan: Plan, records: Sequence[Record], us: int = BASE_US
     ) -> RowSlice:
-        """Make a slice as a task does: checked rows."""
+        """Return a slice of rows that `check` took, as a task does."""
         return RowSlice(0, target.check(self.frame(records), plan), us)
 
     @pytest.fixture
     def plan(self, target: Target) -> Plan:
-        """Return the agreed plan."""
-        return _agreed(target, self.frame([]).schema)
+        """Return the plan of rows without a double."""
+        return agreed(target, self.frame([]).schema)
 
     def test_values_arrive_as_they_are(self, target: Target, plan: Plan, session: Session) -> None:
-        """Nothing becomes null, is cut, or is taken for something else; keys that are alike are different."""
+        """No value is cut, converted or made null, and similar keys stay different."""
         deliver(session, plan, self.slice(target, plan, EXACT))
         assert self.rows(target) == {(k, n): (v, t) for k, n, v, t in EXACT}
 
     def test_doubles_arrive_as_they_are(self, target: Target, session: Session) -> None:
-        """To the last bit."""
         rows = self.frame([(f"k{n}", n, n, "x", d) for n, d in enumerate(DOUBLES)])
-        plan = _agreed(target, rows.schema)
+        plan = agreed(target, rows.schema)
         deliver(session, plan, RowSlice(0, target.check(rows, plan), BASE_US))
         assert {n: d for _, n, _, _, d in self.records(target)} == dict(enumerate(DOUBLES))
 
     def test_many_rows_arrive_once(self, target: Target, plan: Plan, session: Session) -> None:
-        """What is finished is there, whole, of a window of many slices; one has no rows, or there is none."""
+        """A window has many slices, a slice without rows, or no slice."""
         slices = [self.slice(target, plan, [])]
         for i in range(25):
             records: list[Record] = [(f"k{n}", 200 * i + n, i, str(i)) for n in range(200)]
@@ -122,13 +122,13 @@ class RowsContract(LedgerContract):
         assert row_of(session).epoch == 1
 
     def test_rows_of_two_plans_share_a_window(self, target: Target, session: Session) -> None:
-        """The query got another column while epochs were pending, and lost it again."""
+        """While epochs were pending, the query was started with a new column, and then without it."""
         frames = [
             self.frame([("a", 1, 1, "x")]),
             self.frame([("b", 2, 2, "y", 0.5)]),
             self.frame([("c", 3, 3, "z")]),
         ]
-        plans = [_agreed(target, rows.schema) for rows in frames]
+        plans = [agreed(target, rows.schema) for rows in frames]
         current = row_of(session)
         for us, (plan, rows) in enumerate(zip(plans, frames, strict=True)):
             session.write(plan, RowSlice(0, target.check(rows, plan), BASE_US + us))
@@ -142,7 +142,7 @@ class RowsContract(LedgerContract):
     def test_refused_rows_raise_before_finish_has_an_effect(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """By `finish` at the latest, and it has no effect; another session writes the window again."""
+        """`write` or `finish` raises, no row counts, and another session writes the window."""
         rows, current = self.slice(target, plan, ROWS), row_of(session)
         with pytest.raises(self.unwritable_error):
             write_all(session, [(plan, rows), self.unwritable(target, plan), (plan, rows)], current)
@@ -155,7 +155,7 @@ class RowsContract(LedgerContract):
     def test_session_closes_twice_with_rows_pending(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """The next session writes the window."""
+        """A flusher closes its session before `finish`: the next session writes the window."""
         current, rows = row_of(session), self.slice(target, plan, ROWS)
         session.write(plan, rows)
         session.close()
@@ -168,25 +168,25 @@ class RowsContract(LedgerContract):
     def test_update_that_waits_compares_what_it_finds(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """A flusher has written rows, and an operator's command moves the row: one of them wins."""
+        """A flusher has written rows when a command moves the ledger row: exactly one of them wins."""
         with target.connect(query_id) as other, ThreadPoolExecutor(1) as pool:
             current = row_of(other)
             assert row_of(session) == current
             moved, finished = following(current, 7), following(current)
             session.write(plan, self.slice(target, plan, ROWS))
             waiting = pool.submit(outcome_of, target, lambda: finish(other, current, moved))
-            wait([waiting], timeout=_WAITS_S)
-            ended = outcome_of(target, lambda: finish(session, current, finished))
-            replaced = waiting.result()
+            wait([waiting], timeout=_LOCKED_S)
+            of_flusher = outcome_of(target, lambda: finish(session, current, finished))
+            of_command = waiting.result()
         with target.connect(query_id) as third:
             row = row_of(third)
         assert row in (current, moved, finished)
-        for outcome, after in ((replaced, moved), (ended, finished)):
+        for outcome, after in ((of_command, moved), (of_flusher, finished)):
             if outcome is not Outcome.UNKNOWN:
                 assert (outcome is Outcome.APPLIED) == (row == after)
 
     def test_racing_flushers_write_a_window_once(self, target: Target, plan: Plan) -> None:
-        """All create the ledger row, and finish one window: it counts once, and so do its rows."""
+        """Flushers create the ledger row at the same time, and then write the same window."""
         current = _race(target, plan, None, first_row(new_query()), [])
         _race(target, plan, current, current, [self.slice(target, plan, ROWS)])
         assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
@@ -195,9 +195,9 @@ class RowsContract(LedgerContract):
 def _race(
     target: Target, plan: Plan, current: LedgerRow | None, start: LedgerRow, slices: list[RowSlice]
 ) -> LedgerRow:
-    """Let several sessions write a window at once, and move the ledger row; return it.
+    """Let `RACERS` sessions write one window at the same time; return the new ledger row.
 
-    :param start: each moves the row to one that follows this.
+    :param start: each session moves the ledger row from `current` to a row that follows `start`.
     """
     ready = threading.Barrier(RACERS)
 
@@ -212,7 +212,7 @@ def _race(
                         racer.write(plan, rows)
                 finally:
                     with contextlib.suppress(threading.BrokenBarrierError):
-                        ready.wait(_PATIENCE_S)  # one that holds a lock keeps the others from it
+                        ready.wait(_PATIENCE_S)  # a racer may hold a lock that blocks the others
                 return finish(racer, current, new)
 
             return outcome_of(target, update)
@@ -222,7 +222,7 @@ def _race(
         outcomes = list(pool.map(flush_alone, moved))
     with target.connect(start.query_id) as last:
         row = last.read()
-        if row == current:  # each has kept the others from it: the next one to try wins
+        if row == current:  # the racers blocked each other, so the next session must succeed
             for rows in slices:
                 last.write(plan, rows)
             outcomes[0], row = finish(last, current, moved[0]), moved[0]
@@ -234,20 +234,20 @@ def _race(
     return row
 
 
-def frame(records: Sequence[Record | DoubleRecord]) -> pa.RecordBatch:
-    """Return records as rows of `SCHEMA`, or of `WITH_DOUBLE`."""
-    columns = list(zip(*records, strict=True)) or [()] * len(SCHEMA)
-    schema = WITH_DOUBLE if len(columns) == len(WITH_DOUBLE) else SCHEMA
+def arrow_batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows as a record batch."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(c, field.type) for c, field in zip(columns, schema, strict=True)]
     return pa.record_batch(arrays, schema=schema)
 
 
-def _agreed(target: Target, schema: pa.Schema) -> Plan:
+def agreed(target: Target, schema: pa.Schema) -> Plan:
+    """Return the target's plan of a DataFrame."""
     return target.plan(schema, plan_key(schema, target.name, target.shape))
 
 
 def deliver(session: Session, plan: Plan, *slices: RowSlice) -> None:
-    """Bring slices into the target as a flusher does, as the window after the ledger row."""
+    """Write slices as the next window, and finish it, as a flusher does."""
     current = row_of(session)
     for rows in slices:
         session.write(plan, rows)
@@ -257,7 +257,7 @@ def deliver(session: Session, plan: Plan, *slices: RowSlice) -> None:
 def write_all(
     session: Session, slices: Sequence[tuple[Plan, RowSlice]], current: LedgerRow
 ) -> None:
-    """Write a window, and finish it; whichever raises."""
+    """Write a window and finish it; `write` or `finish` may raise."""
     for plan, rows in slices:
         session.write(plan, rows)
     finish(session, current, following(current))

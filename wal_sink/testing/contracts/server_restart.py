@@ -1,15 +1,13 @@
-"""Checks what a target keeps when its server dies: for a suite whose author gives a hook.
+"""Contract suite for a target whose server a test can kill.
 
-For a target with a server that a test can kill. The suite of its session is derived together with this one::
+An author derives it together with the suite of the session::
 
     class TestMyTarget(SqlContract, RestartContract):
-        ...
-
         def restart(self, target: Target) -> None:
             ...  # kill the server, as a crash does; start it again; return when it answers
 
-Only a restart shows two faults: the target acknowledges before data is durable, or the driver connects again
-in the middle of a window, without an error, and goes on in a transaction that lacks earlier rows.
+It finds two faults that the other suites cannot find. A server may acknowledge data before they are durable.
+A driver may reconnect in the middle of a window without an error, so its new transaction lacks rows.
 """
 
 from __future__ import annotations
@@ -38,24 +36,24 @@ __all__ = ["RestartContract"]
 
 T = TypeVar("T")
 _PATIENCE_S = 60.0
-"""How long errors may go on that pass by themselves, when the server answers again."""
+"""How long a session may fail with transient errors after the restart."""
 
 _DONE: list[Record] = [("done", 1, 1, "x"), ("done", 2, 2, "y")]
 _HALVES: tuple[list[Record], list[Record]] = ([("first", 1, 1, "x")], [("second", 1, 1, "x")])
 
 
 class RestartContract(RowsContract):
-    """Derive `Test…` from the suite of the session and this one; give `restart`."""
+    """The suite; derive it together with the suite of the session."""
 
     @abstractmethod
     def restart(self, target: Target) -> None:
         """Kill the target's server, as a crash does, and start it again; return when it answers.
 
-        Where there is no server, let everything be gone that was not durable.
+        A target without a server deletes all data that is not durable.
         """
 
     def test_restart_of_the_server_keeps_whole_windows(self, target: Target, plan: Plan) -> None:
-        """One window is finished, another one half written: each counts whole afterwards, or not at all."""
+        """One window is finished and another one half written: each is in the table whole, or not at all."""
         finished, halfway = new_query(), new_query()
         done = self.slice(target, plan, _DONE)
         parts = [self.slice(target, plan, half, BASE_US + 10 + n) for n, half in enumerate(_HALVES)]
@@ -71,10 +69,9 @@ class RestartContract(RowsContract):
             if isinstance(other, StagedSession):
                 receipts = other.drain()
             self.restart(target)
-            row = _patiently(target, finished, row_of)
-            assert row.epoch == 0, "finish has answered before it was durable"
-            row = _patiently(target, halfway, row_of)
-            assert row == current, "finish has answered before it was durable"
+            lost = "finish returned before the ledger row was durable"
+            assert _patiently(target, finished, row_of).epoch == 0, lost
+            assert _patiently(target, halfway, row_of) == current, lost
             outcome = Outcome.CONFLICT
             with refused(target):
                 other.write(plan, parts[1])
@@ -98,7 +95,7 @@ class RestartContract(RowsContract):
 
 
 def _patiently(target: Target, query_id: str, act: Callable[[Session], T]) -> T:
-    """Act over a new session, and again after each error that passes, as a flusher does."""
+    """Act over a new session; after a transient error, act again, as a flusher does."""
     give_up_s = time.monotonic() + _PATIENCE_S
     results = list[T]()
     while not results:

@@ -1,4 +1,4 @@
-"""Checks a target whose rows are staged, and count when `finish` adds them: guarantees 8 to 10."""
+"""Contract suite for targets with a `StagedSession`, guarantees 8 to 10: `finish` adds staged rows."""
 
 from __future__ import annotations
 
@@ -21,30 +21,29 @@ __all__ = ["StagedContract"]
 
 OTHERS: list[Record] = [("c", 3, 30, "z")]
 RECEIPT_BYTES = 16_384
-"""A window may have thousands of receipts, which the driver collects."""
+"""The maximum size of a receipt: the driver collects all receipts of a window, which may be thousands."""
 _PATIENCE_S = 60.0
 """How long another process may take to finish a window."""
 
 
 def stage(session: Session, plan: Plan, rows: RowSlice) -> tuple[bytes, ...]:
-    """Write rows; return their receipts."""
+    """Stage rows; return their receipts."""
     assert isinstance(session, StagedSession)
     session.write(plan, rows)
     return session.drain()
 
 
 class StagedContract(CountedContract):
-    """Subclass as `Test…`."""
+    """The suite for a `StagedSession`."""
 
     def test_session_is_of_this_suite(self, target: Target, session: Session) -> None:
-        """Many sessions stage, one finishes."""
-        assert isinstance(session, StagedSession), "see wal_sink.testing.contracts.cells"
+        assert isinstance(session, StagedSession), "see wal_sink.testing.contracts"
         assert target.parallel_writes
 
     def test_rows_staged_by_other_processes_count(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """Their sessions are closed when the flusher finishes; its own rows count as well."""
+        """The flusher finishes with rows of a closed session in another process, and with its own."""
         current = row_of(session)
         session.write(plan, self.slice(target, plan, ROWS))
         with ProcessPoolExecutor(1, get_context("forkserver")) as pool:
@@ -57,7 +56,7 @@ class StagedContract(CountedContract):
     def test_finish_adds_its_own_receipts_alone(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """Each row is under one receipt; those that a try left behind count never, and none counts twice."""
+        """Receipts of a failed window add no rows, and a receipt adds its rows only once."""
         with target.connect(query_id) as died:
             others = stage(died, plan, self.slice(target, plan, OTHERS))
             receipts = stage(died, plan, self.slice(target, plan, ROWS))
@@ -78,10 +77,10 @@ class StagedContract(CountedContract):
         patch: pytest.MonkeyPatch,  # noqa: ARG002 -- for suites
         landed: Callable[[], object],  # noqa: ARG002
     ) -> None:
-        """Let the next commit of `finish` land, call `landed`, and let your driver report a conflict then.
+        """Replace, by `patch`, the function of your target that commits: it commits, then reports a conflict.
 
-        That is what a driver does that repeats a request whose answer was lost. Replace, by `patch`, the
-        function of your target that asks the driver to commit.
+        A driver does this if it repeats a request whose answer was lost: the first request wins over the
+        second. The new function calls `landed` between the commit and the conflict.
         """
         pytest.skip("the target's suite has no conflict_after_commit")
 
@@ -89,7 +88,10 @@ class StagedContract(CountedContract):
     def test_commit_that_met_itself_is_no_conflict(
         self, target: Target, plan: Plan, session: Session, query_id: str, *, moved_on: bool
     ) -> None:
-        """It took effect; after a conflict its files would be deleted. Another flusher may go on."""
+        """A commit lands and its repetition conflicts: CONFLICT would let the flusher delete the files.
+
+        :param moved_on: another flusher finishes the next window before the conflict is reported.
+        """
         current = row_of(session)
         receipts = stage(session, plan, self.slice(target, plan, ROWS))
 
@@ -110,7 +112,7 @@ class StagedContract(CountedContract):
     def test_conflict_adds_no_staged_rows(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """The ledger row was moved to another attempt: nothing becomes visible, and it stays."""
+        """Another flusher moved the ledger row: `finish` adds no row and leaves the ledger row unchanged."""
         current = row_of(session)
         receipts = stage(session, plan, self.slice(target, plan, ROWS))
         with target.connect(query_id) as other:
@@ -125,7 +127,7 @@ class StagedContract(CountedContract):
     def test_discarded_receipt_is_not_added(
         self, target: Target, plan: Plan, session: Session, query_id: str, gone: set[int]
     ) -> None:
-        """Rows of one receipt are gone, or of all: the ledger row must not move without them."""
+        """The rows of one receipt are deleted, or of all: `finish` must not move the ledger row."""
         assert isinstance(session, StagedSession)
         current, rows = row_of(session), self.slice(target, plan, ROWS)
         drains = [stage(session, plan, rows) for _ in range(3)]
@@ -144,7 +146,7 @@ class StagedContract(CountedContract):
     def test_flusher_killed_after_finish_leaves_its_window(
         self, target: Target, plan: Plan, session: Session, tmp_path: Path
     ) -> None:
-        """Its process is gone, with all that its driver had in memory."""
+        """A flusher's process is killed after `finish` returned APPLIED: its rows are in the table."""
         current, marker = row_of(session), tmp_path / "finished"
         rows, new = self.slice(target, plan, ROWS), following(current)
         flusher = get_context("forkserver").Process(

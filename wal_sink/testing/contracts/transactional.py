@@ -1,7 +1,4 @@
-"""Checks targets whose rows count when `finish` takes effect: guarantee 7, and what SQL databases owe.
-
-`CountedContract` has what is common to them and to `staged`; an author derives one of the others.
-"""
+"""Contract suites for targets with a `TransactionalSession`, guarantee 7, and for those on `SqlTarget`."""
 
 from __future__ import annotations
 
@@ -20,17 +17,17 @@ from wal_sink.testing.contracts.rows import ROWS, Record, deliver
 
 
 class CountedContract(KillsContract):
-    """Part of the suites for targets that add rows."""
+    """A part of the suites for transactional and staged sessions: `finish` makes all rows visible."""
 
     def assert_records(self, target: Target, expected: Sequence[Record]) -> None:
-        """Compare the table with rows, in any order."""
+        """Compare the table with `expected`, in any order."""
         records = [record[:4] for record in self.records(target)]
         assert sorted(map(str, records)) == sorted(map(str, expected))
 
     def test_rows_are_visible_after_finish_only(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """While rows are written readers see none of them; afterwards all."""
+
         current = row_of(session)
         session.write(plan, self.slice(target, plan, ROWS))
         self.assert_records(target, [])
@@ -38,7 +35,7 @@ class CountedContract(KillsContract):
         self.assert_records(target, ROWS)
 
     def test_equal_rows_are_all_kept(self, target: Target, plan: Plan, session: Session) -> None:
-        """Without a key, each row of the log is a row of the table: balances and counters are exact."""
+        """The table has no key, so each row of the log is a row of the table."""
         deliver(session, plan, self.slice(target, plan, ROWS), self.slice(target, plan, ROWS))
         deliver(session, plan, self.slice(target, plan, ROWS))
         self.assert_records(target, ROWS * 3)
@@ -46,7 +43,7 @@ class CountedContract(KillsContract):
     def test_stalled_session_adds_no_rows(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """It wakes after another one has finished the window: before it writes, or after."""
+        """A flusher wakes after another flusher has finished the window, and writes the window again."""
         rows = self.slice(target, plan, ROWS)
         with target.connect(query_id) as stalled:
             current = row_of(stalled)
@@ -59,19 +56,18 @@ class CountedContract(KillsContract):
 
 
 class TransactionalContract(CountedContract):
-    """Subclass as `Test…`."""
+    """The suite for a `TransactionalSession`."""
 
     def test_session_is_of_this_suite(self, target: Target, session: Session) -> None:
-        """A transaction belongs to one session."""
-        assert isinstance(session, TransactionalSession), "see wal_sink.testing.contracts.cells"
+        assert isinstance(session, TransactionalSession), "see wal_sink.testing.contracts"
         assert not target.parallel_writes
 
 
 class SqlContract(TransactionalContract):
-    """Subclass as `Test…`."""
+    """The suite for a target on `SqlTarget`."""
 
     def test_refused_rows_raise_in_insert(self, target: Target, plan: Plan) -> None:
-        """Not later: the session takes what raises nothing for rows that are in the table."""
+        """`insert` itself must raise: the session counts rows as written when `insert` returns."""
         assert isinstance(target, SqlTarget), "use TransactionalContract"
         changed, rows = self.unwritable(target, plan)
         with contextlib.closing(target.open()) as connection, pytest.raises(Exception):  # noqa: B017, PT011 -- whatever the driver has for it

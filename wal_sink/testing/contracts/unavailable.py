@@ -1,7 +1,7 @@
-"""Checks a target that declares `unavailableValue`: a part of the contract suite of upserts.
+"""Contract suite for targets that declare `unavailableValue`: an upsert may leave a column unchanged.
 
-A plug-in author derives it as `DeletesContract`, with `unavailableValue=UNAVAILABLE` beside the other
-options, for a target that knows whether the table has the row of a key.
+An author derives it in place of `DeletesContract`, for a target that can tell whether the table has a row.
+Its fixture `target` also sets `unavailableValue=UNAVAILABLE`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from wal_sink.testing.contracts.ledger import Table, finish, following, row_of
 from wal_sink.testing.contracts.rows import BASE_US, deliver
 
 UNAVAILABLE = "__debezium_unavailable_value"
-"""The value of option `unavailableValue` that the suite wants."""
+"""The value of the option `unavailableValue` in the suite."""
 
 
 class UnavailableContract(DeletesContract):
-    """Subclass as `Test…`."""
+    """The suite for any session of a table with a key."""
 
     def test_last_real_value_of_a_window_stays(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """Whatever the table had before; a key that is all text is a key."""
+        """An unavailable cell keeps the value before it, also across slices; in a key it is a plain text."""
         changes: list[Change] = [
             *(("c", "a", 1, 1, "x"), ("u", "a", 1, 2, UNAVAILABLE)),
             *(("c", "b", 1, 1, "x"), ("u", "b", 1, 2, "y"), ("u", "b", 1, 3, UNAVAILABLE)),
@@ -34,9 +34,9 @@ class UnavailableContract(DeletesContract):
             *(("d", "e", 1, 0, None), ("c", "e", 1, 1, "new"), ("u", "e", 1, 2, UNAVAILABLE)),
             ("c", UNAVAILABLE, 1, 1, "z"),
         ]
-        earlier: list[Change] = [("c", k, 1, 0, "old") for k in "abce"]
-        for us, parts in ((BASE_US, [changes]), (BASE_US + 10_000, [[item] for item in changes])):
-            deliver(session, plan, self.slice(target, plan, earlier, us))
+        old: list[Change] = [("c", k, 1, 0, "old") for k in "abce"]
+        for us, parts in ((BASE_US, [changes]), (BASE_US + 10_000, [[row] for row in changes])):
+            deliver(session, plan, self.slice(target, plan, old, us))
             written = [
                 self.slice(target, plan, part, us + 100 * n) for n, part in enumerate(parts, 1)
             ]
@@ -52,7 +52,7 @@ class UnavailableContract(DeletesContract):
     def test_random_unavailable_cells_end_as_in_a_dictionary(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """Over slices and windows, with deletes in between; a null is a null."""
+        """Random upserts with unavailable cells, nulls and deletes, in several slices and windows."""
         chance = random.Random(46)  # noqa: S311 -- no secret
         expected: Table = {}
         slices = []
@@ -77,7 +77,7 @@ class UnavailableContract(DeletesContract):
     def test_new_row_with_unavailable_cell_is_refused(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """By its timestamp, also after a delete; the others of the window are written without it."""
+        """A row that the table lacks, or lost by a delete, is named by its timestamp; a retry skips it."""
         deliver(session, plan, self.slice(target, plan, [("c", "b", 1, 1, "x")]))
         changes: list[Change] = [
             ("c", "a", 1, 1, "x"),
