@@ -1,8 +1,7 @@
-"""Where a write-ahead log keeps its objects: paths and bytes, with three guarantees.
+"""Stores for the objects of a write-ahead log: paths and bytes, with three guarantees.
 
-`StateBackend` states them, `open_backend` gives a store for a URL. See the README beside this
-file, and `tests/state_backends/contract.py` for a store of your own. The object stores are imported
-when they are first asked for: a process that keeps its log in a folder needs no client of theirs.
+`StateBackend` states the guarantees; `open_backend` opens the store at a URL. The classes of object stores
+are imported on first use, so a process without them needs none of their clients.
 """
 
 from importlib import import_module

@@ -1,6 +1,6 @@
-"""Objects in a container of Azure Blob Storage, and of Data Lake Storage Gen2, which adlfs speaks.
+"""Objects in a container of Azure Blob Storage or Data Lake Storage Gen2, by adlfs.
 
-A create has the condition `If-None-Match: *`. Blocks that nobody commits are deleted by Azure after a week.
+A create has the condition `If-None-Match: *`. Azure deletes blocks that are not committed after a week.
 """
 
 import errno
@@ -14,16 +14,16 @@ from state_backends.object_store import PART, ObjectStoreBackend, need
 
 
 class AzureBackend(ObjectStoreBackend):
-    """Objects below a prefix of a container. Each carries the nonce of the call that created it, as in S3.
+    """Objects below a prefix of a container.
 
-    :param url: as Hadoop has it, `abfss://<container>@<account>.dfs.core.windows.net/<prefix>`; or as adlfs
-        has it, `abfs://<container>/<prefix>`, with the account in `storage_options`.
-    :param storage_options: of `adlfs.AzureBlobFileSystem`, such as `account_name` and `account_key`, or
-        `connection_string`.
+    :param url: `abfss://<container>@<account>.dfs.core.windows.net/<prefix>`, as in Hadoop; or
+        `abfs://<container>/<prefix>`, as in adlfs, with the account in `storage_options`.
+    :param storage_options: options of `adlfs.AzureBlobFileSystem`, such as `account_name` and `account_key`,
+        or `connection_string`.
     """
 
     _protocol = "abfs"
-    _nonce = "state_backend_nonce"  # a name there is an identifier
+    _nonce = "state_backend_nonce"  # names of metadata in Azure are identifiers
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
         need("adlfs", "azure", "Azure")
@@ -32,31 +32,30 @@ class AzureBackend(ObjectStoreBackend):
         container, at, host = place.partition("@")
         account, dot, domain = host.partition(".")
         if at and not (account and domain.startswith(("dfs.", "blob."))):
-            # The URL is not repeated: people put secrets into it.
+            # The message does not contain the URL, which may contain a secret.
             raise StateBackendError(
                 "the URL of a container in Azure is abfss://<container>@<account>.dfs.core.windows.net/<prefix>"
             )
         options = dict(storage_options or {})
         if at and options.setdefault("account_name", account) != account:
             raise StateBackendError(
-                f"the URL names the account {account}, the storage options another one: remove account_name"
+                f"the URL names the account {account}, but the storage options name another one: remove"
+                " account_name"
             )
         super().__init__(f"{scheme}://{container}/{prefix}", options)
         self.url = (
             f"{self._protocol}://{container}{at}{account}{dot}{domain}/{self._prefix}".rstrip("/")
         )
 
-    # --- see ObjectStoreBackend ------------------------------------------------------------------
-
     def _find(self, below: str) -> dict[str, int]:
-        # Not adlfs's find(): it looks at folders, and a missing container is to it like a missing folder.
+        # adlfs's find() lists each folder, and returns no objects for a missing container.
         client, prefix = self._fs, below.partition("/")[2]
 
         async def listed() -> dict[str, int]:
             container = client.service_client.get_container_client(container=self._bucket)
             async with container:
                 blobs = container.list_blobs(name_starts_with=prefix)
-                # In Data Lake Storage a folder is an empty object; an object of ours never is.
+                # An empty object is a folder of Data Lake Storage.
                 return {
                     f"{self._bucket}/{blob.name}": blob.size async for blob in blobs if blob.size
                 }
@@ -64,7 +63,7 @@ class AzureBackend(ObjectStoreBackend):
         return dict(sync(client.loop, listed))
 
     def _put_new(self, key: str, data: bytes, nonce: str) -> None:
-        # Not adlfs's pipe_file(): it takes no metadata.
+        # adlfs's pipe_file() has no parameter for metadata.
         client, name = self._fs, key.partition("/")[2]
 
         async def put() -> None:
@@ -91,7 +90,7 @@ class AzureBackend(ObjectStoreBackend):
 
 
 class _Blocks:
-    """A file of adlfs whose blocks `commit` commits; adlfs does that in `close`, and only once."""
+    """A file of adlfs with a separate `commit`; the `close` of adlfs would commit its blocks."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -102,10 +101,10 @@ class _Blocks:
         return int(self._file.write(data))
 
     def close(self) -> None:
-        """Nothing is left to send but what commits."""
+        """Do nothing: `commit` sends the last block."""
 
     def commit(self) -> None:
-        """Commit the blocks. A second call after a failure raises the same: adlfs would do nothing."""
+        """Commit the blocks; raise the same error again in a second call, in which adlfs would do nothing."""
         if self._failed is not None:
             raise self._failed
         try:
@@ -115,17 +114,17 @@ class _Blocks:
             raise
 
     def discard(self) -> None:
-        """Leave the blocks uncommitted; or being collected as garbage would commit them."""
+        """Leave the blocks uncommitted; an open file would commit them when it is garbage-collected."""
         self._file.closed = True
 
 
 def explain(error: Exception, url: str) -> Exception | None:
-    """Return what to raise for an error of adlfs; None for one that is not about the store."""
+    """Translate an error of adlfs; return None for an error of other code."""
     from azure.core import exceptions  # noqa: PLC0415 - comes with adlfs, an extra
 
     if isinstance(error, (FileExistsError, FileNotFoundError)):
         return None
-    answer: BaseException | None = error  # adlfs translates some, and keeps Azure's as the cause
+    answer: BaseException | None = error  # the error of Azure may be a cause of the error of adlfs
     while answer is not None and not isinstance(answer, exceptions.AzureError):
         answer = answer.__cause__
     if answer is None:
@@ -141,8 +140,8 @@ def explain(error: Exception, url: str) -> Exception | None:
     elif denied:
         explained = StateBackendError(
             f"{url} cannot be used ({code}): give valid credentials (account_key, sas_token or"
-            " connection_string as storage options, or an identity of the machine with the role Storage Blob"
-            " Data Contributor)"
+            " connection_string as storage options, or a machine identity with the role Storage Blob Data"
+            " Contributor)"
         )
     elif isinstance(answer, exceptions.ResourceExistsError) or status == 412:
         explained = FileExistsError(errno.EEXIST, code, url)

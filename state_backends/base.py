@@ -1,24 +1,23 @@
-"""The interface of a store of the write-ahead log, with the three guarantees that every store gives.
-
-Also here: which paths and contents are allowed, checked before any I/O; `StateBackendError`; and the
-options that open a store beside its URL (endpoint, region, keys).
-"""
+"""The interface of a store of the write-ahead log, its error, and the checks of paths and contents."""
 
 import builtins
 import contextlib
+import errno
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import BinaryIO
 from uuid import uuid4
 
 
 def check_path(path: str) -> str:
-    """Return `path` unchanged when it may name an object, else raise ValueError.
+    """Return `path` unchanged.
 
     A path is relative, its parts are separated by one `/`, and no part starts with a dot. That
-    excludes `.` and `..`, and leaves hidden names to the stores for their unfinished files.
+    excludes `.` and `..`, and reserves hidden names for the unfinished files of stores.
+
+    :raises ValueError: if `path` is not such a path.
     """
     if not path:
         raise ValueError("a path must not be empty")
@@ -42,12 +41,18 @@ def is_path(path: str) -> bool:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return the folder `prefix` without its closing `/` ("" is everything), or raise ValueError."""
+    """Return the folder `prefix` without its closing `/`; "" is the whole store.
+
+    :raises ValueError: if `prefix` is neither "" nor a path.
+    """
     return check_path(prefix.removesuffix("/")) if prefix else ""
 
 
 def check_data(path: str, data: bytes) -> bytes:
-    """Return `data` unchanged when it may be an object's content, else raise ValueError."""
+    """Return `data` unchanged.
+
+    :raises ValueError: if it is empty.
+    """
     if not data:
         raise empty_object(path)
     return data
@@ -56,17 +61,26 @@ def check_data(path: str, data: bytes) -> bytes:
 def empty_object(path: str) -> ValueError:
     """Return the error for an empty object.
 
-    There are none anywhere, because s3fs writes an empty object without the condition that makes
-    a create exclusive; and because an empty file is what a crash leaves.
+    No object is empty: s3fs creates an empty object even if it exists, and a crash may leave an empty file.
     """
     return ValueError(f"object {path!r} would be empty; an object has at least one byte")
 
 
-class StateBackendError(OSError):
-    """The store cannot keep its promises, or cannot be opened.
+def missing_object(path: str) -> FileNotFoundError:
+    """Return the error for an object that does not exist."""
+    return FileNotFoundError(errno.ENOENT, "there is no such object", path)
 
-    Operator action: the message says what to change (another folder or mount, another URL, an
-    option to remove). Trying again without a change does not help. It has no `errno`.
+
+def existing_object(path: str) -> FileExistsError:
+    """Return the error for a create of an object that exists."""
+    return FileExistsError(errno.EEXIST, "the object exists already", path)
+
+
+class StateBackendError(OSError):
+    """The store cannot give its guarantees, or cannot be opened.
+
+    The message says what to change, such as the mount, the URL, or an option. To retry without a change
+    does not help. The error has no `errno`.
     """
 
 
@@ -74,111 +88,119 @@ _CHUNK = 1 << 20
 
 
 class StateBackend(ABC):
-    """A place for objects: a path and its bytes, nothing more. It knows no epochs.
+    """A store of objects. An object has a path and bytes.
 
-    The three guarantees that users of a log build on, and that every kind of store gives:
+    Every store gives three guarantees:
 
-    1. **Atomic visibility.** An object is visible whole or not at all, to every process that
-       opened the same URL, from the moment it is created.
-    2. **Mutual exclusion.** Of several creators of one path exactly one wins; all others get
-       `FileExistsError`, and the content is the winner's.
-    3. **Durable and listed.** What has been acknowledged (the call returned, or the `with` block
-       was left) survives a crash of the process and of the machine, and every later `list`
-       shows it until it is deleted. An acknowledged deletion survives as well.
+    1. **Atomic visibility.** To every process that opens the URL, an object is visible whole or not at all.
+    2. **Mutual exclusion.** If several creators create one path, exactly one succeeds. The others get
+       `FileExistsError`.
+    3. **Durable and listed.** An object is acknowledged when `create` returns, or when the block of
+       `open_output` is left. From then on it survives a crash of process and machine, and `list` returns it
+       until it is deleted. An acknowledged deletion survives a crash, too.
 
-    `replace` is outside (2), and outside (3) in that a crash may bring back the older content
-    and that a `list` at the same moment may miss it: it is for hints.
+    `replace` gives only the first guarantee: a crash may restore the old content, and a concurrent `list`
+    may miss the object. Use it for hints.
 
-    Paths are relative and `/`-separated; no part is empty or starts with a dot, and there is no
-    backslash and no NUL. Anything else raises `ValueError` before any I/O. A path is an object
-    or a folder, never both. No object is empty.
+    A path is relative and `/`-separated. No part of it is empty or starts with a dot, and it has no backslash
+    and no NUL. Every method raises `ValueError` for another path, before any I/O. A path names an object or
+    a folder, never both. No object is empty.
 
-    Errors: an operating system's error other than the ones a method names means that the outcome
-    is not known; a caller that was creating reads the path back and compares.
+    After an `OSError` that a method does not name, the outcome is unknown: a creator reads the object, and
+    compares its content.
 
-    An instance can be used by several threads, pickles, travels to other hosts, and equals every
-    instance of its kind with the same URL. Making one does no I/O.
+    Threads may share an instance. It pickles, also to other hosts, and equals each instance of its class with
+    the same URL. The constructor does no I/O.
     """
 
     url: str
-    """Where the objects are, absolute: `open_backend(url)` opens the same objects."""
+    """The absolute URL: `open_backend(url)` opens the same objects."""
 
     process_local: bool
-    """True when other processes do not see the objects: no place for the log of a Spark query."""
+    """True if other processes do not see the objects; a Spark query then cannot have its log here."""
 
     billed: bool = False
-    """True when every read costs a request over a network: a caller that polls should poll less often."""
+    """True if each read is a request over a network; a caller should then poll less often."""
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> None:
-        """Create the object, durably, unless `path` exists.
+        """Create an object.
 
-        Raises `FileExistsError` when another creator was first, `ValueError` for empty data.
+        :raises FileExistsError: if `path` exists.
+        :raises ValueError: if `data` is empty.
         """
 
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
-        """Create the object or replace it, whole or not at all; the last writer wins.
+        """Create an object or replace it whole; the last writer wins. A crash may undo it.
 
-        For hints only: it need not survive a crash. Raises `ValueError` for empty data.
+        :raises ValueError: if `data` is empty.
         """
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """Return the content. Raises `FileNotFoundError`."""
+        """Return the content of an object.
+
+        :raises FileNotFoundError: if there is no such object.
+        """
 
     @abstractmethod
     def size(self, path: str) -> int:
-        """Return the size in bytes. Raises `FileNotFoundError`."""
+        """Return the size of an object in bytes.
+
+        :raises FileNotFoundError: if there is no such object.
+        """
 
     @abstractmethod
     def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
-        """Return a context manager that gives a binary file to write a new object into.
+        """Return a context manager with a binary file, to write a new object.
 
-        Leaving it normally creates the object as `create` does; leaving it by an exception
-        leaves nothing. Raises when left: `FileExistsError` when `path` exists by then,
-        `ValueError` when nothing was written.
+        The end of the block creates the object, as `create` does. An exception in the block creates nothing.
+
+        :raises FileExistsError: at the end of the block, if `path` exists.
+        :raises ValueError: at the end of the block, if the file is empty.
         """
 
     @abstractmethod
     def open_input(self, path: str) -> BinaryIO:
-        """Open the object for reading: a seekable binary file, to be closed by the caller.
+        """Open an object as a seekable binary file, which the caller closes.
 
-        It stays readable when the object is deleted meanwhile only where the store allows that.
-        Raises `FileNotFoundError`.
+        If the object is deleted meanwhile, some stores raise `FileNotFoundError` at the next read.
+
+        :raises FileNotFoundError: if there is no such object.
         """
 
     def copy(self, path: str, to: str) -> None:
-        """Create the object `to` with the content of the object `path`, as `create` does.
+        """Create the object `to` with the content of the object `path`.
 
-        Raises `FileNotFoundError` when there is no `path`, `FileExistsError` when there is a `to`.
+        :raises FileNotFoundError: if `path` does not exist.
+        :raises FileExistsError: if `to` exists.
         """
         with contextlib.closing(self.open_input(path)) as source, self.open_output(to) as output:
             shutil.copyfileobj(source, output, _CHUNK)
 
     @abstractmethod
     def list(self, prefix: str = "") -> list[str]:
-        """Return the sorted paths of all objects under the folder `prefix`, at any depth.
+        """Return the sorted paths of all objects below the folder `prefix`, at any depth.
 
-        `manifests/` and `manifests` are the same folder; "" is everything. A folder that does not
-        exist gives an empty list; one that cannot be read raises, because a listing cut short
-        would look like objects that are missing. Unfinished objects are never listed.
+        `manifests/` and `manifests` are the same folder; "" is the whole store. A missing folder gives an
+        empty list. A folder that cannot be read raises an error, since an incomplete list would look like
+        missing objects. Unfinished objects are not listed.
         """
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
-        """Return the sorted names of the folders right below the folder `prefix`.
+        """Return the sorted names of the folders directly in the folder `prefix`; some may be empty.
 
-        Each that has an object at any depth; one that is empty may be among them. A kind that can tell
-        without listing every object overrides this.
+        A store that need not list all objects for it overrides this.
         """
         depth = len(check_prefix(prefix).split("/")) if prefix else 0
         parts = (path.split("/") for path in self.list(prefix))
         return sorted({names[depth] for names in parts if len(names) > depth + 1})
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """Return the sizes in bytes of the objects that `list` returns, by path.
+        """Return the size in bytes of each object that `list` returns, by path.
 
-        Those that are deleted meanwhile may be missing.
+        An object that is deleted meanwhile may be missing.
         """
         objects = {}
         for path in self.list(prefix):
@@ -188,29 +210,29 @@ class StateBackend(ABC):
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete the objects. Those that do not exist are ignored, so it can be repeated.
+        """Delete objects. Missing objects are ignored, so a delete can be repeated.
 
-        All paths are checked before the first is deleted. An error leaves some undeleted.
+        All paths are checked before the first object is deleted. After an error some objects remain.
         """
 
-    def sweep_unfinished(self, min_age_s: float) -> int:  # noqa: ARG002 - for the kinds that need it
-        """Remove what killed writers left unfinished; return how many pieces were removed.
+    def sweep_unfinished(self, min_age_s: float) -> int:  # noqa: ARG002 - LocalBackend overrides it
+        """Delete unfinished objects of killed writers, and empty folders; return how many objects.
 
-        Folders that are empty go as well.
+        A store that deletes them by itself returns 0. If a live writer's object is deleted, the writer
+        fails when it finishes.
 
-        Removes only pieces that were not written to for `min_age_s` seconds, by this machine's clock
-        against the store's: choose hours. A live writer whose piece was removed fails when it
-        finishes; it loses nothing silently. Kinds of store that delete such pieces themselves return 0.
+        :param min_age_s: only objects that were not written to for that many seconds. The clocks of this
+            machine and of the store may differ, so choose hours.
         """
         return 0
 
     def probe(self) -> None:
-        """Test with throw-away objects under `probe/` whether the store keeps its promises.
+        """Check with objects below `probe/` that the store creates, lists and deletes as it should.
 
-        This finds a store that lacks atomic create altogether. A store that merely loses races is
-        found by the contract suite, `tests/state_backends/contract.py`.
+        The check finds a store without an atomic create. It does not find a store that loses races: the
+        contract suite does, `tests/state_backends/contract.py`.
 
-        Raises `StateBackendError`, which says what to do.
+        :raises StateBackendError: if the store does not.
         """
         path = f"probe/{uuid4().hex}"
         try:
@@ -219,9 +241,8 @@ class StateBackend(ABC):
             raise
         except OSError as error:
             raise StateBackendError(
-                f"{self.url} cannot be used: probing it failed with {error!r}. Check that this "
-                "user may create, read, list and delete there (in a folder also link and sync), or "
-                "choose another place"
+                f"{self.url} cannot be used: probing it failed with {error!r}. Check that this user may"
+                " create, read, list and delete there (in a folder also link and sync), or choose another URL"
             ) from error
 
     def _try_promises(self, path: str) -> None:
@@ -230,7 +251,7 @@ class StateBackend(ABC):
             try:
                 self.create(path, b"second")
             except FileExistsError:
-                pass  # as promised: the first creator has won
+                pass
             else:
                 raise self._broken("it accepted a second create of one path")
             if self.read(path) != b"first":
@@ -257,20 +278,11 @@ class StateBackend(ABC):
         return f"{type(self).__name__}({self.url!r})"
 
 
-class StorageOptions(Mapping[str, object]):
-    """Keyword arguments for an fsspec file system. Printing them shows their names only."""
+class StorageOptions(dict[str, object]):
+    """Keyword arguments of an fsspec file system; `repr` shows only their names."""
 
     def __init__(self, values: Mapping[str, object] | None = None) -> None:
-        self._values = dict(values or {})
-
-    def __getitem__(self, name: str) -> object:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+        super().__init__(values or {})
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({sorted(self)})"

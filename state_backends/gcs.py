@@ -1,7 +1,7 @@
-"""Objects in a bucket of Google Cloud Storage, by its JSON API, which gcsfs speaks.
+"""Objects in a bucket of Google Cloud Storage, by its JSON API and gcsfs.
 
-A create has the condition `ifGenerationMatch=0`: there is no such object. Of uploads in parts that nobody
-completes Google deletes the parts after a week.
+A create has the condition `ifGenerationMatch=0`, which fails if the object exists. Google deletes an upload
+in parts that is not completed after a week.
 """
 
 import errno
@@ -19,10 +19,7 @@ _LATER = {408, 429, 500, 502, 503, 504}
 class GcsBackend(ObjectStoreBackend):
     """Objects below a prefix of a bucket.
 
-    An object carries the nonce of the call that created it, by which a creator whose answer was lost tells
-    its own object from another with the same content.
-
-    :param storage_options: of `gcsfs.GCSFileSystem`, such as `token` and `project`.
+    :param storage_options: options of `gcsfs.GCSFileSystem`, such as `token` and `project`.
     """
 
     _protocol = "gs"
@@ -32,17 +29,15 @@ class GcsBackend(ObjectStoreBackend):
         need("gcsfs", "gcs", "Google Cloud Storage")
         super().__init__(url, storage_options)
 
-    # --- see ObjectStoreBackend ------------------------------------------------------------------
-
     @property
     def _fs(self) -> AbstractFileSystem:
-        # Not `fsspec.filesystem("gs")`: that one asks another API, by gRPC, which kind of bucket each is.
+        # `fsspec.filesystem("gs")` would call another API, by gRPC, for the type of each bucket.
         from gcsfs.core import GCSFileSystem  # noqa: PLC0415 - an extra
 
         return client_of(self._protocol, self._options, GCSFileSystem)
 
     def _find(self, below: str) -> dict[str, int]:
-        # Not gcsfs's find(): to it a missing bucket is like a missing folder.
+        # gcsfs's find() returns no objects for a missing bucket.
         sizes: dict[str, int] = {}
         more: dict[str, str] = {}
         while True:
@@ -71,7 +66,7 @@ class GcsBackend(ObjectStoreBackend):
         try:
             super()._conditionally(path, write, is_ours)
         except StateBackendError:
-            self._page(self._prefix, {"maxResults": "1"})  # says so where there is no bucket
+            self._page(self._prefix, {"maxResults": "1"})  # raises if there is no bucket
             raise
 
     def _explain(self, error: Exception) -> Exception | None:
@@ -79,7 +74,7 @@ class GcsBackend(ObjectStoreBackend):
 
 
 def explain(error: Exception, url: str) -> Exception | None:
-    """Return what to raise for an error of gcsfs; None for one that is not about the store."""
+    """Translate an error of gcsfs; return None for an error of other code."""
     from aiohttp import ClientError  # noqa: PLC0415 - comes with gcsfs, an extra
     from gcsfs.retry import HttpError  # noqa: PLC0415 - the same
     from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415 - the same
@@ -90,12 +85,12 @@ def explain(error: Exception, url: str) -> Exception | None:
     denied = isinstance(error, OSError) and str(error).startswith("Forbidden")
     if isinstance(error, GoogleAuthError) or code == 401 or denied:
         return StateBackendError(
-            f"{url} cannot be used ({type(error).__name__}): give valid credentials (a service account, or"
-            " GOOGLE_APPLICATION_CREDENTIALS, or the option token) that may storage.objects.create, .get,"
-            " .list and .delete there"
+            f"{url} cannot be used ({type(error).__name__}): give valid credentials (a service account,"
+            " GOOGLE_APPLICATION_CREDENTIALS, or the option token) with the permissions"
+            " storage.objects.create, .get, .list and .delete"
         )
     if code in _LATER:
-        return ConnectionError(f"{url} answers {code}: ask it again later")
+        return ConnectionError(f"{url} answers {code}: try again later")
     if code == 404:
         return FileNotFoundError(errno.ENOENT, "there is no such object", url)
     return None

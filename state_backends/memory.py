@@ -1,25 +1,31 @@
 """Objects in the memory of this process, for tests."""
 
 import builtins
-import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from threading import Lock
 from typing import BinaryIO
 
-from state_backends.base import StateBackend, check_data, check_path, check_prefix
+from state_backends.base import (
+    StateBackend,
+    check_data,
+    check_path,
+    check_prefix,
+    existing_object,
+    missing_object,
+)
 
-# Not fsspec's memory filesystem: its create is exists-then-write, and it writes in place.
 _objects: dict[str, bytes] = {}
 _lock = Lock()
 
 
 class MemoryBackend(StateBackend):
-    """Objects of this process, the same for every instance with one name, unpickled ones too.
+    """Objects that all instances with one name in this process share; they end with the process.
 
-    They are gone with the process, so guarantee 3 holds as long as the process runs. Names can be nested:
-    `a` contains the objects of `a/b` under `b/`, as folders do.
+    Names can be nested: the store `a` has the objects of the store `a/b` below `b/`.
+
+    The class does not use fsspec's memory file system, which checks for existence before it creates.
     """
 
     process_local = True
@@ -36,7 +42,7 @@ class MemoryBackend(StateBackend):
         key, content = self._key(path), bytes(check_data(path, data))
         with _lock:
             if key in _objects:
-                raise FileExistsError(errno.EEXIST, "the object exists already", path)
+                raise existing_object(path)
             _objects[key] = content
 
     def replace(self, path: str, data: bytes) -> None:
@@ -50,7 +56,7 @@ class MemoryBackend(StateBackend):
         key = self._key(path)
         with _lock:
             if key not in _objects:
-                raise FileNotFoundError(errno.ENOENT, "there is no such object", path)
+                raise missing_object(path)
             return _objects[key]
 
     def size(self, path: str) -> int:
@@ -90,4 +96,4 @@ class MemoryBackend(StateBackend):
 
 class _Output(BytesIO):
     def close(self) -> None:
-        """Keep the content: a writer that closes its file does no harm."""
+        """Keep the content, which `open_output` reads after the writer may have closed the file."""

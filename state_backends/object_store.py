@@ -1,4 +1,4 @@
-"""Objects below a prefix of a bucket, over fsspec: upload in pieces, download, and shared file systems."""
+"""Objects below a prefix of a bucket, over an fsspec file system: the base class of S3, GCS and Azure."""
 
 import builtins
 import contextlib
@@ -27,21 +27,24 @@ from state_backends.base import (
     check_path,
     check_prefix,
     empty_object,
+    existing_object,
     is_path,
+    missing_object,
 )
 
 PART = 8 << 20
-"""Bytes of a part. A store takes 10,000 of them, which is 80 GiB for an object."""
+"""The size of a part in bytes. Stores accept 10,000 parts, so an object has at most 80 GiB."""
 
 
 class Upload(io.RawIOBase):
-    """The file that a writer writes into. Memory: two parts.
+    """The file of `open_output`.
 
-    Up to one part stays in memory, and becomes the object by a single request. More is sent as an
-    upload in parts, which the store does not show before it is completed.
+    The first `PART` bytes stay in memory. If there are no more bytes, one request creates the object.
+    Otherwise the bytes are sent in parts, and the object becomes visible when `file.commit` completes the
+    upload. An upload needs the memory of two parts.
 
-    :param begin: opens a file for such an upload, which `close` does not complete.
-    :param sending: surrounds what may fail.
+    :param begin: opens a file for an upload in parts.
+    :param sending: a context manager that translates the errors of requests.
     """
 
     def __init__(
@@ -51,13 +54,13 @@ class Upload(io.RawIOBase):
         self._sending = sending
         self._broken = False
         self.head = bytearray()
-        """All bytes, as long as there is no upload in parts."""
+        """All bytes, until an upload in parts begins."""
         self.file: Any = None
-        """The upload in parts."""
+        """The file of the upload in parts; None if there is none."""
 
     @property
     def is_in_parts(self) -> bool:
-        """Return True if what was written was too much for one request."""
+        """Return True if there are too many bytes for one request."""
         return self.file is not None or self._broken
 
     def writable(self) -> bool:
@@ -65,13 +68,16 @@ class Upload(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Take all of `data`."""
+        """Write all of `data`."""
         with memoryview(data) as view:
             size = view.nbytes
             if self.file is None and len(self.head) + size <= PART:
                 self.head += view
                 return size
-            was_broken, self._broken = self._broken, True  # a part may be missing from now on
+            was_broken, self._broken = (
+                self._broken,
+                True,
+            )  # if a request below fails, a part is missing
             with self._sending():
                 if self.file is None:
                     self.file = self._begin()
@@ -82,30 +88,30 @@ class Upload(io.RawIOBase):
         return size
 
     def send_rest(self) -> None:
-        """Send what is not yet sent of an upload in parts; only completing it is left.
+        """Send the last part; the upload is then ready for `file.commit`.
 
-        Raises `OSError` when the writer went on after a write had failed: the object would have a hole.
+        :raises OSError: if a write failed and the writer ignored it, since the object would lack a part.
         """
         if self._broken:
-            raise OSError("a part of the object could not be sent, and its writer went on")
+            raise OSError(
+                "a part of the object could not be sent, and its writer ignored the error"
+            )
         with self._sending():
             self.file.close()
 
     def discard(self) -> None:
-        """Delete the object, as far as the store answers."""
+        """Abort an upload in parts, if the store answers."""
         if self.file is not None:
-            self.file.closed = True  # or being collected as garbage would send the rest
-            with contextlib.suppress(
-                Exception
-            ):  # the store deletes in time what cannot be aborted now
+            self.file.closed = True  # else the garbage collector would send the last part
+            # The store deletes the parts later if this request fails.
+            with contextlib.suppress(Exception):
                 self.file.discard()
 
 
 class Download(io.RawIOBase):
-    """A seekable file over one of fsspec, which raises the state backend's errors.
+    """The file of `open_input`: a file of fsspec with the errors of state backends.
 
-    :param file: fsspec's file.
-    :param explained: surrounds what may fail.
+    :param explained: a context manager that translates the errors of requests.
     """
 
     def __init__(self, file: Any, explained: Callable[[], AbstractContextManager[None]]) -> None:
@@ -121,14 +127,14 @@ class Download(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` from the object; return how many bytes that were, 0 at its end."""
+        """Read into `buffer`; return the number of bytes, 0 at the end of the object."""
         with self._explained():
             data = self._file.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move; return the position."""
+        """Move to a position and return it."""
         return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:
@@ -136,7 +142,7 @@ class Download(io.RawIOBase):
         return int(self._file.tell())
 
     def close(self) -> None:
-        """Close fsspec's file as well."""
+        """Close this file and the file of fsspec."""
         if not self.closed:
             self._file.close()
         super().close()
@@ -146,14 +152,16 @@ _opened: dict[tuple[int, str, str], AbstractFileSystem] = {}
 
 
 def need(package: str, extra: str, store: str) -> None:
-    """Refuse a store whose client is not installed.
+    """Check that the client of a store is installed.
 
-    :param extra: of wal_sink, which brings the package.
-    :raises StateBackendError: with the line that installs it.
+    :param package: the name of the client's package.
+    :param extra: the extra of wal_sink that installs it.
+    :param store: the name of the store in the error.
+    :raises StateBackendError: if the package is missing.
     """
     if importlib.util.find_spec(package) is None:
         raise StateBackendError(
-            f"the package {package}, which speaks to {store}, is not installed here: "
+            f"the package {package} for {store} is not installed here: "
             f"pip install 'wal_sink[{extra}]', on the executors as well"
         )
 
@@ -161,22 +169,21 @@ def need(package: str, extra: str, store: str) -> None:
 def client_of(
     protocol: str, options: StorageOptions, make: Callable[..., AbstractFileSystem]
 ) -> AbstractFileSystem:
-    """Return the file system of a protocol with these options; no I/O.
+    """Return a file system, without I/O.
 
-    It is shared by the backends with equal options, because a client takes a fraction of a second to
-    make. It is not the instance that fsspec caches: all code of the process shares that one, and its
-    listing, which does not expire; this one lists again each time. A forked process makes its own,
-    because a client does not survive a fork.
+    All backends with equal options share it, since it takes some 0.1 seconds to make. fsspec's own cache
+    is not used, because its instances keep listings, which do not expire. A forked process gets a new file
+    system, because a client does not survive a fork.
 
-    :param make: of arguments by their names.
+    :param make: the constructor, which is called with keyword arguments.
     """
     arguments = {**options, "skip_instance_cache": True, "use_listings_cache": False}
     try:
         key = (os.getpid(), protocol, json.dumps(dict(options), sort_keys=True))
-    except TypeError:  # an option that is not JSON, such as a session, cannot be compared
+    except TypeError:  # an option cannot be JSON, such as a session
         return make(**arguments)
     client = _opened.get(key)
-    # Two threads may both make one: both use the one that was stored first.
+    # If two threads make a file system at the same time, both use the first.
     return client if client is not None else _opened.setdefault(key, make(**arguments))
 
 
@@ -186,37 +193,37 @@ _TRANSIENT = (ConnectionError, TimeoutError)
 
 
 class ObjectStoreBackend(StateBackend):
-    """Objects of a store whose fsspec file system has an atomic exclusive write. S3, GCS and Azure derive it.
+    """Objects of a store with conditional writes, over its fsspec file system.
 
-    Guarantee (1) is the store's own: one request makes an object whole. (2) is its conditional
-    write, which `probe` tests: some stores ignore the condition. (3) needs a store that lists at once what
-    it has acknowledged.
+    The store gives guarantee (1), since one request creates an object, and guarantee (3), since its listings
+    are consistent. Guarantee (2) comes from a conditional write. Some stores ignore the condition: `probe`
+    finds them.
 
-    The answer to a conditional write can get lost. A writer that repeats the request, or a library
-    below that does, is then refused because of its own object. So a refusal is not an answer yet: an object
-    carries the nonce of the call that created it, and `_is_ours` reads that of the object that is there.
+    If the answer to a conditional write is lost, and this class or a client library repeats the request, the
+    store refuses the repetition because of the object of the first request. So each call writes a nonce into
+    the metadata of its object. After a refusal, `_is_ours` compares the nonce.
 
     :param url: `<scheme>://<bucket>/<prefix>`.
-    :param storage_options: for the file system; never printed, but pickled with the backend.
+    :param storage_options: options of the file system, which are pickled with the backend but never printed.
     """
 
     process_local = False
     billed = True
     _protocol: ClassVar[str]
-    """fsspec's name of the kind."""
+    """The name of the file system in fsspec."""
     _nonce: ClassVar[str]
-    """The metadata of an object that says which call created it."""
+    """The name of the metadata with the nonce."""
 
     def __init__(self, url: str, storage_options: Mapping[str, object] | None = None) -> None:
         scheme, _, rest = url.partition("://")
         bucket, _, prefix = rest.partition("/")
         if not scheme or not bucket or {"@", ":", "\\", "\0"}.intersection(bucket):
-            # The URL is not repeated: people put secrets into it.
+            # The message does not contain the URL, which may contain a secret.
             raise StateBackendError(
                 "the URL of an object store is <scheme>://<bucket>/<prefix>, and a bucket has no '@' "
                 "and no ':': give keys as storage options or in the environment"
             )
-        # As Hadoop reads it, so that a checkpoint has one URL.
+        # Hadoop normalizes the path in the same way, so Spark and this class use the same URL.
         self._prefix = posixpath.normpath(f"/{prefix.lstrip('/')}").strip("/")
         self._bucket = bucket
         self._root = f"{bucket}/{self._prefix}".rstrip("/")
@@ -253,12 +260,12 @@ class ObjectStoreBackend(StateBackend):
         key = self._key(path)
         info = self._repeated(lambda: self._fs.info(key))
         if info["type"] != "file":
-            raise _missing(path)
+            raise missing_object(path)
         return int(info["size"])
 
     @contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """See `StateBackend.open_output`. Beyond `PART` bytes it is sent while it is written."""
+        """See `StateBackend.open_output`. More than `PART` bytes are sent while they are written."""
         key, nonce = self._key(path), uuid4().hex
         upload = Upload(lambda: self._begin(key, nonce), lambda: self._sending(path))
         try:
@@ -275,19 +282,19 @@ class ObjectStoreBackend(StateBackend):
             self.create(path, bytes(upload.head))
 
     def open_input(self, path: str) -> BinaryIO:
-        """See `StateBackend.open_input`. Deleted meanwhile, it is `FileNotFoundError` to read on."""
+        """See `StateBackend.open_input`. A read raises `FileNotFoundError` if the object was deleted."""
         key = self._key(path)
         file = self._repeated(lambda: self._fs.open(key, "rb", block_size=PART))
         if file.details["type"] != "file":
-            raise _missing(path)
+            raise missing_object(path)
         return cast("BinaryIO", Download(file, self._explained))
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        """See `StateBackend.list`. Names that no path can have, such as hidden ones, are not ours."""
+        """See `StateBackend.list`. Objects whose names are no paths are ignored, such as hidden ones."""
         return builtins.list(self.sizes(prefix))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See `StateBackend.sizes`: a listing tells them."""
+        """See `StateBackend.sizes`. A listing has the sizes."""
         below = self._folder(prefix)
         objects = self._repeated(lambda: self._find(below))
         sizes = {
@@ -303,19 +310,17 @@ class ObjectStoreBackend(StateBackend):
         if keys:
             self._repeated(lambda: self._remove(keys))
 
-    # --- what a kind of store knows better -------------------------------------------------------
+    # --- subclasses override these -----------------------------------------------------------------
 
     @abstractmethod
     def _find(self, below: str) -> dict[str, int]:
-        """Return the names of all objects below a folder, with their sizes; more is allowed."""
+        """Return the size of each object whose key begins with `below`, by key; more keys are allowed."""
 
     def _remove(self, keys: builtins.list[str]) -> None:
-        """Delete objects; those that do not exist are ignored."""
+        """Delete objects; ignore those that do not exist."""
         for key in keys:
-            try:
-                self._fs.rm_file(key)  # not rm(), which takes `*` in a name for a pattern
-            except FileNotFoundError:
-                continue
+            with contextlib.suppress(FileNotFoundError):
+                self._fs.rm_file(key)  # rm() would take `*` in a key for a pattern
 
     def _put_new(self, key: str, data: bytes, nonce: str) -> None:
         """Create an object by one request, unless it exists."""
@@ -323,41 +328,44 @@ class ObjectStoreBackend(StateBackend):
 
     @abstractmethod
     def _marked(self, nonce: str) -> dict[str, Any]:
-        """Return the arguments of a write that leave `nonce` on the object."""
+        """Return the arguments of a write that add `nonce` to the object's metadata."""
 
     def _metadata(self, key: str) -> Mapping[str, str]:
-        """Return the metadata of an object. Raises `FileNotFoundError`."""
+        """Return the metadata of an object.
+
+        :raises FileNotFoundError: if there is no such object.
+        """
         return self._fs.info(key).get("metadata") or {}
 
     @abstractmethod
     def _explain(self, error: Exception) -> Exception | None:
-        """Return what to raise for an error: `StateBackendError` when trying again is useless.
+        """Translate an error of the file system; return None for an error of other code.
 
-        `ConnectionError` and `TimeoutError` say that it may be of use. None: it is not about the store.
+        A `ConnectionError` or `TimeoutError` is retried; a `StateBackendError` is not.
         """
 
-    # --- what is common to all -------------------------------------------------------------------
+    # --- common to all stores ------------------------------------------------------------------------
 
     @property
     def _fs(self) -> AbstractFileSystem:
         return client_of(self._protocol, self._options, partial(fsspec.filesystem, self._protocol))
 
     def _is_ours(self, key: str, nonce: str) -> bool:
-        """Return True if the object was written with `nonce`. Raises `FileNotFoundError`."""
+        """Return True if the object has this nonce."""
         return self._metadata(key).get(self._nonce) == nonce
 
     def _key(self, path: str) -> str:
         return f"{self._root}/{check_path(path)}"
 
     def _folder(self, prefix: str) -> str:
-        """Return how the names of all objects under the folder `prefix` begin."""
+        """Return the beginning of the keys of all objects in the folder `prefix`."""
         folder = check_prefix(prefix)
         return f"{self._root}/{folder}/" if folder else f"{self._root}/"
 
     def _try_parts(self) -> None:
-        """Test whether an upload in parts is refused as a single write is; see `probe`.
+        """Check that the store refuses to complete an upload in parts over an existing object.
 
-        Raises `StateBackendError`: some stores honour the condition of the latter alone.
+        :raises StateBackendError: if it does not: some stores ignore the condition there.
         """
         path = f"probe/{uuid4().hex}"
         self.create(path, b"first")
@@ -380,11 +388,14 @@ class ObjectStoreBackend(StateBackend):
     def _conditionally(
         self, path: str, write: Callable[[], object], is_ours: Callable[[], bool]
     ) -> None:
-        """Run a conditional write until it is answered, and find out what a refusal means."""
+        """Run a conditional write with retries; after an error, check whether the object is ours.
+
+        :raises FileExistsError: if another creator's object is there.
+        """
         try:
             self._repeated(write)
         except (FileExistsError, FileNotFoundError, *_TRANSIENT) as error:
-            # FileNotFoundError: an upload in parts that was completed, or aborted.
+            # FileNotFoundError: the upload in parts is already completed, or it was aborted.
             try:
                 ours = self._repeated(is_ours)
             except FileNotFoundError:
@@ -392,10 +403,10 @@ class ObjectStoreBackend(StateBackend):
                     raise _aborted(path) from error
                 raise error from None
             if not ours:
-                raise FileExistsError(errno.EEXIST, "the object exists already", path) from error
+                raise existing_object(path) from error
 
     def _repeated(self, act: Callable[[], T]) -> T:
-        """Run something that can be repeated, a few times if the store does not answer."""
+        """Call `act`, up to three times if the store does not answer."""
         tries = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(_TRANSIENT),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=3),
@@ -423,7 +434,7 @@ class ObjectStoreBackend(StateBackend):
         if isinstance(error, (TypeError, ValueError, KeyError)):
             return StateBackendError(
                 f"{self.url} cannot be opened with the storage options {sorted(self._options)}: "
-                f"{type(error).__name__}. Correct them; the file system of fsspec names its own"
+                f"{type(error).__name__}. Correct them as the documentation of the file system says"
             )
         return OSError(errno.EIO, f"{self.url}: {type(error).__name__}: {error}")
 
@@ -439,12 +450,8 @@ class ObjectStoreBackend(StateBackend):
         return type(self), (self.url, dict(self._options))
 
 
-def _missing(path: str) -> FileNotFoundError:
-    return FileNotFoundError(errno.ENOENT, "there is no such object", path)
-
-
 def _aborted(path: str) -> StateBackendError:
     return StateBackendError(
-        f"the unfinished upload of {path} is gone: the bucket's lifecycle rule took it for a dead writer's."
-        " Let the rule AbortIncompleteMultipartUpload wait a day or longer, and write it again"
+        f"the unfinished upload of {path} is gone: a lifecycle rule of the bucket aborted it. Let the rule"
+        " AbortIncompleteMultipartUpload wait a day or longer, and write the object again"
     )

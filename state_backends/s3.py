@@ -1,7 +1,4 @@
-"""Objects in a bucket of S3, or of a store that speaks its protocol and honours If-None-Match.
-
-Errors of S3 and of its clients become `StateBackendError` or the built-in errors of the interface.
-"""
+"""Objects in a bucket of S3, or of a compatible store that supports If-None-Match."""
 
 import builtins
 import errno
@@ -27,11 +24,7 @@ _NO_CREDENTIALS = {"CredentialRetrievalError", "NoCredentialsError", "PartialCre
 
 
 def explain(error: Exception, url: str) -> Exception | None:
-    """Return what to raise for an error of s3fs; None for one that is not about S3.
-
-    `StateBackendError`: the message says what to change. `ConnectionError`: S3 did not answer, or
-    asks to come later. `FileExistsError`, `FileNotFoundError`: as they are.
-    """
+    """Translate an error of s3fs; return None for an error of other code."""
     if isinstance(error, StateBackendError):
         return error
     answer = _answer(error)
@@ -41,32 +34,32 @@ def explain(error: Exception, url: str) -> Exception | None:
 def _answered(answer: dict[str, Any], url: str) -> Exception:
     code = str(answer.get("Error", {}).get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    if code == "NoSuchBucket":  # to s3fs a missing bucket is like a missing object
+    if code == "NoSuchBucket":  # s3fs reports it as a missing object
         return StateBackendError(f"there is no bucket for {url}: make it, or correct the URL")
     if code in _MISSING:
         return FileNotFoundError(errno.ENOENT, f"there is no such object ({code})", url)
     if code == "PreconditionFailed" or status == 412:
         return FileExistsError(errno.EEXIST, "a condition on the object does not hold", url)
     if code in _LATER or status == 429 or (status >= 500 and status != 501):
-        return ConnectionError(f"{url} answers {code or status}: ask it again later")
+        return ConnectionError(f"{url} answers {code or status}: try again later")
     return StateBackendError(f"{url} cannot be used, S3 answers {code or status}: {_remedy(code)}")
 
 
 def refused_deletion(url: str, failed: Sequence[dict[str, Any]]) -> Exception:
-    """Return the error for objects that a bulk deletion has left; its answer is a success all the same."""
+    """Return the error for objects that a bulk deletion did not delete; S3 answers 200 then, too."""
     code, key = failed[0].get("Code", ""), failed[0].get("Key", "")
-    what = f"{len(failed)} objects of {url}, such as {key}, could not be deleted ({code})"
+    message = f"{len(failed)} objects of {url}, such as {key}, could not be deleted ({code})"
     if code in _LATER:
-        return ConnectionError(what)
-    return StateBackendError(f"{what}: {_remedy(str(code))}")
+        return ConnectionError(message)
+    return StateBackendError(f"{message}: {_remedy(str(code))}")
 
 
 def _remedy(code: str) -> str:
     if code in _DENIED:
         return (
-            "give valid credentials (storage options, environment or role) that may "
-            "s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and s3:ListBucket "
-            "there; without s3:ListBucket a missing object looks like a forbidden one"
+            "give valid credentials (storage options, environment or role) with the permissions "
+            "s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload and s3:ListBucket; "
+            "without s3:ListBucket, S3 denies access to a missing object"
         )
     if code in _ELSEWHERE:
         return (
@@ -75,14 +68,14 @@ def _remedy(code: str) -> str:
         )
     if code in {"501", "NotImplemented"}:
         return (
-            "it does not know a request that is needed. Choose a store that honours conditional "
-            "writes (If-None-Match), as S3 does"
+            "it lacks a request that is needed. Choose a store with conditional writes (If-None-Match), "
+            "as S3 has them"
         )
     return "correct the URL or the storage options"
 
 
 def _answer(error: BaseException | None) -> dict[str, Any] | None:
-    """Return what S3 answered: s3fs translates errors, and keeps botocore's as the cause."""
+    """Return the answer of S3 from botocore's error, which is a cause of the error of s3fs."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict) and "Error" in response:
@@ -117,20 +110,19 @@ def _unanswered(error: Exception, url: str) -> Exception | None:
 
 
 _DELETED_AT_ONCE = 1_000
-"""As many as one request can name."""
+"""The maximum number of objects that one request can delete."""
 
 _TRIES_OF_S3FS = 2
 """Instead of five; see `_bounded`."""
 
 
 class S3Backend(ObjectStoreBackend):
-    """Objects below a prefix of a bucket. `s3a://` and `s3n://` are Hadoop's names of the same.
+    """Objects below a prefix of a bucket.
 
-    An object carries the nonce of the call that created it, by which a creator whose answer was lost
-    tells its own object from another with the same content. A writer that is killed in the middle of
-    a large output leaves an unfinished multipart upload, which a lifecycle rule of the bucket aborts.
+    A writer that is killed during an upload in parts leaves the upload unfinished; a lifecycle rule of the
+    bucket has to abort it.
 
-    :param storage_options: of `s3fs.S3FileSystem`, such as `endpoint_url`, `key` and `secret`.
+    :param storage_options: options of `s3fs.S3FileSystem`, such as `endpoint_url`, `key` and `secret`.
     """
 
     _protocol = "s3"
@@ -141,8 +133,6 @@ class S3Backend(ObjectStoreBackend):
         super().__init__(url, storage_options)
         self._bounded = StorageOptions(_bounded(self._options))
 
-    # --- see ObjectStoreBackend ------------------------------------------------------------------
-
     @property
     def _fs(self) -> AbstractFileSystem:
         client = client_of("s3", self._bounded, partial(fsspec.filesystem, "s3"))
@@ -150,12 +140,12 @@ class S3Backend(ObjectStoreBackend):
         return client
 
     def _key(self, path: str) -> str:
-        if "?versionId=" in path:  # s3fs would cut it off
+        if "?versionId=" in path:  # s3fs would remove it from the key
             raise ValueError(f"path {path!r} names a version")
         return super()._key(path)
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
-        """See `StateBackend.folders`: a listing up to the next `/` tells them."""
+        """See `StateBackend.folders`. A listing with a delimiter returns them."""
         key = self._folder(prefix).partition("/")[2]
         pages = self._repeated(lambda: builtins.list(self._listed(key, Delimiter="/")))
         prefixes = (entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", []))
@@ -163,14 +153,14 @@ class S3Backend(ObjectStoreBackend):
         return sorted(name for name in names if is_path(name))
 
     def _find(self, below: str) -> dict[str, int]:
-        # Not s3fs's find(): below a folder without objects it looks twice more, for the folder itself,
-        # and older releases take a folder that a console or Hadoop has made for an object.
+        # s3fs's find() sends two more requests if the folder has no objects, and older releases return
+        # folders that a console or Hadoop has made as objects.
         pages = self._listed(below.partition("/")[2])
         listed = (item for page in pages for item in page.get("Contents", []))
         return {f"{self._bucket}/{item['Key']}": int(item["Size"]) for item in listed}
 
     def _listed(self, prefix: str, **arguments: str) -> Iterator[dict[str, Any]]:
-        """Give every page of a listing."""
+        """Yield each page of a listing."""
         more: dict[str, str] = {}
         while True:
             page = self._call("list_objects_v2", Prefix=prefix, **arguments, **more)
@@ -180,7 +170,7 @@ class S3Backend(ObjectStoreBackend):
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def _remove(self, keys: builtins.list[str]) -> None:
-        # Not s3fs's rm(): it takes `*` for a pattern, and ignores what could not be deleted.
+        # s3fs's rm() takes `*` in a key for a pattern, and ignores objects that could not be deleted.
         for start in range(0, len(keys), _DELETED_AT_ONCE):
             objects = [
                 {"Key": key.partition("/")[2]} for key in keys[start : start + _DELETED_AT_ONCE]
@@ -205,7 +195,7 @@ class S3Backend(ObjectStoreBackend):
     def _broken(self, what: str) -> StateBackendError:
         return StateBackendError(
             f"{self.url} cannot hold a write-ahead log: {what}, so it ignores If-None-Match, or this "
-            "botocore does not send it. Choose a store that honours conditional writes, as S3 does, "
+            "botocore does not send it. Choose a store with conditional writes, as S3 has them, "
             "and a version of botocore above 1.35.20"
         )
 
@@ -214,10 +204,10 @@ class S3Backend(ObjectStoreBackend):
 
 
 def _bounded(options: Mapping[str, object]) -> dict[str, object]:
-    """Return the options with few tries in the library, since `_repeated` tries again itself.
+    """Return the options with fewer retries, and with one request at a time.
 
-    Otherwise botocore's five tries, s3fs's five and ours multiply to minutes. With one request at a time,
-    s3fs does not ask for an object's size before it reads the object.
+    The retries of botocore (five), of s3fs (five) and of `_repeated` would multiply to minutes. With one
+    request at a time, s3fs does not request an object's size before it reads the object.
     """
     config = options.get("config_kwargs")
     retries = {"mode": "standard", "total_max_attempts": 3}

@@ -121,7 +121,7 @@ class MemoryTarget(Target):
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Return a plan for any columns.
 
-        :raises SchemaMismatch: if the operation column is missing or is no text.
+        :raises SchemaMismatch: if the operation column is missing or is not a text.
         """
         options = self.options
         columns = [
@@ -144,7 +144,7 @@ class MemoryTarget(Target):
         )
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Refuse a null in the key, and a word that is no operation."""
+        """Refuse a null in the key, and a word without an operation."""
         for name in self.keys:
             if batch.column(name).null_count:
                 raise InvalidRow(
