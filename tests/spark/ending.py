@@ -24,7 +24,7 @@ from tests.spark.remains import remains
 from tests.support.waiting import until
 from wal_sink.demo.local_spark import local_session
 from wal_sink.errors import TargetUnavailable
-from wal_sink.spark.sink import ClassicSink
+from wal_sink.spark.queries import Queries
 from wal_sink.targets.base import IdempotentSession
 from wal_sink.targets.cassandra import CassandraTarget
 
@@ -76,8 +76,8 @@ def notebook(config: dict[str, Any]) -> None:
     spark = local_session()
     sink = wal_sink.register(spark)
     reach(config, sink, start(spark, config))
-    assert isinstance(sink, ClassicSink)
-    spark.streams.removeListener(sink._queries)  # its last events are lost
+    assert isinstance(sink.queries, Queries)
+    spark.streams.removeListener(sink.queries)  # its last events are lost
     spark.stop()
     spark = local_session()
     sink = wal_sink.register(spark)

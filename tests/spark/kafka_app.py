@@ -21,7 +21,7 @@ from tests.spark.kafka_jars import kafka_jars
 from wal_sink.demo.crash import PAUSING_KAFKA, PausingDataSource
 from wal_sink.demo.local_spark import local_session
 from wal_sink.demo.pauses import pause_at
-from wal_sink.spark.internals import streaming_query
+from wal_sink.spark.internals import python_worker
 
 ISOLATION = ("read_committed", "read_uncommitted")
 READ = "read.json"
@@ -72,7 +72,7 @@ def second_file_waits(batches: Iterator[pa.RecordBatch], *, topic: str) -> Itera
     """Pass rows on; the task of an epoch's second file waits to be killed before it does."""
     for batch in batches:
         if batch["key"][0].as_py().startswith("second"):
-            pause_at("write", f"source of {topic}", streaming_query.current_task().epoch)
+            pause_at("write", f"source of {topic}", python_worker.current_task().epoch)
         yield batch
 
 

@@ -94,7 +94,7 @@ def test_counts_that_change_arrive_and_mistakes_are_refused(
         flushed = wal_sink.await_flushed(place)
     spark.conf.set("spark.sql.session.timeZone", zone)
     assert epochs == [GROUPS] * FILES
-    assert (flushed.epoch, sink.is_finished()) == (FILES - 1, True)
+    assert (flushed.epoch, sink.queries.is_finished()) == (FILES - 1, True)
     n = FILES * ROWS_PER_FILE // GROUPS
     at = datetime(1970, 1, 1) + timedelta(seconds=n)  # noqa: DTZ001 - as the driver reads it
     for name in ("live", "copy"):

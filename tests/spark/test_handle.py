@@ -39,8 +39,7 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.spark.api import WORKER_PATH
 from wal_sink.spark.internals import dataframe, spark_session
 from wal_sink.spark.queries import Queries
-from wal_sink.spark.query import QueryFlush
-from wal_sink.spark.sink import ClassicSink
+from wal_sink.spark.query_flush import QueryFlush
 from wal_sink.testing.faults import Faults
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
@@ -272,10 +271,10 @@ def test_requests_under_way_are_waited_for_together(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many queries there are: twenty that hang take no longer than one."""
-    monkeypatch.setattr("wal_sink.spark.sink._JOIN_S", 1.0)
+    monkeypatch.setattr("wal_sink.spark.handle._JOIN_S", 1.0)
     hanging = Hanging()
     sink = wal_sink.register(spark, drain_timeout=0)
-    assert isinstance(sink, ClassicSink)
+    assert isinstance(sink.queries, Queries)
     loops = []
     for _ in range(20):
         name = f"memory://{uuid.uuid4().hex}"
@@ -284,7 +283,7 @@ def test_requests_under_way_are_waited_for_together(
         checkpoint = Checkpoint(world.checkpoint)
         loop = FlushLoop(world.flusher(hanging))
         flush = QueryFlush(world.query_id, "", checkpoint, world.store, [loop])
-        sink._queries._flushes[world.query_id] = flush
+        sink.queries._flushes[world.query_id] = flush
         loop.start()
         loops.append(loop)
     started = time.monotonic()
@@ -372,7 +371,7 @@ def test_register_right_after_start_flushes_the_query(spark: SparkSession, tmp_p
     )
     try:
         with wal_sink.register(spark) as sink:
-            assert sink.has_seen(str(query.id))
+            assert sink.queries.has_seen(str(query.id))
             until(lambda: sink.status(query).flushed >= 0)
     finally:
         query.stop()
@@ -390,12 +389,12 @@ def test_interrupt_at_any_line_of_close_leaves_nothing(
         interrupted: list[int] = []
         while True:
             sink = wal_sink.register(spark)  # it adopts the query, which goes on
-            assert sink.has_seen(str(query.id))
+            assert sink.queries.has_seen(str(query.id))
             line = close_with_an_interrupt(sink, after=interrupted)
             if line is None:
                 break
             interrupted.append(line)
-            if not sink.is_finished():
+            if not sink.queries.is_finished():
                 sink.close()
             # A thread that was in a request ends after it, which may take longer than the interrupted wait.
             until(lambda: remains(cassandra.port) <= open_before, seconds=30)

@@ -14,8 +14,8 @@ import pyspark
 import pytest
 
 from tests.support.programs import ran
-from wal_sink.spark import data_source
 from wal_sink.spark.api import WORKER_PATH
+from wal_sink.spark.internals import python_worker
 
 INSTALLED = Path(pyspark.__file__).parent
 ARCHIVE = INSTALLED / "python" / "lib" / "pyspark.zip"
@@ -69,7 +69,7 @@ class Cycle:
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
     """Begin without what `tests/conftest.py` has frozen, and leave this process as it was."""
-    data_source.freeze_objects.cache_clear()
+    python_worker.freeze_objects.cache_clear()
     gc.unfreeze()
     yield
     gc.freeze()
@@ -78,7 +78,7 @@ def thawed() -> Iterator[None]:
 def test_live_objects_are_frozen_after_the_first_collection() -> None:
     """And only that: garbage of before is gone, and later garbage is collected."""
     reference = weakref.ref(Cycle())
-    data_source.freeze_objects()
+    python_worker.freeze_objects()
     assert reference() is None
     assert gc.get_freeze_count() > 10_000
     after = weakref.ref(Cycle())
@@ -88,8 +88,8 @@ def test_live_objects_are_frozen_after_the_first_collection() -> None:
 
 def test_worker_settings_are_applied_once() -> None:
     """Or garbage of each epoch would be kept."""
-    data_source.freeze_objects()
+    python_worker.freeze_objects()
     after = weakref.ref(Cycle())
-    data_source.freeze_objects()
+    python_worker.freeze_objects()
     gc.collect()
     assert after() is None

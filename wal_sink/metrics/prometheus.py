@@ -1,11 +1,11 @@
-"""Collects every metric: its name, its help text, and the source of its value.
+"""The metrics for Prometheus: the name, the help text and the value of each.
 
-A `QueryMetrics` counts what the flush of one query does. The backlog is read from log and checkpoint at each
-scrape, so it is right while the flush hangs in a request, fails, or has ended. Every series has the label
-`query_id`; `wal_sink_query_info` maps it to checkpoint and table.
+A `QueryMetrics` counts what the flush of one query does. Each scrape reads the backlog from log and
+checkpoint, so the backlog is right while the flush hangs in a request, fails, or has ended. Every series has
+the label `query_id`; `wal_sink_query_info` maps it to checkpoint and table.
 
-The series of a query whose flush has ended stay while epochs of it are pending, since an alert has to go
-on, and for `KEEP_S` afterwards, so that the last counts are scraped. Then a scrape removes them.
+When the flush of a query has ended, its series stay while epochs are pending, so that alerts continue. They
+stay for another `KEEP_S`, so that the last counts are scraped. Then a scrape removes them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from wal_sink.progress.backlog import BacklogReader, Snapshot
 from wal_sink.wal.store import LogStore
 
 KEEP_S = 900.0
-"""How long the series of a query stay after its flush has ended and nothing of it is pending any more."""
+"""How many seconds the series of a query stay after its flush has ended and nothing is pending."""
 
 _SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 21_600)
 
 _LABELS = ("query_id", "target")
-"""Of every series; the target is empty if the query does not name several."""
+"""The labels of every series. The target is empty if the query does not name several."""
 
 BACKLOG: Mapping[str, tuple[str, Callable[[Snapshot, int], float]]] = {
     "wal_sink_checkpointed_epoch": (
@@ -52,7 +52,7 @@ BACKLOG: Mapping[str, tuple[str, Callable[[Snapshot, int], float]]] = {
         lambda read, _now_us: read.backlog.bytes,
     ),
     "wal_sink_oldest_pending_seconds": (
-        "Since the flush began to lag, 0 if nothing is pending. The one to alert on.",
+        "Seconds since the flush began to lag, 0 if nothing is pending. Alert on this metric.",
         lambda read, now_us: read.backlog.oldest_seconds(now_us),
     ),
     "wal_sink_quarantined_rows": (
@@ -60,11 +60,11 @@ BACKLOG: Mapping[str, tuple[str, Callable[[Snapshot, int], float]]] = {
         lambda read, _now_us: read.quarantined_rows,
     ),
     "wal_sink_pending_read_timestamp_seconds": (
-        "When log and checkpoint were last read for pending epochs, seconds since 1970.",
+        "Time of the last read of log and checkpoint for pending epochs, seconds since 1970.",
         lambda read, _now_us: read.read_us / 1_000_000,
     ),
 }
-"""Gauges of pending epochs; a query has none until log and checkpoint were read once."""
+"""Gauges that are read from log and checkpoint; a query has none until the first read has succeeded."""
 
 FLUSH: Mapping[str, tuple[str, Callable[[QueryMetrics], float]]] = {
     "wal_sink_flushers": (
@@ -72,44 +72,44 @@ FLUSH: Mapping[str, tuple[str, Callable[[QueryMetrics], float]]] = {
         lambda query: query.running,
     ),
     "wal_sink_line_stopped": (
-        "1 while the flush stands at an error that trying again does not cure, else 0.",
+        "1 while an error stops the flush that trying again does not cure, else 0.",
         lambda query: query.stopped,
     ),
     "wal_sink_requests_in_flight": (
-        "Requests with rows on their way to the target, from this process.",
+        "Requests with rows that this process has sent to the target, and that are not answered.",
         lambda query: query.in_flight,
     ),
 }
-"""Gauges of what the flush does now."""
+"""Gauges of what the flush is doing."""
 
 _COUNTED = {
     "wal_sink_flushed_rows": "Rows that this process brought into the target.",
-    "wal_sink_flushed_bytes": "Bytes of their segments.",
-    "wal_sink_flushed_epochs": "Epochs that are in the target.",
+    "wal_sink_flushed_bytes": "Bytes of the segments of flushed epochs.",
+    "wal_sink_flushed_epochs": "Epochs that this process brought into the target.",
 }
 _TIMED = {
-    "wal_sink_flush_seconds": "From the pass that takes a window of epochs to its ledger row; of tries that"
+    "wal_sink_flush_seconds": "Seconds from the start of a window of epochs to its ledger row, for tries that"
     " succeed.",
-    "wal_sink_commit_to_visible_seconds": "From Spark's commits/N to the ledger row, for each epoch: all of"
-    " it is visible then.",
+    "wal_sink_commit_to_visible_seconds": "Seconds from Spark's commits/N to the ledger row, for each epoch:"
+    " the whole epoch is visible then.",
 }
 _BY_KIND = {
     "wal_sink_flush_errors": "Steps of the flush that failed and are tried again, by the error's kind.",
-    "wal_sink_request_retries": "Requests with rows that were sent again: retry, or throttle where the target"
-    " asks for less.",
+    "wal_sink_request_retries": "Requests with rows that were sent again, by kind: retry, or throttle if the"
+    " target is overloaded.",
 }
 """Counters and histograms, with their help texts."""
 
 INFO = "wal_sink_query_info"
 
 RETRIES = ("retry", "throttle")
-"""Kinds of errors after which a request is sent again, see `Target.classify`."""
+"""The kinds of errors after which a request is sent again, see `Target.classify`."""
 
 
 class Metrics(Collector):
-    """Has the metrics of all queries that one process flushes, in a registry of their own.
+    """The metrics of all queries that one process flushes, in a registry of their own.
 
-    :param clock_s: seconds since 1970.
+    :param clock_s: returns seconds since 1970.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.time) -> None:
@@ -129,9 +129,9 @@ class Metrics(Collector):
         *,
         several: bool,
     ) -> QueryMetrics:
-        """Return the metrics of a query; one that starts again goes on with its counts.
+        """Return the metrics of a query; a query that starts again keeps its counts.
 
-        :param target: name of the target in the log; it is a label if the query names several.
+        :param target: name of the target in the log; a label only if the query names several.
         """
         labels = query_id, target if several else ""
         with self._lock:
@@ -140,11 +140,11 @@ class Metrics(Collector):
                 backlog = BacklogReader(checkpoint, store, target)
                 query = QueryMetrics(labels, checkpoint.url, table, backlog.read)
                 self._queries[labels] = query
-            query.watched()
+            query.idle_since_s = None
             return query
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the series of all queries; each scrape calls it in a thread of its own."""
+        """Yield the series of all queries. Each scrape calls this in a thread of its own."""
         now_s = self._clock_s()
         with self._lock:
             queries = list(self._queries.values())
@@ -167,7 +167,7 @@ class QueryMetrics(FlushMetrics):
     """Counts what the flush of one query does; made by `Metrics.watch`.
 
     :param checkpoint: URL of the query's checkpoint.
-    :param read_backlog: reads what is pending; None: it could not be read yet.
+    :param read_backlog: reads the backlog; returns None if no read has succeeded yet.
     """
 
     def __init__(
@@ -182,9 +182,10 @@ class QueryMetrics(FlushMetrics):
         self.running: int = 0
         """Threads that flush the query."""
         self.stopped: int = 0
-        """1 while the flush stands at an error that trying again does not cure."""
+        """1 while an error stops the flush that trying again does not cure."""
+        self.idle_since_s: float | None = None
+        """When a scrape first saw the flush ended and nothing pending; None: not since the last start."""
         self._lock = threading.Lock()
-        self._idle_since_s: float | None = None
         self._registry = CollectorRegistry()
         counter = partial(Counter, registry=self._registry)
         histogram = partial(Histogram, registry=self._registry, buckets=_SECONDS)
@@ -197,7 +198,7 @@ class QueryMetrics(FlushMetrics):
         self._errors, self._retries = (
             counter(name, text, [*_LABELS, "kind"]) for name, text in _BY_KIND.items()
         )
-        # At 0 from the start: `increase` does not see the first step of a series that begins at 1.
+        # Series begin at 0: PromQL's `increase` does not count the first value of a series.
         for kind in RETRIES:
             self._retries.labels(*labels, kind)
         for kind in ("TargetUnavailable", "LogUnavailable"):
@@ -206,7 +207,7 @@ class QueryMetrics(FlushMetrics):
     def families(self, read: Snapshot | None, now_us: int) -> Iterator[Metric]:
         """Yield the series of the query.
 
-        :param read: what is pending; None: gauges of pending epochs have no value.
+        :param read: the backlog; None: its gauges have no value.
         """
         yield from self._registry.collect()
         info = _info()
@@ -222,18 +223,14 @@ class QueryMetrics(FlushMetrics):
                 family.add_metric(self.labels, value(read, now_us))
             yield family
 
-    def watched(self) -> None:
-        """Note that the query starts: it is not over, although no thread flushes it yet."""
-        self._idle_since_s = None
-
     def is_over(self, read: Snapshot | None, now_s: float) -> bool:
-        """Return True if its flush has ended a while ago, and nothing is pending."""
+        """Return True if the flush ended more than `KEEP_S` ago, and nothing is pending."""
         if self.running or read is None or read.backlog.epochs:
-            self._idle_since_s = None
+            self.idle_since_s = None
             return False
-        if self._idle_since_s is None:
-            self._idle_since_s = now_s
-        return now_s - self._idle_since_s > KEEP_S
+        if self.idle_since_s is None:
+            self.idle_since_s = now_s
+        return now_s - self.idle_since_s > KEEP_S
 
     def started(self) -> None:
         """See `FlushMetrics`."""
@@ -241,7 +238,7 @@ class QueryMetrics(FlushMetrics):
             self.running += 1
 
     def ended(self) -> None:
-        """See `FlushMetrics`. The error at which it stood stays: it will be met again."""
+        """See `FlushMetrics`. `stopped` keeps its value, since the error will occur again."""
         with self._lock:
             self.running -= 1
 
@@ -276,4 +273,4 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 def _info() -> GaugeMetricFamily:
-    return _gauge(INFO, "1; which checkpoint and table a query id is.", "checkpoint", "table")
+    return _gauge(INFO, "1; maps a query id to its checkpoint and table.", "checkpoint", "table")

@@ -1,7 +1,7 @@
 """Serves the metrics at `http://<host>:<port>/metrics`: counts and names, no secrets.
 
-The port answers this host alone unless it is told otherwise, and asks for no login. The server is that of
-prometheus_client, which is imported when metrics are wanted.
+By default the port answers only this host. It asks for no login. The server is prometheus_client's, which is
+imported when the first port is opened.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-"""Where the port listens by default: only processes of this host reach it."""
+"""The default address: only processes of this host reach it."""
 
 _MOST_PORT = 65_535
 
 
 class _Port(NamedTuple):
-    """A port that answers, in threads of its own."""
+    """An open port; it answers in threads of its own."""
 
     metrics: Metrics
     host: str
@@ -36,19 +36,19 @@ class _Port(NamedTuple):
 
 
 class Exposition:
-    """A share in a port that answers; made by `expose`, one for each handle."""
+    """A handle's share in an open port; made by `expose`."""
 
     def __init__(self, served: _Port) -> None:
         self.served = served
         self.port, self.host = int(served.server.server_port), served.host
         self.watch = served.metrics.watch
-        """Shows a query from now on, and returns what its flush reports to; see `Metrics.watch`."""
+        """Adds a query to the metrics; see `Metrics.watch`."""
         served.shares.add(self)
 
     def close(self) -> None:
-        """Give the share up; the last one stops the port.
+        """Give the share up; the last share closes the port.
 
-        Idempotent, and a call that was interrupted is made good by the next one.
+        Idempotent. After a call that was interrupted, the next call does the rest.
         """
         served = self.served
         with _LOCK:
@@ -67,14 +67,14 @@ _LOCK = threading.Lock()
 
 
 def expose(port: int, host: str = LOOPBACK) -> Exposition:
-    """Let a port of this process answer; two handles that ask for one port share it.
+    """Open a port of this process; handles that ask for the same port share it.
 
-    That is how a notebook goes on under a new session: the handle of the stopped one has the port, and may
-    still flush.
+    A notebook that starts a new session needs this: the handle of the stopped session has the port, and may
+    still be flushing.
 
-    :param port: 0 for one that is free.
-    :param host: the address to listen on; 0.0.0.0 for all of this host's.
-    :raises OptionError: it is not a port, or taken, or answers on another address already.
+    :param port: the port; 0 for a free one.
+    :param host: the address to listen on; 0.0.0.0 for all addresses of this host.
+    :raises OptionError: the number is not a port, or the port is taken, or open on another address.
     """
     if not 0 <= port <= _MOST_PORT:
         raise OptionError(

@@ -1,11 +1,10 @@
-"""The public functions: `register`, and `check`, `await_flushed` and `status` of a query or its checkpoint.
+"""The public functions: `register`, `check`, `await_flushed` and `status`.
 
-A Spark session has one handle, until it is stopped.
+A Spark session has one handle until the session is stopped.
 """
 
 from __future__ import annotations
 
-import logging
 import shutil
 import subprocess
 import sys
@@ -26,26 +25,20 @@ from wal_sink.options import as_texts
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.publish.preflight import Checked, preflight
-from wal_sink.spark.connect import ConnectSink, unknown_place
+from wal_sink.spark.connect_queries import unknown_place
 from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, add_format
-from wal_sink.spark.internals import connect_session, dataframe, spark_session
-from wal_sink.spark.query import locate
-from wal_sink.spark.sink import ClassicSink, Sink
-from wal_sink.wal.location import (
-    find_by_checkpoint,
-    refuse_unused,
-    store_errors,
-)
+from wal_sink.spark.handle import Sink
+from wal_sink.spark.internals import connect_client, dataframe, spark_session
+from wal_sink.spark.query_flush import locate
+from wal_sink.wal.location import find_by_checkpoint, refuse_unused, store_errors
 from wal_sink.wal.store import LogStore
 
-logger = logging.getLogger(__name__)
-
 WORKER_PATH = Path(__file__).parent / "worker_path"
-"""Has what Python runs first in a worker, see `sitecustomize` there."""
+"""The folder of `sitecustomize`, which Python runs first in a worker."""
 
 
 _registered: dict[str, tuple[Sink, Mapping[str, object]]] = {}
-"""By the session's id: its handle, and the arguments that this was made with, but for the port."""
+"""The handle of each session, and the arguments of its `register` but for the port, by session id."""
 _lock = threading.RLock()
 
 
@@ -60,23 +53,22 @@ def register(
 ) -> Sink:
     """Add format `wal_sink` to a session and flush its queries, from this process by default.
 
-    In a Spark Connect session, and in a pipeline, it adds the format and flushes nothing: one line says with
-    which command another process does; or see `Sink.follow`.
+    In a Spark Connect session, and in a pipeline, it adds the format and flushes nothing: a log line has the
+    command by which another process flushes. See also `Sink.follow`.
 
-    Call it before the first query starts. A session has one handle: a second call returns the same one.
-    Use it as a context manager; leaving the block waits until everything checkpointed is in the target.
+    Call it before the first query starts. A session has one handle, which a second call returns. Use the
+    handle as a context manager: leaving the block waits until everything checkpointed is in the target.
 
     :param flush: False leaves the flush to another process, such as `wal-sink flush --follow`. Leaving the
-        block then waits for nothing, and says in one line what is left to that process; `await_flushed`
-        waits for it.
-    :param metrics_port: where Prometheus can ask this process how the flush goes; 0 for a port that is
-        free, which the handle's `metrics_port` tells. None: no metrics.
-    :param metrics_host: the address of this host that the port listens on; 0.0.0.0 lets other hosts ask,
+        block then waits for nothing, and logs what is left to that process. `await_flushed` waits for it.
+    :param metrics_port: the port on which Prometheus can scrape this process; 0 for a free port, which the
+        handle's `metrics_port` has. None: no metrics.
+    :param metrics_host: the address of this host that the port listens on; 0.0.0.0 lets other hosts scrape,
         without a login.
-    :param drain_timeout: seconds that `close` waits for the flush at most, for all queries together; then it
+    :param drain_timeout: how many seconds `close` waits for the flush of all queries together. After them it
         waits up to 5 s for requests under way.
-    :param with_format: False leaves the format out, for an application that uses `batch_writer` alone: Spark
-        starts one kind of Python worker less, the one that looks for formats.
+    :param with_format: False leaves the format out, for an application that uses only `batch_writer`: Spark
+        then starts one Python worker less, the one that looks for formats.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
     :raises OptionError: there is no Python for Spark's workers on this host, or, in local mode, it cannot
         import wal_sink; the session is registered already with other arguments; the port is taken, or is
@@ -89,14 +81,14 @@ def register(
         "with_format": with_format,
         "metrics_host": None if metrics_port is None else metrics_host,
     }
-    remote = connect_session.is_connect(spark)
+    remote = connect_client.is_connect(spark)
     if not remote:
         spark_session.check_session(spark)
     with _lock:
-        for key in [key for key, (sink, _) in _registered.items() if sink.is_finished()]:
-            _registered.pop(key)[0].retire()
-        key = (connect_session if remote else spark_session).session_id(spark)
-        sink, made_with = _registered.get(key, (None, {}))
+        for key in [key for key, (sink, _) in _registered.items() if sink.queries.is_finished()]:
+            _registered.pop(key)[0].queries.retire()
+        key = (connect_client if remote else spark_session).session_id(spark)
+        sink, former = _registered.get(key, (None, {}))
         if sink is None:
             if not remote:
                 _check_worker_python(spark)
@@ -105,23 +97,19 @@ def register(
             try:
                 if with_format:
                     add_format(spark, ConnectDataSource if remote else WalSinkDataSource)
-                sink = (
-                    ConnectSink(spark, drain_timeout, exposition)
-                    if remote
-                    else ClassicSink(spark, drain_timeout, exposition, flushes_here=flush)
-                )
+                sink = Sink(spark, drain_timeout, exposition, flushes_here=flush)
             except BaseException:
                 if exposition is not None:
                     exposition.close()
                 raise
             _registered[key] = sink, arguments
-            sink.adopt_running()
-        # A port of 0 means any.
-        elif arguments != made_with or metrics_port not in (
+            sink.queries.adopt_running()
+        # A port of 0 stands for any port.
+        elif arguments != former or metrics_port not in (
             sink.metrics_port,
             sink.metrics_port and 0,
         ):
-            former = {**made_with, "metrics_port": sink.metrics_port}
+            former = {**former, "metrics_port": sink.metrics_port}
             raise OptionError(
                 f"This session is registered with {', '.join(f'{k}={v}' for k, v in former.items())}.",
                 "Pass the same arguments, which return its handle; or close() that before.",
@@ -130,17 +118,18 @@ def register(
 
 
 def sink_of(query_id: str) -> Sink | None:
-    """Return the handle of this process that has seen a query; None when none has."""
+    """Return the handle of this process that has seen a query; None if there is none."""
     with _lock:
-        return next((sink for sink, _ in _registered.values() if sink.has_seen(query_id)), None)
+        sinks = [sink for sink, _ in _registered.values()]
+    return next((sink for sink in sinks if sink.queries.has_seen(query_id)), None)
 
 
 def _check(
     drain_timeout: float, metrics_port: int | None, metrics_host: str, *, flush: bool
 ) -> None:
-    """Refuse arguments that do not go together.
+    """Refuse arguments of a wrong type, and arguments that exclude each other.
 
-    :raises OptionError: naming them.
+    :raises OptionError: names the argument.
     """
     seconds: object = drain_timeout
     if not isinstance(seconds, int | float) or not seconds >= 0:
@@ -165,15 +154,15 @@ def _check(
 
 
 def _check_worker_python(spark: SparkSession) -> None:
-    """Refuse a Python of Spark's workers that is not on this host, or, in local mode, has no wal_sink.
+    """Refuse a Python for Spark's workers that is not on this host, or, in local mode, lacks wal_sink.
 
-    :raises OptionError: with the line to add, or what to set.
+    :raises OptionError: has the line to add, or what to set.
     """
-    named, folder = spark_session.worker_python(spark), spark_session.folder(spark)
-    worker = shutil.which(str(Path(folder, named)) if "/" in named else named)
+    python, folder = spark_session.worker_python(spark), spark_session.folder(spark)
+    worker = shutil.which(str(Path(folder, python)) if "/" in python else python)
     if worker is None:
         raise OptionError(
-            f"Spark starts its Python workers with {named!r}, also some on the driver's host, where there is"
+            f"Spark starts its Python workers with {python!r}, also some on the driver's host, where there is"
             f" no such program (the folder is {folder}).",
             "Set PYSPARK_PYTHON, or spark.pyspark.python, to a Python that is at the same path on every host,"
             " the driver's too, and has wal_sink. Spark unpacks --archives on executors only: start the"
@@ -182,7 +171,7 @@ def _check_worker_python(spark: SparkSession) -> None:
     context = spark.sparkContext
     if not (context.master or "").startswith("local") or _is_this_python(worker):
         return
-    if context.getConf().get("spark.submit.pyFiles") or _has_this_package(worker):
+    if context.getConf().get("spark.submit.pyFiles") or _imports_this_package(worker):
         return
     raise OptionError(
         f"Spark starts its Python workers with {worker}, which cannot import this wal_sink. This process"
@@ -191,18 +180,18 @@ def _check_worker_python(spark: SparkSession) -> None:
     )
 
 
-def _has_this_package(python: str) -> bool:
-    """Return True if another Python imports wal_sink, such as from a path that both have."""
-    done = subprocess.run(  # noqa: S603 -- what Spark starts anyway
-        [python, "-c", "import wal_sink"], capture_output=True, check=False
+def _is_this_python(worker: str) -> bool:
+    """Return True if a worker's Python is this process's, perhaps by another name in the same folder."""
+    theirs, ours = Path(worker), Path(sys.executable)
+    return theirs.parent == ours.parent and theirs.samefile(ours)
+
+
+def _imports_this_package(worker: str) -> bool:
+    """Return True if another Python can import wal_sink, for example from a path that both have."""
+    done = subprocess.run(  # noqa: S603 -- Spark starts the same program
+        [worker, "-c", "import wal_sink"], capture_output=True, check=False
     )
     return done.returncode == 0
-
-
-def _is_this_python(worker: str) -> bool:
-    """Return True if it is this one, perhaps by another name in its folder, such as `python3`."""
-    one, other = Path(worker), Path(sys.executable)
-    return one.parent == other.parent and one.samefile(other)
 
 
 def await_flushed(
@@ -219,15 +208,15 @@ def await_flushed(
 
     :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
     :param timeout: seconds; None waits for as long as a flusher is alive.
-    :param target: the name of one of several targets; all of them without it.
-    :param wal: the query's `wal.location`; needed only where the checkpoint does not name its log.
-    :param storage_options: for the object store that holds log or checkpoint, when a location is
-        given; a query brings its own.
+    :param target: the name of one of several targets; empty: all of them.
+    :param wal: the query's `wal.location`; needed only if the checkpoint does not name its log.
+    :param storage_options: for the object store of log or checkpoint, if a location is given. A query has its
+        own.
     :raises FlushTimeout: the time is over.
     :raises NoFlusher: no process flushes.
-    :raises OptionError: it is not a query of this sink, or was refused as it started.
+    :raises OptionError: the query is not of this sink, or was refused as it started.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
-    :raises WalSinkError: the error that stopped the flush, also if nothing waits for it.
+    :raises WalSinkError: the error that stopped the flush, also if nothing is pending.
     """
     if (query := _query(query_or_checkpoint)) and (sink := sink_of(str(query.id))):
         return sink.await_flushed(query, timeout, target=target)
@@ -256,12 +245,12 @@ def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
     as `**{"cassandra.contactPoints": "127.0.0.1"}`.
 
     :param df_or_schema: the DataFrame that would be written, or its schema.
-    :param options: those of `writeStream`, by their names.
-    :return: what is in force, and what each column is written to; prints as text.
+    :param options: the options of `writeStream`, by name.
+    :return: the settings in force, and what each column is written to; prints as text.
     :raises OptionError: an option is missing, unknown, or does not fit.
     :raises SchemaMismatch: the DataFrame does not fit the table, or the table cannot be written exactly once.
     :raises TargetUnavailable: the target does not answer.
-    :raises TargetRefused: it refuses a request.
+    :raises TargetRefused: the target refuses a request.
     """
     if isinstance(df_or_schema, StructType):
         schema, spark = df_or_schema, SparkSession.getActiveSession()
@@ -271,17 +260,19 @@ def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
     return preflight(as_texts(options), dataframe.arrow_schema(schema), file_manager)
 
 
-def _query(query: object) -> StreamingQuery | None:
-    """Return a query; None for a location.
+def _query(query_or_checkpoint: object) -> StreamingQuery | None:
+    """Return a query; None for the location of a checkpoint.
 
-    :raises OptionError: it is neither.
+    :raises OptionError: the argument is neither.
     """
-    if isinstance(query, str):
+    if isinstance(query_or_checkpoint, str):
         return None
-    if isinstance(query, StreamingQuery) or connect_session.is_query(query):
-        return cast("StreamingQuery", query)
+    if isinstance(query_or_checkpoint, StreamingQuery) or connect_client.is_query(
+        query_or_checkpoint
+    ):
+        return cast("StreamingQuery", query_or_checkpoint)
     raise OptionError(
-        f"{type(query).__name__} is neither a query nor the location of a checkpoint.",
+        f"{type(query_or_checkpoint).__name__} is neither a query nor the location of a checkpoint.",
         "Pass what start() has returned, or the query's checkpointLocation as a string.",
     )
 
@@ -292,8 +283,8 @@ def _find(
     wal: str | None,
     storage_options: Mapping[str, object] | None,
 ) -> tuple[Checkpoint, LogStore]:
-    """Find checkpoint and log of a query. A folder takes no options, unless neither place can take any."""
-    if connect_session.is_query(query_or_checkpoint):
+    """Find checkpoint and log of a query that no handle of this process has seen."""
+    if connect_client.is_query(query_or_checkpoint):
         raise unknown_place(str(cast("StreamingQuery", query_or_checkpoint).id))
     if not isinstance(query_or_checkpoint, str):
         return locate(query_or_checkpoint)

@@ -1,11 +1,11 @@
-"""Receives micro-batches in `foreachBatch`, for queries that Spark refuses to a data source.
+"""Receives micro-batches in `foreachBatch`, for queries that Spark does not allow for a data source.
 
-Spark calls the function on the driver, in the thread of the query. Tasks append the rows, and what Spark
-collects are their reports: of several attempts at a task the one that counts. Then the function publishes
-the epoch. It returns before Spark writes `commits/<epoch>`, as `commit()` of a data source does.
+Spark calls the function on the driver, in the thread of the query. The function runs a job whose tasks append
+the rows. Spark collects one report for each task, from the attempt that counts. Then the function publishes
+the epoch. Spark writes `commits/<epoch>` after the function has returned.
 
-A listener of Spark gets no options of such a query. So a writer registers itself in this process by its
-checkpoint: the flush of the query finds its options there.
+Spark does not know the options of such a query. So a writer registers itself in this process by its
+checkpoint, and the flush of the query finds the options there.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from wal_sink.model.manifest import Appended, Execution
 from wal_sink.options import as_texts
 from wal_sink.publish.agreement import agree
 from wal_sink.publish.micro_batch import MicroBatch
-from wal_sink.spark import data_source
 from wal_sink.spark.errors import failure_in
-from wal_sink.spark.internals import dataframe, spark_session, streaming_query
+from wal_sink.spark.internals import dataframe, python_worker, spark_session, streaming_query
 from wal_sink.wal.location import locate
 
 
@@ -38,20 +37,20 @@ def batch_writer(
     checkpointLocation: str,  # noqa: N803 - as Spark calls it
     **options: object,
 ) -> BatchWriter:
-    """Return a function for `foreachBatch`, which lands each micro-batch exactly once, as the format does.
+    """Return a function for `foreachBatch` that writes each micro-batch exactly once, as the format does.
 
-    For output mode update, and for every query that Spark refuses to a Python data source::
+    It is for output mode update, and for other queries that Spark does not allow for a Python data source::
 
         writer = wal_sink.batch_writer(spark, checkpointLocation=place, keyspace="shop", table="totals",
                                        **{"cassandra.contactPoints": "127.0.0.1"})
         query = (totals.writeStream.outputMode("update").foreachBatch(writer)
             .option("checkpointLocation", place).start())
 
-    Make it before `start()`: a new log begins after the epochs that are completed by then. It may be called
-    inside a function of your own, beside other actions, exactly once for each batch, also for an empty one.
+    Make the writer before `start()`: a new log begins after the epochs that are completed by then. A function
+    of your own may call it, beside other actions, exactly once for each batch, also for an empty one.
 
-    :param checkpointLocation: that of the query, given to both.
-    :param options: those of the format, by their names.
+    :param checkpointLocation: the checkpoint of the query, which gets the same option.
+    :param options: the options of the format, by name.
     :raises OptionError: an option is missing, unknown, or does not fit.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
     """
@@ -60,20 +59,20 @@ def batch_writer(
 
 
 class _Report(NamedTuple):
-    """What a task tells the driver."""
+    """A task's report to the driver."""
 
     partition: int
     appended: Appended
 
 
 _REPORTS = msgspec.json.Decoder(_Report)
-"""Made here: else the threads of several queries would make it at the same time."""
+"""Made at import: the threads of several queries must not make it at the same time."""
 
 
 class BatchWriter:
     """A function for `foreachBatch`; made by `wal_sink.batch_writer`.
 
-    :param options: those of the format, as texts, with `checkpointLocation`.
+    :param options: the options of the format, as texts, with `checkpointLocation`.
     """
 
     def __init__(self, spark: SparkSession, options: dict[str, str]) -> None:
@@ -100,12 +99,12 @@ class BatchWriter:
         return f"<wal_sink.batch_writer to {to}, checkpoint {self.checkpoint}>"
 
     def __call__(self, batch: DataFrame, epoch: int) -> None:
-        """Write a micro-batch to the log; Spark calls this, or the function that was given to `foreachBatch`.
+        """Write a micro-batch to the log; called by Spark, or by a function of the application.
 
-        :raises OptionError: it is not of a query with this checkpoint, or of output mode complete.
+        :raises OptionError: the query has another checkpoint, or output mode complete.
         :raises AlreadyPublished: the run has written the batch already.
-        :raises MissingManifest: a batch was completed without a call of this writer.
-        :raises WalSinkError: as `commit()` of the format.
+        :raises MissingManifest: Spark completed a batch for which this writer was not called.
+        :raises WalSinkError: see `commit()` of the format.
         """
         execution = self._execution(epoch)
         schema = dataframe.arrow_schema(batch.schema)
@@ -116,7 +115,7 @@ class BatchWriter:
         except BaseException as error:
             micro_batch.discard_call(execution, call)
             if (failure := failure_in(str(error))) is not None:
-                raise failure from None  # of a task; Spark's text around it is some hundred lines
+                raise failure from None  # Spark's text around a task's error has hundreds of lines
             raise
         micro_batch.publish(execution, appended, self._begins_after)
 
@@ -125,7 +124,10 @@ class BatchWriter:
         return agree(self.configuration, schema)
 
     def _execution(self, epoch: int) -> Execution:
-        """Return what Spark calls this micro-batch, of a run for which this writer may write."""
+        """Return the micro-batch that this thread runs.
+
+        :raises OptionError: it is another batch, or of a query that this writer is not for.
+        """
         execution = streaming_query.current_execution(self._spark)
         if execution is None or execution.epoch != epoch:
             raise OptionError(
@@ -140,7 +142,10 @@ class BatchWriter:
         return execution
 
     def _refuse_other_query(self, execution: Execution) -> None:
-        """Refuse a query that this writer is not for."""
+        """Refuse a query that this writer is not for.
+
+        :raises OptionError: says why.
+        """
         query = streaming_query.active_query(self._spark, execution.query_id)
         if query is None:
             raise OptionError(
@@ -169,20 +174,20 @@ class BatchWriter:
 
 
 _writers: weakref.WeakValueDictionary[str, BatchWriter] = weakref.WeakValueDictionary()
-"""By checkpoint, the writer that was made last, as long as the application holds it."""
+"""The newest writer of each checkpoint, as long as the application holds it."""
 
 
 def options_at(checkpoint_root: str) -> dict[str, str] | None:
-    """Return the options of the writer that was made for a checkpoint; None when there is none.
+    """Return the options of the writer of a checkpoint; None if there is no writer.
 
-    :param checkpoint_root: as Spark names it.
+    :param checkpoint_root: the checkpoint, as Spark names it.
     """
     writer = _writers.get(_url(checkpoint_root))
     return None if writer is None else writer.options
 
 
 def _last_commit(configuration: Configuration) -> int:
-    """Return the last epoch that was completed when the writer was made; -1 if none was."""
+    """Return the last epoch that is completed; -1 for none."""
     try:
         return configuration.location.open_checkpoint().last_commit()
     except (OSError, CheckpointNotVisible):
@@ -193,16 +198,16 @@ def _url(place: str) -> str:
     try:
         return locate(place).checkpoint
     except OptionError:
-        return place  # where the sink keeps no checkpoint
+        return place  # a store that the sink does not support
 
 
 def _append_all(
     batch: DataFrame, micro_batch: MicroBatch, schema: pa.Schema, call: str
 ) -> list[Appended]:
-    """Run a Spark job in which each task appends its rows; return their reports in the partitions' order."""
+    """Run a Spark job whose tasks append the rows; return the tasks' reports in the partitions' order."""
     task = partial(_append, micro_batch, schema, call)
-    answers = dataframe.map_in_arrow(batch, task, "report binary").collect()
-    reports = [_REPORTS.decode(bytes(answer.report)) for answer in answers]
+    rows = dataframe.map_in_arrow(batch, task, "report binary").collect()
+    reports = [_REPORTS.decode(bytes(row.report)) for row in rows]
     if [report.partition for report in reports] != list(range(len(reports))):
         raise WalSinkError(
             f"Spark returned reports of partitions {[report.partition for report in reports]}",
@@ -214,14 +219,14 @@ def _append_all(
 def _append(
     micro_batch: MicroBatch, schema: pa.Schema, call: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Append a partition's rows to the log, in the task; yield its report."""
-    task = msgspec.structs.replace(streaming_query.current_task(), call=call)
+    """Append a partition's rows to the log, in a task; yield the task's report."""
+    task = msgspec.structs.replace(python_worker.current_task(), call=call)
     appended = micro_batch.append((conformed(batch, schema) for batch in batches), task)
-    data_source.freeze_objects()
+    python_worker.freeze_objects()
     report = msgspec.json.encode(_Report(task.partition, appended))
     yield pa.RecordBatch.from_pydict({"report": [report]})
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Give columns the types that tasks of a data source get: here timestamps have the session's zone."""
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)  # casts where types differ
+    """Cast columns to the types that tasks of a data source get: here timestamps have the session's zone."""
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)

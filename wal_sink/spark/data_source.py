@@ -1,18 +1,12 @@
 """Receives micro-batches from Spark: a Python data source, thin over `publish.micro_batch`.
 
-Spark makes a data source for each micro-batch, in a Python worker on the driver's host. It calls `write` in
-the tasks, and `commit` and `abort` in another worker on the driver's host, on a writer that it makes again.
-So no object keeps state from one call to the next: it is in the log.
-
-Also here: pyspark's daemon calls `gc.collect()` in a worker after each piece of work. With pyspark, pyarrow
-and this package loaded that takes some 30 ms of CPU, in two workers on the driver's host and in one for
-each task. So the modules that are loaded are moved out of the collector's reach.
+Spark makes a data source for each micro-batch, in a Python worker on the driver's host. Spark calls `write`
+in the tasks. It calls `commit` and `abort` in another worker on the driver's host, on a writer made there. So
+no object keeps state between two calls: the log has the state.
 """
 
 from __future__ import annotations
 
-import functools
-import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -34,44 +28,28 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.model.manifest import Appended, Execution
-from wal_sink.spark.internals import connect_session, dataframe, streaming_query
+from wal_sink.spark.internals import dataframe, python_worker
 from wal_sink.spark.modes import append_only, unplanned
 
 if TYPE_CHECKING:
     from wal_sink.publish.micro_batch import MicroBatch
 
 
-@functools.cache
-def freeze_objects() -> None:
-    """Take every object that is alive now out of all later collections (`gc.freeze`); the first call counts.
-
-    Spark's workers call it at the end of their first work, when everything is imported. A frozen object is
-    freed as ever when its last reference goes. One in a cycle stays forever: at most what was alive at
-    that moment, once for each process. Objects made later are collected as ever.
-    """
-    gc.collect()
-    gc.freeze()
-
-
 FORMAT = "wal_sink"
 
 
 class WalSinkDataSource(DataSource):
-    """Format `wal_sink` for `writeStream`; `wal_sink.register(spark)` adds it to a session.
-
-    :raises OptionError: an option is missing, unknown or does not fit. Spark makes the first data source as
-        it plans the first micro-batch, so `awaitTermination()` raises this, not `start()`.
-    """
+    """Format `wal_sink` for `writeStream`; `wal_sink.register(spark)` adds it to a session."""
 
     has_handle = True
-    """False if no handle lets a run that starts compare the plans with the tables."""
+    """True if a handle sees each run start, and compares the plans with the tables then."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        connect_session.drop_empty_accumulators()
+        python_worker.drop_empty_accumulators()
         self._refused: OptionError | None = None
-        """Raised by what writes. A reader is told that there is nothing to read, whatever the options."""
-        # Here, because the instance is sent to other processes: relative locations count once.
+        """The error of the options, for `streamWriter`. A reader is refused whatever the options are."""
+        # Spark sends this object to other processes: relative locations are resolved here, once.
         try:
             self.configuration = configure(options)
         except OptionError as error:
@@ -83,10 +61,7 @@ class WalSinkDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> NoReturn:
-        """Refuse to be read.
-
-        :raises OptionError: always.
-        """
+        """Refuse to be read."""
         raise OptionError(
             f"Format {FORMAT} only writes.",
             "Read the table by the format of its own database: spark.read.format(…) with"
@@ -103,38 +78,37 @@ class WalSinkDataSource(DataSource):
         self.schema()
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
-        """Refuse a batch write.
-
-        :raises OptionError: always.
-        """
+        """Refuse a batch write."""
         raise OptionError(
             f"Format {FORMAT} writes streams only.",
             "Use df.writeStream; for a batch use trigger(availableNow=True).",
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> WalSinkStreamWriter:  # noqa: N802
-        """Return the writer of one micro-batch; the run's first one compares the plan with the target.
+        """Return the writer of one micro-batch; at the first one of a run, compare the table with the plan.
 
-        :raises SchemaMismatch, TargetUnavailable, OptionError: from the plan.
+        Spark calls this as it plans a micro-batch. So `awaitTermination()` raises the errors, not `start()`.
+
+        :raises OptionError: an option is missing, unknown or does not fit.
+        :raises SchemaMismatch, TargetUnavailable: from the comparison.
         """
         if self._refused is not None:
             raise self._refused
         if overwrite:
             raise append_only("complete")
-        from wal_sink.publish.agreement import agree  # noqa: PLC0415 -- not where Spark only makes sources
+        from wal_sink.publish.agreement import agree  # noqa: PLC0415 -- a worker that only makes sources needs none
 
         _refuse_unplanned(self.configuration.location.open_checkpoint())
         micro_batch = agree(self.configuration, dataframe.arrow_schema(schema))
-        freeze_objects()
-        connect_session.drop_empty_accumulators()
+        python_worker.finish_work()
         return WalSinkStreamWriter(micro_batch, has_handle=self.has_handle)
 
 
 def _refuse_unplanned(checkpoint: Checkpoint) -> None:
-    """Refuse a run for whose next epoch Spark has written no offsets: it does not run in micro-batches.
+    """Refuse a run without `offsets/` for its next epoch: Spark does not run the query in micro-batches.
 
-    A classic session's handle refuses such a run as it starts (`modes`). The server of a Connect session has
-    no handle, and the client may be of another language.
+    The handle of a classic session refuses such a run as it starts (`modes`). The server of a Connect session
+    has no handle, and the client may be of another language.
 
     :raises OptionError: the trigger is continuous, or the mode is unknown.
     """
@@ -142,7 +116,7 @@ def _refuse_unplanned(checkpoint: Checkpoint) -> None:
     try:
         planned = checkpoint.offsets(epoch) is not None
     except UnknownOffsetsFormat:
-        planned = True  # the commit refuses it
+        planned = True  # `commit` raises this error
     if not planned:
         raise unplanned(f"{checkpoint.url}/offsets/{epoch}")
 
@@ -152,14 +126,14 @@ def add_format(
 ) -> None:
     """Add the format to a session.
 
-    :raises UnsupportedSpark: Spark refuses it.
+    :raises UnsupportedSpark: the session is a `newSession()` of one that has the format.
     """
     try:
         spark.dataSource.register(data_source)
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-        # Measured on Spark 4.3.0: such a session can neither use the format nor be given it.
+        # Spark 4.3.0: such a session cannot use the format, and cannot add the format again.
         raise UnsupportedSpark(
             "This is a newSession() of a session that has the format already; Spark refuses it here.",
             "Run the query in the session that was registered first.",
@@ -168,11 +142,11 @@ def add_format(
 
 @dataclass
 class Message(WriterCommitMessage):
-    """Tells `commit` what a task has appended."""
+    """A task's report to `commit`."""
 
     appended: Appended
     plan: str
-    """By which the task has checked the rows."""
+    """Key of the plan with which the task checked the rows."""
 
 
 class WalSinkStreamWriter(DataSourceStreamArrowWriter):
@@ -187,13 +161,12 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Append a partition's rows to the log."""
-        appended = self.micro_batch.append(iterator, streaming_query.current_task())
-        freeze_objects()
-        connect_session.drop_empty_accumulators()
+        appended = self.micro_batch.append(iterator, python_worker.current_task())
+        python_worker.finish_work()
         return Message(appended, self.micro_batch.plan)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish the epoch; nothing is sent before Spark has written `commits/<batchId>`."""
+        """Publish the epoch; no row is sent before Spark has written `commits/<batchId>`."""
         ours = [message for message in messages if isinstance(message, Message)]
         if not ours or len(ours) != len(messages):
             raise WalSinkError(
@@ -213,13 +186,12 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             self.micro_batch.publish(execution, appended)
         else:
             self._publish_and_compare(execution, appended)
-        freeze_objects()
-        connect_session.drop_empty_accumulators()
+        python_worker.finish_work()
 
     def _publish_and_compare(self, execution: Execution, appended: Sequence[Appended]) -> None:
-        """Publish the epoch, and let the second epoch of a run compare the plans with the tables.
+        """Publish the epoch. After a run's first epoch, let the next one compare the plans with the tables.
 
-        Spark tells the planner no run id.
+        The planner itself cannot know a new run, since Spark tells it no run id.
         """
         from wal_sink.publish.agreement import compare_again  # noqa: PLC0415 -- as in `streamWriter`
         from wal_sink.wal.states import newest  # noqa: PLC0415 -- the same
@@ -231,10 +203,10 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             compare_again(store)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Delete the segments of a batch of which a task has failed, for its `commit` was never called.
+        """Delete the segments of a batch if one of its tasks failed, so that `commit` was not called.
 
-        When no message is missing, `commit` was called, and may have published these very segments although
-        it raised: then nothing is deleted.
+        If every task succeeded, `commit` was called. It may have published the segments although it raised an
+        error, so nothing is deleted.
         """
         appended = [message.appended for message in messages if isinstance(message, Message)]
         if len(appended) < len(messages):
@@ -242,6 +214,6 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
 
 
 class ConnectDataSource(WalSinkDataSource):
-    """Format `wal_sink` in a Connect session, whose server has no handle that sees a run start."""
+    """Format `wal_sink` in a Connect session, whose server has no handle."""
 
     has_handle = False

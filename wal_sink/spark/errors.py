@@ -1,7 +1,7 @@
-"""Finds the sink's own error in what Spark says of a query that has failed.
+"""Finds the sink's own error in Spark's message about a failed query.
 
-The sink's errors are raised in Python workers. Spark hands them on as text, in the middle of Python and Java
-frames, and ends its message with the query's plan: an application's last lines say nothing of what to do.
+The sink raises its errors in Python workers. Spark passes them on as text, between Python and Java frames,
+and puts the query's plan after them. So the last lines of an application do not say what to do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ENDS = re.compile(
     r"\s*( SQLSTATE: |^\tat |^=== Streaming Query ===|^Driver stacktrace:|^Caused by: )",
     re.MULTILINE,
 )
-"""What Spark puts after a Python traceback."""
+"""The beginnings of what Spark puts after a Python traceback."""
 _NEEDED = "wal_sink|state_backends|pyarrow|numpy|msgspec|fsspec|tenacity"
 _MISSING = re.compile(rf"^ModuleNotFoundError: No module named '({_NEEDED})'", re.MULTILINE)
 _IDLE = re.compile(r"Python worker process terminated due to idle timeout")
@@ -30,9 +30,9 @@ _APPEND_ONLY = re.compile(r"wal_sink does not support (\w+) mode")
 
 
 def failure_in(text: str) -> WalSinkError | None:
-    """Return the error of this sink that a message of Spark quotes, of its own kind; None: it quotes none.
+    """Return the error of this sink that a message of Spark quotes; None if it quotes none.
 
-    :param text: of a `StreamingQueryException`, an `AnalysisException`, or an event.
+    :param text: the message of a `StreamingQueryException`, an `AnalysisException`, or an event.
     """
     if (match := _RAISED.search(text)) is not None:
         message = _until_frames(text[match.end() :])
@@ -47,9 +47,9 @@ def failure_in(text: str) -> WalSinkError | None:
         )
     if _IDLE.search(text) is not None:
         return OptionError(
-            "Spark has ended a Python worker as idle, while that waited for the log or for a target.",
+            "Spark has ended a Python worker as idle, while the worker waited for the log or for a target.",
             "Set spark.python.worker.killOnIdleTimeout to false, or raise"
-            " spark.python.worker.idleTimeoutSeconds. Where the worker waited for space in the log,"
+            " spark.python.worker.idleTimeoutSeconds. If the worker waited for space in the log,"
             " `wal-sink status CHECKPOINT` says why the flush lags.",
         )
     if (match := _NO_MEMORY.search(text)) is not None:
@@ -57,8 +57,8 @@ def failure_in(text: str) -> WalSinkError | None:
             f"A Python worker of Spark has ended, or got no memory: {match[0]}",
             "Leave out spark.sql.planner.pythonExecution.memory, or make it 4g: it bounds address space, of"
             " which libraries reserve more than they use. In a task the bound is"
-            " spark.executor.pyspark.memory. Where neither is set, what the worker said last is in the"
-            " standard error of Spark's process; a system that is short of memory ends it without a word.",
+            " spark.executor.pyspark.memory. If neither is set, the worker's last message is in the standard"
+            " error of Spark's process. A system that is short of memory ends a worker without a message.",
         )
     if (match := _APPEND_ONLY.search(text)) is not None:
         return append_only(match[1].lower())
@@ -66,6 +66,6 @@ def failure_in(text: str) -> WalSinkError | None:
 
 
 def _until_frames(text: str) -> str:
-    """Cut off what Spark has put after an error's text."""
+    """Return the text of an error without what Spark has put after it."""
     end = _ENDS.search(text)
     return (text[: end.start()] if end else text).rstrip()

@@ -1,8 +1,8 @@
 """Writes large windows by a Spark job, whose tasks run beside those of the query.
 
-A job costs 70 to 300 ms and its sessions up to a second, so the flusher's own thread writes small windows.
-It also writes every window for which there is no Spark: when the session is stopped, fewer than two slots
-are free, or the job fails for a reason of Spark's. What a job had written by then is written again.
+A job takes 70 to 300 ms, and connecting its sessions up to a second. So the flusher's own thread writes small
+windows. It also writes a window if the session is stopped, if fewer than two slots are free, or if the job
+fails for a reason of Spark's. It writes all rows of that window again.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _CHECK_S = 0.2
 _NO_ROWS = pa.RecordBatch.from_arrays([], names=[])
 
 _CANCEL_S = 5.0
-"""How long the flusher waits for a cancelled job; Spark gives a Python task 2 s, then kills its worker."""
+"""How long the flusher waits for a cancelled job. Spark gives a Python task 2 s, then kills its worker."""
 
 
 class WriteByJob:
     """Writes the rows of one query's windows, by a job or in this thread; a `WriteRows`.
 
-    :param above_bytes: of a window's segments; this thread writes windows up to that size. See
+    :param above_bytes: size of a window's segments up to which this thread writes the window. See
         `protocol.shares.is_large`.
-    :param rows_per_second: of the whole flush; None: as fast as the target takes them.
+    :param rows_per_second: limit of the whole flush; None: no limit.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class WriteByJob:
         return self._write_here(write)
 
     def _by_job(self, write: WindowWrite, shares: Shares) -> bool | None:
-        """Run a job; None if it failed for a reason of Spark's, not of the rows or the target."""
+        """Write by a job; return None if it failed for a reason of Spark's, not of the rows or the target."""
         connection = write.connection
         for ranged in itertools.chain.from_iterable(shares):
-            # Each task compares the table only while it writes; this session answers for all of them.
+            # A task compares the table only while it writes. This session compares it for the whole window.
             with connection.session() as session:
                 session.write(write.window.plan, RowSlice(ranged.epoch, _NO_ROWS, ranged.first_us))
         rate = divided(self._rows_per_second, len(shares))
@@ -96,12 +96,13 @@ class WriteByJob:
                 job.failure,
             )
             return None
-        return self._taken(write, job.answers)
+        self._accept(write, job.answers)
+        return True
 
-    def _taken(self, write: WindowWrite, answers: Sequence[Answer]) -> bool:
-        """Take what the tasks have returned.
+    def _accept(self, write: WindowWrite, answers: Sequence[Answer]) -> None:
+        """Add the receipts of the tasks to the window.
 
-        :raises WalSinkError, RowsRefused: a task was stopped.
+        :raises WalSinkError, RowsRefused: a task failed.
         """
         for answer in answers:
             write.connection.add_receipts(answer.receipts)
@@ -112,11 +113,10 @@ class WriteByJob:
             if errors:
                 raise gravest(errors)
             raise RowsRefused(refused)
-        return True
 
 
 class _Slots:
-    """Counts the slots that flush jobs of this process hold; a process has one Spark context at a time."""
+    """Counts the slots that flush jobs of this process use. A process has one Spark context at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,9 +126,9 @@ class _Slots:
     def lent(
         self, spark: SparkSession, ranges: list[SegmentRange], above_bytes: int
     ) -> Iterator[Shares]:
-        """Share segments out over the slots that no other job holds, and hold one for each share.
+        """Share segments out over the slots that no other job uses; yield one share for each slot taken.
 
-        No shares where fewer than two slots are left beside the query's own.
+        There are no shares if fewer than two slots are left beside the query's own.
         """
         with self._lock:
             free = spark_session.slots(spark) - self._lent
@@ -145,7 +145,7 @@ _SLOTS = _Slots()
 
 
 class _Job:
-    """Runs a Spark job in its own thread: the flusher reports, and can be interrupted, meanwhile."""
+    """Runs a Spark job in its own thread, so that the flusher can report and be interrupted meanwhile."""
 
     def __init__(
         self, spark: SparkSession, description: str, task: FlushTask, shares: Shares
@@ -163,11 +163,11 @@ class _Job:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the job; return True if it has come."""
+        """Wait for the end of the job; return True if it has ended."""
         return self._ended.wait(seconds)
 
     def cancel(self) -> None:
-        """Cancel the job if it has not ended, and wait for its end, for `_CANCEL_S` at most."""
+        """Cancel the job if it has not ended, and wait up to `_CANCEL_S` for its end."""
         for _ in range(round(_CANCEL_S / _CHECK_S)):
             if self._ended.is_set():
                 break
@@ -181,11 +181,11 @@ class _Job:
             # A group of its own: `query.stop()` cancels the query's group, whose name is the run id.
             context = self._spark.sparkContext
             context.setJobGroup(self._group, self.description, interruptOnCancel=True)
-            # Spark puts data, as the shares are, into a file in its local folder; the task has secrets.
+            # The shares are data, which Spark writes to a local file. The task has secrets, so it is code.
             shares = context.parallelize(self._shares, len(self._shares))
             self.answers = shares.map(self._task).collect()
         except Exception as error:  # noqa: BLE001 - the driver can write the rows after any error
-            self.failure = _in_short(error)
+            self.failure = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
         finally:
             self._ended.set()
 
@@ -194,8 +194,3 @@ def _described(write: WindowWrite) -> str:
     first, last = write.window.first, write.window.last
     epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
     return f"wal_sink flushes {epochs} of query {write.window.pipeline.query_id}"
-
-
-def _in_short(error: Exception) -> str:
-    """Return the part of Spark's message before the stack traces."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"

@@ -1,7 +1,7 @@
 """The log messages of a query's start and end: the settings in force, warnings, and pending epochs.
 
-The lines about pending epochs are warnings: that is the lowest level that Python shows when the application
-has not configured logging.
+The lines about pending epochs are warnings: Python shows no lower level if the application has not configured
+logging.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from wal_sink.wal.store import LogStore
 logger = logging.getLogger(__name__)
 
 CANNOT_REPLAY = frozenset({"TextSocketMicroBatchStream"})
-"""Class names of those of Spark's own sources that cannot give out a row again: the socket. The others of
-Spark's own can; about a source that is not Spark's own the message claims nothing."""
+"""Class names of Spark's own sources that cannot return a row a second time. Whether a source that is not
+Spark's own can is unknown, so there is no message about it."""
 
 KILL_IDLE, IDLE_TIMEOUT = (
     (f"spark.sql.execution.pyspark.udf.{name}", f"spark.python.worker.{name}")
     for name in ("killOnIdleTimeout", "idleTimeoutSeconds")
 )
-"""The settings by which Spark ends idle Python workers: each of the session, or else of the application."""
+"""The settings by which Spark ends idle Python workers. Each has a name for a session, and one for an
+application, which has effect if the first is not set."""
 
 
 def log_start(
@@ -45,32 +46,23 @@ def log_start(
     *,
     flushes_here: bool,
 ) -> None:
-    """Log the block and its warnings. An error in here never keeps the query from starting.
+    """Log the block of settings and the warnings of a start. An error in here does not stop the query.
 
-    :param session_setting: returns a setting of the session by its name; None where the setting is not set.
+    :param session_setting: returns a setting of the session by its name; None if the setting is not set.
     :param flushes_here: False if another process flushes.
     """
     try:
         lost = cannot_replay(sources)
-        _log_visibly(
-            block(
-                query_id,
-                in_force(configuration, store.url, lost, flushes_here=flushes_here),
-            )
-        )
-        if lost:
-            logger.warning("query %s: %s", query_id, unreplayable(lost))
-        if configuration.path:
-            logger.warning("query %s: %s", query_id, path_ignored(configuration))
-        if killed := killed_as_idle(session_setting):
-            logger.warning("query %s: %s", query_id, killed)
-        state = newest(store)
-        for name in given_up(state, configuration):
-            logger.warning(
-                "query %s: target %s was given up, so it gets no rows. To give it rows again, start the query"
-                " once without it, and then with it.",
-                *(query_id, name),
-            )
+        lines = in_force(configuration, store.url, lost, flushes_here=flushes_here)
+        _log_visibly(block(query_id, lines))
+        warnings = [
+            unreplayable(lost) if lost else "",
+            path_ignored(configuration) if configuration.path else "",
+            killed_as_idle(session_setting),
+            *map(given_up, targets_given_up(newest(store), configuration)),
+        ]
+        for warning in filter(None, warnings):
+            logger.warning("query %s: %s", query_id, warning)
     except Exception:
         logger.warning("query %s: its settings could not be shown", query_id, exc_info=True)
 
@@ -82,10 +74,10 @@ def in_force(
     *,
     flushes_here: bool,
 ) -> dict[str, str]:
-    """Return the lines of the block by their headings; none has a secret.
+    """Return the lines of the block by heading; none has a secret.
 
     :param log: URL of the query's log.
-    :param lost: descriptions of sources that cannot replay.
+    :param lost: descriptions of the sources that cannot replay.
     """
     names = ", ".join(lost)
     once = "exactly-once: only checkpointed rows become visible, each of them once"
@@ -100,7 +92,7 @@ def in_force(
 
 
 def block(query_id: str, lines: Mapping[str, str]) -> str:
-    """Lay out the block: a line that names the query, then one for each of `lines`."""
+    """Return the text of the block: a line that names the query, then one for each of `lines`."""
     width = max(map(len, lines))
     return "\n".join(
         [
@@ -111,13 +103,13 @@ def block(query_id: str, lines: Mapping[str, str]) -> str:
 
 
 def cannot_replay(sources: Iterable[Source]) -> list[str]:
-    """Return the descriptions of the sources whose rows are lost if a micro-batch is run again."""
+    """Return the descriptions of the sources whose rows are lost if a micro-batch runs again."""
     descriptions = [source.description for source in sources if source.kind in CANNOT_REPLAY]
     return list(dict.fromkeys(descriptions))
 
 
 def unreplayable(lost: Iterable[str]) -> str:
-    """Return what a source that cannot replay means for the guarantee."""
+    """Return the warning about sources that cannot replay."""
     return (
         f"it reads from {', '.join(lost)}, which cannot give out a row again. If the query dies before a"
         " micro-batch is checkpointed, its rows are lost: this is at-most-once. Put a source that can be"
@@ -126,7 +118,7 @@ def unreplayable(lost: Iterable[str]) -> str:
 
 
 def path_ignored(configuration: Configuration) -> str:
-    """Return that no row goes to the path that `start` was given, or the table of `toTable`."""
+    """Return the warning about a path that `start` was given, or a table that `toTable` was given."""
     where = ", ".join(_named(destination) for destination in configuration.destinations)
     return (
         f"nothing is written to the path {configuration.path}: its rows go to {where}, as its options say."
@@ -135,7 +127,7 @@ def path_ignored(configuration: Configuration) -> str:
 
 
 def killed_as_idle(session_setting: Callable[[str], str | None]) -> str:
-    """Return that Spark ends workers that wait; empty where the session's settings do not let it.
+    """Return the warning that Spark ends workers that wait; empty if Spark's settings do not let it.
 
     :param session_setting: see `log_start`.
     """
@@ -157,15 +149,23 @@ def _named(destination: Destination) -> str:
     return f"{destination.kind} {', '.join(tables)}".rstrip()
 
 
-def given_up(state: State | None, configuration: Configuration) -> list[str]:
-    """Return the names of targets that the options name, and that an operator has given up."""
+def targets_given_up(state: State | None, configuration: Configuration) -> list[str]:
+    """Return the names of the targets in the options that an operator has given up."""
     targets = state.targets if state is not None else ()
     names = {destination.name for destination in configuration.destinations}
     return [target.name for target in targets if target.given_up and target.name in names]
 
 
+def given_up(target: str) -> str:
+    """Return the warning about a target that an operator has given up."""
+    return (
+        f"target {target} was given up, so it gets no rows. To give it rows again, start the query once"
+        " without it, and then with it."
+    )
+
+
 def _log_visibly(text: str) -> None:
-    """Log at INFO; where the application has not set up logging, print it as Python prints warnings."""
+    """Log at INFO; if the application has not set up logging, print the text as Python prints warnings."""
     if logger.isEnabledFor(logging.INFO):
         logger.info("%s", text)
     elif not logger.hasHandlers() and (last := logging.lastResort) is not None:
@@ -173,11 +173,11 @@ def _log_visibly(text: str) -> None:
 
 
 def log_left_epochs(query_id: str, checkpoint: Checkpoint, store: LogStore) -> None:
-    """Log, at a start, what an earlier run, perhaps killed, could not flush any more."""
+    """Log, at a start, how many epochs an earlier run left pending; it may have been killed."""
     query = query_name(query_id, "")
     if pending := _pending(checkpoint, store):
         logger.warning(
-            "%s left in %s by an earlier run. The flush goes on now",
+            "%s left in %s by an earlier run. The flush continues now",
             counted(pending, f"epoch of {query} was", f"epochs of {query} were"),
             store.url,
         )
@@ -189,7 +189,7 @@ def log_flushing(
     """Log, at an interrupt, why the application does not end at once."""
     pending = 0
     for place in places:
-        with contextlib.suppress(OSError, WalSinkError):  # whoever waits for that flush is told
+        with contextlib.suppress(OSError, WalSinkError):  # the wait for that flush raises it
             pending += pending_epochs(*place())
     if pending:
         logger.warning(
@@ -203,9 +203,9 @@ def log_flushing(
 def log_pending(
     query_id: str, checkpoint: Checkpoint, store: LogStore, *, flushes_here: bool
 ) -> None:
-    """Log, at an end, pending epochs, and how they get flushed.
+    """Log, at an end, how many epochs are pending, and how to flush them.
 
-    :param flushes_here: False if another process flushes: then the message says whether it is alive.
+    :param flushes_here: False if another process flushes: then the message says whether that is alive.
     """
     if not (pending := _pending(checkpoint, store)):
         return

@@ -1,11 +1,11 @@
-"""Starts, wakes and ends the flush of each query of a session, as Spark's events say.
+"""The queries of a classic session: starts, wakes and ends the flush of each, as Spark's events report.
 
-Events are hints. They are late, one thread delivers all of them, and a crash loses them. `commits/`
-says what is checkpointed, and each flusher reads it every second, or every 15 s in a bucket.
+Events are hints: they are late, one thread delivers all of them, and a crash loses them. `commits/` is the
+truth. Each flusher reads `commits/` every second, or every 15 s in a bucket.
 
-A query is stopped as it starts for a mode that the sink refuses (`modes`). Spark drops what `onQueryStarted`
-raises, and the query runs on. So the sink stops the query, and raises the error at the next call of
-the handle: `await_flushed`, `status` or `close`.
+A query in a mode that the sink refuses (`modes`) must be stopped as it starts, since Spark ignores an error
+that `onQueryStarted` raises. The next call of the handle raises the error: `await_flushed`, `status` or
+`close`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import QueryIdleEvent, QueryStartedEvent, QueryTerminatedEvent
@@ -31,24 +32,22 @@ from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.errors import failure_in
 from wal_sink.spark.flush_job import WriteByJob
-from wal_sink.spark.internals import streaming_query
+from wal_sink.spark.internals import spark_session, streaming_query
 from wal_sink.spark.internals.streaming_query import CheckpointListener
-from wal_sink.spark.messages import log_left_epochs, log_start
-from wal_sink.spark.query import QueryFlush
+from wal_sink.spark.messages import log_left_epochs, log_pending, log_start
+from wal_sink.spark.query_flush import Place, QueryFlush, locate
 from wal_sink.wal.location import owned_state, refuse_other_log, store_errors
-from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
 
-_CHECKED = 4
-"""How many queries that have ended are checked at a start. Where another process flushes, each check costs
-two listings."""
+_PRUNED = 4
+"""How many ended queries a start checks. If another process flushes, each check costs two listings."""
 
 
 class Queries(CheckpointListener):
-    """The queries that one handle has seen, and the listener that sees them; other formats are ignored.
+    """The queries that a handle has seen, and the listener that sees them. Other formats are ignored.
 
-    :param at_exit: is called at interpreter exit, before the target's driver closes its connections.
+    :param at_exit: called at interpreter exit, before the target's driver closes its connections.
     :param exposition: shows the queries' metrics; None: no metrics.
     :param flushes_here: False if another process flushes.
     """
@@ -63,30 +62,33 @@ class Queries(CheckpointListener):
     ) -> None:
         self.flushes_here = flushes_here
         self.refused: dict[str, WalSinkError] = {}
-        """Why each query was, or will be, refused, by its id; each access is one step for other threads."""
+        """Why each query was, or will be, refused, by query id."""
+        self.closed = False
+        """True if no further flush starts."""
         self._spark = spark
         self._at_exit = at_exit
         self._exposition = exposition
         self._lock = threading.Lock()
         self._flushes: dict[str, QueryFlush] = {}
-        self.closed = False
-        """True if no further flush starts."""
-        self._foretold: dict[str, str] = {}
-        """The errors that were logged as runs started, by run."""
+        self._logged_errors: dict[str, str] = {}
+        """The error that was logged as a run started, by run id."""
+        spark.streams.addListener(self)
+
+    # --- Spark's events ---------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Start the flush, inside `start()`. An error does not stop the query: Spark starts it anyway."""
         try:
             self._started(str(event.id), str(event.runId))
         except Exception as error:
-            logger.error(  # noqa: TRY400 - what the first micro-batch will raise needs no traceback
+            logger.error(  # noqa: TRY400 - the first micro-batch raises the same error
                 "query %s is not flushed by this process: %s",
                 event.id,
                 error.one_line if isinstance(error, WalSinkError) else error,
                 exc_info=None if isinstance(error, WalSinkError) else error,
             )
             if isinstance(error, WalSinkError):
-                self._foretold[str(event.runId)] = error.one_line
+                self._logged_errors[str(event.runId)] = error.one_line
 
     def checkpointed(self, query_id: str) -> None:
         """Wake the flush."""
@@ -97,14 +99,15 @@ class Queries(CheckpointListener):
         """Do nothing: no epoch was checkpointed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Let the flush finish; log in one line with which error of this sink the query has failed."""
-        foretold = self._foretold.pop(str(event.runId), "")
+        """Let the flush finish, and log the error of this sink with which the query failed."""
+        logged = self._logged_errors.pop(str(event.runId), "")
         failure = failure_in(event.exception or "")
-        if failure is not None and failure.one_line != foretold:
+        if failure is not None and failure.one_line != logged:
             logger.error("query %s failed: %s", event.id, failure.one_line)
         flush = self.find(str(event.id))
-        # An event that is late is of an earlier run.
-        if flush is not None and flush.run_id == str(event.runId):
+        if flush is not None and flush.run_id == str(
+            event.runId
+        ):  # not an earlier run's late event
             flush.terminated = True
             flush.for_each_loop(FlushLoop.end)
 
@@ -114,7 +117,7 @@ class Queries(CheckpointListener):
 
         :raises LogUnavailable: log or checkpoint cannot be used.
         """
-        self._drop_done()
+        self._prune()
         query = self._spark.streams.get(query_id)
         if query is None:
             return
@@ -131,7 +134,7 @@ class Queries(CheckpointListener):
             self._refuse(query, refusal)
 
     def _warn_unflushed(self, query: StreamingQuery) -> None:
-        """Warn of a query that starts after the block: Spark keeps the format, so no error tells."""
+        """Warn of a query that starts after the block. It runs, since Spark keeps the format."""
         if not self.flushes_here:
             return
         if streaming_query.started_query(query, FORMAT, options_at) is not None:
@@ -141,52 +144,134 @@ class Queries(CheckpointListener):
                 query.id,
             )
 
+    # --- what the handle calls --------------------------------------------------------------------
+
+    def has_seen(self, query_id: str) -> bool:
+        """Return True if a query was refused, or has a flush."""
+        return query_id in self.refused or self.find(query_id) is not None
+
+    def is_finished(self) -> bool:
+        """Return True if the session needs a new handle."""
+        return self.closed or spark_session.is_stopped(self._spark)
+
     def adopt_running(self) -> None:
-        """Start the flush of queries that run already."""
+        """Start the flush of queries that were running before."""
         for query in streaming_query.running_queries(self._spark):
             if not streaming_query.is_active(query):
-                continue  # it was told to stop, as a query that is refused is
+                continue  # it is stopping, for example since it was refused
             try:
                 self._begin(query, str(query.runId), already_runs=True)
-            except Exception:  # of this query alone; the handle is there for the others
+            except Exception:
                 logger.warning(
                     "query %s runs already and cannot be flushed", query.id, exc_info=True
                 )
 
-    def _drop_done(self) -> None:
-        """Forget queries that are done: an application may start thousands.
+    def retire(self) -> None:
+        """Make way for the handle of a new session; what is checkpointed is still flushed."""
+        streaming_query.remove_listener(self._spark, self)
+        for flush in self.flushes():
+            flush.for_each_loop(FlushLoop.end)
 
-        Some that have ended are checked; the next call checks others.
+    def place_of(self, query: StreamingQuery) -> Place:
+        """Return checkpoint and log of a query.
+
+        :raises WalSinkError: the query was refused.
+        :raises OptionError: the query is not of this sink, or Spark does not answer.
         """
-        ended = [flush for flush in self.flushes() if flush.terminated][:_CHECKED]
-        pending = [flush for flush in ended if not flush.is_done()]
-        with self._lock:
-            for flush in ended:
-                # Else it has started again meanwhile.
-                if self._flushes.get(flush.query_id) is flush:
-                    del self._flushes[flush.query_id]
-                    if flush in pending:
-                        self._flushes[flush.query_id] = flush  # last, so that others come first
+        if refusal := self.refused.get(str(query.id)):
+            raise type(refusal)(*refusal.args)
+        flush = self.find(str(query.id))
+        return locate(query) if flush is None else flush.place()
+
+    def hurry(self, query_id: str) -> Callable[[str], bool]:
+        """Let the flush of a query try now, even after an error; return `QueryFlush.has_tried`."""
+        flush = self.find(query_id)
+        if flush is None:
+            return lambda _target: True
+        flush.for_each_loop(FlushLoop.hurry)
+        return flush.has_tried
+
+    def flushing(self) -> Sequence[QueryFlush]:
+        """Return what this process flushes, and let each flush try now."""
+        flushes = self.flushes() if self.flushes_here else []
+        for flush in flushes:
+            flush.for_each_loop(FlushLoop.hurry)
+        return flushes
 
     def find(self, query_id: str) -> QueryFlush | None:
-        """Return the flush of a query; None when this handle has not seen it, or has dropped it as done."""
+        """Return the flush of a query; None if the query is unknown, or was pruned."""
         with self._lock:
             return self._flushes.get(query_id)
 
     def flushes(self) -> list[QueryFlush]:
-        """Return the flush of every query that was seen and not dropped as done."""
+        """Return the flush of every query that was not pruned."""
         with self._lock:
             return list(self._flushes.values())
 
     def close(self) -> bool:
-        """Start no further flush; return False when that was so already."""
+        """Start no further flush; return False if this was called before."""
         with self._lock:
             was_open, self.closed = not self.closed, True
         atexit.unregister(self._at_exit)
+        spark_session.drop_interrupted_call(self._spark)
         return was_open
 
+    def end(self, join_s: float, *, exiting: bool = False) -> None:
+        """Stop every flush.
+
+        :param join_s: how many seconds to wait for all threads together.
+        :param exiting: True at interpreter exit: log nothing about queries, and remove the listener. If
+            False, the listener warns of queries that start, until `retire`.
+        """
+        flushes = self.flushes()
+        for flush in flushes:
+            flush.for_each_loop(FlushLoop.stop)
+        running = {str(query.id) for query in streaming_query.running_queries(self._spark)}
+        if exiting:
+            streaming_query.remove_listener(self._spark, self)
+        deadline_s = time.monotonic() + join_s
+        for flush in flushes:
+            flush.for_each_loop(lambda loop: loop.join(max(0.0, deadline_s - time.monotonic())))
+            if flush.is_alive and not exiting:
+                logger.warning(
+                    "the flush of query %s still waits for an answer to a request. It ends after"
+                    " that",
+                    flush.query_id,
+                )
+            if self.flushes_here and flush.query_id in running and not exiting:
+                logger.warning(
+                    "query %s still runs, and nothing flushes it now. Its epochs stay in the log. To keep"
+                    " the block open, wait for the query in it: query.awaitTermination()",
+                    flush.query_id,
+                )
+
+    def log_pending(self) -> None:
+        """Log how many epochs of each query are pending, and how to flush them."""
+        for flush in self.flushes():
+            log_pending(flush.query_id, *flush.place(), flushes_here=self.flushes_here)
+
+    # --- the start of a flush ---------------------------------------------------------------------
+
+    def _prune(self) -> None:
+        """Drop ended queries that are done: an application may start thousands.
+
+        A call checks a few of them, and puts those that are not done at the end of the list.
+        """
+        ended = [flush for flush in self.flushes() if flush.terminated][:_PRUNED]
+        pending = [flush for flush in ended if not flush.is_done()]
+        with self._lock:
+            for flush in ended:
+                if self._flushes.get(flush.query_id) is flush:  # else the query has started again
+                    del self._flushes[flush.query_id]
+                    if flush in pending:
+                        self._flushes[flush.query_id] = flush
+
     def _begin(self, query: StreamingQuery, run_id: str, *, already_runs: bool = False) -> None:
-        """Start the flush of a query, unless it is of another format, refused, or this handle is closed."""
+        """Start the flush of a query, unless the query is refused or of another format.
+
+        :param already_runs: a micro-batch is in flight, so the plans stay: its tasks and its `commit` must
+            use one plan.
+        """
         if self.closed:
             return
         try:
@@ -202,24 +287,21 @@ class Queries(CheckpointListener):
         try:
             refuse_other_log(store, checkpoint)
             owned_state(store, checkpoint, started.query_id)
-            _compare_plans(store, already_runs=already_runs)
+            if not already_runs:
+                compare_again(store)
             configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))
         except WrongOwner as error:
-            # If the query's own log is flushed here, this one is of a copy.
+            # Its first commit fails, but the run may end without a commit. If this handle flushes the query's
+            # own log, the query of the copy must not be reported in its place.
             if self.find(started.query_id) is None:
-                # By its first commit: it may end without one.
                 self.refused[started.query_id] = error
             raise
         except (CorruptLog, OptionError) as error:
             self._refuse(query, error)
             return
-        flush = QueryFlush(
-            started.query_id,
-            run_id,
-            checkpoint,
-            store,
-            self._loops(query, Query(started.query_id, checkpoint, store), configuration),
-        )
+        place = Query(started.query_id, checkpoint, store)
+        loops = self._loops(query, place, configuration) if self.flushes_here else []
+        flush = QueryFlush(started.query_id, run_id, checkpoint, store, loops)
         if self.flushes_here and self.find(flush.query_id) is None:
             log_left_epochs(flush.query_id, checkpoint, store)
         if not self._start(flush):
@@ -232,23 +314,23 @@ class Queries(CheckpointListener):
         )
 
     def _start(self, flush: QueryFlush) -> bool:
-        """Start a flush, and stop an earlier one of its query; return False when this handle is closed."""
+        """Start a flush, and stop the earlier one of its query; return False if the handle is closed."""
         with self._lock:
             if self.closed:
                 return False
-            # Exit handlers run last first: this one before that of the driver, which `_loop` has loaded.
+            # The exit handler that was registered last runs first: this one, then the driver's.
             atexit.unregister(self._at_exit)
             atexit.register(self._at_exit)
             earlier = self._flushes.get(flush.query_id)
             self._flushes[flush.query_id] = flush
             self.refused.pop(flush.query_id, None)
             flush.for_each_loop(FlushLoop.start)
-        if earlier is not None:  # its options may be old; two that overlap do no harm
+        if earlier is not None:  # its options may be old; that both run for a moment does no harm
             earlier.for_each_loop(FlushLoop.stop)
         return True
 
     def _refuse(self, query: StreamingQuery, error: WalSinkError) -> None:
-        """Stop a query, and remember why; also inside `onQueryStarted`."""
+        """Stop a query, also inside `onQueryStarted`, and keep the error for the handle."""
         logger.error("query %s is refused: %s", query.id, error.one_line)
         self.refused[str(query.id)] = error
         streaming_query.stop(query)
@@ -256,14 +338,13 @@ class Queries(CheckpointListener):
     def _loops(
         self, query: StreamingQuery, place: Query, configuration: Configuration
     ) -> list[FlushLoop]:
-        """Make a loop for each target; none if another process flushes."""
+        """Make a loop for each target."""
         sink, run_id = configuration.sink, str(query.runId)
 
         def stopping() -> str:
             return run_id if streaming_query.is_active(query) is False else ""
 
         def loop(destination: Destination) -> FlushLoop:
-            pipeline = place.pipeline(configuration, destination)
             metrics = None
             if self._exposition is not None:
                 metrics = self._exposition.watch(
@@ -273,15 +354,7 @@ class Queries(CheckpointListener):
                 )
             by_job = WriteByJob(self._spark, sink.distributed_above_bytes, sink.max_rows_per_second)
             reporter = Reporter(place.store, destination.name, metrics=metrics, stopping=stopping)
+            pipeline = place.pipeline(configuration, destination)
             return FlushLoop(Flusher(pipeline, reporter, write_rows=by_job))
 
-        return [loop(to) for to in configuration.destinations] if self.flushes_here else []
-
-
-def _compare_plans(store: LogStore, *, already_runs: bool) -> None:
-    """Let a run that starts compare the plans with the tables.
-
-    :param already_runs: tasks and `commit` of a micro-batch in flight go by one plan, which stays.
-    """
-    if not already_runs:
-        compare_again(store)
+        return [loop(destination) for destination in configuration.destinations]

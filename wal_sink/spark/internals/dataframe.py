@@ -1,4 +1,4 @@
-"""Undocumented names of DataFrame: its rows as Arrow batches, in tasks."""
+"""Undocumented names of DataFrame: the rows that tasks get, as Arrow batches."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from wal_sink.errors import SchemaMismatch
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema in which tasks get rows of `schema`, timestamps in UTC.
+    """Return the Arrow schema of the rows that tasks get, with timestamps in UTC.
 
-    :raises SchemaMismatch: Spark hands a type to no task, or as bytes that only Spark reads.
+    :raises SchemaMismatch: tasks do not get values of a type, or get them as bytes that only Spark reads.
     """
-    known = signature(to_arrow_schema).parameters
-    in_utc: dict[str, Any] = {"timezone": "UTC"} if "timezone" in known else {"timestamp_utc": True}
+    parameters = signature(to_arrow_schema).parameters
+    in_utc: dict[str, Any] = (
+        {"timezone": "UTC"} if "timezone" in parameters else {"timestamp_utc": True}  # pyspark 4.1
+    )
     fields = []
     for column in schema:
         try:
-            (field,) = to_arrow_schema(
-                StructType([column]), **in_utc
-            )  # pyspark 4.1 has the second form
+            (field,) = to_arrow_schema(StructType([column]), **in_utc)
         except PySparkTypeError:
             field = None
         if field is None or _of_spark_alone(field):
@@ -43,11 +43,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 _SPARKS_OWN = {b"variant", b"geometry", b"geography"}
-"""With one of these pyspark marks the parts of a struct that stands for a value of such a type."""
+"""Metadata keys. pyspark sends a value of these types as a struct, and marks its fields with the key."""
 
 
 def _of_spark_alone(field: pa.Field) -> bool:
-    """Return True if a column has values, or parts of them, that Spark hands on as bytes of its own."""
+    """Return True if a column has values, or parts of values, in a format that only Spark reads."""
     parts = (field.type.field(i) for i in range(field.type.num_fields))
     marked = (field.metadata or {}).keys() & _SPARKS_OWN
     return bool(marked) or any(map(_of_spark_alone, parts))
@@ -58,9 +58,9 @@ def map_in_arrow(
     function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     schema: str,
 ) -> DataFrame:
-    """Return what a function makes of each partition's batches, as `rows.mapInArrow(function, schema)`.
+    """Do what `rows.mapInArrow(function, schema)` does, without pandas on the driver.
 
-    That one wants pandas installed on the driver, and does not use it (4.3.0).
+    pyspark 4.3.0 refuses to call its own method if pandas is not installed, and does not use it.
     """
     udf = UserDefinedFunction(
         function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF

@@ -1,7 +1,7 @@
-"""Undocumented names of SparkSession and its JVM, and the check that a Spark has them all.
+"""Undocumented names of SparkSession and its JVM, and the check that a version of Spark has all of them.
 
-`check_session` is the canary: it tries each name of this package before the first query, so that `register`
-refuses a Spark that has changed, and no query fails for it later. Tested with the versions in `TESTED`.
+`check_session` looks for each name of this package before the first query. So `register` refuses a Spark that
+has changed, and no query fails later. `TESTED` has the versions that the tests run with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wal_sink.errors import OptionError, UnsupportedSpark
 
 TESTED = ("4.1.4", "4.3.0")
 
-STREAM_EXECUTION = (  # moved between minor versions
+STREAM_EXECUTION = (  # the package differs between minor versions
     "org.apache.spark.sql.execution.streaming.runtime.StreamExecution",
     "org.apache.spark.sql.execution.streaming.StreamExecution",
 )
@@ -48,18 +48,18 @@ V = TypeVar("V")
 
 
 def without_jvm(value: V, *also: type[Exception]) -> Callable[[Callable[P, T]], Callable[P, T | V]]:
-    """Decorate a call that returns `value` where the session is stopped, or its JVM does not answer.
+    """Decorate a call to return `value` if the session is stopped, or its JVM does not answer.
 
-    An interrupt goes on. Spark's handler of SIGINT calls the JVM on the connection that it interrupts; where
-    that closes it, py4j, which cleans up after an interrupt, raises an OSError in its place (0.10.9.9).
+    An interrupt is raised as such. Spark's handler of SIGINT uses the connection that the signal interrupts.
+    py4j may then raise an OSError in place of the KeyboardInterrupt (0.10.9.9).
 
-    :param also: what a stopped context raises, whose Java object is gone.
+    :param also: further exceptions that a stopped context raises.
     """
 
     def decorated(call: Callable[P, T]) -> Callable[P, T | V]:
         @functools.wraps(call)
         def answered(*args: P.args, **kwargs: P.kwargs) -> T | V:
-            # The block ends by it, and is the context of each error below.
+            # A `with` block may end by an interrupt: that is not an interrupt of this call.
             handled = sys.exception()
             try:
                 return call(*args, **kwargs)
@@ -77,7 +77,7 @@ def without_jvm(value: V, *also: type[Exception]) -> Callable[[Callable[P, T]], 
 
 
 def find_class(jvm: Any, names: tuple[str, ...]) -> Any:
-    """Return the first class that this version has; None when it has none of them."""
+    """Return the first of the classes that this version of Spark has; None if it has none of them."""
     for name in names:
         with contextlib.suppress(Py4JError):
             return jvm.java.lang.Class.forName(name)
@@ -85,22 +85,22 @@ def find_class(jvm: Any, names: tuple[str, ...]) -> Any:
 
 
 def java(spark: SparkSession) -> Any:
-    """Return the entrance to the JVM's classes."""
+    """Return the object by which Python reaches the JVM's classes."""
     return spark.sparkContext._jvm
 
 
 _SPARK_CONTEXT = "org.apache.spark.SparkContext"
 _SPARK_CONTEXT_METHODS = {"maxNumConcurrentTasks", "resourceProfileManager"}
 _METHOD = re.compile(r"[ .]([\w$]+)\(")
-"""The name in what Java prints of a method: `public abstract boolean org.example.Some.isActive()`."""
+"""The name of a method in Java's text of it: `public abstract boolean org.example.Some.isActive()`."""
 _JAVA_CLIENT = {"deque", "get_thread_connection"}
 
 
 def check_session(spark: SparkSession) -> None:
-    """Refuse a session in which one of the names below is missing.
+    """Refuse a session in which a name that this package uses is missing.
 
-    :raises OptionError: it is not a session.
-    :raises UnsupportedSpark: naming what is missing and the tested versions.
+    :raises OptionError: the argument is not a session.
+    :raises UnsupportedSpark: says what is missing, and which versions are tested.
     """
     session: object = spark
     if session is None or isinstance(session, type):
@@ -122,7 +122,7 @@ def check_session(spark: SparkSession) -> None:
 
 
 def untested(problem: str) -> UnsupportedSpark:
-    """Return the error of a version of Spark that does not have what the sink needs."""
+    """Return the error for a version of Spark that lacks what the sink needs."""
     return UnsupportedSpark(
         f"Spark {spark_version} {problem}.",
         f"Use a tested version of pyspark: {', '.join(TESTED)}.",
@@ -130,6 +130,7 @@ def untested(problem: str) -> UnsupportedSpark:
 
 
 def _missing(spark: SparkSession) -> list[str]:
+    """Return the names that this version of Spark does not have."""
     missing = []
     gateway = spark.sparkContext._gateway
     if isinstance(gateway, ClientServer):
@@ -162,9 +163,9 @@ def _missing(spark: SparkSession) -> list[str]:
 
 
 def _methods(spark: SparkSession, classes: tuple[str, ...]) -> set[str]:
-    """Return the methods of the first class that this version has; none when it has none of them.
+    """Return the methods of the first of the classes that exists; empty if none exists.
 
-    Scala lists them in one text: to ask for each name takes three calls, and a class has hundreds.
+    Scala returns all names in one text. Three calls for each of some hundred methods would take long.
     """
     jvm = java(spark)
     java_class = find_class(jvm, classes)
@@ -176,7 +177,7 @@ def _methods(spark: SparkSession, classes: tuple[str, ...]) -> set[str]:
 
 
 def session_id(spark: SparkSession) -> str:
-    """Return the id of the JVM session; several Python objects may stand for one."""
+    """Return the id of the JVM session. Several Python objects may have one JVM session."""
     return str(spark._jsparkSession.sessionUUID())
 
 
@@ -189,7 +190,7 @@ def is_stopped(spark: SparkSession) -> bool:
 
 @without_jvm(0, AttributeError)
 def slots(spark: SparkSession) -> int:
-    """Return how many tasks the present executors can run at the same time; 0 without a context."""
+    """Return how many tasks the executors can run at the same time; 0 if the context is stopped."""
     context = spark.sparkContext._jsc.sc()
     profile = context.resourceProfileManager().defaultResourceProfile()
     return int(context.maxNumConcurrentTasks(profile))
@@ -197,35 +198,34 @@ def slots(spark: SparkSession) -> int:
 
 @without_jvm(None, AttributeError)
 def cancel_jobs(spark: SparkSession, group: str) -> None:
-    """Cancel the jobs that a group has now; does nothing in a session that is stopped or stopping."""
+    """Cancel the running jobs of a group. Do nothing if the session is stopped or stopping."""
     spark.sparkContext.cancelJobGroup(group)
 
 
 def drop_interrupted_call(spark: SparkSession) -> None:
-    """Close this thread's connection to the JVM if a call on it was interrupted; the next call opens another.
+    """Close this thread's connection to the JVM if a call on it was interrupted.
 
-    A signal handler that raises SystemExit inside `awaitTermination` leaves the connection in that state:
-    any further call, of ours or of the application, would wait for the answer to the interrupted one
-    first. After KeyboardInterrupt py4j itself does the same.
+    A signal handler that raises SystemExit inside `awaitTermination` leaves such a connection. Every later
+    call in this thread would first wait for the answer to the interrupted call. The next call opens a new
+    connection. After KeyboardInterrupt py4j itself closes the connection.
     """
     gateway = spark.sparkContext._gateway
     assert isinstance(gateway, ClientServer)
     client = gateway._gateway_client
     connection = client.get_thread_connection()
     given_back = connection is None or connection in client.deque
-    if not given_back and connection.initiated_from_client:  # else it serves a call from Java
+    if not given_back and connection.initiated_from_client:  # else Java calls Python on it
         connection.close()
 
 
 def put_on_workers_path(spark: SparkSession, folder: Path) -> None:
     """Put a folder on the path of Python workers, before what the application has put there.
 
-    It holds for functions and data sources that are sent to workers from now on. Spark starts a daemon for
-    each environment, so what was sent before keeps its own.
+    It affects functions and data sources that Spark sends to workers after this call.
     """
     environment = getattr(spark.sparkContext, "environment", None)
     if not isinstance(environment, dict):
-        return  # another Spark, whose workers start as they do
+        return  # another Spark, whose workers start a little slower
     entries = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if str(folder) not in entries:
         environment["PYTHONPATH"] = os.pathsep.join([str(folder), *entries])
@@ -237,7 +237,7 @@ def worker_python(spark: SparkSession) -> str:
 
 
 def folder(spark: SparkSession) -> str:
-    """Return the current folder of the JVM, against which Spark resolves relative locations."""
+    """Return the current folder of the JVM; Spark resolves relative locations against it."""
     return folder_of(java(spark))
 
 

@@ -1,8 +1,8 @@
-"""Undocumented names of DataStreamWriter: the layout that it was asked for, which no Python sink is told.
+"""Undocumented names of DataStreamWriter: `partitionBy` and `clusterBy`, which no Python sink gets.
 
-A query has no trace of it (read in Spark 4.1 and 4.3). So it is read of the writer, while that starts the
-query: Spark tells of a query's start before `start()` returns. Of a query that Scala or Java starts, nothing
-is seen.
+A started query has no trace of them (Spark 4.1 and 4.3). So the sink reads them from the writer while that
+starts the query: Spark reports a start before `start()` returns. The writer is found in the frames of the
+Python threads, so a query that Scala or Java starts is not seen.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _STARTS = {"start", "toTable"}
 def layout_asked(checkpoint: str) -> Mapping[str, str]:
     """Return the columns that `partitionBy` and `clusterBy` were given, by the name of the method.
 
-    :param checkpoint: of the query that starts: several threads may start one each. A Spark that says it
-        otherwise asks for nothing.
+    :param checkpoint: of the query that starts, since several threads may each start a query.
+    :return: also empty for a Spark whose writer has other fields.
     """
     writers = [writer._jwrite for writer in _starting()]
     try:
@@ -44,7 +44,7 @@ def layout_asked(checkpoint: str) -> Mapping[str, str]:
 
 
 def _starting() -> Iterator[DataStreamWriter]:
-    """Yield the writers that start a query now, in any thread."""
+    """Yield the writers that are starting a query, in any thread."""
     for innermost in _frames():
         frame: FrameType | None = innermost
         while frame is not None:
@@ -56,10 +56,10 @@ def _starting() -> Iterator[DataStreamWriter]:
 
 
 def _frames() -> list[FrameType]:
-    """Return the innermost frame of each thread, without a run of the collector.
+    """Return the innermost frame of each thread, and keep the garbage collector from running meanwhile.
 
-    CPython 3.11 holds the lock of its list of threads meanwhile. A finalizer that the collector calls may
-    wait for a thread that waits for this lock: both would wait forever (python/cpython#106883).
+    CPython 3.11 holds the lock of its list of threads here. A finalizer that the collector runs may wait for
+    a thread that waits for this lock, which is a deadlock (python/cpython#106883).
     """
     is_enabled = gc.isenabled()
     gc.disable()
@@ -71,7 +71,7 @@ def _frames() -> list[FrameType]:
 
 
 def _checkpoint(writer: Any) -> str:
-    """Return the checkpoint of a writer, as Spark resolves a path; empty where only the session has one."""
+    """Return the checkpoint of a writer, as Spark resolves it; empty if only the session has one."""
     place = _field(writer, "extraOptions").get("checkpointLocation")
     if place.isEmpty():
         return ""

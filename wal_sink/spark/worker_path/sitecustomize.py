@@ -1,12 +1,11 @@
-"""Lets Spark's Python workers import the pyspark that is installed, in place of Spark's archive of it.
+"""Lets Spark's Python workers import the installed pyspark, in place of Spark's archive of it.
 
-Spark puts `$SPARK_HOME/python/lib/pyspark.zip` first on the path of its Python daemons. It has sources only,
-so each daemon and each worker compiles what it imports. Where Spark runs from a pyspark that pip has
-installed, the same files lie compiled beside the archive.
+Spark puts `$SPARK_HOME/python/lib/pyspark.zip` first on the path of its Python daemons. The archive has only
+sources, so each daemon and each worker compiles what it imports. If Spark runs from a pyspark that pip has
+installed, the same files are beside the archive, compiled.
 
-Python imports a module of this name before all others, wherever on its path it finds one. `register` puts the
-folder of this one on the path of the session's workers, and on no other path. A module of this name that is
-hidden so is run in its turn.
+Python imports the first module called `sitecustomize` on its path before all others. `register` puts this
+folder on the path of the session's workers only. This module then runs the `sitecustomize` that it hides.
 """
 
 import importlib.util
@@ -15,11 +14,11 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 ARCHIVE = Path("python", "lib", "pyspark.zip")
-"""In the folder of the package pyspark, which then is what Spark calls its home."""
+"""The archive, below the folder of an installed pyspark, which is also Spark's home."""
 
 
 def leave_archive_out() -> None:
-    """Take the archive off the path, where what is imported then is the package in which it lies."""
+    """Remove the archive from the path, if the next pyspark on the path is the package that contains it."""
     for entry in sys.path:
         archive = Path(entry)
         if archive.parts[-3:] != ARCHIVE.parts:
@@ -35,7 +34,7 @@ def leave_archive_out() -> None:
 
 
 def run_hidden() -> None:
-    """Run the module that Python would have imported without this one."""
+    """Run the module `sitecustomize` that Python would have imported without this one."""
     here = Path(__file__).parent
     hidden = PathFinder.find_spec(__name__, [entry for entry in sys.path if Path(entry) != here])
     if hidden is not None and hidden.loader is not None:

@@ -1,44 +1,39 @@
-"""Undocumented names of Spark Connect: what a client sends, and the accumulators of a Python worker.
-
-No JVM is reached from here: a Connect client may have none.
-"""
+"""Undocumented names of a Spark Connect client: what it sends to the server. A client may have no JVM."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pyspark import accumulators
 from pyspark.sql import SparkSession
 
 
 class StreamStart(NamedTuple):
-    """What a client asks the server to start, as its message says."""
+    """A query that a client asks the server to start. A text that was not given is empty."""
 
     name: str
-    """Of the query; empty for none."""
+    """The query's name."""
     format: str
     options: Mapping[str, str]
     partition_by: tuple[str, ...]
     cluster_by: tuple[str, ...]
     path: str
-    """Of `start(path)`; empty for none."""
+    """The argument of `start`."""
     table: str
-    """Of `toTable`; empty for none."""
+    """The argument of `toTable`."""
     output_mode: str
-    """Append, update or complete; empty for Spark's default, which is append."""
+    """Append, update or complete, in lower case. The default is append."""
     trigger: str
-    """Name of the message's field; empty for Spark's default."""
+    """Name of the field of the message that has the trigger."""
 
 
 def is_connect(spark: object) -> bool:
-    """Return True if a session is a Connect client's."""
+    """Return True if a session is that of a Connect client."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 def is_query(value: object) -> bool:
-    """Return True for a query of a Connect client."""
+    """Return True if a value is a query of a Connect client."""
     return type(value).__module__ == "pyspark.sql.connect.streaming.query"
 
 
@@ -59,10 +54,10 @@ def watch_starts(
     check: Callable[[StreamStart], None],
     started: Callable[[StreamStart, str], None],
 ) -> Callable[[], None]:
-    """Show each query that a session starts from now on, before it is sent and after; return what ends that.
+    """Call `check` before a session sends the start of a query, and `started` after; return what ends this.
 
-    :param check: may raise, and then nothing is sent.
-    :param started: gets the query's id.
+    :param check: raises an error to refuse the query; then nothing is sent.
+    :param started: gets the start and the query's id.
     """
     session: Any = spark
     client = session.client
@@ -87,7 +82,7 @@ def watch_starts(
 
 
 def _stream_start(command: Any) -> StreamStart | None:
-    """Return what a command starts; None for another command."""
+    """Return the query that a command starts; None for another command, or for `foreachBatch`."""
     if not command.HasField("write_stream_operation_start"):
         return None
     start = command.write_stream_operation_start
@@ -104,17 +99,3 @@ def _stream_start(command: Any) -> StreamStart | None:
         output_mode=start.output_mode.lower(),
         trigger=start.WhichOneof("trigger") or "",
     )
-
-
-def drop_empty_accumulators() -> None:
-    """Let a Python worker send no accumulator in which there is nothing.
-
-    Each worker sends two, for a profiler, and the server passes them on to the client. The client of a
-    pipeline takes them for an unknown answer: `spark-pipelines run` ends with an error after a run that
-    completed (4.3.0). A worker that is profiled keeps them.
-    """
-    if sys.getprofile() is not None or sys.gettrace() is not None:
-        return
-    registry = accumulators._accumulatorRegistry
-    for key in [key for key, one in registry.items() if key < 0 and not one._value]:
-        del registry[key]

@@ -1,11 +1,11 @@
-"""The sink in a Spark Connect session, or in a pipeline: the format, and a handle that reads and follows.
+"""The queries of a Spark Connect session, or of a pipeline: those it started, and those it follows.
 
-A Connect client has no JVM, and may run on another network than checkpoint, log and target. The query goes on
-without it. So nothing is flushed here unless `follow` is called: `wal-sink flush --follow` does it on a host
-that reaches all three. The rows are as safe as ever: a run publishes by its commits alone.
+A Connect client has no JVM, and may not reach checkpoint, log and target. The query runs without the client.
+So nothing is flushed here, unless the application calls `follow`: `wal-sink flush --follow` flushes, on a
+host that reaches all three. A run publishes by its commits alone, so no row is at risk.
 
-The server tells a client a query's id, and not its checkpoint. So the handle notes which checkpoint the
-client has sent with the query, and refuses here what the sink cannot serve, before it is sent.
+The server tells a client the id of a query, and not its checkpoint. So this module remembers the checkpoint
+that the client sends with a query. It also refuses what the sink does not support, before anything is sent.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import contextlib
 import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -28,11 +28,11 @@ from wal_sink.errors import CheckpointNotVisible, OptionError, WalSinkError
 from wal_sink.metrics.server import Exposition
 from wal_sink.options import SinkOptions, as_texts, fields, lowered, parse, qualified
 from wal_sink.spark.data_source import FORMAT
-from wal_sink.spark.internals import connect_session
-from wal_sink.spark.internals.connect_session import StreamStart
+from wal_sink.spark.internals import connect_client
+from wal_sink.spark.internals.connect_client import StreamStart
 from wal_sink.spark.messages import log_pending
 from wal_sink.spark.modes import ASYNCHRONOUS, append_only, refuse_layout, refuse_mode
-from wal_sink.spark.sink import Flushing, Place, Sink
+from wal_sink.spark.query_flush import Place
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.wal.location import locate, store_errors
 
@@ -42,81 +42,153 @@ _TRIGGERS = {
     "continuous_checkpoint_interval": "ContinuousTrigger",
     "real_time_batch_duration": "RealTimeTrigger",
 }
-"""Fields of a client's message, and the classes that the server makes of them."""
+"""The trigger class that the server makes of a field of a client's message."""
 
 _PASSWORD_IN_URL = re.compile(r"://[^/@:]*:[^/@]+@")
 
 _STORE_OPTIONS = ("wal.storageoptions", "checkpoint.storageoptions")
 
 
-class ConnectSink(Sink):
-    """The handle of a Connect session; made by `wal_sink.register`. A client may follow queries by it.
+class Followed(NamedTuple):
+    """A query that this process flushes."""
 
-    :param exposition: shows metrics of what is followed here; None: no metrics.
+    name: str
+    """Its checkpoint, by which error texts name the query."""
+    candidate: Candidate
+    options: Mapping[str, str]
+    """The places and options that `follow` got; names in lower case."""
+
+    def place(self) -> Place:
+        """Open the query's checkpoint and log, see `_opened`."""
+        return _opened(self.options)
+
+    def has_tried(self, _target: str) -> bool:
+        """Return True: a follower cannot be asked."""
+        return True
+
+
+class ConnectQueries:
+    """The queries of a Connect client.
+
+    :param at_exit: called at interpreter exit.
+    :param exposition: shows metrics of the followed queries; None: no metrics.
     """
 
+    flushes_here = False
+    refused: ClassVar[Mapping[str, WalSinkError]] = MappingProxyType({})
+    """Always empty: `start()` raises the error of a query that is refused."""
+
     def __init__(
-        self, spark: SparkSession, drain_timeout: float, exposition: Exposition | None = None
+        self, spark: SparkSession, at_exit: Callable[[], None], exposition: Exposition | None
     ) -> None:
-        super().__init__(spark, drain_timeout, exposition, flushes_here=False)
+        self.closed = False
+        """True if nothing more is followed."""
+        self._spark = spark
+        self._at_exit = at_exit
         self._lock = threading.Lock()
         self._options: dict[str, Mapping[str, str]] = {}
-        """Of each query that this client has started, by its id; names in lower case."""
-        self._followed: dict[str, _Followed] = {}
+        """The options of each query that this client started, by query id; names in lower case."""
+        self._followed: dict[str, Followed] = {}
         """By checkpoint."""
-        self._closed = False
+        self._unwatch = connect_client.watch_starts(spark, _check, self._started)
         self._ending = threading.Event()
         """Ends the thread that follows."""
-        self._unwatch = connect_session.watch_starts(spark, _check, self._started)
         watch = exposition.watch if exposition else None
-        self._follower = Follower(self._candidates, logger.info, watch)
         self._thread = threading.Thread(
-            target=self._follower.run,
+            target=Follower(self._candidates, logger.info, watch).run,
             args=(self._ending.wait,),
             name="wal_sink-follow",
             daemon=True,
         )
-        atexit.register(self._at_exit)
+        atexit.register(at_exit)
         logger.warning(
             "Nothing is flushed from this Spark Connect session. On a host that reaches checkpoint, log and"
             " target, run: wal-sink flush --follow CHECKPOINT (or, for all queries below a folder:"
             " wal-sink flush --follow --under FOLDER). If this process reaches them: sink.follow(CHECKPOINT)"
         )
 
-    def follow(
-        self,
-        checkpoint: str,
-        wal: str | None = None,
-        *,
-        options: Mapping[str, object] | None = None,
-    ) -> None:
-        """See `Sink.follow`. A second call for the same checkpoint changes nothing."""
-        texts = as_texts(options or {})
+    def follow(self, checkpoint: str, wal: str | None, options: Mapping[str, object]) -> None:
+        """See `Sink.follow`."""
+        texts = as_texts(options)
         places = {"checkpointlocation": checkpoint, "wal.location": wal or ""}
-        followed = _Followed(at_checkpoint(checkpoint, wal, texts), lowered(texts) | places)
+        candidate = at_checkpoint(checkpoint, wal, texts)
         with self._lock:
-            if self._closed:
+            if self.closed:
                 raise OptionError(
                     "This handle is closed.", "Call wal_sink.register(spark) for another one."
                 )
+            followed = Followed(checkpoint, candidate, lowered(texts) | places)
             self._followed.setdefault(checkpoint, followed)
             if not self._thread.is_alive():
                 self._thread.start()
 
     def has_seen(self, query_id: str) -> bool:
-        """Return True if this client has started a query."""
+        """Return True if this client started a query."""
         return query_id in self._options
 
     def is_finished(self) -> bool:
-        """See `Sink.is_finished`."""
-        return self._closed or connect_session.is_stopped(self._spark)
+        """Return True if the session needs a new handle."""
+        return self.closed or connect_client.is_stopped(self._spark)
+
+    def adopt_running(self) -> None:
+        """Do nothing: the checkpoints of queries that were running before are not known."""
 
     def retire(self) -> None:
-        """See `Sink.retire`; what is followed here goes on until the process ends."""
+        """Make way for the handle of a new session; followed queries are flushed until the process ends."""
         self._unwatch()
 
+    def place_of(self, query: StreamingQuery) -> Place:
+        """Open checkpoint and log of a query that this client started.
+
+        :raises OptionError: the query is another client's, or not of this sink.
+        :raises CheckpointNotVisible: this process does not reach the checkpoint.
+        """
+        query_id = str(query.id)
+        options = self._options.get(query_id)
+        if options is None:
+            raise unknown_place(query_id)
+        checkpoint, store = _opened(options)
+        if checkpoint.query_id() != query_id:
+            raise OptionError(
+                f"{checkpoint.url} is the checkpoint of query {checkpoint.query_id()}, not of {query_id}.",
+                "Pass the newest query, or the location of its checkpoint.",
+            )
+        return checkpoint, store
+
+    def hurry(self, _query_id: str) -> Callable[[str], bool]:
+        """Return a function that returns True: the query's flusher cannot be asked."""
+        return lambda _target: True
+
+    def flushing(self) -> Sequence[Followed]:
+        """Return the followed queries."""
+        with self._lock:
+            return list(self._followed.values())
+
+    def close(self) -> bool:
+        """Follow nothing more; return False if this was called before."""
+        with self._lock:
+            was_open, self.closed = not self.closed, True
+        self._unwatch()
+        atexit.unregister(self._at_exit)
+        return was_open
+
+    def end(self, join_s: float, *, exiting: bool = False) -> None:  # noqa: ARG002 - of a classic session
+        """End the thread that follows; wait for `join_s` seconds at most."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(join_s)
+
+    def log_pending(self) -> None:
+        """Log how many epochs of each query are pending, as far as this process reaches them."""
+        for query_id, options in self._options.items():
+            with contextlib.suppress(OSError, WalSinkError):
+                log_pending(query_id, *_opened(options), flushes_here=False)
+
+    def _candidates(self) -> list[Candidate]:
+        return [followed.candidate for followed in self.flushing()]
+
     def _started(self, start: StreamStart, query_id: str) -> None:
-        """Note where the checkpoint of a query is."""
+        """Remember the options of a query, and warn of secrets and of a path among them."""
         if start.format.lower() != FORMAT:
             return
         self._options[query_id] = lowered(start.options)
@@ -134,55 +206,6 @@ class ConnectSink(Sink):
                 start.path,
             )
 
-    def _candidates(self) -> list[Candidate]:
-        """Return what is followed here."""
-        with self._lock:
-            return [followed.candidate for followed in self._followed.values()]
-
-    def _place_of(self, query: StreamingQuery) -> Place:
-        """Open checkpoint and log of a query that this client has started.
-
-        :raises OptionError: it is another client's, or not of this sink.
-        :raises CheckpointNotVisible: this process does not reach the checkpoint.
-        """
-        query_id = str(query.id)
-        options = self._options.get(query_id)
-        if options is None:
-            raise unknown_place(query_id)
-        checkpoint, store = _opened(options)
-        if checkpoint.query_id() != query_id:
-            raise OptionError(
-                f"{checkpoint.url} is the checkpoint of query {checkpoint.query_id()}, not of {query_id}.",
-                "Pass the newest query, or the location of its checkpoint.",
-            )
-        return checkpoint, store
-
-    def _flushing(self) -> Iterator[Flushing]:
-        for checkpoint, followed in self._followed.items():
-            yield Flushing(checkpoint, partial(_opened, followed.options))
-
-    def _is_closed(self) -> bool:
-        return self._closed
-
-    def _begin_close(self) -> bool:
-        with self._lock:
-            was_open, self._closed = not self._closed, True
-        self._unwatch()
-        atexit.unregister(self._at_exit)
-        return was_open
-
-    def _end(self, join_s: float, *, say: bool = True) -> None:  # noqa: ARG002 - of a classic session
-        self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join(join_s)
-        if self._exposition is not None:
-            self._exposition.close()
-
-    def _log_pending(self) -> None:
-        for query_id, options in self._options.items():
-            with contextlib.suppress(OSError, WalSinkError):  # this process may reach none of it
-                log_pending(query_id, *_opened(options), flushes_here=False)
-
 
 def unknown_place(query_id: str) -> OptionError:
     """Return the error for a query whose checkpoint this client does not know."""
@@ -196,9 +219,9 @@ def unknown_place(query_id: str) -> OptionError:
 
 
 def _check(start: StreamStart) -> None:
-    """Refuse what the sink cannot serve, before it is sent.
+    """Refuse a query that the sink does not support, before the client sends it.
 
-    :raises OptionError: a mode, a trigger, a layout or a table of Spark's.
+    :raises OptionError: an output mode, a trigger, a layout or a table of Spark's.
     """
     if start.format.lower() != FORMAT:
         return
@@ -219,36 +242,33 @@ def _check(start: StreamStart) -> None:
 
 
 def _secrets(options: Mapping[str, str]) -> list[str]:
-    """Return the names of options that are a secret, or have a password in a URL."""
-    marked = {option.name.lower() for option in fields(SinkOptions) if "secret" in option.extra}
+    """Return the names of the options that are secret, or have a password in a URL."""
+    secret = {option.name.lower() for option in fields(SinkOptions) if "secret" in option.extra}
     for prefix, kind, _ in options_by_target(options):
-        if is_installed(kind):
-            declared = fields(target_type(kind).options_type)
-            marked |= {
-                qualified(prefix, option.name).lower()
-                for option in declared
-                if "secret" in option.extra
-            }
+        declared = fields(target_type(kind).options_type) if is_installed(kind) else ()
+        secret |= {
+            qualified(prefix, option.name).lower()
+            for option in declared
+            if "secret" in option.extra
+        }
     return sorted(
         name
         for name, value in options.items()
-        if value and (name.lower() in marked or _PASSWORD_IN_URL.search(value))
+        if value and (name.lower() in secret or _PASSWORD_IN_URL.search(value))
     )
 
 
 def _opened(options: Mapping[str, str]) -> Place:
-    """Open a query's checkpoint and log, as this process reaches them; the log need not be there yet.
+    """Open a query's checkpoint and log. The log need not exist.
 
-    :param options: as the query was given them, names in lower case.
+    :param options: options of the query; names in lower case.
     :raises CheckpointNotVisible: this process does not reach the checkpoint.
     :raises LogUnavailable: the store does not answer, or refuses.
     """
     place, wal = options.get("checkpointlocation", ""), options.get("wal.location", "")
     sink = {name: options[name] for name in _STORE_OPTIONS if name in options}
     stores = storage_options(parse({**sink, "checkpointLocation": place}, SinkOptions))
-    is_absolute = (
-        wal.startswith("/") or ":" in wal
-    )  # a relative one counts from the server's folder
+    is_absolute = wal.startswith("/") or ":" in wal  # else it is relative to the server's folder
     location = locate(place, wal if is_absolute else None, None, *stores)
     checkpoint = location.open_checkpoint()
     try:
@@ -262,11 +282,3 @@ def _opened(options: Mapping[str, str]) -> Place:
     if log is not None and wal and not is_absolute:
         location = locate(place, log.rpartition("/")[0], None, *stores)
     return checkpoint, location.open_log(query_id)
-
-
-class _Followed(NamedTuple):
-    """A query that this process flushes."""
-
-    candidate: Candidate
-    options: Mapping[str, str]
-    """Where its checkpoint and log are; names in lower case."""
