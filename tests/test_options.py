@@ -348,7 +348,7 @@ def test_password_is_the_secret_of_the_cassandra_target() -> None:
     """It reaches the driver, and neither the claim nor what is printed."""
     secret = {"cassandra.username": "ann", "cassandra.password": "Geheim"}
     configuration = configure(GIVEN | secret)
-    options = configuration.target_options
+    options = configuration.destinations[0].target.options
     assert isinstance(options, CassandraOptions)
     assert options.password == "Geheim"
     assert "Geheim" not in json.dumps(configuration.public)
@@ -362,8 +362,8 @@ def test_configuration_pickles_with_its_secrets() -> None:
     copy = pickle.loads(pickle.dumps(configuration))
     assert copy.sink == configuration.sink
     assert copy.location == configuration.location
-    assert copy.target_options == configuration.target_options
-    assert type(copy.target) is type(configuration.target)
+    assert copy.destinations[0].target.options == configuration.destinations[0].target.options
+    assert type(copy.destinations[0].target) is type(configuration.destinations[0].target)
 
 
 UNITS: list[tuple[str, str, dict[str, float]]] = [

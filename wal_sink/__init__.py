@@ -3,8 +3,8 @@
 >>> with wal_sink.register(spark):
 ...     query = df.writeStream.format("wal_sink").option(...).start()
 
-README.md beside this file describes the packages. Spark is imported on first use, so importing the package
-in a task, or to read errors, costs nothing.
+README.md beside this file describes the packages. Spark is imported on first use, so a task that imports this
+package, or reads its errors, does not load Spark.
 """
 
 from __future__ import annotations

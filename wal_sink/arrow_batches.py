@@ -1,7 +1,7 @@
-"""Joins small Arrow batches to larger ones, and labels instants with UTC.
+"""Joins small Arrow batches to larger ones, and labels timestamps with UTC.
 
-The flush groups rows by partition inside a batch, so more rows together make larger requests to the target;
-and each batch costs something on its own, on both sides of the log.
+The flush groups the rows of a batch by partition, so larger batches make larger requests to the target. Each
+batch also has a cost of its own, when the log is written and when it is read.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import pyarrow as pa
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 8 * 1024 * 1024
-"""What a batch of the log may have, unless Spark hands over a larger one: it is held in memory, in the task
-and in the flush."""
+"""Most rows and bytes of a batch of the log, unless Spark gives a larger one. Task and flush hold a batch in
+memory."""
 
 
 def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in the same order, in as few batches as the bounds allow, none of them empty.
 
-    :param batches: of one schema.
+    :param batches: batches with equal schemas.
     """
     held: list[pa.RecordBatch] = []
     rows = size = 0
@@ -35,17 +35,18 @@ def coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def concatenated(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the same rows in one batch, or in as few as Arrow can make of them; none for none."""
+    """Return the same rows in one batch, or in as few batches as Arrow can make."""
     if len(batches) < 2:
         return batches
     return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
 
 
 def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the same rows with instants labelled UTC, also inside structs, arrays and maps.
+    """Return the same rows with timestamps labelled UTC, also inside structs, arrays and maps.
 
-    Spark labels instants with `spark.sql.session.timeZone`, as Java names it: of `UTC+01:00` or `GMT+8`
-    pyarrow makes neither a Python object nor a text. The label changes no instant, so it is replaced unread.
+    Spark labels timestamps with the zone of `spark.sql.session.timeZone`. pyarrow cannot convert a timestamp
+    with a zone name that only Java knows, such as `UTC+01:00` or `GMT+8`. The label does not change the value
+    of a timestamp, so every label is replaced.
     """
     schema = pa.schema([_labelled(field) for field in batch.schema], batch.schema.metadata)
     if schema == batch.schema:

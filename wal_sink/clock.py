@@ -1,4 +1,4 @@
-"""The clock of this host, in the unit of everything that the log and the ledger hold."""
+"""The clock of this host, in microseconds since 1970, as log and ledger have all times."""
 
 from __future__ import annotations
 

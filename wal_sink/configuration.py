@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wal_sink.errors import OptionError
 from wal_sink.model import paths
 from wal_sink.options import (
     SPARK_OPTIONS,
-    Options,
     SinkOptions,
     lowered,
     marked,
@@ -34,44 +33,43 @@ from wal_sink.wal.location import Location, is_folder, locate
 
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 _SPARKS_OWN = "org.apache.spark.sql.execution.streaming."
-"""Package of the classes that look for a file, and rename theirs into its place."""
+"""Package of Spark's own file managers, which create a file only if it does not exist."""
 
 
 class Destination(NamedTuple):
-    """One of the targets that a query writes to, and its options."""
+    """One of the targets that a query writes to."""
 
     name: str
-    """Its name in the log. A single target is called as its kind."""
+    """Its name in the log. A single target has the name of its kind."""
     prefix: str
-    """Begins its options: its name, or nothing for a single target."""
+    """The beginning of its options: its name; empty for a single target."""
     kind: str
-    """As option `target` says."""
-    options: Options
+    """The value of option `target`."""
     target: Target
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle so that a worker which lacks the target's module says so."""
+        """Pickle so that a worker without the target's module raises an error that says so."""
         return reduced(type(self), tuple(self), self.target)
 
     @property
     def public(self) -> dict[str, str]:
         """Its options without secrets, as a user writes them."""
-        options = {"target": self.kind, **public(self.options)}
+        options = {"target": self.kind, **public(self.target.options)}
         return {qualified(self.prefix, option): value for option, value in options.items()}
 
 
 class Configuration(NamedTuple):
-    """A query's options, parsed and checked. Pickles, because it travels to the tasks."""
+    """A query's options, parsed and checked. Spark pickles it and sends it to the tasks."""
 
     sink: SinkOptions
     destinations: tuple[Destination, ...]
     location: Location
     path: str = ""
-    """Of `start(path)`, which Spark passes on, or the table of `toTable`; no row goes there."""
+    """The argument of `start(path)`, or the table of `toTable`. No row goes there."""
 
     @property
     def several(self) -> bool:
-        """True if the query names its targets by option `targets`, even a single one."""
+        """True if the query has option `targets`, even with a single name."""
         return bool(self.destinations[0].prefix)
 
     @property
@@ -80,19 +78,19 @@ class Configuration(NamedTuple):
         return retention_of(self.sink)
 
     def refuse_bucket(self, file_manager: str | None = None) -> None:
-        """Refuse a checkpoint in which two drivers overwrite each other's files.
+        """Refuse a checkpoint in which two drivers could overwrite each other's files.
 
-        :param file_manager: the class that Spark is told to write checkpoints by; None: none.
-        :raises OptionError: it is not in a folder, or written by a class that is not Spark's, and the user
-            has not said that there never are two.
+        :param file_manager: the class by which Spark writes checkpoints; None: Spark's own.
+        :raises OptionError: the checkpoint is not in a folder, or its class is not Spark's own, and the user
+            has not promised that one driver runs at a time.
         """
         if not is_folder(self.location.checkpoint):
             where = self.location.checkpoint
             what = f"The checkpoint {where} is in a bucket, where Spark's rename is a copy."
             remedy = (
                 "Put checkpointLocation into a folder that all hosts share, and wal.location into"
+                " the bucket."
             )
-            remedy += " the bucket."
         elif file_manager and not file_manager.startswith(_SPARKS_OWN):
             what = f"{FILE_MANAGER} is {file_manager}, by which Spark then writes the checkpoint."
             remedy = "Do not set it."
@@ -105,16 +103,6 @@ class Configuration(NamedTuple):
                 f"{remedy} Or make sure that a driver has ended, and each request of it, before the next one"
                 ' starts: then add .option("checkpoint.oneDriver", "true").',
             )
-
-    @property
-    def target(self) -> Target:
-        """The target, or the first of several."""
-        return self.destinations[0].target
-
-    @property
-    def target_options(self) -> Options:
-        """Its options."""
-        return self.destinations[0].options
 
     @property
     def public(self) -> dict[str, str]:
@@ -134,21 +122,22 @@ class Configuration(NamedTuple):
         """
         sink = self.sink
         then = "waits" if sink.on_full == "block" else "fails"
-        refused = {
-            "refused rows": "go into quarantine (onInvalidRow): wal-sink quarantine CHECKPOINT"
+        lines = {
+            qualified(destination.prefix, heading): text
+            for destination in self.destinations
+            for heading, text in destination.target.description.items()
         }
-        return {
-            **{
-                qualified(destination.prefix, heading): text
-                for destination in self.destinations
-                for heading, text in destination.target.description.items()
-            },
+        lines |= {
             "log": log,
             "checkpoint": self.location.checkpoint,
             "budget": f"{sink.max_bytes:,} bytes of unflushed data (wal.maxBytes), then the next micro-batch"
             f" {then} (wal.onFull={sink.on_full})",
-            **(refused if sink.on_invalid_row == "quarantine" else {}),
         }
+        if sink.on_invalid_row == "quarantine":
+            lines["refused rows"] = (
+                "go into quarantine (onInvalidRow): wal-sink quarantine CHECKPOINT"
+            )
+        return lines
 
 
 def retention_of(sink: SinkOptions) -> Retention:
@@ -159,44 +148,55 @@ def retention_of(sink: SinkOptions) -> Retention:
 def configure(raw: Mapping[str, str], folder: str | None = None) -> Configuration:
     """Parse options as Spark passes them: strings, under case-insensitive names.
 
-    :param folder: against which a relative `wal.location` counts; None for the current one.
+    :param folder: the folder that a relative `wal.location` is resolved against; None: the current one.
     :raises OptionError: an option is missing, unknown, or does not fit.
     """
     options = lowered(raw)
     if options.get("targets", "").strip():
-        destinations = several(raw)
+        destinations = _several(raw)
     else:
         kind = options.get("target", "cassandra")
-        target = _target(kind, raw, names(SinkOptions), is_installed)
-        destinations = (Destination(target.name, "", kind, target.options, target),)
+        _refuse_other_target(raw, kind)
+        target = _target(kind, raw, names(SinkOptions))
+        destinations = (Destination(target.name, "", kind, target),)
     sink = parse(raw, SinkOptions)
     location = locate(sink.checkpoint, sink.wal_location, folder, *storage_options(sink))
     return Configuration(sink, destinations, location, options.get("path", ""))
 
 
-def _target(
-    kind: str,
-    raw: Mapping[str, str],
-    known: Sequence[str] = (),
-    is_target: Callable[[str], bool] = lambda _: False,
-) -> Target:
-    """Make a target by its options.
+def _refuse_other_target(raw: Mapping[str, str], kind: str) -> None:
+    """Refuse an option of a target that the query does not write to.
 
-    :param known: names of further options that there may be.
-    :param is_target: see `refuse_unknown`.
+    :raises OptionError: names the option and its target.
+    """
+    known = [*names(SinkOptions), *names(target_type(kind).options_type)]
+    prefixes = {name.partition(".")[0].lower() for name in known if "." in name}
+    for option in raw:
+        prefix, dot, _ = option.lower().partition(".")
+        if dot and prefix not in prefixes and is_installed(prefix):
+            raise OptionError(
+                f"Option {option} is for target {prefix}, and the query writes to another one.",
+                f'Add .option("target", "{prefix}") to write there; otherwise leave it out.',
+            )
+
+
+def _target(kind: str, raw: Mapping[str, str], known: Sequence[str] = ()) -> Target:
+    """Make a target from its options.
+
+    :param known: names of further options that are allowed.
     :raises OptionError: an option is missing, unknown, or does not fit.
     """
     declared = target_type(kind)
     refuse_undeclared(lowered(raw), declared.name, declared.options_type)
     refuse_others(raw, declared.options_type)
-    refuse_unknown(raw, [*known, *names(declared.options_type)], is_target)
+    refuse_unknown(raw, [*known, *names(declared.options_type)])
     return declared(parse(raw, declared.options_type))
 
 
 def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names that option `targets` lists; none without it.
+    """Return the names that option `targets` lists; none without the option.
 
-    :raises OptionError: one cannot be a name, or comes twice.
+    :raises OptionError: one of them is not allowed as a name, or is listed twice.
     """
     listed = tuple(
         name.strip().lower() for name in lowered(raw).get("targets", "").split(",") if name.strip()
@@ -221,11 +221,11 @@ class TargetOptions(NamedTuple):
     """The options of one of a query's targets, as they are written; nothing is parsed or imported."""
 
     prefix: str
-    """Begins them: the target's name, or nothing for a single target."""
+    """The beginning of the options: the target's name; empty for a single target."""
     kind: str
-    """As option `target` says, cassandra by default."""
+    """The value of option `target`, cassandra by default."""
     options: Mapping[str, str]
-    """Without the prefix, by names in lower case."""
+    """The options without the prefix, by name in lower case."""
 
 
 def options_by_target(raw: Mapping[str, str]) -> list[TargetOptions]:
@@ -241,60 +241,60 @@ def options_by_target(raw: Mapping[str, str]) -> list[TargetOptions]:
     ]
 
 
-def several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
-    """Parse the options of several targets.
+def _several(raw: Mapping[str, str]) -> tuple[Destination, ...]:
+    """Make the targets that option `targets` names.
 
-    :raises OptionError: one is missing, unknown, or does not fit; or two targets are one table.
+    :raises OptionError: an option is missing, unknown, or does not fit; or two targets are one table.
     """
     listed = target_names(raw)
     own = {name: options_of(name, raw) for name in listed}
     shared = {key: value for key, value in raw.items() if key.partition(".")[0].lower() not in own}
-    known = [name for name in names(SinkOptions) if name != "target"]
-    _refuse_unnamed(shared, known, own)
-    refuse_removed({key: value for key, value in raw.items() if key not in shared})
+    _refuse_unnamed(shared, own)
+    refuse_removed(raw.keys() - shared.keys())
     destinations = tuple(_destination(name, own[name]) for name in listed)
-    for one, other in itertools.combinations(destinations, 2):
-        if _place(one) == _place(other):
+    for first, second in itertools.combinations(destinations, 2):
+        if _place(first) == _place(second):
             raise OptionError(
-                f"Targets {one.name} and {other.name} are the same table, {one.target.writes_to}.",
+                f"Targets {first.name} and {second.name} are the same table, {first.target.writes_to}.",
                 "Each row would be written there twice. Leave one of them out.",
             )
     return destinations
 
 
-def _refuse_unnamed(
-    shared: Mapping[str, str], known: Collection[str], own: Mapping[str, Mapping[str, str]]
-) -> None:
-    """Refuse what is neither an option of the sink nor begins with the name of a target."""
-    lower = {name.lower() for name in known}
-    refuse_removed(shared, [key for key in shared if key.lower() in lower])
-    for key in shared:
-        first, dot, _ = key.partition(".")
-        if key.lower() in lower or (dot and not is_installed(first.lower())):
-            continue  # an unknown one with a dot is refused below, with the nearest name
-        if key.lower() not in {name.lower() for name in SPARK_OPTIONS}:
-            meant = [
-                f"{name}.{option}"
-                for name, own_options in own.items()
-                for option in _options_of_kind(own_options)
-                if option.lower() == key.lower()
-            ]
-            raise OptionError(
-                f"Option {key} belongs to no target: option targets is {', '.join(own)}.",
-                f"Write the name of the target first: {' or '.join(meant)}."
-                if meant
-                else "None of these targets has such an option. Leave it out.",
-            )
+def _refuse_unnamed(shared: Mapping[str, str], own: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse an option that is not the sink's, and does not begin with the name of a target.
+
+    :param shared: the options that do not begin with the name of a target.
+    :param own: the options of each target, by its name.
+    :raises OptionError: has the option with the name of the target, or the nearest known option.
+    """
+    known = [name for name in names(SinkOptions) if name != "target"]
+    accepted = {name.lower() for name in (*known, *SPARK_OPTIONS)}
+    unknown = [option for option in shared if option.lower() not in accepted]
+    refuse_removed(unknown)
+    for option in unknown:
+        prefix, dot, _ = option.partition(".")
+        if dot and not is_installed(prefix.lower()):
+            continue  # perhaps a misspelt option of the sink, or name of a target: see below
+        meant = [
+            f"{name}.{declared}"
+            for name, options in own.items()
+            for declared in _declared(options)
+            if declared.lower() == option.lower()
+        ]
+        raise OptionError(
+            f"Option {option} belongs to no target: option targets is {', '.join(own)}.",
+            f"Write the name of the target first: {' or '.join(meant)}."
+            if meant
+            else "None of these targets has such an option. Leave it out.",
+        )
     refuse_unknown(shared, [*known, *(f"{name}.target" for name in own)])
 
 
-def _options_of_kind(options: Mapping[str, str]) -> Collection[str]:
-    """Return what one of several targets has for options, as far as its kind is known."""
+def _declared(options: Mapping[str, str]) -> Collection[str]:
+    """Return the names of the options that one of several targets has; `target` if its kind is unknown."""
     kind = lowered(options).get("target", "").strip()
-    return (
-        "target",
-        *(names(target_type(kind).options_type) if is_installed(kind) else ()),
-    )
+    return ("target", *(names(target_type(kind).options_type) if is_installed(kind) else ()))
 
 
 def _destination(name: str, raw: Mapping[str, str]) -> Destination:
@@ -306,8 +306,7 @@ def _destination(name: str, raw: Mapping[str, str]) -> Destination:
         )
     own = {key: value for key, value in raw.items() if key.lower() != "target"}
     try:
-        target = _target(kind, own)
-        return Destination(name, name, kind, target.options, target)
+        return Destination(name, name, kind, _target(kind, own))
     except OptionError as error:
         raise OptionError(
             f"Target {name}: {error.what}", f"Its options begin with {name}. {error.remedy}"
@@ -315,18 +314,18 @@ def _destination(name: str, raw: Mapping[str, str]) -> Destination:
 
 
 def _place(destination: Destination) -> tuple[object, ...]:
-    """Return what tells the table of a target from others: two that are equal are one."""
-    declared = destination.options
-    where = [getattr(declared, field) for field in sorted(marked(type(declared), "connects"))]
+    """Return a key of the target's table: two destinations with equal keys write to the same table."""
+    options = destination.target.options
+    where = [getattr(options, field) for field in sorted(marked(type(options), "connects"))]
     return destination.kind, destination.target.writes_to, *map(str, where)
 
 
 def storage_options(
     sink: SinkOptions,
 ) -> tuple[dict[str, object] | None, dict[str, object] | None]:
-    """Parse the storage options of log and checkpoint, for `locate`; None where an option is not given.
+    """Parse the storage options of log and checkpoint, for `locate`; None for an option that is not given.
 
-    :raises OptionError: one is not a JSON object. Its text is not shown: there are keys in it.
+    :raises OptionError: an option is not a JSON object. The text does not show it: it contains keys.
     """
     return (
         _store_options("wal.storageOptions", sink.storage_options),

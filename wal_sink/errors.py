@@ -1,9 +1,7 @@
-"""Every error of wal_sink, by what the operator does next; and the commands that errors name.
+"""All errors of wal_sink, ordered by what the operator does next; and remedies that several errors have.
 
-All derive from :class:`WalSinkError`. An error has two texts: what happened, and the remedy. `exit_code`
-is what the command line returns for it; errors that need the same reaction share a code. The docstring of
-each class is its entry in the reference: what it means, then what to do. A flusher tries every error again;
-one that is not transient is also raised to those who wait for the flush (rule `stop`).
+An error has two texts: what happened, and the remedy. Errors with the same `exit_code` need the same
+reaction. The docstring of a class is its entry in the reference: what the error means, then what to do.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ EXIT_CODES = {
 
 
 class WalSinkError(Exception):
-    """Base of all errors of wal_sink. Raised as itself, it is a bug.
+    """The base of all errors of wal_sink. An error of this very class is a bug.
 
     The log keeps what is not flushed.
 
@@ -39,10 +37,10 @@ class WalSinkError(Exception):
     """
 
     exit_code = 1
-    """What the command line returns, see `EXIT_CODES`."""
+    """The exit code of a command that ends with this error, see `EXIT_CODES`."""
     transient = False
-    """True if it may pass by itself. A flusher tries every error again; one that is not transient is also
-    raised to those who wait (rule `stop`)."""
+    """True if the error may pass by itself. A flusher tries again after every error. `await_flushed` also
+    raises an error that is not transient (rule `stop`)."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what, remedy)
@@ -51,12 +49,12 @@ class WalSinkError(Exception):
 
     @property
     def summary(self) -> str:
-        """The kind and what happened, without the remedy."""
+        """The name of the class and what happened, without the remedy."""
         return f"{type(self).__name__}: {self.what}"
 
     @property
     def one_line(self) -> str:
-        """Everything in one line of a log."""
+        """All texts in one line, for a log."""
         ended = re.sub(r"([^\s.:;!?])\s*\n\s*(What to do:)", r"\1. \2", str(self))
         return " ".join(ended.split())
 
@@ -68,23 +66,23 @@ class WalSinkError(Exception):
 
 
 class OptionError(WalSinkError):
-    """An option, or an argument of a command or function, is missing, unknown, or has no possible meaning.
+    """An option, or an argument of a command or function, is missing, unknown, or has a wrong value.
 
-    A login that the target refuses is one, too. Nothing is lost: the source or the log has the rows. A
-    query whose trigger or mode the sink cannot serve is stopped with this error as it starts.
+    A login that the target refuses also raises it. A query whose trigger or mode the sink does not support is
+    stopped with this error as it starts. Nothing is lost: the source or the log has the rows.
 
-    What to do: Correct what the text names, and start the query or the command again. A changed password:
-    set the new one in the environment, which the flusher reads at each try.
+    What to do: Correct what the text names, and start the query or the command again. After a change of a
+    password, set the new one in the environment, which the flusher reads at each try.
     """
 
     exit_code = 2
 
 
 class UnsupportedSpark(WalSinkError):
-    """This Spark session lacks something that the sink needs.
+    """This Spark session lacks something that the sink needs. Nothing was started.
 
-    It is a `newSession()` of a registered session, a version of Spark in which an internal name has changed,
-    or Spark Connect with `batch_writer`. Nothing was started.
+    Possible causes: a `newSession()` of a registered session, a version of Spark in which an internal name
+    has changed, or `batch_writer` in a Spark Connect session.
 
     What to do: Register the first session, install a tested version of Spark, or use a classic session on
     the driver.
@@ -99,11 +97,11 @@ class UnsupportedSpark(WalSinkError):
 class SchemaMismatch(WalSinkError):
     """The DataFrame does not fit the table, or the table cannot be written exactly once.
 
-    At the start of a query nothing was computed. In a running query the table was altered while epochs
-    waited in the log; they are safe there.
+    At the start of a query nothing was computed. In a running query, the table was altered while epochs were
+    pending. The log keeps them.
 
     What to do: At the start, follow the line that the text has for each column. In a running query,
-    change the table back; the flush goes on by itself. Change table and DataFrame together after
+    change the table back; the flush continues by itself. Change table and DataFrame together after
     `wal-sink status CHECKPOINT` shows no lag.
     """
 
@@ -111,19 +109,19 @@ class SchemaMismatch(WalSinkError):
 
 
 class InvalidRow(WalSinkError):
-    """The target would refuse a row. A task found it before anything was published.
+    """The target would refuse a row. A task found the row before anything was published.
 
-    Examples are a null in the key, a number that does not fit, and a text that is not UTF-8. The query
-    stops, and finds the same row at each start.
+    Examples are a null in the key, a number that does not fit, and a text that is not UTF-8. The query has
+    stopped. It stops at the same row after each start.
 
     What to do: Filter or repair such rows in the query, and start it again with the same checkpoint. Or
     set `onInvalidRow` to `quarantine`; then export such rows, repair them, and write them by a query of your
     own.
 
-    :param column: the column that is to blame, as the DataFrame names it; empty where there is no single one.
+    :param column: the column with the problem, as the DataFrame names it; empty if it is not a single one.
     :param problem: what is wrong, without the row and its value; default: `what`.
-    :param rows: which rows of the batch have this problem, a boolean Arrow array; None: the check does not
-        say, and `publish.append.split_invalid` finds them one by one.
+    :param rows: a boolean Arrow array, True for each row of the batch with this problem; None if the check
+        does not know: then `publish.append.split_invalid` finds the rows one by one.
     """
 
     exit_code = 3
@@ -136,7 +134,7 @@ class InvalidRow(WalSinkError):
         self.problem = problem or what
         self.rows = rows
         self.target = ""
-        """Name of the one of several targets that would refuse it."""
+        """Name of the target that would refuse the row, if there are several targets."""
 
 
 class TargetRefused(WalSinkError):
@@ -145,8 +143,8 @@ class TargetRefused(WalSinkError):
     The table is gone, a permission is missing, or a row breaks a rule that only the server checks. The
     log keeps everything.
 
-    What to do: Repair the table, the role or the rule; the flush goes on by itself. If the table can
-    never take the epoch: `wal-sink give-up CHECKPOINT --epoch EPOCH`, which keeps its files in the log.
+    What to do: Repair the table, the role or the rule; the flush continues by itself. If the table can
+    never get the epoch: `wal-sink give-up CHECKPOINT --epoch EPOCH`, which keeps its files in the log.
     """
 
     exit_code = 3
@@ -158,8 +156,8 @@ class TargetRefused(WalSinkError):
 class TargetUnavailable(WalSinkError):
     """The target cannot be reached, or does not answer in time.
 
-    The query goes on, and the log grows. The flusher tries again at least every 10 seconds, and catches
-    up by itself.
+    The query continues, and the log grows. The flusher tries again at least every 10 seconds. When the target
+    answers, the flush catches up by itself.
 
     What to do: Nothing, if this is an outage. Watch the free space of the log. If only this host has no
     connection, run `wal-sink flush CHECKPOINT` on another one.
@@ -172,9 +170,9 @@ class TargetUnavailable(WalSinkError):
 class FlushTimeout(WalSinkError):
     """`await_flushed` reached its timeout before everything was in the target.
 
-    The rest is in the log. The text has the last error of the flusher.
+    The log keeps the rest. The text has the last error of the flusher.
 
-    What to do: Wait longer, or look at that error: `wal-sink status CHECKPOINT`.
+    What to do: Wait longer, or read that error: `wal-sink status CHECKPOINT`.
     """
 
     exit_code = 4
@@ -183,8 +181,8 @@ class FlushTimeout(WalSinkError):
 class NotDrained(WalSinkError):
     """`close()`, or the end of the `with` block, could not finish the flush.
 
-    An error stopped it, or the time was over. The text names each query and why. `wal-sink flush` that was
-    interrupted raises it, too. The rest is in the log.
+    An error stopped the flush, or the time was over. The text names each query with the cause. An interrupted
+    `wal-sink flush` also raises this error. The log keeps the rest.
 
     What to do: Repair the cause. Then start the query again, or run `wal-sink flush CHECKPOINT`.
     """
@@ -193,9 +191,7 @@ class NotDrained(WalSinkError):
 
 
 class NoFlusher(WalSinkError):
-    """Epochs wait to be flushed, and no process flushes them.
-
-    The epochs are in the log.
+    """Epochs are pending, and no process flushes them. The log keeps them.
 
     What to do: Start the query again under `wal_sink.register(spark)`, or run `wal-sink flush CHECKPOINT
     --follow`.
@@ -231,11 +227,11 @@ class StoppedWaiting(WalSinkError):
 
 
 class Fenced(WalSinkError):
-    """Another run of the query was first, so this one must stop (rule `one-publisher`).
+    """Another run of the query has started, so this run must stop (rule `one-publisher`).
 
-    Two drivers ran on one checkpoint. Nothing that this run wrote, and Spark did not keep, is flushed.
+    Two drivers ran on one checkpoint. Rows of an attempt that Spark did not complete are not flushed.
 
-    What to do: Find out why there were two, and see that one goes on. If both have ended, start one again.
+    What to do: Find out why there were two, and let one of them run. If both have ended, start one again.
     """
 
     exit_code = 5
@@ -246,8 +242,8 @@ class AlreadyPublished(WalSinkError):
 
     The first manifest stays. With `batch_writer`, the function wrote one batch twice.
 
-    What to do: With `batch_writer`, combine the rows by `df.union(…)` and write once. Else make sure that
-    one driver runs, and start it again. If the error comes back, report a bug.
+    What to do: With `batch_writer`, combine the rows by `df.union(…)` and write once. Otherwise make sure
+    that one driver runs, and start it again. If the error occurs again, report a bug.
     """
 
     exit_code = 5
@@ -283,8 +279,8 @@ class FlusherAtWork(WalSinkError):
 class MissingManifest(WalSinkError):
     """A checkpointed epoch has no manifest in the log (rule `order`). Its rows are at risk.
 
-    A file of the log was deleted. The flush has stopped before that epoch; later epochs are safe. With
-    `batch_writer`, the function did not write that batch.
+    A file of the log was deleted; or, with `batch_writer`, the function did not write that batch. The flush
+    has stopped before the epoch. The log keeps later epochs.
 
     What to do: Restore `manifests/` from a copy of the log. If there is none: `wal-sink give-up CHECKPOINT
     --epoch EPOCH`.
@@ -296,7 +292,7 @@ class MissingManifest(WalSinkError):
 class MissingSegment(WalSinkError):
     """A segment of a manifest is gone (rule `order`). Rows are at risk.
 
-    The flush has stopped before that epoch; later epochs are safe.
+    The flush has stopped before that epoch. The log keeps later epochs.
 
     What to do: Restore the file from a copy of the log. If there is none: `wal-sink give-up
     CHECKPOINT --epoch EPOCH`.
@@ -308,7 +304,7 @@ class MissingSegment(WalSinkError):
 class SegmentNotVisible(WalSinkError):
     """`commit()` on the driver does not find a segment that a task wrote.
 
-    Each host has a folder of its own at `wal.location`. Nothing was published; the source has the rows.
+    The hosts have different folders at `wal.location`. Nothing was published; the source has the rows.
 
     What to do: Set `wal.location` to a place that the driver and all executors share.
     """
@@ -319,11 +315,11 @@ class SegmentNotVisible(WalSinkError):
 class CorruptLog(WalSinkError):
     """An object of the log is not what was written. The rows of the epoch that it names are at risk.
 
-    A digest differs, JSON cannot be read, or a file is missing. Or a newer version of wal_sink wrote it;
-    then nothing is wrong.
+    A digest differs, JSON cannot be read, or a file is missing. If a newer version of wal_sink wrote the
+    object, nothing is wrong.
 
-    What to do: Upgrade, if the format is newer. Else restore the file from a copy. If there is none:
-    `wal-sink give-up CHECKPOINT --epoch EPOCH`. `wal-sink status CHECKPOINT --deep` reads all that
+    What to do: If the format is newer, upgrade. Otherwise restore the file from a copy. If there is none:
+    `wal-sink give-up CHECKPOINT --epoch EPOCH`. `wal-sink status CHECKPOINT --deep` reads everything that
     is pending, and lists what is damaged.
     """
 
@@ -333,8 +329,8 @@ class CorruptLog(WalSinkError):
 class LogUnavailable(WalSinkError):
     """The store of the log, or of the checkpoint, answers with an error.
 
-    No space, no permission, no credentials, or no answer. A flush tries again by itself. A query that
-    cannot publish stops, and loses nothing.
+    Possible causes: no space, no permission, no credentials, or no connection. A flush tries again by itself.
+    A query that cannot publish stops, and loses nothing.
 
     What to do: Repair the disk, the mount or the bucket, and start the query again if it has stopped.
     """
@@ -346,8 +342,8 @@ class LogUnavailable(WalSinkError):
 class CheckpointNotVisible(WalSinkError):
     """The query's checkpoint cannot be read where the sink looks for it (rule `identity`).
 
-    The path is one inside a container, a mount that this host does not have, or an empty folder. Nothing
-    was changed.
+    Possible causes: the path is inside a container, on a mount that this host does not have, or an empty
+    folder. Nothing was changed.
 
     What to do: Give an absolute location that the driver and this process share.
     """
@@ -356,9 +352,9 @@ class CheckpointNotVisible(WalSinkError):
 
 
 class UnknownOffsetsFormat(WalSinkError):
-    """Spark wrote an offsets file in a format that this version does not know.
+    """Spark wrote an offsets file in a format that this version of wal_sink does not know.
 
-    It knows formats `v1` and `v2`. The query stops before it publishes.
+    Known formats are `v1` and `v2`. The query stops before it publishes.
 
     What to do: Upgrade wal_sink, or go back to the Spark that wrote the checkpoint.
     """
@@ -372,7 +368,7 @@ class UnknownOffsetsFormat(WalSinkError):
 class Diverged(WalSinkError):
     """One epoch id has two different histories (rules `publish` and `restored`).
 
-    The checkpoint was set back to a backup, two queries ran from it, or it is a clone. The table has one
+    The checkpoint was set back to a backup, two queries ran from it, or it is a copy. The table has one
     of the two histories. **Only you can decide which one is right.**
 
     What to do: Restore the newer checkpoint, or start with a new one. If checkpoint and log were
@@ -398,9 +394,9 @@ class LedgerBehindLog(WalSinkError):
 
 @contextlib.contextmanager
 def of_target(name: str) -> Iterator[None]:
-    """Let errors of the block name the one of several targets that they are about.
+    """Put the name of a target before the texts of errors of the block.
 
-    :param name: of the target; empty for the only one.
+    :param name: the name of the target; empty for a single target.
     """
     try:
         yield
@@ -411,7 +407,7 @@ def of_target(name: str) -> Iterator[None]:
 
 
 def by_name(kind: str) -> type[WalSinkError]:
-    """Return the class of an error by its name; `WalSinkError` where there is none of this name."""
+    """Return the class of an error by its name; `WalSinkError` if there is no such class."""
     named = globals().get(kind)
     return named if isinstance(named, type) and issubclass(named, WalSinkError) else WalSinkError
 
@@ -421,29 +417,29 @@ ADOPT = "`wal-sink adopt CHECKPOINT`"
 
 
 def restore_or_give_up(epoch: int | None) -> str:
-    """Return what to do about a manifest or a segment that cannot be used."""
+    """Return the remedy for a manifest or a segment that cannot be used."""
     number = "EPOCH" if epoch is None else str(epoch)
     return (
         f"Restore the file from a copy of the log. If there is none, give the epoch up: `wal-sink give-up"
-        f" CHECKPOINT --epoch {number}` keeps its other files, and the flush goes on without it."
-        " `wal-sink status"
-        " CHECKPOINT --deep` lists what else is damaged."
+        f" CHECKPOINT --epoch {number}` keeps its other files, and the flush continues without it."
+        " `wal-sink status CHECKPOINT --deep` lists what else is damaged."
     )
 
 
 def while_refused(epoch: int) -> str:
-    """Return what else to do while a target refuses rows; the target names the repair."""
+    """Return the end of the remedy for rows that a target refuses; the target names the repair before it."""
     return (
-        "The flush then goes on by itself. To keep such rows in files, and go on without them, set"
-        " onInvalidRow=quarantine. To go on without the epoch: `wal-sink give-up CHECKPOINT"
+        "The flush then continues by itself. To keep such rows in files, and continue without them, set"
+        " onInvalidRow=quarantine. To continue without the epoch: `wal-sink give-up CHECKPOINT"
         f" --epoch {epoch}`."
     )
 
 
 def stand_in(log: str, last: str) -> str:
-    """Return how to flush a log whose checkpoint was deleted: by a checkpoint that stands in for it.
+    """Return the commands that flush a log whose checkpoint was deleted, by a checkpoint in its place.
 
-    :param last: the last epoch that Spark had kept.
+    :param log: URL of the log.
+    :param last: the last epoch that Spark had completed.
     """
     logs, _, query_id = log.rpartition("/")
     json, wal = f'{{"id":"{query_id}"}}', f"--wal {shlex.quote(logs)}"

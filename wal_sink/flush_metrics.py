@@ -1,4 +1,4 @@
-"""The events of a flush that metrics count. With metrics off, each is an empty call."""
+"""The events of a flush that metrics count. Without metrics, each call does nothing."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ class FlushedEpoch(NamedTuple):
     epoch: int
     rows: int
     bytes: int
-    """Of its segments."""
+    """Bytes of its segments."""
     published_us: int
     """Microseconds since 1970, by the publishing driver's clock."""
 
 
 class FlushMetrics:
-    """Counts what the flush of one query does. This one counts nothing; `metrics.QueryMetrics` does.
+    """The events of one query's flush. This class ignores them; `metrics.QueryMetrics` counts them.
 
-    The thread that flushes calls it; other threads read `in_flight`.
+    The thread that flushes calls the methods. Other threads read `in_flight`.
     """
 
     in_flight = 0
-    """Requests on their way to the target, as the flusher's session says."""
+    """How many requests of the flusher's session are not answered yet."""
 
     def started(self) -> None:
-        """Note that a thread flushes the query from now on."""
+        """Count a thread that begins to flush the query."""
 
     def ended(self) -> None:
-        """Note that the thread has ended, whether or not anything waits."""
+        """Count a thread that has ended, whether or not epochs are pending."""
 
     def flushed(self, epochs: Sequence[FlushedEpoch], seconds: float | None) -> None:
-        """Count a window, once: the ledger row was moved over it by this process.
+        """Count a window after this process has moved the ledger row over it; called once for each window.
 
-        :param seconds: from the pass that took it to the ledger row's move; None: the answer was lost.
+        :param seconds: duration of the pass up to the ledger row's move; None: the answer was lost.
         """
 
     def retried(self, kind: str) -> None:
@@ -48,8 +48,8 @@ class FlushMetrics:
         """Count a step that failed.
 
         :param kind: name of a class in `wal_sink.errors`, or `bug`.
-        :param transient: whether trying again is the remedy.
+        :param transient: True if the error may pass by itself.
         """
 
     def succeeded(self) -> None:
-        """Note that a step was done: no error stops the flush."""
+        """Count a step that succeeded: no error stops the flush now."""

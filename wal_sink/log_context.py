@@ -1,7 +1,7 @@
-"""What the log lines of a flusher's thread begin with, and how often those of a long trouble come.
+"""Adds query, target and epoch to the log records of a flusher's thread, and limits repeated messages.
 
-The messages begin with `query <id>, target <name>, epoch <n>:`, without what does not apply. The records have
-the attributes `query_id`, `target` and `epoch`, for handlers that write structured logs.
+The messages begin with `query <id>, target <name>, epoch <n>:`, without a part that does not apply. The
+records have the attributes `query_id`, `target` and `epoch`, for handlers that write structured logs.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _EPOCH: ContextVar[int | None] = ContextVar("wal_sink_epoch", default=None)
 
 
 def query_name(query_id: str, target: str) -> str:
-    """Return what messages call a query, and its target where it has several."""
+    """Return the name of a query in messages, with a target if the query has several."""
     return f"query {query_id}, target {target}" if target else f"query {query_id}"
 
 
 @contextlib.contextmanager
 def logging_query(query_id: str, target: str) -> Iterator[None]:
-    """Within the block, let the log records of this thread be about a query and one of its targets.
+    """Within the block, add a query and one of its targets to the log records of this thread.
 
-    :param target: the name of one of several; empty for the only one.
+    :param target: the name of the target; empty for a single target.
     """
     query, name, epoch = _QUERY.set(query_id), _TARGET.set(target), _EPOCH.set(None)
     try:
@@ -41,31 +41,31 @@ def logging_query(query_id: str, target: str) -> Iterator[None]:
 
 
 def log_epoch(epoch: int | None) -> None:
-    """Let what follows in the block of `logging_query` be about this epoch; None: about none."""
+    """Set the epoch of the following records in the block of `logging_query`; None: no epoch."""
     if _QUERY.get():
         _EPOCH.set(epoch)
 
 
 class OncePerMinute:
-    """Lets one message of each kind through a minute, while what it says lasts."""
+    """Limits a repeated message to one a minute, for each kind of message."""
 
     def __init__(self) -> None:
-        self._said_s: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}
 
     def is_due(self, kind: str = "") -> bool:
-        """Return True if the message is due; then it counts as logged."""
+        """Return True if a message was not logged in the last minute; the caller then logs it."""
         now_s = time.monotonic()
-        if now_s - self._said_s.get(kind, float("-inf")) < _EVERY_S:
+        if now_s - self._logged_s.get(kind, float("-inf")) < _EVERY_S:
             return False
-        self._said_s[kind] = now_s
+        self._logged_s[kind] = now_s
         return True
 
 
-class _Placed(logging.LoggerAdapter[logging.Logger]):
+class _FlushLogger(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add what the record is about, where that is known."""
+        """Add query, target and epoch to a record."""
         query_id, target, epoch = _QUERY.get(), _TARGET.get(), _EPOCH.get()
         if not query_id:
             return msg, kwargs
@@ -75,5 +75,5 @@ class _Placed(logging.LoggerAdapter[logging.Logger]):
 
 
 def line_logger(name: str) -> logging.LoggerAdapter[logging.Logger]:
-    """Return the logger of a module that works for a flusher."""
-    return _Placed(logging.getLogger(name))
+    """Return the logger of a module whose code runs in a flusher's thread."""
+    return _FlushLogger(logging.getLogger(name))

@@ -1,8 +1,8 @@
-"""Declares every option of the sink itself, once; a target declares its own in the same way.
+"""Declares the options of the sink itself, and parses declared options; a target declares its own likewise.
 
-An option is a field of a frozen struct: its name, type, default, and a description. Errors quote the
-description, and `reference` makes the documentation of it. Values arrive as strings, because Spark passes
-strings; msgspec converts and validates them. A duration or a size may have a suffix, see `units`.
+An option is a field of a frozen struct, with a name, a type, a default and a description. Errors quote the
+description, and `reference` makes the documentation from it. Spark passes strings, which msgspec converts and
+validates. A duration or a size may have a suffix, see `units`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import difflib
 import functools
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
@@ -30,28 +30,28 @@ class Declared(NamedTuple):
     field: str
     """Name of the field."""
     name: str
-    """As a user writes it."""
+    """The name that a user writes."""
     default: object
-    """`msgspec.NODEFAULT` where it has to be given."""
+    """`msgspec.NODEFAULT` if the option is required."""
     types: tuple[msgspec.inspect.Type, ...]
-    """Those that its value may have."""
+    """The types that its value may have."""
     words: Mapping[str, str]
-    """The words that it takes, by these in lower case."""
+    """The words that it accepts, by the same words in lower case."""
     text: str
     """Its description, as declared."""
     extra: Mapping[str, object]
     """Its marks, such as `SECRET`."""
     unit: str
-    """Of its number, a key of `UNITS`; empty for none."""
+    """The unit of its number, a key of `UNITS`; empty for none."""
 
     @property
     def required(self) -> bool:
-        """True if it has to be given."""
+        """True if it has no default."""
         return self.default is msgspec.NODEFAULT
 
     @property
     def description(self) -> str:
-        """Its description, with the values it can have where they are few."""
+        """Its description, with the words that it accepts."""
         text = self.text or self.name
         match self.types:
             case (msgspec.inspect.LiteralType(values),):
@@ -60,7 +60,7 @@ class Declared(NamedTuple):
 
     @property
     def takes(self) -> str:
-        """How an error says which numbers it takes; empty where the description says what it takes."""
+        """The part of an error text about the values it accepts; empty if the description has them."""
         if self.unit:
             return f" takes {EXAMPLES[self.unit]}"
         match self.types:
@@ -96,57 +96,59 @@ def _declared(field: msgspec.structs.FieldInfo) -> Declared:
 
 
 SPARK_OPTIONS = ("checkpointLocation", "queryName", "path")
-"""Options of Spark, which it passes to the sink as well."""
+"""Spark's own options. Spark passes them to the sink, too."""
 
 SECRET = {"secret": True}
 """`extra` of an option whose value is never written or printed."""
 
 CONNECTS = {"connects": True}
-"""`extra` of an option that says where a connection goes, or how it is protected: who chooses its value,
-chooses who gets the secrets. Beside a secret, a command does not take it from the log."""
+"""`extra` of an option that says where a connection goes, or how it is protected. Its value decides who gets
+the secrets. So a command that has a secret does not use the value in the log without the operator's word."""
 
 SHAPES = {"shapes": True}
-"""`extra` of an option that shapes what is written: a plan is kept for each schema and these, see `shape`."""
+"""`extra` of an option that changes what is written. A log has one plan for each schema and set of these
+options, see `shape`."""
 
 SECONDS, MILLISECONDS, BYTES = ({"unit": unit} for unit in ("seconds", "milliseconds", "bytes"))
-"""`extra` of an option that counts in this unit, and takes a suffix beside: `10s`, `64m`."""
+"""`extra` of an option that is a number of this unit, or a number with a suffix: `10s`, `64m`."""
 
 _CENTURY = {"seconds": 100 * 365 * 86_400, "milliseconds": 100 * 365 * 86_400_000}
 
 
 COLUMN = "<column>"
-"""Ends the name of an option that is given by columns: for `a.b.<column>` a user writes `a.b.price`. The
-field is a dict of texts by column, in lower case as Spark passes them."""
+"""End of the name of an option that has a value for each column: for `a.b.<column>` a user writes
+`a.b.price`. The field is a dict of texts by column, in lower case as Spark passes them."""
 
 
 _SECRET_PARAMETER = re.compile(r"pass(word|wd)?$|pwd$|secret|token|odbc_connect", re.IGNORECASE)
 
 
 def secret_parameter(url: str) -> str:
-    """Return the name of a parameter with a secret in a URL, which the log would hold; empty: none."""
+    """Return the name of a URL's parameter that is a secret; empty for none. The log would hold the URL."""
     names = (name for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True))
     return next(filter(_SECRET_PARAMETER.search, names), "")
 
 
 def connecting(struct: type[Options]) -> list[str]:
-    """Return the options that say where a connection goes, and who connects, as a user writes them."""
+    """Return the names of the options that say where a connection goes, and who connects."""
+    entries = [
+        _entry(option)
+        for option in fields(struct)
+        if option.extra.keys() & {"connects", "environment"}
+    ]
     return [
-        f"{mark.name} (or {mark.environment})" if mark.environment else mark.name
-        for mark in (
-            _entry(option)
-            for option in fields(struct)
-            if option.extra.keys() & {"connects", "environment"}
-        )
+        f"{entry.name} (or {entry.environment})" if entry.environment else entry.name
+        for entry in entries
     ]
 
 
 def from_environment(variable: str) -> dict[str, object]:
-    """Return the `extra` of an option whose value may also come from a variable of the environment."""
+    """Return the `extra` of an option whose value may also be in an environment variable."""
     return {"environment": variable}
 
 
 VARIABLE_IS_READ = (
-    "A start takes a variable as it was when the Spark session was made; a flusher reads it at each"
+    "A query uses the variable's value of when the Spark session was made; a flusher reads it at each"
     " try."
 )
 """The end of the remedy for a refused login."""
@@ -155,9 +157,9 @@ VARIABLE_IS_READ = (
 def about(description: str, *extras: Mapping[str, object], **bounds: Any) -> Meta:
     """Return the metadata of an option, for the annotation of its type.
 
-    :param extras: `SECRET`, `SHAPES` and the like.
-    :param bounds: of its value, by the names of `msgspec.Meta`. A duration that has one is at most a century:
-        drivers cannot wait for `inf`.
+    :param extras: marks, such as `SECRET` and `SHAPES`.
+    :param bounds: arguments of `msgspec.Meta`. A duration with a bound is also at most a century, since
+        database drivers cannot wait for `inf`.
     """
     extra = {k: v for e in extras for k, v in e.items()}
     if bounds and (century := _CENTURY.get(str(extra.get("unit")))) is not None:
@@ -166,10 +168,10 @@ def about(description: str, *extras: Mapping[str, object], **bounds: Any) -> Met
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of every struct that declares options. Printing one shows no secret."""
+    """The base of every struct that declares options. Its text shows no secret."""
 
     others: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """What to do about options that other clients of the database have, by name."""
+    """Options of other clients of the database, with what to do about each."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({public(self)})"
@@ -261,9 +263,8 @@ class SinkOptions(Options, frozen=True, kw_only=True):
     retention: Annotated[
         float,
         about(
-            "How long a flushed epoch stays in the log, 0 or more: a target that goes back, such"
-            " as by a restored"
-            " backup or a promoted replica, gets it again. At most a tenth of wal.maxBytes stays",
+            "How long a flushed epoch stays in the log, 0 or more: a target that goes back, for example to"
+            " a restored backup or a promoted replica, gets it again. At most a tenth of wal.maxBytes stays",
             SECONDS,
             ge=0,
         ),
@@ -281,30 +282,30 @@ S = TypeVar("S", bound=Options)
 
 @functools.cache
 def fields(struct: type[Options]) -> tuple[Declared, ...]:
-    """Return the options that a struct declares, those that have to be given first.
+    """Return the options that a struct declares, the required ones first.
 
-    Cached: to find them takes milliseconds, and a worker asks for them every epoch.
+    Cached: inspecting a struct takes milliseconds, and a worker calls this every epoch.
     """
     declared = map(_declared, msgspec.structs.fields(struct))
     return tuple(sorted(declared, key=lambda option: not option.required))
 
 
 def names(*declared: type[Options]) -> list[str]:
-    """Return the names of all options that structs declare, as a user writes them."""
+    """Return the names of all options that structs declare."""
     return [option.name for struct in declared for option in fields(struct)]
 
 
 class Named(NamedTuple):
-    """An option that a user has named."""
+    """A declared option that a user's name stands for."""
 
     option: str
-    """As it is declared."""
+    """Its declared name."""
     column: str = ""
-    """In lower case; empty unless the option is given by columns."""
+    """The column, in lower case, for an option that ends with `COLUMN`."""
 
 
 def named(written: str, declared: Iterable[str]) -> Named | None:
-    """Return which of the declared options a user means by a name, in whatever case; None: none of them."""
+    """Return the declared option that a name stands for, whatever its case; None if there is none."""
     lower = written.lower()
     for option in declared:
         first = option.lower().removesuffix(COLUMN)
@@ -317,7 +318,7 @@ def named(written: str, declared: Iterable[str]) -> Named | None:
 
 
 def of_column(option: str, column: str) -> str:
-    """Return the name of an option that is given by columns, as a user writes it for one of them."""
+    """Return the name that a user writes for one column of an option that ends with `COLUMN`."""
     return option.removesuffix(COLUMN) + column
 
 
@@ -326,7 +327,7 @@ _LEARNING = threading.Lock()
 
 
 def parse(raw: Mapping[str, str], struct: type[S]) -> S:
-    """Parse those options in `raw` that `struct` declares; names are case-insensitive.
+    """Parse the options in `raw` that `struct` declares, and ignore others; names are case-insensitive.
 
     :raises OptionError: a required option is missing, or a value is not of the option's type.
     """
@@ -361,9 +362,9 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
 
 
 def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
-    """Refuse options that another client of the database, or another target, has.
+    """Refuse options that only other clients of the database, or other targets, have.
 
-    :raises OptionError: names them all, with what to do about each.
+    :raises OptionError: names all of them, with what to do about each.
     """
     others = {name.lower(): instead for name, instead in struct.others.items()}
     instead = {key: others[key.lower()] for key in raw if key.lower() in others}
@@ -377,31 +378,19 @@ def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
         )
 
 
-def refuse_unknown(
-    raw: Mapping[str, str],
-    known: Iterable[str],
-    is_target: Callable[[str], bool] = lambda _: False,
-) -> None:
+def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
     """Refuse an option in `raw` that is neither known nor Spark's own.
 
-    :param is_target: whether there is a target of that name, with whose options this query has nothing to do.
-    :raises OptionError: names the option and the nearest known one, the target that has it, or what to use
-        in place of one that no longer exists.
+    :raises OptionError: names the option, and the nearest known one, or what to use instead of an option that
+        no longer exists.
     """
     explained = {name.lower(): name for name in known}
     by_lower = explained | {name.lower(): name for name in SPARK_OPTIONS}
     unknown = [key for key in raw if named(key, by_lower.values()) is None]
-    refuse_removed(raw, raw.keys() - {*unknown})
-    for key in unknown:
-        other, dot, _ = key.lower().partition(".")
-        if dot and not any(name.startswith(f"{other}.") for name in by_lower) and is_target(other):
-            raise OptionError(
-                f"Option {key} is for target {other}, and the query writes to another one.",
-                f'Add .option("target", "{other}") to write there; otherwise leave it out.',
-            )
-    near = {key: [by_lower[name] for name in _nearest(key.lower(), by_lower)] for key in unknown}
     if not unknown:
         return
+    refuse_removed(unknown)
+    near = {key: [by_lower[name] for name in _nearest(key.lower(), by_lower)] for key in unknown}
     if not any(near.values()):
         remedy = f"Known options: {', '.join(sorted(explained.values()))}."
     elif len(unknown) == 1:
@@ -418,16 +407,16 @@ _OF_JDBC = {
     "driver": ("sql.url",),
     "dbtable": ("table",),
 }
-"""Our names for options of Spark's JDBC writer that `difflib` would not find."""
+"""The sink's names for options of Spark's JDBC writer, which `_nearest` would not find by their letters."""
 
 
 def _nearest(typed: str, known: Collection[str]) -> list[str]:
-    """Return the names that a misspelt one may mean: those with the same last part, or else the nearest.
+    """Return the known names that a misspelt one may stand for.
 
-    Of a name that begins as others do, such as `kafka.`, only these count, and only a near one.
-
-    Users of another sink know the last part, such as `ttl` of `cassandra.ttl`. Many names are near to a short
-    word, so it needs more letters in common.
+    If known names begin with the same part, such as `kafka.`, the result is the nearest of them, or nothing.
+    Otherwise it is the names with the same last part, since users of another sink know that part, such as
+    `ttl` of `cassandra.ttl`; or else the nearest name. A short word needs more letters in common, because
+    many names are near to it.
     """
     prefix = typed.partition(".")[0] + "."
     if same := {name.removeprefix(prefix): name for name in known if name.startswith(prefix)}:
@@ -451,23 +440,23 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     takes: str
-    """Which values it takes."""
+    """The values that it accepts, in words."""
     default: str
-    """As a user would write it; `required`, or empty where it has none."""
+    """The default as a user would write it; `required`, or empty if there is none."""
     text: str
-    """What it is for, as sentences."""
+    """Its purpose, in sentences."""
     environment: str
-    """The variable that its value may come from; empty for none."""
+    """The environment variable that may have its value; empty for none."""
     secret: bool
     """True if its value is never shown."""
 
 
 _DEFAULT = re.compile(r"[;.] [Dd]efault: (?P<default>.*)$")
-"""The end of a description that names the default."""
+"""The end of a description, if that names the default."""
 
 
 _VALUE_FIRST = re.compile(r"\w+: ")
-"""The beginning of a description whose first word is a value."""
+"""The beginning of a description, if its first word is a value."""
 
 
 def reference(struct: type[Options]) -> list[Entry]:
@@ -502,7 +491,7 @@ def _written(option: Declared) -> str:
 
 
 def _takes(option: Declared) -> str:
-    """Return which values an option takes, in words."""
+    """Return the values that an option accepts, in words."""
     words = []
     for type_ in option.types:
         match type_:
@@ -524,12 +513,12 @@ def _takes(option: Declared) -> str:
 
 
 def lowered(raw: Mapping[str, str]) -> dict[str, str]:
-    """Return options with their names in lower case."""
+    """Return options by their names in lower case."""
     return {name.lower(): value for name, value in raw.items()}
 
 
 def options_of(name: str, raw: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of a target, without its name; an only target has no name, and all options."""
+    """Return the options of a target, without its name; all options for a single target, without a name."""
     if not name:
         return dict(raw)
     first = f"{name}."
@@ -537,12 +526,12 @@ def options_of(name: str, raw: Mapping[str, str]) -> dict[str, str]:
 
 
 def qualified(name: str, option: str) -> str:
-    """Put the name of the target before an option or a heading; an only target has none."""
+    """Put the name of a target before an option or a heading; a single target has no name."""
     return f"{name}.{option}" if name else option
 
 
 def as_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Return options that were given as Python values as Spark would pass them; None is not given."""
+    """Return Python values as the texts that Spark would pass, without those that are None."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
@@ -551,28 +540,28 @@ def as_texts(options: Mapping[str, object]) -> dict[str, str]:
 
 
 def public(options: Options) -> dict[str, str]:
-    """Return options as strings by name, without the secret ones and without those not given."""
-    public = (option for option in fields(type(options)) if "secret" not in option.extra)
-    return _texts(options, public)
+    """Return options as texts by name, without secrets and empty values."""
+    return _texts(
+        options, (option for option in fields(type(options)) if "secret" not in option.extra)
+    )
 
 
 def shape(options: Options) -> dict[str, str]:
-    """Return the options that shape what is written, as strings by name.
+    """Return the options with `SHAPES` as texts by name.
 
-    Those that have their default are left out, so that the key of a plan does not change for an option that
-    is new.
+    Options that have their default are left out. So a new option does not change the key of existing plans.
     """
-    texts = (
+    shaping = (
         option
         for option in fields(type(options))
         if "shapes" in option.extra and getattr(options, option.field) != option.default
     )
-    return _texts(options, texts)
+    return _texts(options, shaping)
 
 
-def _texts(options: Options, which: Iterable[Declared]) -> dict[str, str]:
+def _texts(options: Options, declared: Iterable[Declared]) -> dict[str, str]:
     texts: dict[str, str] = {}
-    for option in which:
+    for option in declared:
         value = getattr(options, option.field)
         if isinstance(value, dict):
             texts |= {of_column(option.name, column): item for column, item in value.items()}
@@ -582,12 +571,12 @@ def _texts(options: Options, which: Iterable[Declared]) -> dict[str, str]:
 
 
 def marked(struct: type[Options], mark: str) -> dict[str, object]:
-    """Return `extra[key]` of each option that has the key, by field."""
+    """Return `extra[mark]` of each option that has the mark, by field."""
     return {option.field: option.extra[mark] for option in fields(struct) if mark in option.extra}
 
 
 def _unfit(name: str, value: object, struct: type[Options]) -> OptionError:
-    """Return the error that a value does not fit an option; it does not show the value of a secret."""
+    """Return the error for a value that does not fit an option, without the value of a secret."""
     option = next((option for option in fields(struct) if option.name == name), None)
     if option is None:
         return OptionError(f"Option {name} has a value that does not fit.", "Correct the value.")

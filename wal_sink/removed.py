@@ -1,13 +1,9 @@
-"""Options and commands that no longer exist, with what to use instead.
-
-A row has a name and a way out, in one line. To remove something is to delete it and to add its row here. The
-tests in `tests/test_removed.py` try each row.
-"""
+"""Options and commands that no longer exist, with what to use instead. `tests/test_removed.py` tries each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from wal_sink.errors import OptionError
 
@@ -24,8 +20,8 @@ OPTIONS: dict[str, str] = {
     "tableColumn": _SEVERAL_TABLES,
     "tables": _SEVERAL_TABLES,
 }
-"""Way out by option. `cassandra.addColumns` is also `cassandra.addColumns.price`. A row `option=value` is one
-value of an option that stays; `<name>` stands for the name of one of several targets."""
+"""What to use instead, by option. A row also refuses what is below it: `cassandra.addColumns.price`. In a
+row, `<name>` stands for the name of one of several targets."""
 
 _EXPORT = (
     "Export the rows by `wal-sink quarantine CHECKPOINT --export FILE`, repair them, and write them by a"
@@ -52,32 +48,25 @@ COMMANDS: dict[str, str] = {
     "skip": "Use `wal-sink give-up CHECKPOINT --epoch EPOCH`: the files of the epoch stay in the log.",
     "verify": "Use `wal-sink status CHECKPOINT --deep`.",
 }
-"""Way out by command, or by command and flag: `quarantine --retry`."""
+"""What to use instead, by command, or by command and flag."""
 
 
-def refuse_removed(options: Mapping[str, str], known: Collection[str] = ()) -> None:
-    """Refuse an option that no longer exists, or a value that an option no longer takes.
+def refuse_removed(options: Collection[str]) -> None:
+    """Refuse an option that no longer exists.
 
-    :param options: options as a user writes them, by name.
-    :param known: those of them that exist, of which only the values are compared.
-    :raises OptionError: names the way out.
+    :param options: names that no present option has, as a user writes them.
+    :raises OptionError: says what to use instead.
     """
     for row, instead in OPTIONS.items():
-        name, is_value, value = row.partition("=")
-        pattern = re.compile(re.escape(name).replace("<name>", "[^.]+") + r"(\..*)?", re.IGNORECASE)
-        for option, written in options.items():
-            if not pattern.fullmatch(option):
-                continue
-            if is_value and written.strip().lower() == value.lower():
-                raise OptionError(f"Option {option} no longer takes {value}.", instead)
-            if not is_value and option not in known:
-                raise OptionError(f"Option {option} no longer exists.", instead)
+        pattern = re.compile(re.escape(row).replace("<name>", "[^.]+") + r"(\..*)?", re.IGNORECASE)
+        for option in filter(pattern.fullmatch, options):
+            raise OptionError(f"Option {option} no longer exists.", instead)
 
 
 def removed_command(command: str, arguments: Sequence[str] = ()) -> OptionError | None:
-    """Return the error of a command or a flag that no longer exists; None: neither is removed.
+    """Return the error for a command or a flag that no longer exists; None if both exist.
 
-    :param arguments: what follows the command.
+    :param arguments: the arguments after the command.
     """
     flags = {argument.partition("=")[0] for argument in arguments}
     for row, instead in COMMANDS.items():

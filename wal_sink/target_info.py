@@ -1,4 +1,4 @@
-"""Declares each target of this package, once: registry, errors, status, demo, docs and tests read it here."""
+"""Declares each target of this package once, for registry, errors, status, demo, docs and tests."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import NamedTuple
 
 
 class TargetInfo(NamedTuple):
-    """What is known of a target without importing it.
+    """Facts about a target that are needed before its module is imported.
 
-    By its name also go its extra in `pyproject.toml`, its page `docs/<name>.md`, and its store
-    `wal_sink/demo/<name>.py`, if it has one.
+    These have the name of the target: its extra in `pyproject.toml`, its page `docs/<name>.md`, and its store
+    `wal_sink/demo/<name>.py`, if there is one.
     """
 
     name: str
-    """As option `target` has it."""
+    """The value of option `target`."""
     title: str
-    """As documentation calls it."""
+    """Its name in the documentation."""
     place: str
     """Its class, `module:Class`."""
     client: tuple[str, ...] = ()
-    """The modules that its extra brings."""
+    """The modules that its extra installs."""
     location: tuple[str, ...] = ("table",)
-    """The options that say where rows go, for people."""
+    """The options that tell people where its rows go."""
 
     @property
     def package(self) -> str:
-        """The package that has the target, below `wal_sink`."""
+        """The package of the target, below `wal_sink`."""
         return self.place.partition(":")[0].removeprefix("wal_sink.")
 
 
@@ -72,5 +72,5 @@ OWN = {
         ),
     )
 }
-"""By name. They are known without metadata, which a checkout on the path has not, and which takes time to
-read. No other distribution can take one of these names."""
+"""The targets of this package, by name. Entry points are not used, because a source checkout has none, and
+reading them is slow. No other distribution can take one of these names."""

@@ -1,4 +1,4 @@
-"""A number with its noun; and text from a log or a table, made safe for a terminal. No I/O."""
+"""Texts for people: a number with its noun, and text of unknown origin made safe for a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterable
 def counted(number: int, one: str, many: str = "") -> str:
     """Return `1 epoch`, `1,200 epochs`.
 
-    :param one: what follows the number 1: a noun, or with its verb: `epoch was`.
-    :param many: what follows every other number; by default `one` with an s.
+    :param one: text after the number 1: a noun, perhaps with its verb, such as `epoch was`.
+    :param many: text after every other number; by default `one` with an s.
     """
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
 def printable(text: str) -> str:
-    r"""Return text without characters that steer a terminal: `\x1b` instead of an escape."""
+    r"""Return text with control characters escaped: `\x1b` in place of an escape character."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )

@@ -1,7 +1,7 @@
-"""Durations and sizes as users write them: `10s`, `5m`, `1h`; `64m`, `10g`; or a plain number. Pure.
+"""Durations and sizes as users write them: `10s`, `5m`, `1h`; `64m`, `10g`; or a plain number.
 
-The suffixes of sizes are those of Spark's own settings, and binary: 1k is 1,024 bytes. A duration without a
-suffix is in the unit of its option: seconds, or milliseconds where Kafka's name of it ends in `.ms`.
+Sizes have the suffixes of Spark's own settings, which are binary: 1k is 1,024 bytes. A duration without a
+suffix is in the unit of its option: seconds, or milliseconds if the option's name ends in `.ms`.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ UNITS: Final = {
         for name in dict.fromkeys((suffix, f"{suffix}b" if suffix != "b" else suffix))
     },
 }
-"""How many of a unit each suffix stands for, by the unit that an option counts in."""
+"""The factor of each suffix, by the unit of the option."""
 
 EXAMPLES: Final = {
     "seconds": "a number of seconds, or a duration such as 10s, 5m, 1h",
     "milliseconds": "a number of milliseconds, or a duration such as 500ms, 10s, 5m",
     "bytes": "a number of bytes, or a size such as 64k, 64m, 10g",
 }
-"""What an option of each unit takes, in words."""
+"""The values that an option of each unit accepts, in words."""
 
 _NUMBER_WITH_SUFFIX = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 def plain_number(text: str, unit: str) -> str:
-    """Return a number with a suffix as a plain number of `unit`: `1h` of seconds is `3600`.
+    """Return a number with a suffix as a plain number of `unit`: `1h` is `3600` seconds.
 
     :param unit: a key of `UNITS`.
-    :returns: `text` as it is where it has no suffix of the unit: whoever validates it says what is wrong.
+    :return: `text` itself if it has no suffix of the unit. The caller validates the number.
     """
     match = _NUMBER_WITH_SUFFIX.fullmatch(text)
     if match is None or (factor := UNITS[unit].get(match[2].lower())) is None:
@@ -60,9 +60,9 @@ def plain_number(text: str, unit: str) -> str:
 
 
 def with_unit(value: float, unit: str) -> str:
-    """Return a number as a user would write it: by the largest suffix of which it is a whole number.
+    """Return a number with the largest suffix that leaves a whole number.
 
-    :param unit: what the number counts, a key of `UNITS`.
+    :param unit: the unit of `value`, a key of `UNITS`.
     """
     suffixes = {scale: suffix for suffix, scale in reversed(UNITS[unit].items())}
     for scale, suffix in sorted(suffixes.items(), reverse=True):

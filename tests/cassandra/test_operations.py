@@ -101,7 +101,9 @@ def test_words_are_exact_and_replace_the_others() -> None:
     assert read_words("op", "") == {"upsert": "upsert", "delete": "delete"}
     options = '{"c": "upsert", "r": "upsert", "é": "delete"}'
     assert read_words("op", options) == json.loads(options)
-    target = configure(GIVEN | {"operationColumn": "op", "operations": options}).target
+    target = (
+        configure(GIVEN | {"operationColumn": "op", "operations": options}).destinations[0].target
+    )
     assert "whose op is é" in target.description["deletes"]
 
 

@@ -56,7 +56,7 @@ def test_password_is_never_shown(tmp_path: Path) -> None:
         "table": "orders",
     }
     configuration = configure(raw)
-    target = configuration.target
+    target = configuration.destinations[0].target
     assert isinstance(target, PostgresqlTarget)
     assert target.options.password == "hush"
     for shown in (configuration.public, target, target.description, target.shape, target.options):

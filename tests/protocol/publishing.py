@@ -12,7 +12,6 @@ from wal_sink.model.manifest import Manifest
 from wal_sink.options import SinkOptions
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.publish.publisher import Publisher, Terms
-from wal_sink.testing.memory_target import MemoryOptions
 from wal_sink.wal.location import locate
 
 
@@ -61,6 +60,6 @@ def query_in(folder: Path) -> World:
 
 def micro_batch(run: Run, folder: Path) -> MicroBatch:
     """Return what tasks and publisher of a run's micro-batch know."""
-    only = Destination("memory", "", "memory", MemoryOptions(keys="k"), run.query.store_target)
+    only = Destination("memory", "", "memory", run.query.store_target)
     sink = SinkOptions(checkpoint=str(folder))
     return MicroBatch(Configuration(sink, (only,), locate(str(folder))), run.plans)

@@ -55,9 +55,7 @@ def test_start_that_reaches_no_target_says_start_again(
         writer.micro_batch.configuration.sink,
         writer.micro_batch.configuration.location,
     )
-    closed = Configuration(
-        sink, (Destination("postgresql", "", "postgresql", options, target),), location
-    )
+    closed = Configuration(sink, (Destination("postgresql", "", "postgresql", target),), location)
     with pytest.raises(TargetUnavailable, match="does not answer") as caught:
         agree(closed, pa.schema({"k": pa.string(), "v": pa.int64()}))
     assert caught.value.remedy.endswith("locked it. Then start the query again.")

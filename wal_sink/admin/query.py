@@ -20,7 +20,7 @@ from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.report import Reporter
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import State, TargetState
-from wal_sink.options import SinkOptions, lowered, parse
+from wal_sink.options import SinkOptions, lowered, names, parse
 from wal_sink.progress.report import this_process
 from wal_sink.protocol import state as protocol
 from wal_sink.removed import refuse_removed
@@ -146,8 +146,9 @@ def find_query(
     :raises CheckpointNotVisible, WrongOwner, OptionError: see `find_by_checkpoint`.
     :raises OptionError: an option no longer exists.
     """
-    # A name without a dot may be an option of somebody's own target: `configure` knows which.
-    refuse_removed(options, [name for name in options if "." not in name])
+    # An option without a dot may be one of a target of the user's own: `configure` checks it.
+    of_sink = {name.lower() for name in names(SinkOptions)}
+    refuse_removed([name for name in options if "." in name and name.lower() not in of_sink])
     store_options = storage_options(
         parse({**options, "checkpointLocation": checkpoint}, SinkOptions)
     )

@@ -174,7 +174,7 @@ class PausingMicroBatch(MicroBatch):
 
     @property
     def _table(self) -> str:
-        return _table(self.configuration.target_options)
+        return _table(self.configuration.destinations[0].target.options)
 
     def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
         """Take half of the rows of each batch, and after the pause the others."""
