@@ -18,10 +18,10 @@ from wal_sink.demo.servers.cassandra import Node
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.rows import TimestampedRows
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.batches import requests
 from wal_sink.targets.cassandra.write.refusals import described
+from wal_sink.targets.cassandra.write.statements import TimestampedRows
 
 pytestmark = pytest.mark.cassandra
 

@@ -7,9 +7,9 @@ import pytest
 from wal_sink.errors import SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
-from wal_sink.targets.cassandra.fitness import Server, refuse_too_few_nodes, refuse_unfit
 from wal_sink.targets.cassandra.ledger import create_ledger, ledger_id
 from wal_sink.targets.cassandra.row_plan import TableName
+from wal_sink.targets.cassandra.server import Server, refuse_too_few_nodes, refuse_unfit
 
 CASSANDRA = Server("5.0.9", "Test Cluster", {"system": {}, "system_schema": {}, "shop": {}})
 """What the embedded node says."""

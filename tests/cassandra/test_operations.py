@@ -17,7 +17,6 @@ from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.rows import TimestampedRows
 from wal_sink.targets.cassandra.write.batches import (
     Limits,
     PreparedPlan,
@@ -25,7 +24,7 @@ from wal_sink.targets.cassandra.write.batches import (
     requests,
 )
 from wal_sink.targets.cassandra.write.replicas import Replicas
-from wal_sink.targets.cassandra.write.statements import Statements, places
+from wal_sink.targets.cassandra.write.statements import Statements, TimestampedRows, places
 from wal_sink.targets.operations import read_words
 
 KAFKA = {

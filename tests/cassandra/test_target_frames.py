@@ -230,7 +230,7 @@ def test_server_would_warn_of_more(table: Table, monkeypatch: pytest.MonkeyPatch
     def of_twenty(*_: object) -> Batches:
         return Batches(None, np.arange(0, COUNT + 1, 100))
 
-    monkeypatch.setattr("wal_sink.targets.cassandra.write.batches.in_batches", of_twenty)
+    monkeypatch.setattr("wal_sink.targets.cassandra.write.batches.divide", of_twenty)
     with table.session() as session:
         text = " ".join(warnings(session, plan, rows))
     assert "exceeding specified threshold of 5120" in text

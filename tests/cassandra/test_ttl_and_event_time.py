@@ -20,17 +20,22 @@ from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import encode
-from wal_sink.targets.cassandra.row_plan import MAX_TTL_S, CassandraPlan, RowTtl
-from wal_sink.targets.cassandra.rows import (
+from wal_sink.targets.cassandra.plan import written_columns
+from wal_sink.targets.cassandra.row_plan import (
     EXPIRES_US,
+    MAX_TTL_S,
     TIMESTAMP_US,
     TTL_S,
-    TimestampedRows,
-    remaining_ttls,
-    written_columns,
+    CassandraPlan,
+    RowTtl,
 )
 from wal_sink.targets.cassandra.write.refusals import ledger_us
-from wal_sink.targets.cassandra.write.statements import Statements, upsert
+from wal_sink.targets.cassandra.write.statements import (
+    Statements,
+    TimestampedRows,
+    remaining_ttls,
+    upsert,
+)
 
 NOW_S = 1_790_000_000
 S_US = 1_000_000

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.model.plan import canonical, spark_ddl, spark_type
-from wal_sink.targets.cassandra.types import CQL_FOR, NESTED, TYPES, UserTypes, mismatches, parse
+from wal_sink.targets.cassandra.compare import mismatches
+from wal_sink.targets.cassandra.types import CQL_FOR, NESTED, TYPES, UserTypes, parse
 
 SPARK = {
     "tinyint": pa.int8(),

@@ -20,8 +20,7 @@ from wal_sink.targets.cassandra.compare import (
 )
 from wal_sink.targets.cassandra.encode import encode
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.rows import TimestampedRows
-from wal_sink.targets.cassandra.write.statements import Statements
+from wal_sink.targets.cassandra.write.statements import Statements, TimestampedRows
 
 KEY = [("id", pa.int64()), ("day", pa.date32())]
 STATIC = pa.schema([("shop", pa.string()), ("id", pa.int64())])

@@ -1,20 +1,23 @@
-"""Apache Cassandra as a target; docs/cassandra.md says how it treats types, nulls and timestamps.
+"""Apache Cassandra as a target. docs/cassandra.md says how it treats types, nulls and timestamps.
 
-A line imports from those below it, never back; only what `target` imports late loads the driver:
+A line imports from the lines below it. Only what `target` imports late loads the driver.
 
 ================  ======================================================================
-`target`          what the sink calls; `session` is a flusher's connection
-`check`, `plan`   the casts and refusals of the tasks; the agreement with the cluster at the start
-`write/`          from slices of the log to acknowledged requests; watches tables for drift
-`rows`            upserts and deletes, TTLs and event times, at the start, in the tasks, in the flush
-`fitness`         the server as it is, and what it cannot do; `permissions`: what the role lacks
-`table`           tables as they are; `compare` has a DataFrame beside one, `ddl` the statements
-`encode`          columns to the bytes of rows and routing keys
-`driver/`         connections, errors, retries, batches of encoded rows
-`rules`, `types`  CQL types: what fits, how values are cast, which are refused
-`casts`           casts and constraints of columns; `arrow_buffers`: numpy's view of them
-`options`         where the cluster is, and what becomes of rows
-`row_plan`        what was agreed about rows, typed
+`target`          the interface to the sink
+`session`         a flusher's connection
+`plan`            the plan of a query, made when the query starts
+`check`           the casts and refusals in the tasks
+`write/`          from slices of the log to acknowledged requests; changes of the table
+`server`          servers and roles that are refused
+`compare`, `ddl`  a DataFrame compared with a table; statements that create tables
+`ledger`          the ledger's table and row
+`table`           the metadata of a table
+`encode`          values of the native protocol
+`driver/`         connections, errors, and batches of encoded rows
+`types`           the CQL types
+`arrow_buffers`   Arrow's buffers as numpy arrays
+`options`         the options
+`row_plan`        the typed details of a plan
 ================  ======================================================================
 
 `driver` needs neither `encode` nor `types`.

@@ -1,7 +1,6 @@
-"""Arrow's buffers as numpy arrays and back, columns of lists taken apart, and sizes on the wire. Pure.
+"""Arrow's buffers as numpy arrays and the reverse, flattened lists, and sizes of values on the wire.
 
-The views copy nothing. A column of lists or maps becomes one column of its elements. Sizes are those of the
-native protocol, nested values included.
+The views copy nothing. Sizes are bytes of the native protocol, nested values included.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ import pyarrow.compute as pc
 from wal_sink.targets.arrow_scalars import FALSE, int64
 
 Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
 _NO_BYTES = pa.py_buffer(b"")
 
 
 def elements(column: pa.Array, dtype: str) -> Array:
-    """Return the values of a type of fixed width as a numpy type; anything beneath nulls."""
+    """Return a column of fixed width as a numpy array, with arbitrary values under nulls."""
     kind = np.dtype(dtype)
     if not len(column):  # there need not be a buffer
         return np.zeros(0, kind)
@@ -28,18 +28,18 @@ def elements(column: pa.Array, dtype: str) -> Array:
 
 
 def booleans(column: pa.Array) -> Array:
-    """Return booleans, a byte each; anything beneath nulls."""
+    """Return a column of booleans as a numpy array, with arbitrary values under nulls."""
     return elements(column.cast(pa.uint8()), "?")
 
 
 def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
-    """Return booleans as an Arrow array without nulls: the inverse of `booleans`."""
+    """Return a numpy array of booleans as an Arrow array without nulls."""
     packed = pa.py_buffer(np.packbits(values, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, packed])
 
 
 def texts(column: pa.Array) -> tuple[pa.Buffer, Array]:
-    """Return the bytes of strings or binaries, and their offsets, one more than there are rows."""
+    """Return the bytes of strings or binaries, and their offsets: one more than there are rows."""
     _, offsets, data = column.buffers()
     if not len(column):
         return _NO_BYTES, np.zeros(1, np.int32)
@@ -50,13 +50,13 @@ def texts(column: pa.Array) -> tuple[pa.Buffer, Array]:
 
 
 def binaries(data: pa.Buffer, bounds: Array) -> pa.Array:
-    """Return binaries, large ones when the offsets have 64 bits: the inverse of `texts`."""
+    """Return an Arrow array of binaries; of large binaries if the offsets have 64 bits."""
     kind = pa.binary() if bounds.dtype == np.int32 else pa.large_binary()
     return pa.Array.from_buffers(kind, len(bounds) - 1, [None, pa.py_buffer(bounds), data])
 
 
 def indices(positions: Array) -> pa.Array:
-    """Return positions as Arrow's int64; `pyarrow.array` would import pandas, see `arrow_scalars`."""
+    """Return positions as an Arrow array of int64, without `pyarrow.array`: see `arrow_scalars`."""
     whole = np.ascontiguousarray(positions, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])
 
@@ -66,18 +66,19 @@ _NONE = int64(0).cast(pa.int32())
 
 
 class Unnested(NamedTuple):
-    """The elements of many lists in one column."""
+    """Lists, flattened to one column of their elements."""
 
     offsets: pa.Array
-    """Where each list begins and ends, int32, one more than there are lists; a null is an empty list."""
+    """The begin of each list and the end of the last, int32, one more than there are lists. A null is an
+    empty list."""
     values: pa.Array
-    """The elements; structs of key and value for a map."""
+    """The elements; for a map, structs of key and value."""
 
 
 def unnest(column: pa.Array) -> Unnested:
-    """Take a column of lists, or of maps, apart.
+    """Flatten a column of lists or maps.
 
-    The column may have any offset and any layout of lists, and anything beneath its nulls.
+    The column may be a slice, and have any layout of lists. The values under its nulls are arbitrary.
     """
     if pa.types.is_map(column.type):
         column = _entries(column)
@@ -89,21 +90,21 @@ def unnest(column: pa.Array) -> Unnested:
 
 
 def count_in(offsets: pa.Array, flags: pa.Array) -> pa.Array:
-    """Return how many elements of each list are flagged, int64; 0 for a null.
+    """Return the number of flagged elements in each list, int64; 0 for a null.
 
-    :param offsets: as `unnest` returns them.
+    :param offsets: the offsets that `unnest` returns.
     """
     sums = pa.concat_arrays([ZERO, pc.cumulative_sum(flags.fill_null(FALSE).cast(pa.int64()))])
     return pc.subtract(sums.take(offsets[1:]), sums.take(offsets[:-1]))
 
 
 def lists_with(offsets: pa.Array, flags: pa.Array) -> pa.Array:
-    """Return which lists have an element that is flagged."""
+    """Return flags of the lists that have a flagged element."""
     return pc.greater(count_in(offsets, flags), int64(0))
 
 
 def _entries(column: pa.Array) -> pa.Array:
-    """Return a map's entries as lists of structs, without copying them: few kernels take maps."""
+    """Return the entries of a map as lists of structs, without a copy. Few kernels accept maps."""
     entries = pa.StructArray.from_arrays([column.keys, column.items], names=["key", "value"])
     return pa.Array.from_buffers(
         pa.list_(entries.type),
@@ -116,11 +117,14 @@ def _entries(column: pa.Array) -> pa.Array:
 
 _NOTHING = int64(0)
 _LENGTH = 4
-"""Bytes before a collection, and before each element and each field of a struct."""
+"""The bytes of a length: a collection has one, and so do each of its elements and each field of a struct."""
 
 
 def sizes(stored: pa.Array) -> pa.Array:
-    """Return the bytes of each value on the wire, int64; 0 for null, an upper bound for decimals."""
+    """Return the bytes of each value on the wire, int64.
+
+    A null has 0. The size of a decimal is an upper bound.
+    """
     kind = stored.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return pc.binary_length(stored).cast(pa.int64()).fill_null(_NOTHING)

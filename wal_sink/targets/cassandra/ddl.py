@@ -1,4 +1,4 @@
-"""The CQL statements that make what a DataFrame needs: those that errors propose, and that of createTable."""
+"""CQL statements that create what a DataFrame needs. Errors propose them; `createTable` runs one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wal_sink.targets.table_options import Layout, refuse_unknown_columns
 
 
 def create_keyspace(keyspace: str) -> str:
-    """Return a CREATE KEYSPACE to start from."""
+    """Return a CREATE KEYSPACE as a starting point."""
     return (
         f"CREATE KEYSPACE {quote(keyspace)}\n"
         "  WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3};"
@@ -25,7 +25,7 @@ def create_keyspace(keyspace: str) -> str:
 
 
 def create_table(name: TableName, schema: pa.Schema) -> str:
-    """Return a CREATE TABLE for a DataFrame; its comment says that the key is a guess."""
+    """Return a CREATE TABLE for a DataFrame. A comment in it says that the primary key is a guess."""
     lines, types = [], dict[str, str]()
     for field in schema:
         cql = suggest_type(name.keyspace, field.name, field.type, types)
@@ -47,7 +47,7 @@ def create_table(name: TableName, schema: pa.Schema) -> str:
 
 
 def add_column(name: TableName, field: pa.Field) -> str | None:
-    """Return an ALTER TABLE for a column of a DataFrame; None where it takes more than that."""
+    """Return an ALTER TABLE that adds a column; None if the column needs a user-defined type, too."""
     types: dict[str, str] = {}
     cql = suggest_type(name.keyspace, field.name, field.type, types)
     return None if types or cql is None else f"ALTER TABLE {name} ADD {quote(field.name)} {cql};"
@@ -56,10 +56,10 @@ def add_column(name: TableName, field: pa.Field) -> str | None:
 def suggest_type(
     keyspace: str, path: str, source: pa.DataType, types: dict[str, str]
 ) -> str | None:
-    """Return a CQL type that holds a column; None when there is none.
+    """Return a CQL type for a column; None if there is none.
 
-    :param path: the column and the fields down to this part of it; user-defined types are named after it.
-    :param types: gets the CREATE TYPE of each user-defined type by its name, inner types first.
+    :param path: the column and the fields down to this part of it. User-defined types are named after it.
+    :param types: receives the CREATE TYPE of each new user-defined type by name, inner types first.
     """
     source = canonical(source)
     if is_array(source):
@@ -101,15 +101,17 @@ def new_table(
     layout: Layout,
     names: Mapping[str, str],
 ) -> TableMetadata:
-    """Return the table that takes a DataFrame, as it will be: option createTable.
+    """Return the table that option `createTable` would create for a DataFrame.
 
-    A start agrees with the table as it will be, and then makes it: one that is refused leaves none.
+    The start compares the DataFrame with this table before it creates the table, so a start that is refused
+    creates nothing.
 
-    :param live: what the cluster has under its name: nothing.
-    :param schema: of the columns that are written.
-    :param layout: as `primary_key` returns it, by the DataFrame's names.
-    :param names: the table's by the DataFrame's, for those that differ.
-    :raises SchemaMismatch: the DataFrame lacks a column of the key, or has one that createTable cannot make.
+    :param live: the metadata under the table's name; there is no such table yet.
+    :param schema: the columns that are written.
+    :param layout: the primary key, as `primary_key` returns it.
+    :param names: the names that columns of the DataFrame have in the table, if they differ there.
+    :raises SchemaMismatch: the DataFrame lacks a column of the key, or a column has a type that
+        `createTable` cannot create.
     """
     refuse_unknown_columns(layout, schema)
     columns = [_column(live.name, field, layout, names) for field in schema]
@@ -141,7 +143,7 @@ def _column(
 
 
 def create_statement(table: TableMetadata) -> str:
-    """Return the CREATE TABLE of what `new_table` has returned."""
+    """Return the CREATE TABLE of a table that `new_table` has returned."""
     lines = [f"  {quote(column.name)} {column.type}" for column in table.columns]
     parts = [
         ", ".join(quote(column.name) for column in table.columns if column.role == role)

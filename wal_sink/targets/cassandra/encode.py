@@ -1,14 +1,15 @@
-"""Encodes the log's columns as bytes of CQL's native protocol, without a Python object for each row. Pure.
+"""Encodes columns of the log as values of the native protocol, without a Python object for each row.
 
-A column becomes a few arrays of **pieces**, one piece for each row. Joining the pieces of all columns, row by
-row, gives the rows one after the other in one buffer, and a request takes a part of it. The same join makes
-tuples, user-defined types and the entries of maps, so nested types take no loop over rows either.
+Each column becomes arrays of **pieces** with one piece for each row. Joined row by row, the pieces of all
+columns are the rows, one after the other in one buffer, and a request is a part of the buffer. The same join
+makes tuples, user-defined types and entries of maps, so nested types need no loop over rows either.
 
-All are kernels of numpy, except for texts that no kernel parses: each distinct text is parsed once.
+Kernels of numpy do the work. Only texts that no kernel can parse are parsed by Python, each distinct text
+once.
 
-The formats are those of section 6 of the native protocol's specification, version 4 and 5:
-https://github.com/apache/cassandra/blob/trunk/doc/native_protocol_v5.spec. The tests decode
-them by the driver's own deserializers.
+Section 6 of the native protocol's specification, version 4 and 5, has the formats:
+https://github.com/apache/cassandra/blob/trunk/doc/native_protocol_v5.spec. The tests decode them by the
+driver's own deserializers.
 """
 
 from __future__ import annotations
@@ -38,42 +39,45 @@ from wal_sink.targets.text_formats import scaled
 from wal_sink.targets.unavailable import flag_name
 
 INT32_MAX = 2**31 - 1
-"""The most that offsets of 32 bits can count; for more, joining takes offsets of 64 bits."""
+"""The highest offset of 32 bits. Longer data has offsets of 64 bits."""
 
 
 class Fixed(NamedTuple):
     """Pieces of one width."""
 
     values: Array
-    """One for each row; an array without dimensions stands for the same value in each row."""
+    """One value for each row; an array without dimensions is the same value for each row."""
     wire: np.dtype[np.generic]
-    """The type on the wire: big-endian numbers, or bytes as they are."""
+    """The numpy type of the bytes: a big-endian number, or bytes without a meaning."""
 
 
 class Varying(NamedTuple):
-    """Pieces of any width."""
+    """Pieces of different widths."""
 
     data: pa.Buffer
     offsets: Array
-    """One more than there are rows: where each piece begins and ends."""
+    """The begin of each piece and the end of the last one."""
 
 
 Pieces = Fixed | Varying
 
 
 def fixed(values: Array | int, wire: str) -> Fixed:
-    """Make pieces of numbers that are written as the numpy type `wire`."""
+    """Return pieces of numbers, encoded as the numpy type `wire`."""
     return Fixed(np.asarray(values), np.dtype(wire))
 
 
 def constant(value: bytes) -> Fixed:
-    """Make a piece of at least one byte that is the same in each row."""
+    """Return the same piece for each row.
+
+    :param value: at least one byte.
+    """
     whole = np.frombuffer(value, f"V{len(value)}")
     return Fixed(whole.reshape(()), whole.dtype)
 
 
 def lengths(columns: Iterable[Pieces]) -> Array:
-    """Return the bytes of each row's pieces together; without dimensions when all rows have the same."""
+    """Return the bytes of each row's pieces; an array without dimensions if all rows have as many."""
     total = np.asarray(0)
     for part in columns:
         total = total + (part.wire.itemsize if isinstance(part, Fixed) else np.diff(part.offsets))
@@ -81,10 +85,12 @@ def lengths(columns: Iterable[Pieces]) -> Array:
 
 
 def joined(columns: Iterable[Pieces], rows: int) -> Pieces:
-    """Concatenate the pieces of each row, at least one; fixed when all of them are.
+    """Concatenate the pieces of each row. The result is fixed if all pieces are.
 
-    Neighbours of fixed width are first merged into one array by numpy, so that few pieces are left for
-    Arrow's join, whose cost grows with their number.
+    The cost of Arrow's join grows with the number of arrays. So neighbours of fixed width are first merged
+    by numpy.
+
+    :param columns: at least one.
     """
     merged: list[Pieces] = []
     for run in [[*run] for _, run in itertools.groupby(columns, type)]:
@@ -114,7 +120,7 @@ def _joined(pieces: Sequence[Varying]) -> Varying:
 def piece_binaries(piece: Varying, *, narrow: bool | None = None) -> pa.Array:
     """Return pieces as Arrow's binaries.
 
-    :param narrow: True for offsets of 32 bits, False for large binaries; None: 32 bits if they fit.
+    :param narrow: True for offsets of 32 bits, False for 64 bits; None for 32 bits if they suffice.
     """
     if narrow is None:
         narrow = bool(piece.offsets[-1] <= INT32_MAX)
@@ -132,7 +138,7 @@ def varying(pieces: Pieces, rows: int) -> Varying:
 
 
 def emptied(pieces: Pieces, valid: Array) -> Varying:
-    """Drop the bytes of rows that are not valid.
+    """Return the pieces without the bytes of rows that are not valid.
 
     :param valid: booleans, one for each row.
     """
@@ -148,10 +154,10 @@ def emptied(pieces: Pieces, valid: Array) -> Varying:
 
 
 def tails(block: Array, widths: Array) -> Varying:
-    """Make pieces of the last bytes of each row of an array.
+    """Return the last bytes of each row of a two-dimensional array as pieces.
 
     :param block: uint8, rows by width.
-    :param widths: how many bytes of each row, at least one.
+    :param widths: the number of bytes of each row, at least one.
     """
     most = int(widths.max(initial=1))
     block = block[:, block.shape[1] - most :]
@@ -160,14 +166,14 @@ def tails(block: Array, widths: Array) -> Varying:
 
 
 def ends(widths: Array) -> Array:
-    """Return the offsets of pieces that have these widths."""
+    """Return the offsets of pieces of these widths."""
     offsets = np.zeros(len(widths) + 1, np.int64)
     np.cumsum(widths, out=offsets[1:])
     return offsets
 
 
 def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Pieces, ...]:
-    """Encode a column of strings by a function of one string; anything beneath nulls."""
+    """Encode a column of strings by a function of one string. The pieces of nulls are arbitrary."""
     encoded = column.dictionary_encode()
     values = [encode(text) for text in encoded.dictionary.to_pylist()]
     widths = np.fromiter(map(len, values), np.int32, len(values))
@@ -176,15 +182,15 @@ def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Pieces, 
 
 
 _BYTES = np.array([2 ** (8 * n - 1) for n in range(1, 9)], np.uint64)
-"""A number that is not below the n-th takes more than n bytes, with its sign."""
+"""A number with its sign takes more than n bytes if it is not below the n-th."""
 _GROUPS = np.array([2 ** (7 * n) for n in range(1, 9)], np.uint64)
-"""A number that is not below the n-th takes n or more bytes after the first of its vint."""
+"""A vint has n or more bytes after the first if its number is not below the n-th."""
 _HEADS = np.array([0xFF << (8 - extra) & 0xFF for extra in range(9)], np.uint8)
-"""A vint's first byte has as many leading ones as bytes come after it."""
+"""The leading ones of a vint's first byte: as many as bytes follow."""
 
 
 def varint(column: pa.Array) -> tuple[Pieces, ...]:
-    """Encode whole numbers as `varint`: two's complement, the highest byte first, in the fewest bytes."""
+    """Encode whole numbers as `varint`: two's complement in the fewest bytes, the highest byte first."""
     if pa.types.is_string(column.type):
         return distinct(column, lambda text: _twos_complement(int(text)))
     width = column.type.bit_width // 8
@@ -196,13 +202,16 @@ def varint(column: pa.Array) -> tuple[Pieces, ...]:
 
 
 def _twos_complement(number: int) -> bytes:
-    """Encode one number; `~` makes of a negative one what its bits but the sign are."""
+    """Encode one number. `~` inverts all bits, so a negative number and its inverse need as many bits."""
     bits = (number if number >= 0 else ~number).bit_length() + 1
     return number.to_bytes((bits + 7) // 8, "big", signed=True)
 
 
 def _widths(words: Array) -> Array:
-    """Return the fewest bytes of each two's complement, given as 64-bit words, the lowest first."""
+    """Return the fewest bytes of each number in two's complement.
+
+    :param words: the number's words of 64 bits, the lowest first.
+    """
     sign = (words[:, -1].view(np.int64) >> 63).view(np.uint64)
     widths = np.ones(len(words), np.int64)
     for i in range(words.shape[1]):
@@ -225,7 +234,7 @@ def _scaled(text: str) -> bytes:
 
 
 def duration(column: pa.Array) -> tuple[Pieces, ...]:
-    """Encode nanoseconds as `duration`: no months, no days, each number a zigzag vint."""
+    """Encode nanoseconds as `duration`: zero months, zero days, and a zigzag vint."""
     nanoseconds = elements(column, "i8")
     return fixed(0, ">u2"), _vint((nanoseconds << 1) ^ (nanoseconds >> 63))
 
@@ -240,10 +249,10 @@ def _vint(zigzag: Array) -> Varying:
 
 
 Kernel = Callable[[pa.Array], tuple[Pieces, ...]]
-"""Encodes a column. What lies beneath nulls may become bytes, too; the caller drops them."""
+"""Encodes a column. It may encode the values under nulls, too: the caller drops them."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
-"""The first bytes of an IPv6 address that stands for an IPv4 one."""
+"""The first bytes of an IPv6 address that stands for an IPv4 address."""
 
 
 def _raw(column: pa.Array) -> tuple[Pieces, ...]:
@@ -251,7 +260,7 @@ def _raw(column: pa.Array) -> tuple[Pieces, ...]:
 
 
 def _number(width: int) -> Kernel:
-    """Make a kernel for integers and floats: a float's bits are copied as an integer's, NaNs too."""
+    """Return a kernel for integers and floats. The bits of a float are copied, including those of a NaN."""
 
     def kernel(column: pa.Array) -> tuple[Pieces, ...]:
         return (fixed(elements(column, f"u{width}"), f">u{width}"),)
@@ -264,7 +273,7 @@ def _boolean(column: pa.Array) -> tuple[Pieces, ...]:
 
 
 def _date(column: pa.Array) -> tuple[Pieces, ...]:
-    """Encode days, where day 2^31 is 1970-01-01: the sign bit is flipped."""
+    """Encode days. Day 2^31 is 1970-01-01: the sign bit is flipped."""
     return (fixed(elements(column, "u4") ^ np.uint32(2**31), ">u4"),)
 
 
@@ -277,7 +286,7 @@ def _inet(column: pa.Array) -> tuple[Pieces, ...]:
 
 
 def _packed(text: str) -> bytes:
-    """Return 4 or 16 bytes; ::ffff:192.0.2.1 becomes 192.0.2.1."""
+    """Return the 4 or 16 bytes of an address; ::ffff:192.0.2.1 becomes 192.0.2.1."""
     if ":" not in text:
         return socket.inet_aton(text)
     packed = socket.inet_pton(socket.AF_INET6, text)
@@ -308,22 +317,22 @@ SCALARS: dict[str, Kernel] = {
 
 
 NULL = -1
-"""The length of a null."""
+"""The length that stands for a null."""
 UNSET = -2
-"""The length of a value that leaves its cell as it is; only in a row, never within another value."""
+"""The length that leaves the older value of a cell. It is valid for a cell, not inside another value."""
 
 
 class Values(NamedTuple):
     """The encoded values of a column, without their lengths."""
 
     pieces: tuple[Pieces, ...]
-    """Of each value; without bytes for a null."""
+    """The pieces of each value. A null has no bytes."""
     valid: Array | None
-    """Booleans, False for null; None when there are no nulls."""
+    """False for each null; None if there are no nulls."""
 
 
 def values(column: pa.Array, tree: CqlType) -> Values:
-    """Encode a column that `cast_column` returned."""
+    """Encode a column that `cast_column` has returned."""
     if column.type == pa.null():
         return Values((), np.zeros(len(column), np.bool_))
     pieces = _pieces(column, tree)
@@ -336,7 +345,7 @@ def values(column: pa.Array, tree: CqlType) -> Values:
 def prefixed(column: pa.Array, tree: CqlType, absent: int | Array = NULL) -> tuple[Pieces, ...]:
     """Encode a column with the length before each value.
 
-    :param absent: the length of a null, or of each of them by its row.
+    :param absent: the length of a null: `NULL` or `UNSET`, one for all rows or one for each.
     """
     pieces, valid = values(column, tree)
     widths = lengths(pieces)
@@ -354,14 +363,14 @@ def _pieces(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
 
 
 def _fields(columns: list[pa.Array], tree: CqlType) -> tuple[Pieces, ...]:
-    """Encode the fields one after the other; fields that the type got since are null."""
+    """Encode fields one after the other. Fields that were added to the type since are null."""
     known, later = tree.parts[: len(columns)], tree.parts[len(columns) :]
     fields = [prefixed(column, part) for column, part in zip(columns, known, strict=True)]
     return *_flat(fields), *(fixed(NULL, ">i4") for _ in later)
 
 
 def _collection(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
-    """Encode the number of elements, then the elements: those of a row lie together, so offsets suffice."""
+    """Encode the number of elements, then the elements. They lie together, so offsets suffice."""
     offsets, inner = unnest(column)
     parts = inner.flatten() if tree.kind == "map" else [inner]
     columns = zip(parts, tree.parts, strict=True)
@@ -371,7 +380,7 @@ def _collection(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
 
 
 def _vector(column: pa.Array, tree: CqlType) -> tuple[Pieces, ...]:
-    """Encode the elements without lengths, as they are of one width; `check` has counted them."""
+    """Encode elements without lengths: all have one width. `check` has counted them."""
     offsets, inner = unnest(column)
     pieces = values(inner, tree.parts[0]).pieces
     return (_grouped(pieces, len(inner), elements(offsets, "i4")),)
@@ -387,7 +396,7 @@ def _flat(columns: Iterable[tuple[Pieces, ...]]) -> tuple[Pieces, ...]:
 
 
 _PART_BYTES = 65_535
-"""Most bytes of a part of a routing key: its length has two bytes."""
+"""The longest part of a routing key. The length of a part has two bytes."""
 _TIMESTAMP_BYTES = 8
 _TTL_BYTES = 4
 
@@ -411,16 +420,17 @@ def encode(
     ttls: Array | None = None,
     expired: bool = False,
 ) -> Encoded:
-    """Encode a batch that `check` returned, or some of its columns, with the flags of unavailable cells.
+    """Encode a batch that `check` has returned.
 
-    Each row is `head`, the plan's columns and its write timestamp, each value with its length in four bytes
-    before it, as in a request's `<n><value_1>...<value_n>`, without the number.
+    The batch may have some of the plan's columns, and flags of unavailable cells. A row is `head`, the
+    plan's columns and the write timestamp, as `<value_1>...<value_n>` of a request: each value has its
+    length before it, in four bytes.
 
     :param timestamps_us: write timestamps, microseconds since 1970, int64.
-    :param head: bytes before each row.
+    :param head: the bytes before each row.
     :param timestamp_first: True to put the timestamp before the columns.
-    :param ttls: seconds, written after the timestamp; None: the statement takes no TTL.
-    :param expired: True to write every value beside the key as null.
+    :param ttls: seconds, encoded after the timestamp; None if the statement has no TTL.
+    :param expired: True to write nulls in place of the values outside of the key.
     """
     rows = batch.num_rows
     absent = UNSET if plan.details.nulls == "unset" else NULL
@@ -448,9 +458,9 @@ def _as_null(column: pa.Array, absent: int | Array) -> Pieces:
 
 
 def one_after_the_other(parts: Sequence[Encoded]) -> Encoded:
-    """Put the rows of several batches into one buffer.
+    """Concatenate the rows of several batches. A single batch is returned as it is.
 
-    :param parts: at least one; for a single one nothing is copied.
+    :param parts: at least one.
     """
     if len(parts) == 1:
         return parts[0]
@@ -459,9 +469,9 @@ def one_after_the_other(parts: Sequence[Encoded]) -> Encoded:
 
 
 def taken(encoded: Encoded, order: Array) -> Encoded:
-    """Put rows in another order; each keeps its write timestamp.
+    """Return the rows in another order. Each row keeps its write timestamp.
 
-    :param order: the positions of the rows.
+    :param order: the present positions of the rows.
     """
     data, offsets = texts(binaries(*encoded).take(indices(order)))
     return Encoded(data, offsets)
@@ -470,13 +480,13 @@ def taken(encoded: Encoded, order: Array) -> Encoded:
 def routing_keys(batch: pa.RecordBatch, plan: CassandraPlan, indexes: Sequence[int]) -> pa.Array:
     """Return the routing key of each row, which the driver hashes to find its replicas.
 
-    The keys are binaries, large ones above 2 GiB, without nulls. A key is the value of one column; or, for
-    each of several columns, the length in two bytes, the value and a zero, as in
-    `org.apache.cassandra.db.marshal.CompositeType` and the driver's `BoundStatement.routing_key`.
+    The keys are binaries, or large binaries above 2 GiB, without nulls. A key of one column is its value. A
+    key of several columns has for each the length in two bytes, the value and a zero, as
+    `BoundStatement.routing_key` of the driver.
 
-    :param indexes: the positions of the partition key among the plan's columns, in the table's order, which
-        the plan does not know: `PreparedStatement.routing_key_indexes`.
-    :raises ValueError: a part is null, or too long; `check` refuses such rows.
+    :param indexes: the positions of the partition key's columns in the plan, in the table's order.
+        `PreparedStatement.routing_key_indexes` has them; the plan does not.
+    :raises ValueError: a part is null or too long. `check` refuses such rows.
     """
     trees = column_types(plan)
     parts: list[Pieces] = []

@@ -1,7 +1,7 @@
 """The ledger of the Cassandra target: its table, and the row of one query.
 
-The row moves by one conditional update of all its cells (rule `ledger`). Nobody but the sink writes the
-table: a plain write to it would hide later updates.
+A conditional update moves the row (rule `ledger`). Only the sink may write to the table: an unconditional
+write could hide later updates.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from wal_sink.targets.cassandra.table import TableMetadata, read_table
 log = logging.getLogger(__name__)
 
 LEDGER_COLUMNS = {"query_id": "text", "log_id": "text", "epoch": "bigint", "digest": "text"}
-"""The first is the primary key; the others are in the order of `LedgerRow`: see docs/cassandra.md."""
+"""The columns and their types. The first is the primary key; the others are in the order of `LedgerRow`."""
 _COLUMNS = ("log_id", "epoch", "digest")
-"""All but the key."""
+"""All columns except the key."""
 
 _IDS = UUID("6d1c0f0a-5b3e-4c55-9d0e-0c8f4c3a7f21")
 """The namespace of the ids of ledger tables (RFC 9562, version 5)."""
@@ -47,7 +47,7 @@ class Ledger:
     """The ledger row of one query.
 
     :param session: the driver's session.
-    :param timeout_s: after which an answer counts as lost.
+    :param timeout_s: seconds after which a request counts as lost.
     """
 
     def __init__(self, session: Any, table: TableName, query_id: str, timeout_s: float) -> None:
@@ -58,10 +58,10 @@ class Ledger:
         self._prepare = functools.cache(session.prepare)
 
     def read(self) -> LedgerRow | None:
-        """Read the row at the serial consistency level; a read has no effect, so it is retried.
+        """Read the row at the serial consistency level. A failed read is repeated.
 
-        :raises TargetUnavailable: no answer for a while.
-        :raises CorruptLog: the row is not one that this version wrote.
+        :raises TargetUnavailable: the cluster has not answered for a while.
+        :raises CorruptLog: another version or program wrote the row.
         """
         query = f"SELECT {', '.join(_COLUMNS)} FROM {self._table} WHERE query_id = ?"  # noqa: S608 -- quoted name
         try:
@@ -77,7 +77,7 @@ class Ledger:
         return LedgerRow.from_cells((self._query_id, *row), f"the ledger {self._table}")
 
     def compare_and_set(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Write the whole row if it is exactly the expected one (rule `ledger`)."""
+        """Write the whole row if the present row is exactly the expected one (rule `ledger`)."""
         if expected is None:
             insert = (
                 f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
@@ -92,9 +92,9 @@ class Ledger:
         return self._conditional(update, (*new.cells[1:], self._query_id, *expected.cells[1:]))
 
     def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
-        """Send one conditional statement, once.
+        """Send a conditional statement, once.
 
-        :raises Exception: of the driver, if it certainly had no effect.
+        :raises Exception: an error of the driver. The statement had no effect.
         """
         self._prepare(statement)  # here, as an error of this has no effect
         try:
@@ -113,11 +113,11 @@ class Ledger:
 def create_ledger(name: TableName, *, with_id: bool = True) -> str:
     """Return the CREATE TABLE of the ledger.
 
-    The table's id follows from its name. Before Cassandra 6 each node that is asked makes an id of its own:
-    of two queries that start for the first time at once, one could write to a table that the other's
-    replaces, and its row would be lost.
+    The table's id follows from its name. Otherwise, before Cassandra 6, each node would choose an id of its
+    own: if two queries started for the first time at once, the table of one would replace the table of the
+    other, and a ledger row would be lost.
 
-    :param with_id: False for a server that lets nobody choose the id.
+    :param with_id: False for a server that refuses a chosen id.
     """
     columns = ", ".join(
         f"{column} {cql}" + (" PRIMARY KEY" if column == "query_id" else "")
@@ -128,17 +128,17 @@ def create_ledger(name: TableName, *, with_id: bool = True) -> str:
 
 
 def ledger_id(name: TableName) -> UUID:
-    """Return the id of the ledger's table: always the same for the same keyspace and table."""
+    """Return the id of the ledger's table: the same id for the same keyspace and table."""
     return uuid5(_IDS, str(name))
 
 
 def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -> None:
-    """Create the ledger's table unless it exists.
+    """Create the ledger's table if it is missing.
 
     :param session: the driver's session.
-    :param create: False creates nothing, and ignores a table that is missing.
-    :raises SchemaMismatch: the role may not create it, or a table of that name has other columns.
-    :raises TargetUnavailable: it was created, but the nodes do not agree on it yet.
+    :param create: False to create nothing, and to accept that the table is missing.
+    :raises SchemaMismatch: the role may not create the table, or a table of that name has other columns.
+    :raises TargetUnavailable: the table was created, but the nodes do not agree on it yet.
     """
     live = read_table(session, name)
     if name.keyspace not in live.keyspaces:
@@ -154,9 +154,9 @@ def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -
 
 
 def refuse_other_ledger(live: TableMetadata) -> None:
-    """Refuse a table that is missing, loses what it acknowledged, or has other columns than the ledger.
+    """Refuse a table that is missing, is not durable, or is no ledger.
 
-    :raises SchemaMismatch: one of these.
+    :raises SchemaMismatch: names the problem.
     """
     refuse_not_durable(live)
     if not live.exists:
@@ -177,7 +177,7 @@ def refuse_other_ledger(live: TableMetadata) -> None:
 
 
 def _create(session: Any, name: TableName) -> None:
-    """Create the table; without the id of our own where the server lets nobody choose it."""
+    """Create the table, without a chosen id if the server refuses one."""
     try:
         create_table(session, create_ledger(name), name, _KIND)
     except (InvalidRequest, SyntaxException, ConfigurationException) as error:

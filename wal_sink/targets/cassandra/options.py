@@ -1,7 +1,7 @@
-"""Declares the options of the Cassandra target: where the cluster is, and what becomes of rows. Pure.
+"""The options of the Cassandra target.
 
-Secrets come from options or the environment, and are read at each connection, so that they can be changed.
-An option has precedence over the environment; to change it takes a restart.
+Secrets come from options or from the environment. The environment is read at each connection, so a secret
+there can change while a query runs. An option has precedence.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _BESIDE = (
     (EXPIRES_AT_COLUMN, TTL),
     (EXPIRES_AT_COLUMN, TTL_COLUMN),
 )
-"""Options that begin so are refused beside the other one: they say the same."""
+"""Pairs of options that exclude each other. The first of a pair is the beginning of a name."""
 _WITHOUT = (
     ("cassandra.ssl.", "cassandra.ssl.enabled"),
     ("cassandra.ssl.clientKey", "cassandra.ssl.clientCertificate"),
 )
-"""Options that begin so are refused without the other one: they would have no effect."""
+"""Pairs of options: the first, the beginning of a name, has no effect without the second."""
 
 
 class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
-    """Where the cluster is, how to connect, which table to write to, and what becomes of rows there.
+    """The cluster, the connection, the table, and what becomes of rows.
 
-    :raises OptionError: when constructed with a value that is invalid, or invalid beside another one.
+    :raises OptionError: a value is invalid, or contradicts another one.
     """
 
     keyspace: Annotated[
@@ -202,7 +202,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
 
     @property
     def where(self) -> str:
-        """The contact points or the bundle, as messages name the cluster."""
+        """The contact points or the bundle: the name of the cluster in messages."""
         return self.contact_points or self.secure_connect_bundle
 
     @property
@@ -223,7 +223,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
 
     @property
     def controls(self) -> dict[str, str]:
-        """The columns that say what becomes of a row, by the options that name them."""
+        """The control columns by the options that name them. They decide what becomes of a row."""
         columns = {
             OPERATION_COLUMN: self.operation_column,
             TTL_COLUMN: self.ttl_column,
@@ -233,7 +233,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
         return {option: column for option, column in columns.items() if column}
 
     def _refuse_contradictions(self) -> None:
-        """Refuse an option that says the same as another one, or has no effect without it."""
+        """Refuse options that exclude each other, or have no effect without another one."""
         names = {
             option.name
             for option in fields(type(self))
@@ -265,9 +265,11 @@ def _first(names: set[str], begin: str) -> str:
 
 
 def primary_key(layout: Layout) -> Layout:
-    """Return the key of a new table: the partition key, by default the first column, then the others.
+    """Return the primary key of a new table, the partition key first.
 
-    :raises OptionError: there is none, or a column of the partition key is not in it.
+    By default the first column is the partition key.
+
+    :raises OptionError: the key is empty, or lacks a column of the partition key.
     """
     key, partition = layout.key, layout.partition or layout.key[:1]
     if not key:
@@ -289,10 +291,10 @@ _EXAMPLE = f'{COLUMNS_OPTION}={{"customerId": "customer_id"}}'
 
 
 def read_columns(text: str) -> Mapping[str, str]:
-    """Return which column of the table a column of the DataFrame is written to, from the option's text.
+    """Parse the option that names columns of the table.
 
-    :returns: the table's by the DataFrame's names, for those that differ.
-    :raises OptionError: it cannot be understood, or two columns are written to one.
+    :returns: the table's names by the DataFrame's names, for columns whose names differ.
+    :raises OptionError: the text is invalid, or two columns are written to one.
     """
     if not text.strip():
         return {}
@@ -328,7 +330,7 @@ def _refuse_bad_table(table: str) -> None:
 
 
 def refuse_bad_name(option: str, name: str) -> None:
-    """Refuse what no keyspace or table is called; columns may be called anything.
+    """Refuse a name that no keyspace and no table can have. A column can have any name.
 
     :raises OptionError: Cassandra does not allow the name.
     """
@@ -358,18 +360,18 @@ def _refuse_bad_contact_points(text: str, hosts: tuple[str, ...]) -> None:
 
 
 ENVIRONMENT = {field: str(name) for field, name in marked(CassandraOptions, "environment").items()}
-"""The environment variables for options, by the option's field."""
+"""The environment variable of each option that has one, by the option's field."""
 
 
 class Login(NamedTuple):
-    """Role and password."""
+    """A role and its password."""
 
     username: str
     password: str
 
 
 def with_environment(options: CassandraOptions) -> CassandraOptions:
-    """Fill in what no option gives from this process's environment as it is now."""
+    """Return the options, filled in from this process's present environment."""
     values = {
         field: value
         for field, variable in ENVIRONMENT.items()
@@ -381,9 +383,9 @@ def with_environment(options: CassandraOptions) -> CassandraOptions:
 
 
 def login(options: CassandraOptions) -> Login | None:
-    """Return the role and password to log in with now; None for a cluster without authentication.
+    """Return the role and password for a new connection; None for a cluster without authentication.
 
-    :raises OptionError: only one of them is given.
+    :raises OptionError: only one of the two is given.
     """
     now = with_environment(options)
     for half, missing in (("username", "password"), ("password", "username")):

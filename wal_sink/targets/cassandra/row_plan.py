@@ -1,4 +1,4 @@
-"""What was agreed with Cassandra about rows: typed, and kept in the log as a plan's details. Pure."""
+"""The Cassandra part of a plan, typed: how the rows are written. The log keeps it as the plan's details."""
 
 from __future__ import annotations
 
@@ -12,54 +12,62 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.sql_text import quote
 
 MAX_TTL_S = 20 * 365 * 86_400
-"""The largest TTL that Cassandra takes, in seconds."""
+"""The largest TTL that Cassandra accepts, in seconds."""
 
 KEY = ("partition", "clustering")
-"""The roles of columns of the primary key."""
+"""The roles of the columns of the primary key."""
+
+TTL_S = "wal_sink:ttl_s"
+"""The log's column with the TTL of each row in seconds, from its write timestamp on; null for a delete."""
+EXPIRES_US = "wal_sink:expires_us"
+"""The log's column with the time at which each row expires, microseconds since 1970; null for a delete."""
+TIMESTAMP_US = "wal_sink:timestamp_us"
+"""The log's column with the event time of each row, microseconds since 1970. The table's own column of the
+event time holds milliseconds."""
 
 
 class TableName(NamedTuple):
-    """The exact names of a table and its keyspace, unquoted, as `system_schema` has them."""
+    """The exact, unquoted names of a keyspace and a table."""
 
     keyspace: str
     table: str
 
     def __str__(self) -> str:
-        """Quote both, as they stand in statements, plans and errors."""
+        """Return both names quoted, as statements, plans and errors have them."""
         return f"{quote(self.keyspace)}.{quote(self.table)}"
 
 
 class RowTtl(msgspec.Struct, frozen=True, kw_only=True):
-    """When rows expire."""
+    """When rows expire: at most one of three options is set."""
 
     ttl_s: int | None = None
-    """The TTL of every row, seconds."""
+    """The TTL of every row in seconds."""
     ttl_column: str = ""
     """The column with the TTL of each row in seconds."""
     expires_at_column: str = ""
-    """The column of times at which rows expire."""
+    """The column with the time at which each row expires."""
 
 
 class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How the rows of a plan are written. Columns have the DataFrame's names.
 
-    Defaults are written out: msgspec recognizes a default by identity, so two equal plans of two processes
-    would else have two keys.
+    The JSON includes default values. msgspec could omit them, but compares defaults by identity: then two
+    processes could encode equal plans differently.
     """
 
     keyspace: str
     table: str
     nulls: Literal["unset", "write"] = "unset"
     update: bool = False
-    """True for rows that are written by UPDATE."""
+    """True if rows are written by UPDATE."""
     clustering: tuple[str, ...] = ()
-    """Where there are deletes: the clustering columns in the table's order, which is not the DataFrame's."""
+    """If rows may be deletes: the clustering columns in the table's order."""
     ttl: RowTtl | None = None
-    """None: no option says when rows expire."""
+    """None if no option sets a TTL."""
     timestamp_column: str = ""
-    """The column of event times; empty: a row's place in the stream decides."""
+    """The column of event times; empty if rows are ordered by their place in the stream."""
     types: dict[str, tuple[tuple[str, str], ...]] = msgspec.field(default_factory=dict)
-    """The user-defined types of the columns by name: the names and types of their fields, in order."""
+    """The user-defined types of the columns, by name: names and types of the fields in order."""
 
     @property
     def name(self) -> TableName:
@@ -71,15 +79,15 @@ msgspec.json.Decoder(CassandraRowPlan)  # learned while one thread imports this,
 
 
 class CassandraPlan(Plan, frozen=True, kw_only=True):
-    """A plan with the type of its details."""
+    """A plan whose details are a `CassandraRowPlan`."""
 
     details: CassandraRowPlan  # type: ignore[assignment]  # the same JSON, typed
 
     @classmethod
     def of(cls, plan: Plan) -> CassandraPlan:
-        """Return a plan of the log.
+        """Return a plan of the log with typed details.
 
-        :raises CorruptLog: its details are not what this target notes.
+        :raises CorruptLog: the details are not those of a Cassandra plan.
         """
         if isinstance(plan, cls):
             return plan
@@ -91,25 +99,25 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
                 "Restore the file in the log's plans/ folder from a copy.",
             ) from error
         fields = {name: getattr(plan, name) for name in Plan.__struct_fields__}
-        # Plans come from a shared folder, and this stands in statements.
+        # Statements contain the table's name, and others may write to the folder of plans: quote it again.
         return cls(**fields | {"details": details, "table": str(details.name)})
 
     @property
     def plain(self) -> Plan:
-        """The plan as the log has it: plain data."""
+        """The plan as the log has it, with untyped details."""
         fields = {name: getattr(self, name) for name in Plan.__struct_fields__}
         details = msgspec.json.decode(msgspec.json.encode(self.details))
         return Plan(**fields | {"details": details})
 
     @property
     def static_alone(self) -> bool:
-        """True if rows are partitions: static columns are written, and the plan has no clustering column."""
+        """True if only static columns are written, so that each row is a partition."""
         roles = {column.role for column in self.columns}
         return self.details.update and "clustering" not in roles
 
 
 def in_order(columns: dict[str, pa.Array], plan: CassandraPlan) -> pa.RecordBatch:
-    """Return columns in the plan's order, and after them those that only the log has."""
+    """Return columns in the plan's order, then the columns that only the log has."""
     names = [column.name for column in plan.columns if column.name in columns]
     names += [name for name in columns if name not in names]
     return pa.RecordBatch.from_arrays([columns[name] for name in names], names=names)

@@ -1,6 +1,6 @@
 """The session of the Cassandra target: writes rows, and moves the ledger row of one query.
 
-Requests are in flight from one slice to the next.
+`write` buffers rows and sends them without waiting for answers; `drain` waits for all answers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from wal_sink.targets.cassandra.driver.errors import longest_s
 from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline
 from wal_sink.targets.cassandra.ledger import Ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.options import CassandraOptions
-from wal_sink.targets.cassandra.permissions import missing_permission
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.server import missing_permission
 from wal_sink.targets.cassandra.table import read_table
 from wal_sink.targets.cassandra.write.batches import (
     BYTES,
@@ -42,11 +42,11 @@ from wal_sink.targets.cassandra.write.statements import Statements
 log = line_logger(__name__)
 
 MOST_REFUSED = 1_000
-"""The number of refused rows at which they are raised before the window is written."""
+"""The number of refused rows at which `write` raises them, before the window ends."""
 
 
 class CassandraSession(IdempotentSession):
-    """Writes rows and moves the ledger over one connection, which it owns."""
+    """Writes rows and moves the ledger row over one connection, which it owns."""
 
     def __init__(self, connection: Connection, options: CassandraOptions, query_id: str) -> None:
         self._connection = connection
@@ -67,12 +67,12 @@ class CassandraSession(IdempotentSession):
         self._metrics = FlushMetrics()
 
     def report_to(self, metrics: FlushMetrics) -> None:
-        """Report the requests with rows; called before all other methods."""
+        """Set the metrics of requests. The flusher calls this before all other methods."""
         self._metrics = metrics
 
     @functools.cached_property
     def _sender(self) -> Sender:
-        """What sends requests; it is made at its first use, after `report_to`."""
+        """The sender, created at its first use, when the metrics are set."""
         session, timeout_s = self._connection.session, self._options.request_timeout
         place = session, self._connection.datacenter
         pipeline = RequestPipeline(*place, self._concurrency, timeout_s, self._metrics)
@@ -84,13 +84,14 @@ class CassandraSession(IdempotentSession):
             return self._ledger.read()
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        """Write rows, at once or with those of later calls; `drain` writes the last of them.
+        """Buffer rows, and send the buffer when it is full.
 
-        :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises SchemaMismatch: the table has changed since the plan was made.
         :raises RowsRefused: the server refuses rows, which are named.
-        :raises TargetRefused: the server refuses rows of which nobody can say which ones.
-        :raises TargetUnavailable: no acknowledgement for a while, or the table was created again.
-        :raises Exception: of the driver, when trying again cannot help.
+        :raises TargetRefused: the server refuses rows that cannot be named.
+        :raises TargetUnavailable: the cluster has acknowledged nothing for a while, or the table was created
+            again.
+        :raises Exception: an error of the driver that another try cannot cure.
         """
         with self._explained():
             self._drift.check(now=False)
@@ -103,9 +104,9 @@ class CassandraSession(IdempotentSession):
                     self._refuse(self._sender.refused)
 
     def drain(self) -> None:
-        """Wait until all rows are acknowledged at the data's consistency level.
+        """Send all buffers, and wait until all rows are acknowledged at the data's consistency level.
 
-        :raises Exception: what `write` raises.
+        :raises Exception: the same errors as `write`.
         """
         with self._explained():
             for prepared in self._plans.values():
@@ -123,13 +124,13 @@ class CassandraSession(IdempotentSession):
             )
 
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Wait for all rows, then send one conditional update or insert."""
+        """Drain, then move the ledger row by one conditional statement."""
         self.drain()
         with self._explained():
             return self._ledger.compare_and_set(expected, new)
 
     def compare(self, plan: Plan) -> None:
-        """Compare it with its table."""
+        """Compare a plan with the table."""
         with self._explained():
             self.prepare(plan)
 
@@ -138,7 +139,7 @@ class CassandraSession(IdempotentSession):
         self._connection.close()
 
     def prepare(self, plan: Plan) -> PreparedPlan:
-        """Compare a plan with its table, once, as `write` does before the first rows."""
+        """Return the prepared plan. The first call for a plan compares the plan with the table."""
         if plan.key not in self._plans:
             typed, session = CassandraPlan.of(plan), self._connection.session
             table = typed.of_table()
@@ -164,7 +165,7 @@ class CassandraSession(IdempotentSession):
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """Raise why the server refuses a statement: a permission is missing, or the table was altered."""
+        """Replace an error of the driver by its cause: a missing permission, or an altered table."""
         try:
             yield
         except Unauthorized as error:
@@ -179,7 +180,7 @@ def open_session(options: CassandraOptions, query_id: str) -> CassandraSession:
 
     :raises TargetUnavailable: no connection.
     :raises OptionError: login refused, or the datacenter has to be named.
-    :raises SchemaMismatch: the ledger's table is gone, or is something else.
+    :raises SchemaMismatch: the ledger's table is missing, or is no ledger.
     """
     connection = connect(options)
     try:

@@ -1,4 +1,4 @@
-"""The metadata of a table as the cluster has it now, read from `system_schema`."""
+"""The metadata of a table, read from `system_schema`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ColumnMetadata(NamedTuple):
 
     name: str
     type: str
-    """As `system_schema` prints it, `frozen<list<int>>`; varchar is text there."""
+    """The type as `system_schema` prints it, such as `frozen<list<int>>`. A varchar is a text there."""
     role: Role
 
 
 class TableMetadata(NamedTuple):
-    """What the cluster has under a table's name, which may be no table at all."""
+    """The metadata under a table's name; the table itself may be missing."""
 
     name: TableName
     keyspaces: tuple[str, ...]
@@ -34,19 +34,19 @@ class TableMetadata(NamedTuple):
     """All tables of the keyspace, without materialized views."""
     views: tuple[str, ...]
     columns: tuple[ColumnMetadata, ...]
-    """Empty when there is no such table or view."""
+    """The columns; empty if neither a table nor a view has the name."""
     default_ttl: int
-    """The TTL of rows that are written without one, seconds; 0: they never expire."""
+    """The TTL in seconds of rows that are written without a TTL; 0 for none."""
     types: UserTypes = MappingProxyType({})
     """The keyspace's user-defined types."""
     gc_grace_s: int = 864_000
-    """Seconds after which a tombstone may be dropped."""
+    """Seconds after which the server may drop a tombstone."""
     id: UUID | None = None
-    """The table's id; a table that is dropped and created again under the same name has another."""
+    """The table's id. A table that is dropped and created again has a new id."""
 
     @property
     def exists(self) -> bool:
-        """True if there is a table, not a view, of this name."""
+        """True if a table, not a view, has the name."""
         return self.name.table in self.tables
 
     @property
@@ -56,14 +56,14 @@ class TableMetadata(NamedTuple):
 
 
 def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata:
-    """Read a table's metadata; also for one that does not exist.
+    """Read the metadata of a table, which may be missing.
 
-    Where the node that is asked lacks the table, a node that has it answers in its place: the first node may
-    lag behind, or another start may have made the table just now.
+    If the first node lacks the table, the metadata comes from a node that has it: the first node may lag
+    behind, or another start may have just created the table.
 
     :param session: the driver's session.
-    :param node: the driver's host to ask; None: any.
-    :raises Exception: of the driver.
+    :param node: the driver's host that is read first; None for any.
+    :raises Exception: an error of the driver.
     """
     live = _read(session, name, node)
     if not live.exists and (other := _where_it_is(session, name)) is not None:
@@ -114,11 +114,11 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
 
 
 _MOST_ASKED = 3
-"""How many nodes are asked for a table that one node lacks: few lag behind at the same time."""
+"""The number of nodes that are read for a table that one node lacks: few nodes lag behind at once."""
 
 
 def _where_it_is(session: Any, name: TableName) -> Any:
-    """Return a node that has the table; None where no node that answers has it."""
+    """Return a node that has the table; None if no node that answers has it."""
     from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- not in tasks
 
     query = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"

@@ -10,13 +10,20 @@ import pyarrow as pa
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import ErrorClass, IdempotentSession, Target
-from wal_sink.targets.cassandra.options import CassandraOptions, with_environment
+from wal_sink.targets.cassandra.options import (
+    EXPIRES_AT_COLUMN,
+    TIMESTAMP_COLUMN,
+    TTL,
+    TTL_COLUMN,
+    CassandraOptions,
+    with_environment,
+)
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.operations import BY_POSITION
+from wal_sink.targets.operations import BY_POSITION, described
 
 
 class CassandraTarget(Target):
-    """Apache Cassandra 3.0 and later, and databases that implement its protocol alike.
+    """Apache Cassandra 4.0 and later, and compatible databases.
 
     :param options: see `CassandraOptions`.
     """
@@ -30,14 +37,12 @@ class CassandraTarget(Target):
 
     @property
     def writes_to(self) -> str:
-        """Return keyspace and table."""
+        """The keyspace and the table."""
         return ".".join(self.options.data)
 
     @property
     def description(self) -> Mapping[str, str]:
-        """Return cluster, consistency level, table and what becomes of rows."""
-        from wal_sink.targets.cassandra.rows import describe  # noqa: PLC0415 -- pyarrow.compute
-
+        """The cluster, the consistency level, the table, and what becomes of rows."""
         options = self.options
         nulls = {"unset": "a null keeps the older value", "write": "a null clears the older value"}
         ledger = f"{options.ledger.keyspace}.{options.ledger.table}"
@@ -55,7 +60,7 @@ class CassandraTarget(Target):
             "nulls": f"{options.nulls}: {nulls[options.nulls]} (cassandra.nulls)",
             "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
             **({"write": update} if options.write_mode == "update" else {}),
-            **describe(options),
+            **_described_rows(options),
         }
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
@@ -65,13 +70,13 @@ class CassandraTarget(Target):
         return make_plan(self.options, schema, key)
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table."""
+        """Compare the DataFrame with the table; create nothing."""
         from wal_sink.targets.cassandra.plan import make_plan  # noqa: PLC0415 -- the driver
 
         return make_plan(self.options, schema, key, create=False)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to the log's types and refuse rows that the server would refuse."""
+        """Cast `batch` to the log's types, and refuse rows that the server would refuse."""
         from wal_sink.targets.cassandra.check import check  # noqa: PLC0415 -- pyarrow.compute
 
         return check(batch, CassandraPlan.of(plan))
@@ -81,17 +86,35 @@ class CassandraTarget(Target):
         import wal_sink.targets.cassandra.session  # noqa: F401, PLC0415 -- the driver
 
     def for_tasks(self) -> Self:
-        """Fill in secrets from this process's environment: Spark's workers have that of their start."""
+        """Return the target with the secrets of this process's environment.
+
+        A worker's environment may be older.
+        """
         return type(self)(with_environment(self.options))
 
     def connect(self, query_id: str) -> IdempotentSession:
-        """Connect for flushing."""
+        """Open a session for flushing."""
         from wal_sink.targets.cassandra.session import open_session  # noqa: PLC0415 -- the driver
 
         return open_session(self.options, query_id)
 
     def classify(self, error: Exception) -> ErrorClass:
-        """Return what an exception of the driver means for rows."""
+        """Return the error class of an exception of the driver."""
         from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- the driver
 
         return classify(error)
+
+
+def _described_rows(options: CassandraOptions) -> Mapping[str, str]:
+    """Return the texts that are logged about deletes, TTLs and event times, by heading."""
+    texts = described(options)
+    if options.ttl is not None:
+        texts["ttl"] = f"{options.ttl} s from when the row was published ({TTL})"
+    if column := options.ttl_column:
+        texts["ttl"] = f"seconds in {column}, from when the row was published ({TTL_COLUMN})"
+    if column := options.expires_at_column:
+        texts["ttl"] = f"until {column} ({EXPIRES_AT_COLUMN})"
+    if column := options.timestamp_column:
+        newest = f"of two versions of a row the one with the later {column} ({TIMESTAMP_COLUMN})"
+        texts["newest"] = newest
+    return texts

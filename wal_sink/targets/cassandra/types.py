@@ -1,58 +1,252 @@
-"""The types of Spark and CQL, in one table for plan, check and write; docs/cassandra.md explains it.
+"""The CQL types: which Spark types fit, how a column is cast, and which values are refused.
 
-CQL types are trees, parsed from the text that `system_schema` has. A column of the DataFrame, with all its
-parts, is compared with one of the table when a query starts, and cast to what the log holds in the tasks.
+`TYPES` has the types without parts. A `CqlType` is a type with its parts, parsed from the text in
+`system_schema`. `cast_column` casts in the tasks, by kernels of Arrow.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from wal_sink.model import plan
-from wal_sink.model.plan import canonical, is_array, spark_ddl, spark_type
+from wal_sink.model.plan import is_array, is_text, spark_type
 from wal_sink.targets import text_formats
-from wal_sink.targets.cassandra import casts
+from wal_sink.targets.arrow_scalars import int64, text
 from wal_sink.targets.cassandra.arrow_buffers import unnest
-from wal_sink.targets.cassandra.casts import (
-    Constraint,
-    as_float,
-    as_is,
-    as_milliseconds,
-    as_nanoseconds,
-    as_nanoseconds_of_day,
-    as_number,
-    as_text,
-    cast_to,
-)
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.text import did_you_mean
+
+_DAY_0 = text("1970-01-01T")
+_NO_TEXT = text("")
+_THOUSAND = int64(1_000)
+
+
+def as_is(column: pa.Array) -> pa.Array:
+    """Return the column, decoded if it is a dictionary."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def cast_to(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Return a cast to a type that holds every value of the column, such as a wider number."""
+    return lambda column: column.cast(kind)
+
+
+as_text = cast_to(pa.string())
+
+
+def as_float(column: pa.Array) -> pa.Array:
+    """Round numbers to 32 bits. A number out of range becomes infinite."""
+    return column.cast(pa.float32(), safe=False)
+
+
+def as_number(column: pa.Array) -> pa.Array:
+    """Cast integers to decimals of scale 0. Decimals and texts stay as they are."""
+    column = as_is(column)
+    if is_text(column.type):
+        return as_text(column)
+    if pa.types.is_integer(column.type):
+        return column.cast(pa.int64()).cast(pa.decimal128(19, 0))
+    return column
+
+
+def as_milliseconds(column: pa.Array) -> pa.Array:
+    """Floor instants to milliseconds since 1970, also before 1970."""
+    micros = as_is(column).cast(pa.int64())
+    truncated = pc.divide(micros, _THOUSAND)  # towards zero
+    below = pc.less(micros, pc.multiply(truncated, _THOUSAND)).cast(pa.int64())
+    return pc.subtract(truncated, below)
+
+
+def as_nanoseconds_of_day(column: pa.Array) -> pa.Array:
+    """Return the nanoseconds since midnight of times. A text has to match `TIME_PATTERN`."""
+    column = as_is(column)
+    if not pa.types.is_time64(column.type):
+        texts = pc.binary_join_element_wise(_DAY_0, as_text(column), _NO_TEXT)
+        column = texts.cast(pa.timestamp("ns"))  # no kernel makes a time of a string
+    return column.cast(pa.int64())
+
+
+def as_nanoseconds(column: pa.Array) -> pa.Array:
+    """Convert microseconds to nanoseconds. `DURATION` has refused durations that would overflow."""
+    return pc.multiply_checked(as_is(column).cast(pa.int64()), _THOUSAND)
+
+
+def sub_milliseconds(column: pa.Array) -> pa.Array:
+    """Return flags of the instants that are no whole milliseconds."""
+    micros = as_is(column).cast(pa.int64())
+    return pc.not_equal(pc.multiply(pc.divide(micros, _THOUSAND), _THOUSAND), micros)
+
+
+TIME_PATTERN = r"\A([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?\z"
+_DAY = int64(86_400 * 10**9)
+_NO_VALUES = pa.nulls(0, pa.bool_())
+"""The flags of a column in which no value can be bad."""
+_MOST_MICROS = int64((2**63 - 1) // 1_000)
+
+
+class Constraint(NamedTuple):
+    """A condition that marks values which the server would refuse, or could not hold."""
+
+    bad: Callable[[pa.Array], pa.Array]
+    """Returns flags of the bad values; an empty array if none can be bad. The flags of nulls are arbitrary,
+    except for `NO_NULLS`."""
+    problem: str
+    """The text after "Column c of t (value)" in the error."""
+    remedy: str
+    """The remedy in the error, a sentence."""
+
+
+def _unlike(pattern: str) -> Callable[[pa.Array], pa.Array]:
+    def bad(column: pa.Array) -> pa.Array:
+        return pc.invert(pc.match_substring_regex(as_text(column), pattern))
+
+    return bad
+
+
+def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
+    """Return the condition for numbers written as text. A column of numbers has no bad values."""
+    unlike = _unlike(pattern)
+
+    def bad(column: pa.Array) -> pa.Array:
+        if not is_text(as_is(column).type):
+            return _NO_VALUES
+        length = pc.binary_length(as_text(column)).cast(pa.int64())
+        return pc.or_(unlike(column), pc.greater(length, int64(text_formats.MOST_CHARACTERS)))
+
+    return bad
+
+
+def _beyond_ascii(column: pa.Array) -> pa.Array:
+    return pc.invert(pc.string_is_ascii(as_text(column)))
+
+
+def _no_time(column: pa.Array) -> pa.Array:
+    column = as_is(column)
+    if not pa.types.is_time64(column.type):
+        return _unlike(TIME_PATTERN)(column)
+    nanos = column.cast(pa.int64())
+    return pc.or_(pc.less(nanos, int64(0)), pc.greater_equal(nanos, _DAY))
+
+
+def _too_long(column: pa.Array) -> pa.Array:
+    micros = as_is(column).cast(pa.int64())
+    return pc.or_(pc.greater(micros, _MOST_MICROS), pc.less(micros, pc.negate(_MOST_MICROS)))
+
+
+def _no_address(column: pa.Array) -> pa.Array:
+    """Return flags of the texts that are no addresses.
+
+    No kernel parses addresses, so each distinct text is parsed once.
+    """
+    encoded = as_text(column).dictionary_encode()
+    distinct = encoded.dictionary.to_pylist()
+    flags = pa.py_buffer(bytes(not is_address(text) for text in distinct))
+    bad = pa.Array.from_buffers(pa.uint8(), len(distinct), [None, flags])
+    return bad.take(encoded.indices).cast(pa.bool_())
+
+
+def is_address(text: str) -> bool:
+    """Return True if a text is an IPv4 or IPv6 address without zone and port."""
+    family = socket.AF_INET6 if ":" in text else socket.AF_INET
+    try:
+        socket.inet_pton(family, text)
+    except (OSError, ValueError):  # ValueError: a NUL
+        return False
+    return True
+
+
+ASCII = Constraint(
+    _beyond_ascii,
+    "has characters that ascii cannot hold",
+    "Replace them, or make the table's type text.",
+)
+UUID = Constraint(
+    text_formats.are_no_uuids,
+    "is not a uuid",
+    "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or as 16 bytes, "
+    "or make the table's type text.",
+)
+TIMEUUID = Constraint(
+    text_formats.are_no_version_1_uuids,
+    "is not a uuid of version 1",
+    "A timeuuid is written as 8-4-4-4-12 hexadecimal digits, the third group of which begins "
+    "with 1, or as its 16 bytes. For other uuids make the table's type uuid.",
+)
+INET = Constraint(
+    _no_address,
+    "is not an IPv4 or IPv6 address",
+    "Write it as 192.0.2.1 or 2001:db8::1, without port and zone, or make the table's type text.",
+)
+TIME = Constraint(
+    _no_time,
+    "is not a time of day",
+    "Write it as HH:MM:SS or HH:MM:SS.nnnnnnnnn, from 00:00:00 to 23:59:59.999999999.",
+)
+DURATION = Constraint(
+    _too_long,
+    "is more than the 2^63 nanoseconds, 292 years, that CQL's duration can hold",
+    "Write it to a bigint in a unit of your choice.",
+)
+MILLISECONDS = Constraint(
+    sub_milliseconds,
+    "has digits below the millisecond, which CQL's timestamp cannot hold: two could become one",
+    'Truncate it knowingly, F.date_trunc("MILLISECOND", …): the keys of a map within transform_keys, an'
+    " array's elements within transform.",
+)
+WHOLE = Constraint(
+    _no_digits(text_formats.WHOLE),
+    "is not a whole number",
+    f"Write it as digits, -12 or 12, at most {text_formats.MOST_CHARACTERS:,} of them, or make the"
+    " table's type text.",
+)
+DECIMAL = Constraint(
+    _no_digits(text_formats.DECIMAL),
+    "is not a decimal number",
+    f"Write it as -12.50 or 1.25e-30, in at most {text_formats.MOST_CHARACTERS:,} characters and with at most"
+    " four digits after the e, or make the table's type text.",
+)
+WHOLE_KEY = Constraint(
+    _no_digits(text_formats.WHOLE_ONCE),
+    "can be written in another way, and in a key two texts of a number would be one",
+    "Write it without a plus sign and without zeros in front.",
+)
+DECIMAL_KEY = Constraint(
+    _no_digits(text_formats.DECIMAL_ONCE),
+    "can be written in another way, and in a key two texts of a number would be one",
+    "Write it as -12.5: no exponent, no plus sign, no zeros in front or at the end of the fraction.",
+)
+NO_NULLS = Constraint(
+    pc.is_null,
+    "is null, which a collection cannot hold",
+    "Drop such elements, filter(c, x -> x IS NOT NULL), map_filter(c, (k, v) -> v IS NOT NULL), "
+    "or fill them in.",
+)
 
 
 class ScalarType(NamedTuple):
     """A CQL type without parts."""
 
     accepts: tuple[str, ...]
-    """Spark types that fit without loss; the first is what to cast others to."""
+    """The Spark types that fit without loss. Errors propose a cast to the first."""
     cast: Callable[[pa.Array], pa.Array]
-    """From the DataFrame's column to what the log holds."""
+    """Casts a column of the DataFrame to the type of the log."""
     constraint: Constraint | None = None
-    """The tasks refuse values that break it."""
+    """The tasks refuse the values that are bad."""
     key_constraint: Constraint | None = None
-    """A further constraint where two values that differ must not become one: in the primary key, and as a
-    map's keys and a set's elements."""
+    """A second constraint, for the primary key, keys of maps and elements of sets: the cast must not make
+    two different values equal."""
 
 
 WHOLE_DECIMAL = "decimal(p,0)"
-"""A decimal without digits after the point."""
+"""A decimal type of scale 0."""
 
 TYPES = {
-    "ascii": ScalarType(("string",), as_text, casts.ASCII),
+    "ascii": ScalarType(("string",), as_text, ASCII),
     "text": ScalarType(("string",), as_text),
     "boolean": ScalarType(("boolean",), as_is),
     "tinyint": ScalarType(("tinyint",), as_is),
@@ -62,24 +256,24 @@ TYPES = {
     "varint": ScalarType(
         (WHOLE_DECIMAL, "bigint", "int", "smallint", "tinyint", "string"),
         as_number,
-        casts.WHOLE,
-        casts.WHOLE_KEY,
+        WHOLE,
+        WHOLE_KEY,
     ),
     "float": ScalarType(("float",), as_float),
     "double": ScalarType(("double", "float"), cast_to(pa.float64())),
     "decimal": ScalarType(
         ("decimal", "bigint", "int", "smallint", "tinyint", "string"),
         as_number,
-        casts.DECIMAL,
-        casts.DECIMAL_KEY,
+        DECIMAL,
+        DECIMAL_KEY,
     ),
-    "timestamp": ScalarType(("timestamp",), as_milliseconds, None, casts.MILLISECONDS),
+    "timestamp": ScalarType(("timestamp",), as_milliseconds, None, MILLISECONDS),
     "date": ScalarType(("date",), as_is),
-    "time": ScalarType(("time", "string"), as_nanoseconds_of_day, casts.TIME),
-    "duration": ScalarType(("interval day to second",), as_nanoseconds, casts.DURATION),
-    "uuid": ScalarType(("string", "binary"), text_formats.as_uuid, casts.UUID),
-    "timeuuid": ScalarType(("string", "binary"), text_formats.as_uuid, casts.TIMEUUID),
-    "inet": ScalarType(("string",), as_text, casts.INET),
+    "time": ScalarType(("time", "string"), as_nanoseconds_of_day, TIME),
+    "duration": ScalarType(("interval day to second",), as_nanoseconds, DURATION),
+    "uuid": ScalarType(("string", "binary"), text_formats.as_uuid, UUID),
+    "timeuuid": ScalarType(("string", "binary"), text_formats.as_uuid, TIMEUUID),
+    "inet": ScalarType(("string",), as_text, INET),
     "blob": ScalarType(("binary",), cast_to(pa.binary())),
 }
 
@@ -92,11 +286,11 @@ NESTED: dict[str, Callable[[pa.DataType], bool]] = {
     "udt": pa.types.is_struct,
     "vector": is_array,
 }
-"""For each CQL type with parts, what returns True for an Arrow type that has such parts."""
+"""For each CQL type with parts, the predicate of the Arrow types that have such parts."""
 
 
 def accepts(cql: str, source: pa.DataType) -> bool:
-    """Return True if an Arrow type goes to the CQL type `cql`, one of `TYPES`, without loss."""
+    """Return True if an Arrow type fits into a CQL type of `TYPES` without loss."""
     spark = spark_type(source)
     if spark == "decimal" and source.scale == 0 and WHOLE_DECIMAL in TYPES[cql].accepts:
         return True
@@ -104,33 +298,33 @@ def accepts(cql: str, source: pa.DataType) -> bool:
 
 
 UserTypes = Mapping[str, Sequence[tuple[str, str]]]
-"""User-defined types by name: the names and types of their fields, in order."""
+"""The user-defined types by name: names and types of their fields, in order."""
 
 _WORD = re.compile(r'\s*("(?:[^"]|"")*"|[^<>,"\s]+)\s*(?:<(.+)>)?\s*', re.DOTALL)
 _PART = re.compile(r'"(?:[^"]|"")*"|[<>,]')
 
 
 class CqlType(NamedTuple):
-    """A CQL type, and the types of its parts."""
+    """A CQL type and the types of its parts."""
 
     kind: str
-    """A name in `TYPES` or `NESTED`; any other cannot be written."""
+    """A key of `TYPES` or `NESTED`, or the text of a type that is not supported."""
     label: str
-    """As the server prints it."""
+    """The type as the server prints it."""
     frozen: bool
-    """True for a type that is written as one value, as is all that is inside of another type."""
+    """True if the type is written as one value. All types inside of other types are."""
     parts: tuple[CqlType, ...] = ()
-    """The types of the element, of key and value, or of the fields."""
+    """The type of the element; or of key and value; or of the fields."""
     name: str = ""
-    """Name of a user-defined type, unquoted."""
+    """The unquoted name of a user-defined type."""
     fields: tuple[str, ...] = ()
-    """Names of its fields, unquoted."""
+    """The unquoted names of the fields of a user-defined type."""
     length: int = 0
-    """Number of elements of a vector."""
+    """The number of elements of a vector."""
 
 
 def parse(text: str, types: UserTypes, *, frozen: bool = False) -> CqlType:
-    """Parse a type; one that is not understood gets its text as its kind."""
+    """Parse the text of a type. The kind of a type that is not supported is its text."""
     unknown = CqlType(kind=text, label=text, frozen=frozen)
     match = _WORD.fullmatch(text)
     if match is None:
@@ -170,7 +364,7 @@ def _named(word: str, types: UserTypes, unknown: CqlType) -> CqlType:
 
 
 def _split(inside: str) -> list[str]:
-    """Split at the commas outside of brackets and quoted names."""
+    """Split at the commas that are outside of brackets and quoted names."""
     depth, begin, arguments = 0, 0, []
     for match in _PART.finditer(inside):
         if match[0] == "," and depth == 0:
@@ -181,7 +375,7 @@ def _split(inside: str) -> list[str]:
 
 
 def user_type_names(tree: CqlType) -> Iterator[str]:
-    """Yield the name of each user-defined type in a tree, as often as it is there."""
+    """Yield the name of each user-defined type inside a type. A name may come several times."""
     if tree.kind == "udt":
         yield tree.name
     for part in tree.parts:
@@ -189,12 +383,15 @@ def user_type_names(tree: CqlType) -> Iterator[str]:
 
 
 def has_lists(plan: CassandraPlan) -> bool:
-    """Return True if a column is a list that is not frozen: each write gets elements of its own."""
+    """Return True if a column of the plan is a list that is not frozen.
+
+    Each write of such a list adds new elements.
+    """
     return any(tree.kind == "list" and not tree.frozen for tree in column_types(plan))
 
 
 def column_types(plan: CassandraPlan) -> tuple[CqlType, ...]:
-    """Return the types of the values that a plan's columns take, in order."""
+    """Return the CQL types of a plan's columns, in order."""
     types = tuple(plan.details.types.items())
     return tuple(_planned(column.type, types) for column in plan.columns)
 
@@ -221,170 +418,13 @@ CQL_FOR = {
     "interval day to second": "duration",
     "binary": "blob",
 }
-"""The CQL type for each Spark type, for timestamp_ntz after a cast. `ddl` composes nested types of these."""
-
-
-class Mismatch(NamedTuple):
-    """A column, or a part of one, that cannot be written, and what to do."""
-
-    path: str
-    """The column, or the part of it: `address.zip`; an element as Spark calls it: `prices.element`."""
-    problem: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.problem} {self.remedy}"
-
-
-def mismatches(column: str, source: pa.DataType, tree: CqlType) -> list[Mismatch]:
-    """Return all that keeps a column of the Arrow type `source` from the CQL type `tree`."""
-    source = canonical(source)
-    cast = _wanted(source, tree)
-    return [
-        mismatch
-        if mismatch.remedy
-        else mismatch._replace(remedy=_remedy(column, cast, spark_type(inner), part))
-        for mismatch, inner, part in _differences(column, source, tree)
-    ]
-
-
-def _remedy(column: str, cast: str | None, spark: str, part: str | None) -> str:
-    if cast is None and part is not None:
-        return f"Cast it to {part}, in the type to which the whole column is cast."
-    if cast is None:
-        return "Cast it to a supported type, or drop it from the DataFrame."
-    cast_it = f'ast it, .withColumn("{column}", F.col("{column}").cast("{cast}"))'
-    if spark == "timestamp_ntz":
-        return f"Set spark.sql.session.timeZone to the zone of the readings, and c{cast_it}."
-    if spark not in CQL_FOR:
-        return f"C{cast_it}."
-    an = "an" if CQL_FOR[spark] == "int" else "a"
-    return f"C{cast_it}, or write to a table where it is {an} {CQL_FOR[spark]}."
-
-
-_Differences: TypeAlias = Iterator[tuple[Mismatch, pa.DataType, str | None]]
-"""Tuples of a mismatch, the Arrow type of its part, and the type to cast that to in Spark's DDL. The mismatch
-has no remedy where the cast is the remedy."""
-
-
-def _differences(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
-    if tree.kind in TYPES:
-        yield from _of_value(path, source, tree)
-    elif tree.kind not in NESTED or (tree.kind == "vector" and tree.parts[0].kind != "float"):
-        problem = f"the table's type {tree.label} is not supported yet."
-        yield Mismatch(path, problem, _instead()), source, None
-    elif not NESTED[tree.kind](source):
-        yield _lossy(path, source, tree), source, _wanted(source, tree)
-    elif tree.kind == "udt":
-        yield from _of_user_type(path, source, tree)
-    elif tree.kind == "tuple":
-        yield from _of_tuple(path, source, tree)
-    elif tree.kind == "map":
-        yield from _differences(f"{path}.key", source.key_type, tree.parts[0])
-        yield from _differences(f"{path}.value", source.item_type, tree.parts[1])
-    else:
-        yield from _differences(f"{path}.element", source.value_type, tree.parts[0])
-
-
-def _lossy(path: str, source: pa.DataType, tree: CqlType) -> Mismatch:
-    problem = f"{_printed(source)} does not fit the table's {tree.label} without loss."
-    return Mismatch(path, problem, "")
-
-
-def _of_value(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
-    if spark_type(source) == "timestamp_ntz" and tree.kind == "timestamp":
-        problem = (
-            "timestamp_ntz is a clock reading without a zone, the table's timestamp is an instant."
-        )
-        yield Mismatch(path, problem, ""), source, "timestamp"
-    elif not accepts(tree.kind, source):
-        yield _lossy(path, source, tree), source, _wanted(source, tree)
-
-
-def _of_tuple(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
-    if source.num_fields != len(tree.parts):
-        problem = (
-            f"the struct has {source.num_fields} fields, the table's {tree.label} "
-            f"{len(tree.parts)}; they go by position."
-        )
-        yield Mismatch(path, problem, "Make the struct with as many fields."), source, None
-        return
-    for field, part in zip(plan.fields(source), tree.parts, strict=True):
-        yield from _differences(f"{path}.{field.name}", field.type, part)
-
-
-def _of_user_type(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
-    parts = dict(zip(tree.fields, tree.parts, strict=True))
-    fields = plan.fields(source)
-    for name, count in Counter(field.name for field in fields).items():
-        if count > 1:
-            problem = f"the struct has {count} fields of this name."
-            yield Mismatch(f"{path}.{name}", problem, "Rename all but one."), source, None
-    for field in fields:
-        inner = f"{path}.{field.name}"
-        if field.name in parts:
-            yield from _differences(inner, field.type, parts[field.name])
-        else:
-            nearest = did_you_mean(field.name, set(parts) - {known.name for known in fields})
-            problem = f"the table's type {tree.name} has no such field. {nearest}".rstrip()
-            yield Mismatch(inner, problem, "Rename or drop it."), source, None
-
-
-def _wanted(source: pa.DataType, tree: CqlType) -> str | None:
-    """Return the type to cast the column to, in Spark's DDL; None when no cast helps."""
-    if tree.kind in TYPES:
-        return _wanted_value(source, tree.kind)
-    if tree.kind in ("list", "set", "vector") and is_array(source):
-        element = _wanted(source.value_type, tree.parts[0])
-        return element and f"array<{element}>"
-    if tree.kind == "map" and pa.types.is_map(source):
-        key = _wanted(source.key_type, tree.parts[0])
-        value = _wanted(source.item_type, tree.parts[1])
-        return f"map<{key},{value}>" if key and value else None
-    if tree.kind in ("tuple", "udt") and pa.types.is_struct(source):
-        return _wanted_struct(source, tree)
-    return None
-
-
-def _wanted_value(source: pa.DataType, cql: str) -> str | None:
-    if accepts(cql, source):
-        return spark_ddl(source)
-    if spark_type(source) not in CQL_FOR and not pa.types.is_null(source):
-        return None
-    first = TYPES[cql].accepts[0]
-    return {"decimal": "decimal(38,18)", WHOLE_DECIMAL: "decimal(38,0)"}.get(first, first)
-
-
-def _wanted_struct(source: pa.DataType, tree: CqlType) -> str | None:
-    fields = plan.fields(source)
-    names = tree.fields or tuple(field.name for field in fields)
-    parts = dict(zip(names, tree.parts, strict=False))
-    named = []
-    for field in fields:
-        ddl = _wanted(field.type, parts[field.name]) if field.name in parts else None
-        if ddl is None:
-            return None
-        named.append((field.name, ddl))
-    return plan.struct_ddl(named)
-
-
-def _printed(source: pa.DataType) -> str:
-    spark, arrow = spark_type(source), str(canonical(source))
-    nested = source.num_fields > 0
-    return spark if spark == arrow or nested else f"{spark} (Arrow {arrow})"
-
-
-def _instead() -> str:
-    return (
-        "Leave the column out of the DataFrame, or give the table one of the types "
-        f"{', '.join(TYPES)}; list, set and map of them, tuples, user-defined types, vector<float, n>."
-    )
+"""The CQL type that `ddl` proposes for each Spark type. A timestamp_ntz needs a cast before."""
 
 
 def cast_column(column: pa.Array, tree: CqlType) -> pa.Array:
-    """Cast a column for which `mismatches` found none.
+    """Cast a column that `compare.mismatches` accepts.
 
-    A user-defined type gets all its fields in their order; those that the struct lacks are null.
+    A user-defined type gets all its fields in its order. A field that the struct lacks is null.
     """
     if tree.kind in TYPES:
         return TYPES[tree.kind].cast(column)

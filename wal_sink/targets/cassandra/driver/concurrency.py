@@ -1,26 +1,26 @@
 """The number of requests in flight: slow start, additive increase and multiplicative decrease.
 
-The law is TCP's (RFC 5681, and Chiu and Jain, 1989) with the latency as its signal and a bound for how
-long a request may wait in the server's queue, as in LEDBAT (RFC 6817): more requests there raise the
-latency and not the throughput. A **window** is as many answers as there may be requests in flight, about
-one round trip. After each its mean latency is compared with what is good, the best window's and 100 ms,
-or twice the best where that is more:
+The algorithm is that of TCP (RFC 5681; Chiu and Jain, 1989). Its signal is the latency, with a bound on the
+time in the server's queue as in LEDBAT (RFC 6817): more requests in the queue raise the latency, and not the
+throughput. A **window** is as many answers as requests may be in flight, about one round trip. After each
+window its mean latency is compared with the good latency: the best window's latency plus 100 ms, or twice
+the best if that is more.
 
 ==============================  =======================================================
 mean latency of a window        requests in flight
 ==============================  =======================================================
-good                            twice as many until one was not good, then one more
+good                            doubled until a window was not good, then one more
 not good                        one less
-more than twice what is good    half as many
+more than twice the good one    halved
 ==============================  =======================================================
 
-The limit counts **places**, and a large request takes one. A small one, of some scattered rows, takes a part
-of a place: if each took a whole one, too few of them would be in flight to keep the server busy.
+An answer that the server is overloaded halves the limit at once. Further such answers to requests that were
+sent before it change nothing. A bound by a multiple of the best latency alone was tried: it takes the jitter
+of a busy machine for a queue, and ends with two requests in flight where sixty-four have three times the
+throughput.
 
-An answer that the server is overloaded halves them at once; more such answers to requests that were sent
-before it do not halve them again. A bound that is a multiple of the best latency alone was tried: it takes
-the jitter of a busy machine for a queue, and ends with two requests in flight where sixty-four do three
-times as much.
+The limit counts **places**. A large request takes one place. A small request takes a part of a place:
+otherwise too few small requests would be in flight to keep the server busy.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from __future__ import annotations
 FIRST = 4
 LEAST = 2
 MOST = 64
-"""Where the option does not say: 64 batches of 96 KiB are 6 MiB, in the client and in the server."""
+"""The limit for `cassandra.concurrency` = `auto`: 64 batches of 96 KiB are 6 MiB in client and server."""
 
 _PARTS = 8
-"""Of a place, of which a request takes one at least and all at most."""
+"""The parts of a place. A request takes at least one part."""
 _WHOLE = 96 * 1024
-"""Bytes of a request that takes a whole place."""
+"""The bytes of a request that takes a whole place."""
 
 _QUEUE_S = 0.1
 _TIMES = 2
 
 
 class Concurrency:
-    """The limit of requests in flight of one connection, from the answers and their times.
+    """The limit of requests in flight on one connection, adapted to the latency of the answers.
 
     :param most: the highest limit.
-    :param by_size: whether small requests take less than a place; else `most` is a number of requests.
+    :param by_size: True if small requests take a part of a place; False to count requests.
     """
 
     def __init__(self, most: int = MOST, *, by_size: bool = False) -> None:
         self.most = most
         self._by_size = by_size
         self.limit = min(FIRST, most)
-        """Places of requests that may be in flight now."""
+        """The places that requests may take now."""
         self._least = min(LEAST, most)
         self._starting = True
         self._best = float("inf")
@@ -58,18 +58,19 @@ class Concurrency:
         self._begin_window(float("-inf"))
 
     def places(self, size: int) -> float:
-        """Return how many places a request takes, at most one.
+        """Return the places that a request takes, at most one.
 
-        :param size: bytes of its rows.
+        :param size: the bytes of its rows.
         """
         return min(_PARTS, 1 + size * _PARTS // _WHOLE) / _PARTS if self._by_size else 1.0
 
     def answered(self, sent: float, now: float, in_flight: float, answers: float = 1) -> None:
-        """Count requests that were acknowledged.
+        """Count acknowledged requests that were sent together.
 
-        :param sent: when, in seconds of the clock that `now` is of.
-        :param in_flight: places that requests take, these included.
-        :param answers: places that these requests take; all requests of a group end with the last answer.
+        :param sent: the time of sending in seconds, by the clock of `now`.
+        :param now: the time of the last answer.
+        :param in_flight: the places of all requests in flight, including these.
+        :param answers: the places of these requests.
         """
         if sent < self._begun:
             return  # it waited for requests of an earlier window
@@ -81,7 +82,7 @@ class Concurrency:
             self._begin_window(now)
 
     def overloaded(self, sent: float, now: float) -> None:
-        """Slow down because the server had no time for a request."""
+        """Halve the limit: the server had no time for a request."""
         if sent > self._slowed:  # one that was sent before says nothing new
             self._slow_down(now)
             self._begin_window(now)

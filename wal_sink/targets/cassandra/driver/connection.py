@@ -1,6 +1,6 @@
-"""Connects the driver, set up so that it retries nothing and sends nothing twice on its own.
+"""Connects the driver, so that it neither repeats requests nor sends them twice on its own.
 
-The TLS context is made at each connection, so that files that were renewed are read again.
+A TLS context is created for each connection, so renewed files are read.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from wal_sink.targets.cassandra.options import (
 
 
 def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
-    """Make the context of connections; None when they are not encrypted.
+    """Return the TLS context of connections; None if they are not encrypted.
 
-    :raises OptionError: a file is missing, unreadable or not what it should be.
+    :raises OptionError: a file is missing, unreadable or invalid.
     """
     if not options.ssl_enabled:
         return None
@@ -75,34 +75,37 @@ def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
 
 
 ROWS = "rows"
-"""Execution profile of rows, and of conditional updates: the data's consistency level, and the serial one."""
+"""The execution profile of rows and conditional updates: the data's level, and the serial level."""
 LEDGER_READ = "ledger read"
-"""Execution profile of the ledger's reads: the serial level, which sees every acknowledged update."""
+"""The execution profile of the ledger's reads: at the serial level, a read returns every acknowledged
+update."""
 
 _OF_ONE_NODE = ConsistencyLevel.LOCAL_ONE
-"""Level of what is sent without a profile: reads of a node's own tables, `system` and `system_schema`, which
-have one replica each, and so are refused at TWO and THREE; and statements about the schema."""
+"""The level of statements without a profile: reads of a node's own tables, and changes of the schema. The
+tables `system` and `system_schema` have one replica each, so a read at TWO or THREE would be refused."""
 
 _CERTIFICATE = ("certificate", "CERTIFICATE", "unknown ca", "UNKNOWN_CA")
-"""Words by which OpenSSL's errors about certificates are known; not all have an exception type."""
+"""Words in OpenSSL's errors about certificates. Not all of these errors have an exception type."""
 
 _DRIVER_LOG = logging.getLogger("cassandra.cluster")
 
 _OLDEST_PROTOCOL = 4
-"""The first version that has unset values."""
+"""The first version with unset values."""
 
 _SILENT_S = 5
-"""Seconds after which the driver sends a silent node a heartbeat, and seconds that it waits for the answer.
+"""Seconds until the driver sends a heartbeat to a silent node, and seconds until it closes the connection
+after that.
 
-While the send buffer of one node is full, nothing is sent to any (`internals.can_send`): with the driver's
-default, 30 s for each, a node that hangs would hold up all others for a minute.
-"""
+While the send buffer of one node is full, nothing is sent to any node (`internals.can_send`). With the
+driver's default, 30 s for each, a node that hangs would stop all writes for a minute."""
 
 
 class Connection:
-    """A session of the driver with the profiles above; until it is closed, the driver's threads run.
+    """A session of the driver with the execution profiles above.
 
-    :param datacenter: the local one.
+    The driver's threads run until it is closed.
+
+    :param datacenter: the local datacenter.
     """
 
     def __init__(self, cluster: Any, session: Any, datacenter: str) -> None:
@@ -125,7 +128,7 @@ def connect(options: CassandraOptions) -> Connection:
     """Connect to the local datacenter.
 
     :raises TargetUnavailable: no contact point answers in time.
-    :raises OptionError: login refused, or the datacenter has to be named.
+    :raises OptionError: the login is refused, or the datacenter has to be named.
     """
     with _without_driver_log():
         cluster = _cluster(options)
@@ -146,9 +149,10 @@ def connect(options: CassandraOptions) -> Connection:
 
 @contextlib.contextmanager
 def _without_driver_log() -> Iterator[None]:
-    """Drop what the driver logs in this thread while it connects: the error that is raised says the same.
+    """Drop what the driver logs in this thread while it connects: the raised error says the same.
 
-    An outage of a weekend has tens of thousands of attempts, and the driver logs two tracebacks for each.
+    In an outage of a weekend there are tens of thousands of attempts, and the driver logs two tracebacks for
+    each.
     """
     here = threading.get_ident()
 
@@ -164,10 +168,10 @@ def _without_driver_log() -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(options: CassandraOptions) -> Iterator[None]:
-    """Turn an exception of the driver, once connected, into an error of the sink.
+    """Turn an exception of the driver into an error of the sink, after the connection is open.
 
     :raises TargetUnavailable: the error may pass.
-    :raises TargetRefused: it will not.
+    :raises TargetRefused: the error will not pass.
     """
     try:
         yield
@@ -183,9 +187,10 @@ def explained(options: CassandraOptions) -> Iterator[None]:
 
 
 def choose_datacenter(wanted: str, known: Iterable[str]) -> str:
-    """Return the local datacenter: the one wanted, or the only one there is.
+    """Return the local datacenter.
 
-    :raises OptionError: it does not exist, or none is named and there are several.
+    :param wanted: the datacenter of the option; empty for the only one.
+    :raises OptionError: the datacenter does not exist, or there are several and none is wanted.
     """
     known = sorted(known)
     if wanted:
@@ -228,7 +233,7 @@ def _profiles(options: CassandraOptions) -> dict[Any, Any]:
 
 
 class _Auth(AuthProvider):  # type: ignore[misc] # the driver has no types
-    """Reads the login whenever a connection is made, also when the driver makes one on its own."""
+    """Reads the login at each connection, including the connections that the driver opens on its own."""
 
     def __init__(self, options: CassandraOptions) -> None:
         self._options = options
@@ -238,7 +243,7 @@ class _Auth(AuthProvider):  # type: ignore[misc] # the driver has no types
 
 
 def _place(options: CassandraOptions) -> dict[str, Any]:
-    """Return the driver's arguments that say where the cluster is and how to reach it."""
+    """Return the driver's arguments that locate the cluster."""
     if path := options.secure_connect_bundle:
         return {"cloud": {"secure_connect_bundle": path}}
     return {
@@ -326,7 +331,7 @@ def _about_tls(options: CassandraOptions, reasons: str) -> str:
 
 
 def _may_pass(refused: AuthenticationFailed) -> bool:
-    """Return True if the server could not read the role, because of an outage."""
+    """Return True if the server could not read the role because of an outage."""
     return "Unable to perform authentication" in str(refused)
 
 

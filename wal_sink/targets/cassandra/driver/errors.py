@@ -1,10 +1,10 @@
-"""Sends requests of which one is awaited, and classifies exceptions of the driver.
+"""Classifies exceptions of the driver, and sends requests with a deadline.
 
-An exception means something for rows (`classify`), and for the ledger (`effect_unknown`). A request is
-repeated for as long as its error may pass, and is never awaited for ever. The driver ends each request, by an
-answer or by its own timer, but both come from one of its threads. When that is stalled or has died, no
-request ends (3.30.1), and a flusher that waits for one would never report, never try again, and never connect
-again.
+`classify` says what an exception means for rows, and `effect_unknown` what it means for the ledger.
+
+The driver ends each request by its answer or by a timer. One thread of the driver does both. If that thread
+stalls or has died, no request ends (3.30.1), and a flusher that waits without a deadline would never report
+or connect again.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ _RETRY = (
 
 
 def classify(error: Exception) -> ErrorClass:
-    """Say whether to try again at once, to slow down first, or to stop the flush.
+    """Return "retry" to try again at once, "throttle" to slow down first, "fatal" to stop the flush.
 
-    Rows are idempotent, so an error that may pass is worth another attempt. An unknown error is fatal: a
-    bug must not be retried for ever.
+    Rows are idempotent, so an error that may pass is worth another try. An unknown error is fatal: a bug
+    must not be retried forever.
     """
     if isinstance(error, WalSinkError):
         return "retry" if error.transient else "fatal"
@@ -87,25 +87,26 @@ def classify(error: Exception) -> ErrorClass:
 
 
 def asks_to_slow_down(error: Exception) -> bool:
-    """Return True if the cluster is overloaded: it says so, or did not answer in time."""
+    """Return True if the cluster is overloaded: it reports so, or did not answer in time."""
     is_slow = classify(error) == "throttle" or isinstance(error, Timeout | OperationTimedOut)
     return is_slow and not was_not_sent(error)
 
 
 def was_not_sent(error: Exception) -> bool:
-    """Return True if the driver refused a request because the socket has no room for it at this moment.
+    """Return True if the driver refused a request because the send buffer of the socket is full.
 
-    The driver takes no request while the socket's send buffer is full, which it is whenever requests are
-    made faster than the network takes them. That says nothing about the cluster.
+    The buffer is full whenever requests are made faster than the network takes them. That says nothing about
+    the cluster.
     """
     return _is_each(error, lambda cause: isinstance(cause, ConnectionBusy))
 
 
 def is_refused(error: Exception) -> bool:
-    """Return True if the server says that a request is wrong for what its rows hold.
+    """Return True if the server refuses a request for the content of its rows.
 
-    Never for what fails while a replica writes (WriteFailure, of reason UNKNOWN mostly, and ServerError): a
-    full disk, a full CDC space and an overload bring the same errors as a value that an index cannot take.
+    A failure while a replica writes is no refusal (`WriteFailure`, mostly of reason UNKNOWN, and
+    `ServerError`): a full disk, a full CDC space and an overload cause the same errors as a value that an
+    index cannot take.
     """
     return _is_invalid(error) and not _is_of_a_node(error)
 
@@ -116,15 +117,15 @@ _OF_A_NODE = re.compile(
     r"|disk usage exceeds",
     re.IGNORECASE,
 )
-"""How Cassandra 3.11 to 5.0 says that a coordinator lacks keyspace, table or column (`Schema.validateTable`,
-`TableMetadata.getExistingColumn`, CREATE), and how a guardrail says that a disk is too full."""
+"""The messages of Cassandra 3.11 to 5.0 if a coordinator lacks keyspace, table or column
+(`Schema.validateTable`, `TableMetadata.getExistingColumn`, CREATE), and of the guardrail for a full disk."""
 
 
 def _is_of_a_node(error: Exception) -> bool:
-    """Return True if a request is invalid for the state of a node, which passes.
+    """Return True if a request is invalid only in the present state of a node.
 
-    It says nothing of the rows: the node may have joined just now, lag behind a change of the schema, or want
-    space.
+    The node may have just joined, lag behind a change of the schema, or lack disk space. The error does not
+    concern the rows.
     """
     return _is_invalid(error) and _OF_A_NODE.search(str(error)) is not None
 
@@ -134,11 +135,11 @@ def _is_invalid(error: Exception) -> bool:
 
 
 def effect_unknown(error: Exception) -> bool:
-    """Return True if a conditional update that raised `error` may have taken effect, or may do so later.
+    """Return True if a conditional update that raised `error` may have an effect, now or later.
 
-    `Unavailable` is such an error: a coordinator raises it for the commit, too, after the proposal was
-    accepted. So is every error that the server reports once it has started to work. `NoHostAvailable` is
-    not: the driver retries nothing (`connection`), so it means that nothing was sent.
+    A coordinator may raise `Unavailable` for the commit, after the proposal was accepted. Every error of a
+    server that has started to work is such an error. `NoHostAvailable` is not: the driver repeats nothing
+    (`connection`), so no request was sent.
     """
     return isinstance(
         error,
@@ -157,14 +158,17 @@ def _is_cas_unknown(error: Exception) -> bool:
 
 
 def _of_hosts(error: NoHostAvailable) -> ErrorClass:
-    """Judge by the error of each host: an error is fatal for the cluster only if it is for every host."""
+    """Return the error class of an error with one cause for each host.
+
+    It is fatal only if it is fatal for every host.
+    """
     if _is_each(error, lambda cause: isinstance(cause, _FATAL)):
         return "fatal"
     return "throttle" if _is_each(error, lambda cause: isinstance(cause, _THROTTLE)) else "retry"
 
 
 def _is_each(error: Exception, is_such: Callable[[Exception], bool]) -> bool:
-    """Return True if `is_such` holds for an error; for an error of each host, if it holds for all of them."""
+    """Return True if a predicate holds for an error, or for the errors of all hosts."""
     if not isinstance(error, NoHostAvailable):
         return is_such(error)
     errors = of_each_host(error)
@@ -172,16 +176,16 @@ def _is_each(error: Exception, is_such: Callable[[Exception], bool]) -> bool:
 
 
 def of_each_host(error: NoHostAvailable) -> list[Exception]:
-    """Return the error of each host; none where the driver names addresses alone, as it opens a session."""
+    """Return the error of each host; none if the driver reports only addresses."""
     return list(error.errors.values()) if isinstance(error.errors, dict) else []
 
 
 _LOST_S = 10.0
-"""How much later than its timeout a request may end; a busy process is late by less."""
+"""Seconds after its timeout at which a request counts as lost. A busy process is late by less."""
 
 
 def longest_s(request_timeout: float) -> float:
-    """Return after how many seconds a request that has not ended counts as lost."""
+    """Return the seconds after which a request that has not ended counts as lost."""
     return request_timeout + _LOST_S
 
 
@@ -193,10 +197,10 @@ def execute(
     profile: str,
     timeout_s: float,
 ) -> Any:
-    """Send a request and return its result, as `session.execute` does.
+    """Send a request, and return its result as `session.execute` does.
 
-    :param timeout_s: after which it counts as lost, see `longest_s`.
-    :raises OperationTimedOut: the driver has not ended it; it may have had its effect, or have it later.
+    :param timeout_s: seconds after which the request counts as lost, see `longest_s`.
+    :raises OperationTimedOut: the driver has not ended the request. It may have an effect, now or later.
     """
     future = session.execute_async(statement, values, execution_profile=profile)
     ended = threading.Event()
@@ -207,15 +211,15 @@ def execute(
 
 
 CREATE_S = 60.0
-"""How long the nodes have to create a table: all have to agree on it, which takes longer than a row."""
+"""Seconds that the nodes have to create a table. All nodes have to agree, which takes longer than a row."""
 
 
 def create_table(session: Any, statement: str, name: object, kind: str = "Table") -> None:
-    """Send a CREATE TABLE, and wait until the nodes agree on it.
+    """Send a CREATE TABLE, and wait until the nodes agree on the table.
 
-    :param kind: of table, as an error begins with it.
-    :raises SchemaMismatch: the role may not create it.
-    :raises TargetUnavailable: it was created, but the nodes do not agree on it yet.
+    :param kind: the first words of an error, such as "Table".
+    :raises SchemaMismatch: the role may not create the table.
+    :raises TargetUnavailable: the table was created, but the nodes do not agree on it yet.
     """
     try:
         result = session.execute(statement, timeout=CREATE_S)
@@ -232,16 +236,18 @@ def create_table(session: Any, statement: str, name: object, kind: str = "Table"
 
 
 PATIENCE_S = 10.0
-"""Seconds without any acknowledgement after which a request's error is raised.
+"""Seconds without any acknowledgement after which the error of a request is raised.
 
-Short, because the flusher goes on trying for as long as it takes, and can report meanwhile why. But a cluster
-that still acknowledges a request now and then is slow and not away: giving up on it would write again all
-that it has taken, and make it slower.
-"""
+The flusher tries again forever, and reports the error meanwhile, so patience can be short. But a cluster
+that acknowledges a request now and then is slow and not down: after an error the whole window would be
+written again, and make the cluster slower."""
 
 
 def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:
-    """Repeat a call with growing, random pauses, until it succeeds, its error will not pass or time is up."""
+    """Repeat a call, after growing and random pauses.
+
+    It ends when the call succeeds, when its error will not pass, or when time is up.
+    """
     return tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_worth_repeating),
         wait=tenacity.wait_random_exponential(multiplier=0.2, max=3.0),

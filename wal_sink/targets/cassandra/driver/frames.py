@@ -1,11 +1,12 @@
-"""Requests of rows that are encoded already, and the frames of many of them in one buffer.
+"""Requests of encoded rows, and the frames of several requests in one buffer.
 
-The driver encodes a BATCH message row by row, from one Python tuple per row. `encode` encodes the rows of a
-whole slice at once, and a request takes its part of those bytes. What the driver writes around the rows of a
-batch is the same for all batches of a keyspace, so it is taken once from its frame of a batch without rows. A
-group of requests is then joined from its parts by one call, which is the only copy of the rows on their way
-into the driver's segment. Those frames are all that is kept while the requests are in flight: the rows are
-part of a slice, of which one late answer would keep megabytes in memory.
+The driver encodes a BATCH message row by row, from one Python tuple for each row. Here `encode` encodes the
+rows of a whole slice at once, and a request is a part of these bytes. The bytes around the rows are the same
+for all batches of a keyspace, so they are taken once from the driver's frame of a batch without rows.
+
+The frames of a group are joined by one call. It is the only copy of the rows on their way to the driver.
+While requests are in flight, only the frames are kept: the rows are parts of a slice of megabytes, which one
+late answer would keep in memory.
 """
 
 from __future__ import annotations
@@ -24,32 +25,33 @@ _SHORT = struct.Struct(">H")
 _LENGTH = struct.Struct(">i")
 _PREPARED = b"\x01"
 _WITHOUT_BYTES = {-1: None, -2: UNSET_VALUE}
-"""Values by their lengths (native protocol, section 3)."""
+"""Values without bytes, by their lengths (native protocol, section 3)."""
 _BEFORE_ROWS = 3
-"""Bytes of a BATCH body before its statements: one for its type, two for their number."""
+"""The bytes of a BATCH body before its statements: one for the type, two for the number of statements."""
 
 
 class EncodedBatch(msgspec.Struct, gc=False):
-    """An unlogged batch of rows that are encoded already (native protocol, section 4.1.7), idempotent.
+    """An unlogged, idempotent batch of encoded rows (native protocol, section 4.1.7).
 
-    It is made for each request, and nearly always pipelined. A statement of the driver takes longer to make
-    than the whole request to send; `statements.bound` returns one.
+    Nearly all batches are pipelined. `statements.bound` makes a statement of the driver from one, which
+    takes longer than to send the whole request.
     """
 
     number: int
-    """Of the rows, at most 65,535: it is a [short]."""
+    """The number of rows, at most 65,535: a [short] of the protocol."""
     data: bytes | memoryview
-    """The statement of each row, one after the other."""
+    """The statements of the rows, one after the other."""
     statements: Any
-    """The `Statements` of the plan by which the rows are written."""
+    """The `Statements` of the plan of the rows."""
     node: Any = None
-    """The driver's host that is the first replica of each row; None: any will do, or it is not known."""
+    """The driver's host that is the first replica of all rows; None if any node will do, or if it is
+    unknown."""
 
     def __len__(self) -> int:
         return self.number
 
     def halves(self) -> list[EncodedBatch]:
-        """Return two batches with half of the rows each; none for a single row."""
+        """Return two batches with half of the rows each; an empty list for a single row."""
         data, middle = bytes(self.data), self.number // 2
         if not middle:
             return []
@@ -60,7 +62,7 @@ class EncodedBatch(msgspec.Struct, gc=False):
         return [msgspec.structs.replace(self, number=number, data=half) for number, half in halves]
 
     def rows(self) -> Iterator[tuple[bytes, list[Any]]]:
-        """Yield for each row the id of its statement, and its values: bytes, None, or `UNSET_VALUE`."""
+        """Yield for each row the id of its statement, and its values: bytes, None or `UNSET_VALUE`."""
         data, at = bytes(self.data), 0
         while at < len(data):
             query_id, values, at = _statement(data, at)
@@ -68,7 +70,7 @@ class EncodedBatch(msgspec.Struct, gc=False):
 
 
 def _statement(data: bytes, at: int) -> tuple[bytes, list[Any], int]:
-    """Return the id and the values of the statement that begins at `at`, and where it ends."""
+    """Return id, values and end of the statement that begins at `at`."""
     at += len(_PREPARED)
     (length,) = _SHORT.unpack_from(data, at)
     at += _SHORT.size
@@ -85,29 +87,32 @@ def _statement(data: bytes, at: int) -> tuple[bytes, list[Any], int]:
 
 
 def statement_head(query_id: bytes, values: int) -> bytes:
-    """Return what stands before the values of a prepared statement in a batch.
+    """Return the bytes before the values of a prepared statement in a batch.
 
-    Kind 1, the id as [short bytes], the number of values as a [short] (native protocol, 4.1.7).
+    They are kind 1, the id as [short bytes], and the number of values as a [short] (native protocol, 4.1.7).
     """
     return _PREPARED + _SHORT.pack(len(query_id)) + query_id + _SHORT.pack(values)
 
 
 _BEGIN = struct.Struct(">BBhBicH")
-"""The header of a frame, and how the body of a BATCH begins: its type, and the number of its statements."""
+"""The header of a frame and the begin of a BATCH body: its type, and the number of its statements."""
 _BATCH = 0x0D
 
 
 class Envelope(NamedTuple):
-    """What the driver writes around the rows of a batch: the same for all batches of a keyspace."""
+    """The driver's bytes around the rows of a batch: the same for all batches of a keyspace."""
 
     version: int
     flags: int
     kind: bytes
     after: bytes
-    """The consistency levels, the keyspace, and a timestamp that no row takes: each has its own."""
+    """The consistency levels, the keyspace, and a default timestamp that no row uses."""
 
     def frames(self, requests: Sequence[EncodedBatch], streams: Sequence[int]) -> Frames:
-        """Return the frames of requests, of which there is at least one, in their order."""
+        """Return the frames of requests, in their order.
+
+        :param requests: at least one.
+        """
         version, flags, kind, after = self
         begin, beside = _BEGIN.pack, _BEFORE_ROWS + len(after)
         pieces: list[bytes | memoryview] = []
@@ -131,7 +136,10 @@ class Frames(NamedTuple):
     node: Any
 
     def request(self, place: int) -> EncodedBatch:
-        """Return a request, with bytes of its own."""
+        """Return a request as a copy of its bytes.
+
+        :param place: the position of the request in the frames.
+        """
         for number, frame in enumerate(self._split()):
             if number == place:
                 rows = frame[_BEGIN.size : len(frame) - len(self.around.after)]
@@ -149,9 +157,9 @@ class Frames(NamedTuple):
 
 
 def envelope(session: Any, profile: Any, keyspace: str) -> Envelope:
-    """Return what the driver writes around the rows of a batch.
+    """Return the driver's bytes around the rows of a batch.
 
-    :param session: the driver's.
+    :param session: the driver's session.
     """
     batch = BatchStatement(BatchType.UNLOGGED)
     batch.keyspace = keyspace

@@ -1,10 +1,10 @@
-"""What the sink uses of the driver beyond its API reference; only this module and `frames` do.
+"""What the sink uses of the driver beyond its API reference. Only this module and `frames` do so.
 
-These are exceptions that the driver raises, and how its connections use their sockets and streams. None of
-that is promised, so `pyproject.toml` pins the versions with which the tests have run.
+These are exceptions that the driver raises, and how its connections use sockets and streams. The driver may
+change them, so `pyproject.toml` pins the tested versions.
 
-The driver reads and writes its sockets by itself. A reader of answers and a writer of requests of the sink's
-own made scattered rows 3 % faster (16 pairs of runs, the whole way), and grouped rows not at all.
+The driver reads and writes its sockets. A reader and a writer of the sink's own were tried: scattered rows
+were 3 % faster (16 pairs of runs over the whole way), grouped rows were not.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ HEADER = struct.Struct(">BBhBi")
 def decoded(
     version: int, types: Any, stream: int, flags: int, opcode: int, body: bytes, *how: Any
 ) -> Any:
-    """Decode an answer to a pipelined request, for the driver.
+    """Decode the answer to a pipelined request; the driver calls it.
 
-    :returns: the stream's id where rows are written (VOID, native protocol, 4.2.5.1); else the message.
+    :returns: the stream's id if the answer is VOID: the rows are written (native protocol, 4.2.5.1).
+        Otherwise the driver's message.
     """
     if opcode == RESULT and body == _VOID and not flags:
         return stream
@@ -71,24 +72,25 @@ NO_TLS = (
     "cassandra-driver runs by asyncio here, which takes no TLS: build it with libev (apt-get install gcc"
     " python3-dev libev-dev; pip install --force-reinstall --no-binary cassandra-driver cassandra-driver)."
 )
-"""What to do where `is_asyncio`, and the cluster wants TLS."""
+"""The remedy if `is_asyncio` and the cluster wants TLS."""
 
 CAS_WRITE_UNKNOWN = 0x1700
-"""Code of the native protocol, version 5, for which the driver has no exception of its own."""
+"""An error code of the native protocol, version 5, without an exception type in the driver."""
 
 
 class ConnectionMend:
-    """Goes before a connection class of the driver."""
+    """A mixin for a connection class of the driver."""
 
     out_buffer_size = 256 * 1024
-    """For each system call. The driver's own has 4 KiB: a batch of 96 KiB takes 24 system calls."""
+    """Bytes for each system call. The driver's default is 4 KiB: a batch of 96 KiB would take 24 system
+    calls."""
 
     def _process_segment_buffer(self: Any) -> None:
-        """Read a segment; called by the driver's thread.
+        """Read a segment; a thread of the driver calls it.
 
-        The driver (3.30.1) loses the first bytes of a header when no more have come, which ends the
-        connection. It takes the buffer's position for the number of bytes that have come, and keeps those
-        after it: at 0 it reads nothing, and keeps all.
+        The driver (3.30.1) loses the first bytes of a header if the rest has not arrived, and the connection
+        ends. It takes the position in the buffer for the number of bytes that have arrived, and drops the
+        bytes before the position. At position 0 it reads nothing and drops nothing.
         """
         if self._iobuf.tell() < self._segment_codec.header_length_with_crc:
             self._iobuf.seek(0)
@@ -96,23 +98,25 @@ class ConnectionMend:
 
 
 class WideConnection(ConnectionMend, Cluster.connection_class):  # type: ignore[misc] # the driver has no types
-    """The driver's connection, for the event loop that it chose."""
+    """The driver's connection class for the event loop that the driver has chosen."""
 
 
 def is_asyncio() -> bool:
-    """Return True if the driver has chosen asyncio's event loop: from Python 3.12 on, where it lacks libev.
+    """Return True if the driver has chosen the event loop of asyncio.
 
-    asyncio refuses sockets with TLS ("Socket cannot be of type SSLSocket"), in a task whose exception the
-    driver does not see (3.30.1): each connection is silent until its time-out.
+    It does so from Python 3.12 on, if libev is missing. asyncio refuses sockets with TLS ("Socket cannot be
+    of type SSLSocket") in a task whose exception the driver ignores (3.30.1). So each connection is silent
+    until it times out.
     """
     return any(base.__name__ == "AsyncioConnection" for base in WideConnection.__mro__)
 
 
 def can_send(session: Any) -> bool:
-    """Return True if no connection's send buffer is full.
+    """Return True if the send buffer of no connection is full.
 
-    While one is full the driver refuses every request with `ConnectionBusy`, and loses one of the
-    connection's 32,768 stream ids for each (3.30.1: `borrow_connection` takes it, and it is never returned).
+    While a buffer is full the driver refuses every request with `ConnectionBusy`. Each such request costs
+    one of the connection's 32,768 stream ids (3.30.1: `borrow_connection` takes an id that is never
+    returned).
     """
     # A copy of the list: the driver's threads add and remove pools as nodes come and go.
     connections = [pool._connection for pool in list(session.get_pools())]
@@ -120,7 +124,7 @@ def can_send(session: Any) -> bool:
 
 
 def pools(session: Any, datacenter: str) -> dict[Any, Any]:
-    """Return the pool of each node of a datacenter to which the driver is connected, by the driver's host."""
+    """Return the pool of each connected node of a datacenter, by the driver's host."""
     return {
         pool.host: pool
         for pool in list(session.get_pools())
@@ -129,9 +133,9 @@ def pools(session: Any, datacenter: str) -> dict[Any, Any]:
 
 
 class Streams(NamedTuple):
-    """Stream ids of one connection, reserved for requests that are sent in one push.
+    """Stream ids of one connection, reserved for requests that are sent by one push.
 
-    Each ends once: `unsent`, or `returned`. The driver itself makes a stream free when its answer has come.
+    They end once: by `unsent` or by `returned`. The driver frees a stream when its answer has come.
     """
 
     pool: Any
@@ -139,12 +143,12 @@ class Streams(NamedTuple):
     ids: list[int]
 
     def push(self, frames: bytes, answered: Callable[[Any], None]) -> None:
-        """Send frames, one for each stream and in their order.
+        """Send frames, one for each stream, in their order.
 
-        :param answered: called by the driver's threads: with the stream whose answer says that rows are
-            written, and for any other answer with the driver's message. When the connection is lost, with an
-            exception that names no stream.
-        :raises Exception: of the driver; nothing was sent. It may have called `answered` before.
+        :param answered: a callback in threads of the driver. Its argument is the stream's id if the rows are
+            written, the driver's message for any other answer, and an exception without a stream if the
+            connection is lost.
+        :raises Exception: an error of the driver. Nothing was sent, but `answered` may have been called.
         """
         first, *others = self.ids
         entry = (answered, decoded, None)
@@ -152,7 +156,7 @@ class Streams(NamedTuple):
         self.connection.send_msg(frames, first, answered, encoder=_as_it_is, decoder=decoded)
 
     def unsent(self) -> None:
-        """Make the streams free that `push` could not use."""
+        """Free the streams after `push` has failed."""
         with self.connection.lock:
             for stream in self.ids:
                 self.connection._requests.pop(stream, None)
@@ -160,9 +164,9 @@ class Streams(NamedTuple):
         self.returned(0)
 
     def abandoned(self, late: Collection[int]) -> int:
-        """Keep streams from other requests until their late answers come; return how many.
+        """Reserve late streams until their answers come. Return how many are reserved.
 
-        The answers of the others are being taken at this moment.
+        A stream whose answer is being handled at this moment is not reserved.
         """
         connection = self.connection
         with connection.lock:
@@ -175,9 +179,9 @@ class Streams(NamedTuple):
         return len(orphans)
 
     def returned(self, orphans: int) -> None:
-        """Say that the requests have ended, so that the driver sees in which state their connection is.
+        """Return the connection to its pool: the requests have ended.
 
-        :param orphans: of which the driver waits for the answer.
+        :param orphans: the number of requests that still wait for a late answer.
         """
         answered = len(self.ids) - orphans
         if not answered:
@@ -189,7 +193,7 @@ class Streams(NamedTuple):
 
 
 def borrow(pool: Any, number: int) -> Streams | None:
-    """Borrow streams of a pool's connection; None if it has too few, or is about to be replaced."""
+    """Reserve streams of a pool's connection; return None if it has too few, or is about to be replaced."""
     connection = pool._connection
     if connection is None or pool.is_shutdown:
         return None
@@ -211,7 +215,7 @@ def borrow(pool: Any, number: int) -> Streams | None:
 
 
 def is_result(response: Any) -> bool:
-    """Return True if the driver's message says that a request was done."""
+    """Return True if a message of the driver reports success."""
     return getattr(response, "opcode", None) == RESULT
 
 

@@ -1,16 +1,17 @@
-"""The requests in flight: rows go through the driver's connections, many requests by one push.
+"""Requests in flight over the driver's connections, many requests by one push.
 
-The driver makes a future for each request, with a timer, a plan of nodes and a write of its own, and each
-answer wakes a thread: five times what a request of ten rows costs otherwise, or more. Here the requests of
-a **group** for one node share a push, a deadline and one notification. The driver's connections are kept:
-it has negotiated their protocol, login and TLS, watches them, and replaces them. Measured over the whole way,
-the driver's futures take 1.7 times the time, and 2.3 (grouped rows) or 2.9 times (scattered ones) the CPU.
+For each request the driver makes a future, a timer, a query plan and a write, and each answer wakes a
+thread. For a request of ten rows that is most of the cost. Here the requests of a **group** for one node
+share a push, a deadline and a notification. Over the whole way the driver's futures took 1.7 times the time,
+and 2.3 (grouped rows) or 2.9 times (scattered rows) the CPU.
 
-Nothing is repeated here. What is refused, times out or is lost with its connection ends with its error, and
-`write.sender` sends it again by the driver's own way.
+The driver keeps its connections: it negotiates protocol, login and TLS, and replaces lost connections.
 
-A stream whose answer is late stays out of use until it comes, as the driver itself does it: another request
-on it would take the old answer for its own.
+Nothing is repeated here. A request that is refused, times out or loses its connection ends with an error,
+and `write.sender` sends it again through the driver.
+
+The stream of a late answer stays reserved until the answer comes: another request on it would receive that
+answer.
 """
 
 from __future__ import annotations
@@ -41,17 +42,18 @@ from wal_sink.targets.cassandra.driver.internals import (
 )
 
 GROUP_BYTES = 128 * 1024 - 1
-"""Of a group: the payload of one segment (native protocol 5, section 2.2); a frame above it goes alone."""
+"""The limit of a group: the payload of a segment (native protocol 5, section 2.2). A longer frame goes
+alone."""
 MOST_REQUESTS = 32
-"""Of a group: twice as many cost no less CPU a row."""
+"""The requests of a group. Groups of twice as many do not cost less CPU for each row."""
 _AT_ONCE = 2
-"""Groups that may be in flight: while one is awaited, the server has others."""
+"""The groups that the limit of concurrency allows at once, so that the server has work while one is awaited."""
 _AROUND = 128
-"""Bytes of a request beside its rows, at most: of its frame, and the longest name of a keyspace."""
+"""The most bytes of a request beside its rows: of the frame, and of the longest keyspace name."""
 
 
 class Failed(NamedTuple):
-    """A request that is not acknowledged."""
+    """A request that was not acknowledged."""
 
     request: EncodedBatch
     error: Exception
@@ -63,11 +65,14 @@ class Group:
     def __init__(self) -> None:
         self.requests: list[EncodedBatch] = []
         self.places = 0.0
-        """See `Concurrency`."""
+        """The places of the requests, see `Concurrency`."""
         self._bytes = 0
 
     def add(self, request: EncodedBatch, places: float, most_places: float) -> bool:
-        """Add a request if it fits; return False if it does not. To an empty group any may be added."""
+        """Add a request, and return True; return False if the group is full.
+
+        An empty group takes any request.
+        """
         size = len(request.data) + _AROUND
         if self.requests and (
             len(self.requests) >= MOST_REQUESTS
@@ -82,10 +87,9 @@ class Group:
 
 
 def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Iterator[Group]:
-    """Yield requests in groups, those of a node in their order.
+    """Yield requests in groups. The requests of a node keep their order.
 
-    A request waits until the next one does not fit into its group, so the memory holds one group for each
-    node.
+    Memory holds at most one unfinished group for each node.
     """
     groups: dict[Any, Group] = {}
     most_places = concurrency.limit / _AT_ONCE
@@ -104,12 +108,11 @@ def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Itera
 class Sent:
     """A group that was sent by one push.
 
-    It holds the frames of its requests until it is released, and neither the requests nor the slice that they
-    are part of.
+    It holds the frames of its requests until it is released. It holds neither the requests nor their slice.
 
-    :param frames: of the requests, one for each stream.
-    :param places: that they take, see `Concurrency`.
-    :param on_end: called once, by one of the driver's threads or by `expire`, when all have ended.
+    :param frames: the frames of the requests, one for each stream.
+    :param places: the places of the requests, see `Concurrency`.
+    :param on_end: called once, when all requests have ended, by a thread of the driver or by `expire`.
     """
 
     def __init__(
@@ -119,21 +122,21 @@ class Sent:
         self.requests = len(streams.ids)
         self.sent_s = time.monotonic()
         self.ended_s: float | None = None
-        """Seconds of the monotonic clock; None: some have not ended."""
+        """The time of the last end, by the monotonic clock; None if a request has not ended."""
         self.acknowledged = 0
-        """The number of requests that are."""
+        """The number of acknowledged requests."""
         self.failed: list[Failed] = []
         self._frames: Frames | None = frames
         self._acknowledged_place = 0
-        """Where in the frames a request is that is acknowledged, if there is one."""
+        """The position of an acknowledged request in the frames, if there is one."""
         self._streams = streams
         self._waiting = {stream: place for place, stream in enumerate(streams.ids)}
-        """Where in the frames each request is that has not ended, by its stream."""
+        """The position in the frames of each request without an answer, by its stream."""
         self._on_end = on_end
         self._lock = Lock()  # the driver ends many requests of a lost connection in another thread
 
     def push(self) -> None:
-        """Send the requests; those that cannot be sent have ended."""
+        """Send the requests. If they cannot be sent, they end with the error."""
         try:
             assert self._frames is not None, "not pushed yet"
             self._streams.push(self._frames.data, self._answered)
@@ -143,17 +146,17 @@ class Sent:
                 self._end()
 
     def expire(self, timeout_s: float) -> None:
-        """End what has no answer yet."""
+        """End the requests without an answer by a timeout."""
         late = self._end_all(OperationTimedOut(f"no answer within {timeout_s:g} s"))
         if late:
             self._streams.returned(self._streams.abandoned(late))
             self._end()
 
     def release(self) -> Callable[[], EncodedBatch] | None:
-        """Drop the frames, once all requests have ended.
+        """Drop the frames after all requests have ended.
 
-        :returns: what makes one of the requests that are acknowledged, by a copy of its bytes; None: there
-            is none.
+        :returns: a function that returns an acknowledged request as a copy of its bytes; None if no request
+            is acknowledged.
         """
         frames, self._frames = self._frames, None
         assert frames is not None, "released once"
@@ -161,9 +164,10 @@ class Sent:
         return functools.partial(frames.request, place) if self.acknowledged else None
 
     def _answered(self, response: Any) -> None:
-        """Take an answer; called by the driver's threads.
+        """Handle an answer, in a thread of the driver.
 
-        :param response: the stream whose rows are written; or a message; or what ends the connection.
+        :param response: the stream of rows that are written; or a message of the driver; or the exception
+            that ends the connection.
         """
         if isinstance(response, int):
             stream, error = response, None
@@ -189,7 +193,7 @@ class Sent:
         self._end()
 
     def _end_all(self, error: Exception) -> list[int]:
-        """End each request that has no answer with an error, and return their streams."""
+        """End each request without an answer by an error, and return their streams."""
         with self._lock:
             ended, self._waiting = self._waiting, {}
             if ended:
@@ -206,7 +210,7 @@ class Sent:
 
 
 def _error(response: Any) -> Exception | None:
-    """Return what a message of the driver says has failed; None: rows are written."""
+    """Return the error that a message of the driver reports; None if rows are written."""
     if isinstance(response, ErrorMessage):
         refused: Exception = response.to_exception()
         return refused
@@ -217,14 +221,14 @@ def _error(response: Any) -> Exception | None:
 
 
 class RequestPipeline:
-    """Sends groups over the connections of one session, and gathers their ends.
+    """Sends groups over the connections of one session, and collects the groups that have ended.
 
-    One thread uses it. The driver's threads only put what has ended into a queue.
+    One thread uses it. Threads of the driver only put ended groups into a queue.
 
-    :param session: the driver's.
-    :param datacenter: the local one.
-    :param concurrency: the law of requests in flight.
-    :param timeout_s: after which a request without an answer has failed.
+    :param session: the driver's session.
+    :param datacenter: the local datacenter.
+    :param concurrency: limits the requests in flight.
+    :param timeout_s: seconds after which a request without an answer has failed.
     :param metrics: gets the number of requests in flight.
     """
 
@@ -244,17 +248,17 @@ class RequestPipeline:
         self._requests = 0
         self._places = 0.0
         self._in_flight: deque[Sent] = deque()
-        """In the order in which they were sent; some have ended."""
+        """The groups in the order in which they were sent. Some have ended."""
         self._ended: SimpleQueue[Sent] = SimpleQueue()
         self._envelopes: dict[str, Envelope] = {}
         self._turn = 0
 
     def __len__(self) -> int:
-        """Return the number of requests that have not been taken."""
+        """Return the number of requests whose groups were not taken."""
         return self._requests
 
     def has_room(self, places: float) -> bool:
-        """Return True if a group may be sent now; False if the ends of others have to be taken before."""
+        """Return True if a group may be sent now; False if ended groups have to be taken first."""
         if not self._requests:
             return True
         if not self._ended.empty() or self._places + places > self.concurrency.limit:
@@ -262,9 +266,9 @@ class RequestPipeline:
         return can_send(self._session)
 
     def send(self, group: Group) -> bool:
-        """Send a group. Return False if no connection takes it now.
+        """Send a group; return False if no connection can take it now.
 
-        :param group: of one plan; several requests have `GROUP_BYTES` together at most.
+        :param group: requests of one plan.
         """
         first = group.requests[0]
         for pool in self._pools(first.node):
@@ -279,9 +283,9 @@ class RequestPipeline:
         return False
 
     def take(self) -> Sent:
-        """Wait until a group has ended, which each does: it has a timeout.
+        """Wait until a group has ended, and return it. Each group ends, at the latest by its timeout.
 
-        It is called only while a group is in flight.
+        Called only while a group is in flight.
         """
         while True:
             late_s = self._expire()
@@ -299,7 +303,7 @@ class RequestPipeline:
         return sent
 
     def _expire(self) -> float:
-        """End the groups that have waited too long; return the seconds until others will have."""
+        """End the groups that are late. Return the seconds until the next group is late."""
         while self._in_flight:
             sent = self._in_flight[0]
             if sent.ended_s is None:
@@ -321,7 +325,7 @@ class RequestPipeline:
         return self._envelopes[keyspace]
 
     def _pools(self, node: Any) -> Iterator[Any]:
-        """Yield the pools to try: that of the node, then all, another one first each time."""
+        """Yield the pools to try: first the pool of the node, then all pools in turn."""
         by_host = pools(self._session, self._datacenter)
         if node in by_host:
             yield by_host[node]

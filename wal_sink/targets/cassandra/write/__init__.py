@@ -1,11 +1,11 @@
-"""Writing: from slices of the log to acknowledged requests.
+"""From slices of the log to acknowledged requests.
 
 ==============  ==================================================================
-`statements`    the statements of a plan, and which of them writes a row
-`batches`       joins small slices; divides rows into requests by partitions and sizes
-`replicas`      which node has a partition
-`sender`        sends groups of requests, and repeats those that failed until all are acknowledged
-`refusals`      the rows for which a request is refused
-`drift`         notices that a table has changed since a plan was made
+`batches`       joins slices, and divides rows into requests by partition and size
+`statements`    the statements of a plan, and the statement of each row
+`replicas`      the first replica of each partition
+`sender`        sends requests, and repeats failed ones until all are acknowledged
+`refusals`      finds the rows for which a request is refused
+`drift`         detects that a table has changed since a plan was made
 ==============  ==================================================================
 """

@@ -1,13 +1,13 @@
-"""From slices of the log to requests: slices are joined, rows divided by partition and size. Pure.
+"""Divides rows into requests by partition and size, after slices of the log are joined.
 
-A backlog of small epochs comes as slices of some hundred rows each. Rows of several epochs may be encoded
-together, and share a request, because each row carries its own write timestamp.
+A backlog of small epochs comes as slices of some hundred rows. Rows of several epochs may be encoded
+together and share a request: each row has its own write timestamp.
 
-A batch of **one partition** is one mutation to the server: it costs less per row the more rows it has,
-and the server's warning thresholds do not apply to it (`BatchStatement.verifyBatchSize` looks at several
-mutations only). A batch of **several partitions** is work for the coordinator, but a request costs more
-than ten small rows do, on both sides: so rows of small partitions share requests, within what the server
-takes without a warning, where they have the same first replica: that takes no further hop.
+A batch of **one partition** is one mutation to the server. The more rows it has, the less a row costs, and
+the server's warning thresholds do not apply (`BatchStatement.verifyBatchSize` checks only several
+mutations). A batch of **several partitions** is more work for the coordinator. But a request costs more than
+ten small rows on both sides. So rows of small partitions share a request if they have the same first
+replica, up to the sizes at which the server warns.
 """
 
 from __future__ import annotations
@@ -20,29 +20,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from wal_sink.arrow_batches import concatenated
 from wal_sink.targets.base import RowSlice
+from wal_sink.targets.cassandra.arrow_buffers import Ints
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import taken
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.rows import Ints, TimestampedRows
 from wal_sink.targets.cassandra.types import column_types, has_lists
 from wal_sink.targets.cassandra.write.replicas import Replicas
-from wal_sink.targets.cassandra.write.statements import Statements
+from wal_sink.targets.cassandra.write.statements import Statements, TimestampedRows
 
 BUFFER_ROWS = 8_192
-"""A call itself costs as much as encoding 600 rows: with this number of rows, less than a tenth."""
+"""The rows that are encoded at once. A call costs as much as 600 rows: less than a tenth of the whole."""
 BUFFER_BYTES = 4 * 1024 * 1024
 _SMALL = 256 * 1024
-"""Most bytes of buffers that count whole, whatever part of them a slice is: adding up columns takes 9 us."""
+"""The most bytes of buffers that count whole, even if a slice is a part of them: `nbytes` takes 9 us."""
 BUFFER_S = 0.05
-"""Seconds that a row waits for the next slice at most, so that the pace of a limited rate stays even."""
+"""Seconds that a row waits for the next slice at most, so that a limited rate stays even."""
 
 
 class SliceBuffer:
-    """Slices of one plan that wait to be written, in the order in which they came.
+    """Buffered slices of one plan, in the order in which they came.
 
     :param clock: monotonic, in seconds.
     """
@@ -54,9 +53,9 @@ class SliceBuffer:
         self._since = 0.0
 
     def add(self, rows: RowSlice) -> bool:
-        """Add a slice, which has at least one row.
+        """Add a slice with at least one row.
 
-        Return True if the slices should be written now: they are enough, or have waited long enough.
+        Return True if the buffer is full or old, and has to be written.
         """
         if not self._slices:
             self._since = self._clock()
@@ -88,41 +87,39 @@ def _timestamps_us(rows: RowSlice) -> npt.NDArray[np.int64]:
 
 
 ROWS = 600
-"""Most rows of a request, where the option does not say: half as many cost both sides more CPU a row, twice
-as many cost neither less."""
+"""The most rows of a request by default. Half as many cost both sides more CPU for each row; twice as many
+do not cost less."""
 BYTES = 96 * 1024
-"""Most bytes of one partition in a request, where the option does not say."""
+"""The most bytes of one partition in a request by default."""
 
 _ALONE = -1
 """The kind of a partition that shares no request with others."""
 _MOVED_FOR_A_REQUEST = 500
-"""Rows that can be moved at the cost of one request."""
+"""The rows that can be moved at the cost of one request."""
 
 
 class Limits(NamedTuple):
-    """What a request may hold; a single row above a limit is a request of its own."""
+    """The limits of a request. A row above a limit has a request of its own."""
 
     rows: int = ROWS
     bytes: int = BYTES
-    """On the wire, of rows of one partition."""
+    """The bytes on the wire of the rows of one partition."""
     shared_partitions: int = 10
-    """`unlogged_batch_across_partitions_warn_threshold`."""
+    """The server's `unlogged_batch_across_partitions_warn_threshold`."""
     shared_bytes: int = 5 * 1024
-    """`batch_size_warn_threshold`, of rows of several partitions, as the server measures them."""
+    """The server's `batch_size_warn_threshold` for rows of several partitions, in the server's measure."""
     row_weight: int = 0
-    """The server measures a row as `byte_weight` times its bytes on the wire, and this."""
+    """The server measures a row as `byte_weight` times its bytes on the wire, plus `row_weight`."""
     byte_weight: int = 1
 
 
 class Batches(NamedTuple):
-    """Request i has the rows `order[starts[i]:starts[i + 1]]`, those of a partition in their order."""
+    """Rows divided into requests: request i has the rows `order[starts[i]:starts[i + 1]]`."""
 
     order: Ints | None
-    """The rows' positions in the slice; None: the rows stay in their order."""
+    """The positions of the rows in the slice; None if they keep their order."""
     starts: Ints
-    """One more than there are requests; the last is the number of rows."""
-    coordinators: Ints | None = None
-    """A number for the first replica of each request's rows; None: any node will do, or it is not known."""
+    """One more than there are requests. The last is the number of rows."""
 
     def first_rows(self) -> Ints:
         """Return the position in the slice of each request's first row."""
@@ -131,13 +128,13 @@ class Batches(NamedTuple):
 
 
 def limits(plan: CassandraPlan, batch_bytes: int = BYTES, batch_rows: int = ROWS) -> Limits:
-    """Return the limits for a plan's rows.
+    """Return the limits for the rows of a plan.
 
-    Cassandra measures a row as its values, 20 bytes a cell and 50 a row (`Row.dataSize`: 8 bytes of
-    timestamp, 4 of time to live, 8 of deletion time), against 4 bytes a column and at least 33 a row on
-    the wire. An element of a collection that is not frozen is a cell, too: 1 byte with its length of 4
-    on the wire, or an empty field of a struct, 4 against 22; an element of a list has 16 bytes more, by
-    which the server orders them.
+    Cassandra measures a row as its values, 20 bytes for each cell and 50 for the row (`Row.dataSize`: 8
+    bytes of timestamp, 4 of TTL, 8 of deletion time). On the wire a column has 4 bytes beside its value, and
+    a row at least 33. An element of a collection that is not frozen is a cell, too. On the wire it has 1
+    byte and a length of 4; an empty field of a struct has 4 bytes against 22 in the server. An element of a
+    list has 16 more bytes in the server, by which the server orders elements.
     """
     of_many_cells = any(tree.parts and not tree.frozen for tree in column_types(plan))
     return Limits(
@@ -156,10 +153,10 @@ def divide(
 ) -> Batches:
     """Divide rows into requests.
 
-    :param partitions: the partition of each row, from 0 in the order in which they first appear.
-    :param sizes: bytes of each row on the wire.
-    :param coordinators: a number from 0 for each partition; only partitions of one number share a
-        request. None: all may.
+    :param partitions: the number of each row's partition, from 0 in the order of first appearance.
+    :param sizes: the bytes of each row on the wire.
+    :param coordinators: a number from 0 for each partition. Partitions of different numbers share no
+        request. None if all may share.
     """
     if not len(partitions):
         return Batches(None, np.zeros(1, np.int64))
@@ -182,7 +179,10 @@ def divide(
 
 
 def _order(partitions: npt.NDArray[Any], kinds: npt.NDArray[Any]) -> Ints | None:
-    """Bring rows of a partition together, and partitions that may share a request; None: they are."""
+    """Return an order in which partitions that may share a request are neighbours.
+
+    The rows of each partition stay together. None if the present order will do.
+    """
     adjacent = _ascends(partitions)
     saved = 0 if _ascends(kinds) else np.count_nonzero(kinds != _ALONE)  # requests, at most
     if adjacent and saved * _MOVED_FOR_A_REQUEST <= len(partitions):
@@ -200,14 +200,17 @@ def _ascends(values: npt.NDArray[Any]) -> bool:
 
 
 def _summed(values: npt.NDArray[Any]) -> memoryview:
-    """Return the sum of the values before each position; `bisect` makes Python integers of a few only."""
+    """Return the sum of the values before each position.
+
+    A view is enough for `bisect`, which reads only a few items.
+    """
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     return sums.data
 
 
 class _Cuts:
-    """Yields where requests end. Works a request at a time, not a row at a time."""
+    """Yields the ends of requests, one by one: there is no loop over rows."""
 
     def __init__(self, limit: Limits, ends: Ints, sizes: memoryview, weights: memoryview) -> None:
         self._limit = limit
@@ -217,7 +220,7 @@ class _Cuts:
         self._weights = np.asarray(weights)[begins].data
 
     def alone(self, first: int, last: int) -> Iterator[int]:
-        """Cut partitions, each by itself."""
+        """Cut partitions that share no request."""
         for partition in range(first, last):
             row, end = self._ends[partition], self._ends[partition + 1]
             while row < end:
@@ -227,7 +230,7 @@ class _Cuts:
                 yield row
 
     def shared(self, first: int, last: int) -> Iterator[int]:
-        """Put small partitions together, each whole."""
+        """Cut small partitions that share requests. A partition stays whole."""
         limit, ends, weights = self._limit, self._ends, self._weights
         while first < last:
             fits = min(first + limit.shared_partitions, last)
@@ -241,7 +244,7 @@ class _Cuts:
 
 
 class PreparedPlan(NamedTuple):
-    """What is prepared once to write by a plan of the log, and its pending rows."""
+    """A plan with its statements and its buffered rows."""
 
     statements: Statements
     limits: Limits
@@ -254,13 +257,16 @@ def requests(
 ) -> list[EncodedBatch]:
     """Make requests of rows of a plan. Their bytes are parts of one buffer.
 
-    :param default_ttl_s: of the table, seconds; 0: rows never expire by it.
+    :param default_ttl_s: the table's default TTL in seconds; 0 for none.
     """
     statements = prepared.statements
     encoded, positions, keys = statements.encode(rows, default_ttl_s)
     sizes = np.diff(encoded.offsets)
     sizes = sizes if positions is None else sizes[positions]
-    batches = in_batches(keys, sizes, prepared.limits, prepared.replicas)
+    by_partition = keys.dictionary_encode()
+    partitions = by_partition.indices.to_numpy()
+    coordinators = prepared.replicas.coordinators(by_partition.dictionary)
+    batches = divide(partitions, sizes, prepared.limits, coordinators and coordinators.numbers)
     order = batches.order
     if positions is not None:
         order = positions if order is None else positions[order]
@@ -269,24 +275,10 @@ def requests(
     bounds = itertools.pairwise(encoded.offsets[batches.starts].tolist())
     counts = np.diff(batches.starts).tolist()
     nodes = [None] * len(counts)
-    if batches.coordinators is not None:
-        nodes = [prepared.replicas.nodes[number] for number in batches.coordinators.tolist()]
+    if coordinators is not None:
+        numbers = coordinators.numbers[partitions[batches.first_rows()]]
+        nodes = [coordinators.nodes[number] for number in numbers.tolist()]
     return [
         EncodedBatch(count, data[begin:end], statements, node)
         for count, (begin, end), node in zip(counts, bounds, nodes, strict=True)
     ]
-
-
-def in_batches(keys: pa.Array, sizes: Ints, limit: Limits, replicas: Replicas) -> Batches:
-    """Divide rows into requests.
-
-    :param keys: the routing key of each row, binary.
-    :param sizes: bytes of each row on the wire.
-    """
-    by_partition = keys.dictionary_encode()
-    coordinators = replicas.coordinators(by_partition.dictionary)
-    partitions = by_partition.indices.to_numpy()
-    batches = divide(partitions, sizes, limit, coordinators)
-    if coordinators is None:
-        return batches
-    return batches._replace(coordinators=coordinators[partitions[batches.first_rows()]])

@@ -1,10 +1,10 @@
-"""Notices, while a connection is open, that a table is no longer what a plan was made for.
+"""Detects, while a connection is open, that a table has changed since the plan was made.
 
-The server forgets a prepared statement when its table changes, and the driver prepares it again, with the
-same id and without comparing the types. Rows that are encoded for the old types would then be sent on:
-eight bytes of a text are a valid bigint. So before rows go out, and again when all are acknowledged, a
-node is asked for the version of its schema: one small read. Where that has changed, the table is compared
-again.
+When a table changes, the server forgets its prepared statements. The driver prepares a statement again under
+the same id, without comparing the types. Then rows that are encoded for the old types could be written:
+eight bytes of a text are a valid bigint. So before rows are sent, and again when all are acknowledged, a
+node is asked for the version of its schema by one small read. If the version has changed, the table is
+compared again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from wal_sink.targets.registry import published_elsewhere
 _VERSION = "SELECT schema_version FROM system.local"
 
 CHECK_EVERY_S = 1.0
-"""Seconds after which rows wait for another check before they go out; at the end there always is one."""
+"""Seconds between two checks while rows are sent. At the end of a window there always is a check."""
 
 
 class DriftWatch:
-    """Watches the table of one connection's plans.
+    """Watches the table of the plans of one connection.
 
     :param session: the driver's session.
-    :param table: the one that the options name.
+    :param table: the table of the options.
     """
 
     def __init__(self, session: Any, table: TableName) -> None:
@@ -38,20 +38,20 @@ class DriftWatch:
         self._table = table
         self._plans: list[CassandraPlan] = []
         self._live: TableMetadata | None = None
-        """The table as it was read last."""
+        """The table's metadata, as they were read last."""
         self._version: UUID | None = None
         self._checked_s = float("-inf")
 
     @property
     def default_ttl_s(self) -> int:
-        """The table's default TTL in seconds; 0: rows never expire."""
+        """The table's default TTL in seconds; 0 for none."""
         return self._live.default_ttl if self._live else 0
 
     def add(self, plan: CassandraPlan) -> None:
-        """Compare a plan with its table, now and whenever the schema changes.
+        """Compare a plan with its table, now and after each change of the schema.
 
-        :raises SchemaMismatch: the table is no longer what the plan says.
-        :raises OptionError: the plan is for another table than the options name.
+        :raises SchemaMismatch: the table has changed since the plan was made.
+        :raises OptionError: the plan is for another table than the options.
         """
         name = plan.details.name
         # Or who may write to the log could write to each table of the role.
@@ -66,9 +66,9 @@ class DriftWatch:
     def check(self, *, now: bool) -> None:
         """Compare the table again if the schema has changed.
 
-        :param now: also if the last check is younger than `CHECK_EVERY_S`.
-        :raises SchemaMismatch: the table is no longer what a plan says.
-        :raises TargetUnavailable: the table was created again, and what was written to the old one is gone.
+        :param now: True to check even if the last check is younger than `CHECK_EVERY_S`.
+        :raises SchemaMismatch: the table has changed since a plan was made.
+        :raises TargetUnavailable: the table was created again, and rows that were written before are lost.
         """
         if not self._plans or (not now and time.monotonic() - self._checked_s < CHECK_EVERY_S):
             return
@@ -91,9 +91,10 @@ class DriftWatch:
         self._version = version
 
     def _schema_version(self) -> tuple[UUID, Any]:
-        """Ask a node for the version of its schema; return it with the node.
+        """Return the version of a node's schema, and the node.
 
-        A change reaches one node after the other: the table is read from the node that has this version.
+        A change reaches one node after the other, so the table has to be read from the node with this
+        version.
         """
         answer = retrying()(self._session.execute, _VERSION)
         return answer.one().schema_version, answer.response_future.coordinator_host

@@ -1,10 +1,12 @@
-"""Rows that the server refuses: found by halving their request, and blamed after a second refusal only.
+"""Finds the rows that the server refuses, by halving their request.
 
-A node may refuse for a moment what it takes a little later. So a row is blamed only if the server refuses the
-row alone, takes another row after that, and refuses the row again. Where the server has taken no other row of
-the window, the second refusal decides alone, and many refusals say that the table is at fault, and not the
-rows. The failures that a full disk, a full CDC space or an overload brings never blame a row:
-`errors.is_refused` does not know them.
+A node may refuse a row for a moment, and accept it a little later. So a row is blamed only if the server
+refuses the row alone, accepts another row after that, and refuses the row again. If the server has accepted
+no other row of the window, two refusals are enough; but many of them mean that the table is at fault, and
+not the rows.
+
+The failures of a full disk, a full CDC space or an overload never blame a row: `errors.is_refused` excludes
+them.
 """
 
 from __future__ import annotations
@@ -14,34 +16,34 @@ from functools import partial
 
 from wal_sink.errors import TargetRefused
 from wal_sink.targets.base import RefusedRow
+from wal_sink.targets.cassandra.check import key_text
 from wal_sink.targets.cassandra.driver.errors import is_refused
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.pipeline import Failed
 from wal_sink.targets.cassandra.row_plan import KEY
-from wal_sink.targets.cassandra.rules import key_text
 from wal_sink.targets.refusals import MOST_REFUSED, find_refused
 
 Send = Callable[[EncodedBatch], Exception | None]
-"""Sends a request and waits for its answer; returns the error, None when it is acknowledged."""
+"""Sends a request and waits for the answer. Returns the error, or None if the request is acknowledged."""
 
 
-class RefusalSearch:
-    """Finds the rows of one window that the server refuses; the others are written."""
+class RefusedRowSearch:
+    """Finds the rows of one window that the server refuses, and writes the others."""
 
     def __init__(self) -> None:
         self.refused: list[RefusedRow] = []
         self.witness: EncodedBatch | None = None
-        """A request of the window that is acknowledged; None: the server has taken no row yet."""
+        """An acknowledged request of the window; None if the server has accepted no row yet."""
 
     def write(self, refused: EncodedBatch, send: Send) -> int:
-        """Write the rows of a refused request in ever smaller parts; return how many rows are refused.
+        """Write the rows of a refused request in ever smaller parts. Return the number of refused rows.
 
-        The number of requests is twice the logarithm of the rows, for each row that is refused. An error
-        leaves no row of the request blamed.
+        For each refused row of n rows, about 2 log2(n) requests are sent. If an error is raised, no row of
+        the request is blamed.
 
-        :raises TargetRefused: none of more than `MOST_REFUSED` rows is taken: the table is at fault. Or
-            nobody can say which row of the log it is.
-        :raises Exception: what `send` has returned, if the error is not about a row: an outage.
+        :raises TargetRefused: more than `MOST_REFUSED` rows are refused and none is accepted: the table is
+            at fault. Or the refused row cannot be named.
+        :raises Exception: an error that `send` has returned and that does not concern a row: an outage.
         """
         suspects = list[Failed]()
         for row, error in find_refused(refused, partial(self._sent, send), EncodedBatch.halves):
@@ -54,7 +56,7 @@ class RefusalSearch:
         return len(suspects)
 
     def _refused_again(self, suspects: list[Failed], send: Send) -> list[Failed]:
-        """Send a row that was taken, then the suspects; return those that are refused again."""
+        """Send an accepted row, then the suspects. Return the suspects that are refused again."""
         witness = self.witness
         if witness and not witness.statements.sent_once and (outage := send(witness)):
             raise outage
@@ -67,7 +69,7 @@ class RefusalSearch:
         return blamed
 
     def _sent(self, send: Send, request: EncodedBatch) -> Exception | None:
-        """Send a request; return the error by which it is refused, and raise another one."""
+        """Send a request; return the error by which it is refused, and raise any other error."""
         error = send(request)
         if error is None:
             self.witness = request
@@ -77,7 +79,10 @@ class RefusalSearch:
 
 
 def _named_us(failed: Failed) -> int:
-    """Return the write timestamp by which the log finds the only row of a request."""
+    """Return the write timestamp by which the log finds the only row of a request.
+
+    :raises TargetRefused: the row has no such timestamp.
+    """
     us = ledger_us(failed.request)
     if us is None:
         raise refusal(*failed)
@@ -93,9 +98,9 @@ def refusal(request: EncodedBatch, error: Exception) -> TargetRefused:
 
 
 def ledger_us(request: EncodedBatch) -> int | None:
-    """Return the write timestamp that the ledger has for the row of a request.
+    """Return the write timestamp that the ledger counts for the first row of a request.
 
-    None: the row has the time of its event in place of that timestamp.
+    None if the row has an event time in place of that timestamp.
     """
     query_id, values = next(request.rows())
     statement = request.statements.by_id[query_id]
@@ -106,7 +111,7 @@ def ledger_us(request: EncodedBatch) -> int | None:
 
 
 def described(request: EncodedBatch) -> str:
-    """Name the first row of a request by its key, and its table."""
+    """Return the key of the first row of a request, and its table."""
     query_id, values = next(request.rows())
     statement = request.statements.by_id[query_id]
     types = [column.type for column in statement.prepared.column_metadata]

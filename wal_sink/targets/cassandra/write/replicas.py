@@ -1,4 +1,4 @@
-"""The first local replica of a partition, by the driver's map of the ring."""
+"""The first local replica of each partition, from the driver's map of the ring."""
 
 from __future__ import annotations
 
@@ -8,27 +8,37 @@ import numpy as np
 import pyarrow as pa
 from cassandra.metadata import Murmur3Token
 
-from wal_sink.targets.cassandra.rows import Ints
+from wal_sink.targets.cassandra.arrow_buffers import Ints
 
 
 class Ranges(NamedTuple):
-    """The first local replica of each range of tokens, as numbers from 0."""
+    """The first local replica of each range of tokens."""
 
     ends: Ints
     """The last token of each range, ascending."""
     first: Ints
+    """The number of the replica of each range, from 0."""
+    nodes: list[Any]
+    """The driver's host of each number."""
+
+
+class Coordinators(NamedTuple):
+    """The first local replica of each routing key."""
+
+    numbers: Ints
+    """The number of the replica, from 0."""
     nodes: list[Any]
     """The driver's host of each number."""
 
 
 class Replicas:
-    """The replicas of a keyspace's partitions, from the driver's map of the ring.
+    """The replicas of a keyspace's partitions.
 
-    The ranges are kept until the driver has another map, or sees a node as up that was down: a walk over a
-    ring of 15,360 tokens takes longer than the encoding of the rows that are to be divided.
+    The ranges are computed again when the driver has a new map, or when a node goes down or comes up. For a
+    ring of 15,360 tokens the computation takes longer than the encoding of a slice.
 
-    :param metadata: the driver's, of the cluster.
-    :param datacenter: the local one.
+    :param metadata: the cluster metadata of the driver.
+    :param datacenter: the local datacenter.
     """
 
     def __init__(self, metadata: Any, keyspace: str, datacenter: str) -> None:
@@ -38,16 +48,11 @@ class Replicas:
         self._made_of: tuple[Any, Any, frozenset[Any]] | None = None
         self._ranges: Ranges | None = None
 
-    @property
-    def nodes(self) -> list[Any]:
-        """The driver's host of each number that `coordinators` has returned last."""
-        return self._ranges.nodes if self._ranges else []
+    def coordinators(self, keys: pa.Array) -> Coordinators | None:
+        """Return the first local replica of each routing key.
 
-    def coordinators(self, keys: pa.Array) -> Ints | None:
-        """Return a number for the first local replica of each routing key, from 0.
-
-        None: any partitions may share a request, because each node of the datacenter has all of them; or
-        the driver does not know the replicas.
+        None if any partitions may share a request: each node of the datacenter has all partitions, or the
+        driver does not know the replicas.
         """
         ring = self._metadata.token_map
         if ring is None or not issubclass(ring.token_class, Murmur3Token) or not ring.ring:
@@ -57,17 +62,16 @@ class Replicas:
             return None
         hashed = map(ring.token_class.hash_fn, keys.to_pylist())
         tokens = np.fromiter(hashed, np.int64, len(keys))
-        # A token's range ends with it; after the last one the ring begins again.
-        return ranges.first[np.searchsorted(ranges.ends, tokens) % len(ranges.ends)]
+        # A range includes its end. Tokens after the last end belong to the first range.
+        numbers = ranges.first[np.searchsorted(ranges.ends, tokens) % len(ranges.ends)]
+        return Coordinators(numbers, ranges.nodes)
 
     def _current_ranges(self, ring: Any) -> Ranges | None:
-        """Return the ranges of the driver's map as it is now; None where they do not matter."""
+        """Return the ranges of the driver's present map; None if the replicas do not matter."""
         if self._keyspace not in ring.tokens_to_hosts_by_ks:
-            ring.get_replicas(
-                self._keyspace, ring.ring[0]
-            )  # the driver computes the keyspace's map
-        # The driver never changes a map: it makes another one when a node comes or goes, and another one of
-        # a keyspace when its replication changes.
+            ring.get_replicas(self._keyspace, ring.ring[0])  # the driver computes the map
+        # The driver never changes a map. It makes a new map when a node comes or goes, and a new map of a
+        # keyspace when its replication changes.
         replicas = ring.tokens_to_hosts_by_ks.get(self._keyspace)
         up = frozenset(host for host in self._metadata.all_hosts() if host.is_up)
         source = self._made_of

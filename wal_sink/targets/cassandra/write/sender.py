@@ -1,4 +1,4 @@
-"""Sends idempotent requests, several in flight, until all of them are acknowledged."""
+"""Sends idempotent requests, several in flight, and repeats failed requests until all are acknowledged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wal_sink.targets.cassandra.driver.internals import (
     PreparedQueryNotFound,
 )
 from wal_sink.targets.cassandra.driver.pipeline import Failed, RequestPipeline, grouped
-from wal_sink.targets.cassandra.write.refusals import RefusalSearch
+from wal_sink.targets.cassandra.write.refusals import RefusedRowSearch
 from wal_sink.targets.cassandra.write.statements import bound
 from wal_sink.text import counted
 
@@ -40,17 +40,17 @@ _WARN_EVERY_S = 10.0
 
 
 class Sender:
-    """Sends requests over one connection. Some are in flight between two calls.
+    """Sends requests over one connection. Requests may be in flight between two calls.
 
-    What fails is sent again by the driver's own classes, one request at a time: they prepare a statement
-    that a node has forgotten, and try other replicas of a row.
+    A failed request is sent again through the driver's own classes, one request at a time. The driver
+    prepares a statement that a node has forgotten, and tries other replicas.
 
     One thread uses it.
 
     :param session: the driver's session.
     :param metrics: counts the requests that are sent again.
-    :param timeout_s: seconds to wait for a request that goes alone: then it is lost.
-    :param patience_s: seconds to go on trying while no request is acknowledged.
+    :param timeout_s: seconds after which a request through the driver counts as lost.
+    :param patience_s: seconds without any acknowledgement after which the sender gives up.
     """
 
     def __init__(
@@ -68,30 +68,30 @@ class Sender:
         self._timeout_s = timeout_s
         self._patience_s = patience_s
         self._failures: list[Failed] = []
-        self._search = RefusalSearch()
+        self._search = RefusedRowSearch()
         self._has_progress = False
-        """Whether a request was done since the last attempt to repeat those that failed."""
+        """True if a request has succeeded since the last try to repeat the failed requests."""
         self._warned_s = float("-inf")
 
     @property
     def refused(self) -> list[RefusedRow]:
-        """The rows that the server refuses, of those sent since the last `drain`; they are skipped."""
+        """The rows that the server has refused since the last `drain`. They are skipped."""
         return self._search.refused
 
     def send(self, requests: Iterable[EncodedBatch]) -> None:
-        """Send every request; return when the last is under way, without waiting for its answer.
+        """Send every request. Return when the last one is sent, without its answer.
 
-        The first failure stops the feed, also that of a request which an earlier call has sent. The sender
-        then awaits what is in flight and repeats what failed, with growing pauses, before it goes on: a
-        cluster that struggles is not buried in requests.
+        After a failure, including that of a request of an earlier call, no new requests are sent. The sender
+        waits for the requests in flight and repeats the failed ones, with growing pauses, so that it adds no
+        load to a cluster in trouble.
 
-        Once this has raised, any of the requests sent since the last `drain` may be lost, and the sender
-        cannot be used any more: the connection is closed.
+        After an error any request since the last `drain` may be lost. The connection is closed, and the
+        sender cannot be used again.
 
-        :param requests: idempotent, each sent at least once; made while others are in flight.
-        :raises TargetUnavailable: no success for as long as `patience_s`.
-        :raises TargetRefused: the server refuses rows, and takes none.
-        :raises Exception: of the driver, at once, when trying again cannot help.
+        :param requests: created while earlier requests are in flight.
+        :raises TargetUnavailable: no request has succeeded for `patience_s`.
+        :raises TargetRefused: the server refuses rows, and accepts none.
+        :raises Exception: an error of the driver that another try cannot cure.
         """
         for group in grouped(requests, self._pipeline.concurrency):
             while not self._pipeline.has_room(group.places):
@@ -103,15 +103,15 @@ class Sender:
                 self._failures += [Failed(request, none) for request in group.requests]
 
     def drain(self) -> list[RefusedRow]:
-        """Wait until every request that was sent is acknowledged.
+        """Wait until every request is acknowledged.
 
         :returns: the rows that the server refuses.
-        :raises Exception: what `send` raises.
+        :raises Exception: the same errors as `send`.
         """
         self._await_all()
         while self._failures:
             self._recover()
-        search, self._search = self._search, RefusalSearch()
+        search, self._search = self._search, RefusedRowSearch()
         return search.refused
 
     def _await_all(self) -> None:
@@ -119,7 +119,7 @@ class Sender:
             self._take()
 
     def _take(self) -> None:
-        """Wait until a group has ended, and keep what has failed."""
+        """Wait until a group has ended, and keep its failed requests."""
         sent = self._pipeline.take()
         if (acknowledged := sent.release()) is not None:
             self._has_progress = True
@@ -127,7 +127,7 @@ class Sender:
         self._failures += sent.failed
 
     def _recover(self) -> None:
-        """Repeat what failed until it is acknowledged, or patience ends."""
+        """Repeat failed requests until all are acknowledged, or patience ends."""
         self._await_all()
         sent_once = any(failed.request.statements.sent_once for failed in self._failures)
         patience_s = 0.0 if sent_once else self._patience_s
@@ -151,9 +151,10 @@ class Sender:
             ) from error
 
     def _repeat(self, *, is_first: bool) -> None:
-        """Send what failed again until one request fails again; what was not sent until then stays a failure.
+        """Send failed requests again until one fails again. Requests after that one are kept as failed.
 
-        :param is_first: True to send only what no node has carried out; the rest waits for the pause.
+        :param is_first: True to send only requests that no node has carried out. Others wait for the first
+            pause.
         """
         pending, self._failures = deque(self._failures), []
         deferred = list[Failed]()
@@ -182,9 +183,9 @@ class Sender:
             self._failures.append(Failed(failed.request, error))
 
     def _take_apart(self, failed: Failed) -> None:
-        """Find the rows for which a request is refused, and write the other rows of the request.
+        """Find the rows for which a request is refused, and write its other rows.
 
-        :raises TargetRefused: no row is taken.
+        :raises TargetRefused: the server accepts no row.
         """
         try:
             refused = self._search.write(failed.request, self._execute)
@@ -202,7 +203,7 @@ class Sender:
             )
 
     def _execute(self, request: EncodedBatch) -> Exception | None:
-        """Send one request, and wait for its answer; return its error."""
+        """Send a request through the driver, and wait for its answer. Return its error."""
         try:
             execute(self._session, bound(request), None, profile=ROWS, timeout_s=self._timeout_s)
         except Exception as error:  # noqa: BLE001 -- the caller says what it means
@@ -210,13 +211,16 @@ class Sender:
         return None
 
     def _worst(self) -> Exception:
-        """Return the error that decides what follows."""
+        """Return the error with the worst class."""
         errors = [failed.error for failed in self._failures]
         classes = {classify(error): error for error in errors}
         return classes.get("fatal") or classes.get("throttle") or errors[0]
 
     def _warn(self) -> None:
-        """Log the failures, as a warning every ten seconds: a cluster may be overloaded for hours."""
+        """Log the failures.
+
+        Only one log line in ten seconds is a warning: an overload may last for hours.
+        """
         now_s = time.monotonic()
         is_due = now_s - self._warned_s >= _WARN_EVERY_S
         log.log(
@@ -229,16 +233,16 @@ class Sender:
 
 
 def was_not_carried_out(error: Exception) -> bool:
-    """Return True if no node has carried out a request, and the same request may go at once.
+    """Return True if no node has carried out a request, so it may be sent again at once.
 
-    No connection had room for it, or a node has forgotten its statement.
+    Either no connection had room for the request, or a node has forgotten its statement.
     """
     is_unsent = was_not_sent(error) or isinstance(error, NoConnectionsAvailable)
     return is_unsent or isinstance(error, PreparedQueryNotFound)
 
 
 def _remedy(error: Exception) -> str:
-    """Return what to do about an outage."""
+    """Return the remedy for an outage."""
     if not isinstance(error, WriteFailure):
         return "Repair the cluster; the rows are safe in the log and will be written again."
     return (

@@ -1,13 +1,16 @@
-"""The statements by which a plan's rows are written: an INSERT, and a DELETE for each prefix of the key.
+"""The statements that write the rows of a plan: an upsert, and a DELETE for each prefix of the key.
 
-INSERT, so that a row without values exists, too; an UPDATE where the option says that it shall not. Every
-statement has a marker for the write timestamp: the order between rows of one key is by their timestamps
-alone, whichever statement comes first. Where rows have a TTL, an upsert takes what is left of it.
+An upsert is an INSERT, by which a row without values exists, too; or an UPDATE, by `cassandra.writeMode`.
+Every statement has a marker for the write timestamp. Of two statements for one key the one with the higher
+timestamp wins, in whichever order they arrive.
+
+A row is written late after an outage, and again after a crash. A TTL that started at the time of writing
+would expire later each time. So the second in which a row expires is fixed, and an upsert has the remaining
+TTL.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,7 +21,7 @@ import pyarrow as pa
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
 from wal_sink.clock import now_us
-from wal_sink.targets.cassandra.arrow_buffers import flags
+from wal_sink.targets.cassandra.arrow_buffers import Ints, elements, flags
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.encode import (
     Encoded,
@@ -26,46 +29,48 @@ from wal_sink.targets.cassandra.encode import (
     one_after_the_other,
     routing_keys,
 )
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
-from wal_sink.targets.cassandra.rows import (
-    Ints,
-    TimestampedRows,
-    remaining_ttls,
-    with_event_times,
+from wal_sink.targets.cassandra.row_plan import (
+    EXPIRES_US,
+    KEY,
+    MAX_TTL_S,
+    TIMESTAMP_US,
+    TTL_S,
+    CassandraPlan,
+    RowTtl,
 )
 from wal_sink.targets.deletes import are_deletes
 from wal_sink.targets.sql_text import quote
 from wal_sink.targets.unavailable import flag_name
 
 Flags = npt.NDArray[np.bool_]
+_SECOND_US = 1_000_000
 
 
-class StatementKind(enum.Enum):
-    """The kinds of statements that write a row."""
+class TimestampedRows(NamedTuple):
+    """Rows of the log with their write timestamps."""
 
-    UPSERT = enum.auto()
-    DELETE_ROW = enum.auto()
-    DELETE_RANGE = enum.auto()
-    """Of all rows of a partition, or of those under a prefix of the clustering columns."""
+    batch: pa.RecordBatch
+    timestamps_us: Ints
+    """Microseconds since 1970, one for each row."""
 
 
 class Statement(NamedTuple):
-    """A prepared statement, and what it takes of a row."""
+    """A prepared statement, and the order of its values."""
 
     prepared: Any
-    """The driver's; while it is held, the driver prepares it where a server forgot it."""
+    """The driver's statement. The driver prepares it again if a server has forgotten it."""
     plan: CassandraPlan
-    """With the columns whose values it takes, in their order."""
+    """The plan with the columns of the statement, in its order."""
     head: bytes
-    """What stands before the values of each row in a batch."""
+    """The bytes before the values of each row in a batch."""
     timestamp_first: bool
-    """Whether the write timestamp comes before the columns, not after them."""
+    """True if the write timestamp comes before the columns, False if after them."""
     with_ttl: bool = False
-    """Whether the TTL comes after the timestamp."""
+    """True if a TTL follows the timestamp."""
 
     @property
     def columns(self) -> slice:
-        """Where the values of the columns are among all that it takes."""
+        """The part of the statement's values that is of columns."""
         beside = 1 + self.with_ttl
         return slice(beside, None) if self.timestamp_first else slice(None, -beside)
 
@@ -75,31 +80,31 @@ class StatementRows(NamedTuple):
 
     statement: Statement
     positions: Ints | None
-    """In the slice, ascending; None: it is the whole slice."""
+    """The positions of the rows in the slice, ascending; None for the whole slice."""
     rows: TimestampedRows
-    """With the statement's columns."""
+    """The rows with the columns of the statement."""
     ttls: Ints | None = None
-    """The TTL of each row in seconds, 1 or more; None: the statement takes none."""
+    """The TTL of each row in seconds, 1 or more; None if the statement has no TTL."""
     expired: bool = False
-    """Whether the rows have expired: each value is written as null, with a TTL of one second."""
+    """True if the rows have expired: their values are written as nulls, with a TTL of one second."""
 
 
 class EncodedRows(NamedTuple):
     """The rows of a slice as bytes."""
 
     encoded: Encoded
-    """Those of one statement after those of another."""
+    """The rows, grouped by statement."""
     positions: Ints | None
-    """Where each row of the slice is among them; None: they are in the order of the slice."""
+    """For each row of the slice its position in `encoded`; None if both have the same order."""
     keys: pa.Array
     """The routing key of each row of the slice, binary."""
 
 
 class Statements:
-    """The statements of a plan; that for each kind of deletes is prepared when such a row comes first.
+    """The statements of a plan. Each is prepared before the first row that needs it.
 
-    :param plan: with its operation column, if it has one.
-    :param prepare: of the driver's session.
+    :param plan: the plan with its control columns.
+    :param prepare: `prepare` of the driver's session.
     """
 
     def __init__(self, plan: CassandraPlan, prepare: Callable[[str], Any]) -> None:
@@ -107,10 +112,10 @@ class Statements:
         self._prepare = prepare
         self.keyspace = plan.details.keyspace
         self.sent_once = plan.sent_once
-        """True if a row may be sent once only with each timestamp."""
+        """True if a row must not be sent twice with the same timestamp."""
         table = plan.of_table()
         self.upsert = self._upsert(_values_first(table) if plan.details.update else table)
-        self._prepared = {(StatementKind.UPSERT, 0, False): self.upsert}
+        self._prepared: dict[tuple[int | None, bool], Statement] = {(None, False): self.upsert}
 
     @property
     def by_id(self) -> dict[bytes, Statement]:
@@ -121,8 +126,8 @@ class Statements:
     def encode(self, rows: TimestampedRows, default_ttl_s: int = 0) -> EncodedRows:
         """Encode the rows of a slice.
 
-        :param default_ttl_s: of the table, seconds; 0: rows never expire by it.
-        :raises Exception: of the driver, when it cannot prepare a statement.
+        :param default_ttl_s: the table's default TTL in seconds; 0 for none.
+        :raises Exception: an error of the driver: it cannot prepare a statement.
         """
         now_s = now_us() // 1_000_000
         parts = self.divide(
@@ -135,10 +140,10 @@ class Statements:
         return EncodedRows(encoded, places(parts), keys)
 
     def divide(self, rows: TimestampedRows, ttls: Ints | None = None) -> list[StatementRows]:
-        """Divide the rows of a slice by the statement that writes them; at least one part.
+        """Divide the rows of a slice by the statement that writes them. Return at least one part.
 
-        :param ttls: seconds that each row still has, 0 or less where it has expired; None: none ever expires.
-        :raises Exception: of the driver, when it cannot prepare one.
+        :param ttls: as `remaining_ttls` returns them.
+        :raises Exception: an error of the driver: it cannot prepare a statement.
         """
         rows = with_event_times(rows, self._plan)
         masks = _masks(rows.batch, self._plan, ttls)
@@ -149,9 +154,9 @@ class Statements:
     def _part(
         self, way: RowWay, mask: Flags | None, rows: TimestampedRows, ttls: Ints | None
     ) -> StatementRows:
-        if way.kind is not StatementKind.UPSERT:
+        if way.delete_depth is not None:
             ttls = None
-        statement = self._statement(way.kind, way.depth, with_ttl=ttls is not None)
+        statement = self._statement(way.delete_depth, with_ttl=ttls is not None)
         batch, positions = table_rows(rows.batch, statement.plan), None
         timestamps_us = rows.timestamps_us
         if mask is not None:
@@ -162,14 +167,13 @@ class Statements:
         part = TimestampedRows(batch, timestamps_us)
         return StatementRows(statement, positions, part, ttls, way.expired)
 
-    def _statement(self, kind: StatementKind, depth: int, *, with_ttl: bool) -> Statement:
-        key = kind, depth, with_ttl
+    def _statement(self, delete_depth: int | None, *, with_ttl: bool) -> Statement:
+        key = delete_depth, with_ttl
         if key not in self._prepared:
-            is_upsert = kind is StatementKind.UPSERT
             self._prepared[key] = (
                 self._upsert(self.upsert.plan, with_ttl=with_ttl)
-                if is_upsert
-                else self._delete(depth)
+                if delete_depth is None
+                else self._delete(delete_depth)
             )
         return self._prepared[key]
 
@@ -196,10 +200,10 @@ class Statements:
 
 
 def bound(request: EncodedBatch) -> Any:
-    """Return a request by the driver's public classes.
+    """Return a request as a batch statement of the driver.
 
-    A batch gets routing key and keyspace from its first row. It has no timestamp of its own, which would be
-    the same for all its rows.
+    The driver derives routing key and keyspace of the batch from its first row. The batch has no timestamp of
+    its own: it would be the timestamp of all its rows.
     """
     by_id = request.statements.by_id
     batch = BatchStatement(BatchType.UNLOGGED)
@@ -213,10 +217,12 @@ def bound(request: EncodedBatch) -> Any:
 
 
 def upsert(plan: CassandraPlan, *, with_ttl: bool = False) -> str:
-    """Return the statement for one row: a value for each column of the plan, then the timestamp.
+    """Return the statement that upserts one row.
 
-    :param plan: for an UPDATE with the columns of the key after the others; its timestamp comes first.
-    :param with_ttl: whether the TTL follows the timestamp.
+    The markers of an INSERT are the plan's columns, the timestamp, and the TTL if there is one. In an UPDATE
+    timestamp and TTL come first, and the columns of the key last.
+
+    :param plan: for an UPDATE, with the columns of the key after the others.
     """
     using = " USING TIMESTAMP ? AND TTL ?" if with_ttl else " USING TIMESTAMP ?"
     if not plan.details.update:
@@ -236,7 +242,7 @@ def _values_first(plan: CassandraPlan) -> CassandraPlan:
 
 
 def delete(plan: CassandraPlan) -> str:
-    """Return the statement for one delete: the timestamp, then a value for each column of the plan."""
+    """Return the statement for one delete. Its markers are the timestamp, then the plan's columns."""
     where = " AND ".join(f"{quote(column.in_table)} = ?" for column in plan.columns)
     return f"DELETE FROM {plan.table} USING TIMESTAMP ? WHERE {where}"  # noqa: S608 -- quoted names
 
@@ -255,28 +261,61 @@ def _encoded(part: StatementRows) -> Encoded:
 
 
 def table_rows(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
-    """Return the columns that the table has, and after them the flags of unavailable cells."""
+    """Return the columns of the table, then the flags of their unavailable cells."""
     names = [column.name for column in plan.of_table().columns]
     names += [flag for flag in map(flag_name, names) if flag in batch.schema.names]
     return batch if names == batch.schema.names else batch.select(names)
 
 
+def with_event_times(rows: TimestampedRows, plan: CassandraPlan) -> TimestampedRows:
+    """Return the rows with their event times as write timestamps, if the plan has event times."""
+    if not plan.details.timestamp_column:
+        return rows
+    return rows._replace(timestamps_us=elements(rows.batch.column(TIMESTAMP_US), "i8"))
+
+
+def remaining_ttls(
+    rows: TimestampedRows, ttl: RowTtl | None, now_s: int, default_ttl_s: int = 0
+) -> Ints | None:
+    """Return the seconds until each row expires, 0 or less for an expired row; None if rows never expire.
+
+    A row expires in the second of its timestamp in the ledger plus its TTL, whatever its event time is. So it
+    expires in the same second each time it is written.
+
+    :param now_s: the present time, seconds since 1970.
+    :param default_ttl_s: the table's default TTL in seconds, used if no option sets a TTL; 0 for none.
+    """
+    if ttl is None and not default_ttl_s:
+        return None
+    ttl = ttl or RowTtl()
+    if ttl.expires_at_column:
+        expiry_s = -(-elements(rows.batch.column(EXPIRES_US), "i8") // _SECOND_US)
+        longest_s: Ints | int = MAX_TTL_S
+    else:
+        longest_s = ttl.ttl_s or default_ttl_s
+        if ttl.ttl_column:
+            longest_s = elements(rows.batch.column(TTL_S), "i8")
+        expiry_s = rows.timestamps_us // _SECOND_US + longest_s
+    # A timestamp ahead of the clock must not lengthen a TTL.
+    remaining_s: Ints = np.minimum(expiry_s - now_s, longest_s)
+    return remaining_s
+
+
 class RowWay(NamedTuple):
     """How a row is written."""
 
-    kind: StatementKind = StatementKind.UPSERT
-    depth: int = 0
-    """The number of clustering columns by which a delete finds rows."""
+    delete_depth: int | None = None
+    """For a delete the number of clustering columns in its WHERE clause; None for an upsert."""
     expired: bool = False
-    """True for upserts that have expired: they are written as null, with a TTL of one second."""
+    """True for an upsert that has expired: see `StatementRows.expired`."""
 
 
 def _masks(
     batch: pa.RecordBatch, plan: CassandraPlan, ttls: Ints | None = None
 ) -> dict[RowWay, Flags]:
-    """Return which rows of the log are written in which way, at least one.
+    """Return the flags of the rows that are written in each way. There is at least one way.
 
-    :param ttls: see `remaining_ttls`.
+    :param ttls: as `remaining_ttls` returns them.
     """
     upserts = np.ones(batch.num_rows, np.bool_)
     if plan.operation is None and ttls is None:
@@ -294,23 +333,17 @@ def _masks(
 def _deletes(
     batch: pa.RecordBatch, clustering: tuple[str, ...], deletes: Flags
 ) -> dict[RowWay, Flags]:
-    """Divide deletes by the number of clustering columns that they have; the tasks let nulls come last."""
+    """Divide deletes by the number of their clustering columns. In the log, nulls come after values."""
     depths = np.full(batch.num_rows, len(clustering), np.int64)
     for name in clustering:
         depths -= batch.column(name).is_null().to_numpy(zero_copy_only=False)
-    return {
-        RowWay(
-            StatementKind.DELETE_ROW if depth == len(clustering) else StatementKind.DELETE_RANGE,
-            depth,
-        ): deletes & (depths == depth)
-        for depth in range(len(clustering) + 1)
-    }
+    return {RowWay(depth): deletes & (depths == depth) for depth in range(len(clustering) + 1)}
 
 
 def places(parts: list[StatementRows]) -> Ints | None:
-    """Return where each row of the slice is, when the rows of the parts come one after the other.
+    """Return the position of each row of a slice among the rows of its parts, one part after the other.
 
-    None: they are in the order of the slice.
+    None if the order is the order of the slice.
     """
     positions = [part.positions for part in parts if part.positions is not None]
     if not positions:

@@ -1,6 +1,6 @@
-"""Refuses a server that would lose rows, or acknowledge none, before anything is written.
+"""Refuses a server that would lose rows or acknowledge none, and a role that lacks a permission.
 
-The answers of Amazon Keyspaces and Azure Cosmos DB are those that others have recorded.
+Tests of Amazon Keyspaces and Azure Cosmos DB use answers that their users have published.
 """
 
 from __future__ import annotations
@@ -12,8 +12,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.cassandra.options import CassandraOptions
+from cassandra import InvalidRequest, Unauthorized
+
+from wal_sink.errors import SchemaMismatch, TargetRefused
+from wal_sink.targets.cassandra.driver.internals import ServerError, SyntaxException
+from wal_sink.targets.cassandra.options import CassandraOptions, login
+from wal_sink.targets.cassandra.table import TableMetadata
 from wal_sink.targets.sql_text import quote
 from wal_sink.text import counted
 
@@ -21,29 +25,29 @@ log = logging.getLogger(__name__)
 
 
 class Server(NamedTuple):
-    """A cluster, as the node that was asked describes it."""
+    """A cluster, as one of its nodes describes it."""
 
     release_version: str
-    """Of Cassandra; products that speak its protocol name a version that they are like."""
+    """The version of Cassandra, or the version that a compatible product claims."""
     cluster_name: str
     keyspaces: Mapping[str, Mapping[str, str]]
     """The replication of each keyspace, as `system_schema` has it."""
     nodes: Mapping[str, int] = MappingProxyType({})
-    """The number of nodes by datacenter, also of those that are down."""
+    """The number of nodes in each datacenter, including nodes that are down."""
 
 
 _KEYSPACES_SERVICE = ("Amazon Keyspaces", "system_schema_mcs")
-"""The name of its cluster, and a keyspace that only it has."""
+"""The name of its cluster, and a keyspace that only this service has."""
 _COSMOS = ("cosmosprod", "3.11.0")
-"""The name of its cluster, in lower case, and the version that it names."""
+"""The name of its cluster in lower case, and the version that it claims."""
 _COSMOS_HOSTS = re.compile(r"\.cosmos\.(azure\.com|azure\.cn|azure\.us)$")
 _USE = "Write to Apache Cassandra, Astra or Scylla, or to a target of your own."
 
 
 def refuse_unfit(server: Server, options: CassandraOptions) -> None:
-    """Refuse a server on which the guarantees of a target cannot hold.
+    """Refuse a product on which rows cannot be written exactly once.
 
-    :raises SchemaMismatch: names what the server lacks.
+    :raises SchemaMismatch: names what the product lacks.
     """
     name, keyspace = _KEYSPACES_SERVICE
     if server.cluster_name == name or keyspace in server.keyspaces:
@@ -63,10 +67,10 @@ def refuse_unfit(server: Server, options: CassandraOptions) -> None:
 
 
 def replicas(replication: Mapping[str, str], nodes: Mapping[str, int]) -> dict[str, int]:
-    """Return the replicas of a keyspace by datacenter; none for a strategy that is not known.
+    """Return the number of replicas of a keyspace in each datacenter; empty for an unknown strategy.
 
-    :param replication: of the keyspace, as `system_schema` has it.
-    :param nodes: the number of nodes by datacenter.
+    :param replication: the replication of the keyspace, as `system_schema` has it.
+    :param nodes: the number of nodes in each datacenter.
     """
     factors = {name: factor.split("/")[0] for name, factor in replication.items()}  # 3/1: transient
     match factors.pop("class", "").rpartition(".")[2]:
@@ -79,10 +83,12 @@ def replicas(replication: Mapping[str, str], nodes: Mapping[str, int]) -> dict[s
 
 
 def required_replicas(level: str, factors: Mapping[str, int], datacenter: str) -> dict[str, int]:
-    """Return how many replicas a consistency level asks for, by datacenter; by "" for wherever they are.
+    """Return the number of replicas that a consistency level needs in each datacenter.
 
-    :param factors: the replicas of a keyspace by datacenter.
-    :param datacenter: the local one.
+    The name "" stands for any datacenter.
+
+    :param factors: the number of replicas of a keyspace in each datacenter.
+    :param datacenter: the local datacenter.
     """
     total, local = sum(factors.values()), factors.get(datacenter, 0)
     match level:
@@ -98,10 +104,12 @@ def required_replicas(level: str, factors: Mapping[str, int], datacenter: str) -
 
 
 def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: str) -> None:
-    """Refuse keyspaces whose rows, or whose ledger, the nodes can never acknowledge; warn of missing nodes.
+    """Refuse a keyspace whose rows or ledger the existing nodes can never acknowledge.
 
-    :param datacenter: the local one.
-    :raises SchemaMismatch: a consistency level asks for more replicas than nodes can hold.
+    Warn if replicas are missing.
+
+    :param datacenter: the local datacenter.
+    :raises SchemaMismatch: a consistency level needs more replicas than there can be.
     """
     rows, serial = options.consistency_level, options.serial_consistency_level
     data, ledger = options.data.keyspace, options.ledger.keyspace
@@ -134,12 +142,14 @@ def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: 
 
 
 def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> None:
-    """Refuse a server as it describes itself, and warn of a level under which rows can be lost.
+    """Refuse a server that cannot acknowledge rows, or not exactly once.
+
+    Warn of a level at which rows can be lost.
 
     :param session: the driver's session.
-    :param datacenter: the local one.
-    :raises SchemaMismatch: rows cannot be written exactly once there, or would never be acknowledged.
-    :raises Exception: of the driver.
+    :param datacenter: the local datacenter.
+    :raises SchemaMismatch: names what the server lacks.
+    :raises Exception: an error of the driver.
     """
     local = session.execute("SELECT release_version, cluster_name FROM system.local").one()
     keyspaces = session.execute("SELECT keyspace_name, replication FROM system_schema.keyspaces")
@@ -158,3 +168,67 @@ def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> 
             " with that replica. LOCAL_QUORUM survives that",
             options.consistency_level,
         )
+
+
+def refuse_missing_permissions(
+    session: Any, options: CassandraOptions, live: TableMetadata
+) -> None:
+    """Refuse a role that may not write rows, or may not read and move the ledger.
+
+    Statements that match no rows test each permission. A role needs no right to list its permissions for
+    this, and permissions of other products are tested, too.
+
+    :param session: the driver's session.
+    :param live: the table. If the table is missing, only the ledger's permissions are tested.
+    :raises TargetRefused: names the missing permissions.
+    """
+    partition = [quote(column.name) for column in live.columns if column.role == "partition"]
+    no_rows = " AND ".join(f"{name} IN ()" for name in partition)
+    ledger = f"FROM {options.ledger} WHERE query_id IN ()"
+    statements = [f"SELECT log_id, epoch, digest {ledger}", f"DELETE {ledger}"]
+    if no_rows:
+        statements.insert(0, f"DELETE FROM {live.name} WHERE {no_rows}")  # noqa: S608 -- quoted names
+    errors = []
+    for statement in statements:
+        try:
+            session.execute(statement)
+        except Unauthorized as error:
+            errors.append(error)
+        except (InvalidRequest, SyntaxException):
+            continue  # of a dry run, which makes no ledger; or of a server without `IN ()`
+        except ServerError:
+            continue  # allowed by then: a table that another start makes just now is an "Unknown CF"
+    if errors:
+        raise missing_permission(*errors, options=options) from errors[0]
+
+
+_MISSING = re.compile(
+    r"has no (?P<permission>\w+)(?: nor \w+)? permission on"
+    r" (?:<table (?P<table>\S+)>|table (?P<masked>[^,\s]+)|<all tables in (?P<keyspace>\w+)>)"
+)
+"""The message of Cassandra 3.11 to 5.0. For masked columns it names UNMASK first (`SelectStatement`)."""
+
+
+def missing_permission(*errors: Unauthorized, options: CassandraOptions) -> TargetRefused:
+    """Return the error that names the missing permissions, with the statements that grant them."""
+    role = login(options)
+    name = quote(role.username) if role else "the role"
+    grants = [_grant(str(error), options, name) for error in errors]
+    return TargetRefused(
+        f"Cassandra at {options.where} refuses statements to role {name}: {'; '.join(map(str, errors))}",
+        " ".join(dict.fromkeys(grants)),
+    )
+
+
+def _grant(error: str, options: CassandraOptions, role: str) -> str:
+    missing = _MISSING.search(error)
+    if missing is None:
+        return (
+            f"GRANT MODIFY ON TABLE {options.data} TO {role};"
+            f" GRANT SELECT ON TABLE {options.ledger} TO {role};"
+            f" GRANT MODIFY ON TABLE {options.ledger} TO {role};"
+        )
+    resource = f"KEYSPACE {quote(missing['keyspace'] or '')}"
+    if table := missing["table"] or missing["masked"]:
+        resource = f"TABLE {'.'.join(map(quote, table.split('.', 1)))}"
+    return f"GRANT {missing['permission']} ON {resource} TO {role};"
