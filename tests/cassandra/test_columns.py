@@ -93,7 +93,10 @@ def test_plan_with_column_names_is_read_back() -> None:
         ({"orderId": "ID"}, ["the table has no column ID", "Correct cassandra.columns"]),
         (
             {"theShop": "day", "orderId": "id"},
-            ["theShop: cassandra.columns writes it to day", "so is the DataFrame's day"],
+            [
+                "theShop: cassandra.columns writes it to day",
+                "to which the DataFrame's day is written",
+            ],
         ),
         (
             {"theShop": "shop"},

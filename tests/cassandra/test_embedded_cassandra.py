@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +15,6 @@ from tests.support.waiting import eventually
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
 from wal_sink.demo.servers.maven import JavaNotFound
 from wal_sink.demo.servers.process import DidNotStart
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.cassandra
 

@@ -1,23 +1,22 @@
-"""TTLs and event times on a real node: what stays of rows, and when it goes."""
+"""TTLs and event times on a real node: which values stay, and when rows expire."""
 
 from __future__ import annotations
 
 import datetime as dt
 import random
-import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.support.cassandra import target_of
+from tests.support.cassandra import NodeTable
 from tests.support.waiting import until
 from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import RowSlice, RowsRefused, Target
-from wal_sink.targets.cassandra import CassandraTarget
+from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.cassandra.row_plan import MAX_TTL_S
 from wal_sink.testing.contracts.cells import write
 from wal_sink.testing.contracts.ledger import Table, new_query
@@ -28,86 +27,99 @@ pytestmark = pytest.mark.cassandra
 Epoch = tuple[int, list[tuple[Any, ...]]]
 """The timestamp of its first row, and rows."""
 
-TTL_COLUMN = {"cassandra.ttlColumn": "ttl"}
-EXPIRES_COLUMN = {"cassandra.expiresAtColumn": "until"}
-EVENT_COLUMN = {"cassandra.timestampColumn": "at"}
-
 S_US = 1_000_000
-_INSTANT = pa.timestamp("us", "UTC")
-_KINDS = {
+INSTANT = pa.timestamp("us", "UTC")
+_CONTROLS = {
     "ttl": pa.int64(),
-    "until": _INSTANT,
-    "at": _INSTANT,
+    "until": INSTANT,
+    "at": INSTANT,
     "us": pa.int64(),
     "op": pa.string(),
 }
-
-
-class Place:
-    """An empty table with the columns of `SCHEMA`, and targets that write to it."""
-
-    def __init__(self, node: Node, keyspace: str) -> None:
-        self._node, self._keyspace = node, keyspace
-        self._table = f"t_{secrets.token_hex(4)}"
-        columns = "k text, n int, v bigint, t text, PRIMARY KEY (k, n)"
-        node.execute(f"CREATE TABLE {keyspace}.{self._table} ({columns})")
-
-    def target(self, options: dict[str, str]) -> Target:
-        return target_of(self._node, self._keyspace, self._table, **options)
-
-    def rows(self) -> Table:
-        rows = self._node.execute(f"SELECT k, n, v, t FROM {self._keyspace}.{self._table}")
-        return {(row.k, row.n): (row.v, row.t) for row in rows}
-
-    def ttls(self) -> dict[tuple[str, int], int | None]:
-        """Read the TTL that the value v of each row still has; None: it never expires."""
-        query = f"SELECT k, n, TTL(v) AS ttl_s FROM {self._keyspace}.{self._table}"
-        return {(row.k, row.n): row.ttl_s for row in self._node.execute(query)}
+"""The types of columns that rows may have beside those of `SCHEMA`."""
 
 
 @pytest.fixture
-def place(cassandra: Node, shared: str) -> Place:
-    """A table of the test's own."""
-    return Place(cassandra, shared)
+def table(cassandra: Node, shared: str) -> NodeTable:
+    """A table with the columns of `SCHEMA`."""
+    return NodeTable(cassandra, shared, "k text, n int, v bigint, t text, PRIMARY KEY (k, n)")
 
 
-def test_equal_timestamps_keep_the_larger_value(place: Place) -> None:
-    """Ties are resolved cell by cell on the serialized bytes, where -1 is larger than 1."""
-    target, now = place.target({}), now_us()
-    with _open(target) as write:
+def rows_of(table: NodeTable) -> Table:
+    return {(row.k, row.n): (row.v, row.t) for row in table.select()}
+
+
+class Writer:
+    """Writes rows as planner, task and flusher do."""
+
+    def __init__(self, table: NodeTable, options: dict[str, str], controls: Sequence[str]) -> None:
+        self._target = table.target(**options)
+        extra = [pa.field(name, _CONTROLS[name]) for name in controls]
+        self._schema = pa.schema([*SCHEMA, *extra])
+        key = plan_key(self._schema, self._target.name, self._target.shape)
+        plan = self._target.plan(self._schema, key)
+        self._plan = Plan.from_json(plan.to_json(), "plan")
+        self.session = self._target.connect(new_query())
+
+    def __call__(self, us: int, rows: Sequence[Sequence[Any]]) -> None:
+        columns = zip(zip(*rows, strict=True), self._schema, strict=True)
+        batch = pa.record_batch([pa.array(c, f.type) for c, f in columns], schema=self._schema)
+        stored = self._target.check(batch, self._plan)
+        write(self.session, self._plan, RowSlice(0, stored, us))
+
+
+@contextmanager
+def writer(table: NodeTable, *controls: str, **options: str) -> Iterator[Writer]:
+    named = {f"cassandra.{name}": column for name, column in options.items()}
+    if "op" in controls:
+        named["operationColumn"] = "op"
+    opened = Writer(table, named, controls)
+    with opened.session:
+        yield opened
+
+
+def instant(us: int) -> dt.datetime:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
+
+
+def test_equal_timestamps_keep_the_larger_value(table: NodeTable) -> None:
+    """The server compares the bytes of each cell, where -1 is larger than 1."""
+    now = now_us()
+    with writer(table) as write_rows:
         for row in (("a", 1, 1, "x"), ("a", 1, -1, "b"), ("a", 1, 7, "a")):
-            write(now, [row])
-    assert place.rows() == {("a", 1): (-1, "x")}
+            write_rows(now, [row])
+    assert rows_of(table) == {("a", 1): (-1, "x")}
 
 
-@pytest.mark.parametrize("arguments", ["ttl", "column", "expiry"])
-def test_ttl_begins_when_its_row_was_published(place: Place, arguments: str) -> None:
-    """Not when it is written, nor when it is written again."""
-    options = {
-        "ttl": {"cassandra.ttl": "1000"},
-        "column": TTL_COLUMN,
-        "expiry": EXPIRES_COLUMN,
-    }[arguments]
-    target, now = place.target(options), now_us()
-    with _open(target, {"column": "ttl", "expiry": "until"}.get(arguments)) as write:
+@pytest.mark.parametrize(
+    ("options", "controls"),
+    [
+        ({"ttl": "1000"}, ()),
+        ({"ttlColumn": "ttl"}, ("ttl",)),
+        ({"expiresAtColumn": "until"}, ("until",)),
+    ],
+    ids=["ttl", "column", "expiry"],
+)
+def test_ttl_begins_when_its_row_was_published(
+    table: NodeTable, options: dict[str, str], controls: tuple[str, ...]
+) -> None:
+    """It begins neither when the row is written, nor when the row is written again."""
+    now = now_us()
+    with writer(table, *controls, **options) as write_rows:
         for ago_s in (400, 0):
-            end = _instant(now + (1000 - ago_s) * S_US)
-            brought: tuple[Any, ...] = {"ttl": (), "column": (1000,), "expiry": (end,)}[arguments]
+            extra = {"ttl": 1000, "until": instant(now + (1000 - ago_s) * S_US)}
+            row = ("a", ago_s, 1, "x", *(extra[name] for name in controls))
             for _ in range(2):
-                write(now - ago_s * S_US, [("a", ago_s, 1, "x", *brought)])
-    first, second = (place.ttls()["a", ago_s] for ago_s in (400, 0))
-    assert first is not None
-    assert second is not None
-    assert 580 < first <= 600 + (arguments == "expiry")
-    assert 980 < second <= 1000 + (arguments == "expiry")
+                write_rows(now - ago_s * S_US, [row])
+    ttls = {row.n: row.ttl_s for row in table.select("n, TTL(v) AS ttl_s")}
+    rounded_up = "until" in controls
+    assert 580 < ttls[400] <= 600 + rounded_up
+    assert 980 < ttls[0] <= 1000 + rounded_up
 
 
-def test_expired_row_hides_what_it_would_have_hidden(place: Place) -> None:
-    """As if the row had been written at once; whatever comes in which order, and again.
-
-    What its nulls left, stays. Its values are never seen. What is newer is not touched.
-    """
-    target, now = place.target(TTL_COLUMN), now_us()
+def test_expired_row_hides_older_values(table: NodeTable) -> None:
+    """In any order, and again. Its nulls leave older values, and newer values stay."""
+    now = now_us()
     earlier: Epoch = (
         now - 5000 * S_US,
         [
@@ -116,7 +128,7 @@ def test_expired_row_hides_what_it_would_have_hidden(place: Place) -> None:
             ("c", 1, 1, "x", 90_000),
         ],
     )
-    over: Epoch = (
+    expired: Epoch = (
         now - 4000 * S_US,
         [
             ("a", 1, 2, None, 1000),
@@ -128,24 +140,23 @@ def test_expired_row_hides_what_it_would_have_hidden(place: Place) -> None:
     )
     after: Epoch = now - 3000 * S_US, [("e", 1, 3, None, 90_000)]
     chance = random.Random(4)
-    with _open(target, "ttl") as write:
+    with writer(table, "ttl", ttlColumn="ttl") as write_rows:
         for _ in range(3):
-            for us, rows in chance.sample([earlier, over, after], 3):
-                write(us, rows)
-            current = [value for key, value in place.rows().items() if key != ("e", 1)]
+            for us, rows in chance.sample([earlier, expired, after], 3):
+                write_rows(us, rows)
+            current = [value for key, value in rows_of(table).items() if key != ("e", 1)]
             assert not {2, "y", "z"} & {item for values in current for item in values}
     expected: Table = {("a", 1): (None, "stays"), ("e", 1): (3, None)}
-    until(lambda: place.rows() == expected, seconds=20)
+    until(lambda: rows_of(table) == expected, seconds=20)
 
 
-@pytest.mark.parametrize("kind", ["at", "us"])
-def test_row_of_the_later_event_stays(place: Place, kind: str) -> None:
-    """In whichever epoch it comes; deletes have event times, too."""
-    options = {"cassandra.timestampColumn": kind, "operationColumn": "op"}
-    target, now = place.target(options), now_us() - 100 * S_US
+@pytest.mark.parametrize("column", ["at", "us"])
+def test_row_of_the_later_event_stays(table: NodeTable, column: str) -> None:
+    """Epochs come in any order; deletes have event times, too."""
+    now = now_us() - 100 * S_US
 
     def at(us: int) -> Any:
-        return _instant(now + us) if kind == "at" else now + us
+        return instant(now + us) if column == "at" else now + us
 
     epochs: list[list[tuple[Any, ...]]] = [
         [("a", 1, 3, "new", "upsert", at(300)), ("b", 1, 1, "x", "upsert", at(100))],
@@ -154,118 +165,58 @@ def test_row_of_the_later_event_stays(place: Place, kind: str) -> None:
         [("c", 1, 1, "y", "upsert", at(199)), ("d", 1, 1, None, "upsert", at(7))],
     ]
     chance = random.Random(6)
-    with _open(target, "op", kind) as write:
+    with writer(table, "op", column, timestampColumn=column) as write_rows:
         for _ in range(3):
             for number, rows in enumerate(chance.sample(epochs, len(epochs))):
-                write(now + number * S_US, rows)
-    assert place.rows() == {("a", 1): (3, "new"), ("b", 1): (1, "x"), ("d", 1): (1, None)}
+                write_rows(now + number * S_US, rows)
+    assert rows_of(table) == {("a", 1): (3, "new"), ("b", 1): (1, "x"), ("d", 1): (1, None)}
 
 
-class _open:  # noqa: N801 -- used as a function
-    """Connect; writes rows as planner, task and flusher do, at a timestamp of the ledger."""
-
-    def __init__(self, target: Target, *names: str | None) -> None:
-        self._target = target
-        self._names = [name for name in names if name]
-        self._plan = _plan(target, *self._names)
-        self._session = target.connect(new_query())
-
-    def __call__(self, us: int, rows: Sequence[Sequence[Any]]) -> None:
-        stored = self._target.check(_frame(rows, *self._names), self._plan)
-        write(self._session, self._plan, RowSlice(0, stored, us))
-
-    def __enter__(self) -> _open:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._session.close()
-
-
-def _fields(*names: str) -> pa.Schema:
-    return pa.schema([*SCHEMA, *(pa.field(name, _KINDS[name]) for name in names)])
-
-
-def _plan(target: Target, *names: str) -> Plan:
-    fields = _fields(*names)
-    plan = target.plan(fields, plan_key(fields, target.name, target.shape))
-    return Plan.from_json(plan.to_json(), "plan")
-
-
-def _frame(rows: Sequence[Sequence[Any]], *names: str) -> pa.RecordBatch:
-    fields = _fields(*names)
-    columns = list(zip(*rows, strict=True))
-    arrays = [pa.array(c, field.type) for c, field in zip(columns, fields, strict=True)]
-    return pa.record_batch(arrays, schema=fields)
-
-
-def _instant(us: int) -> dt.datetime:
-    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
-
-
-# --- static columns, defaults of the table, limits ----------------------------------------------
-
-
-INSTANT = pa.timestamp("us", "UTC")
-TABLE = "k text, n int, s text static, v set<int>, at timestamp, PRIMARY KEY (k, n)"
+STATIC = "k text, n int, s text static, v set<int>, at timestamp, PRIMARY KEY (k, n)"
 STATIC_SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("s", pa.string())])
+SETS = STATIC_SCHEMA.append(pa.field("v", pa.list_(pa.int32())))
+EVENTS = STATIC_SCHEMA.append(pa.field("at", INSTANT))
 
 
-def write_rows(target: CassandraTarget, us: int, batch: pa.RecordBatch) -> None:
-    plan = target.plan(batch.schema, "key")
-    with target.connect("query") as session:
-        session.write(plan, RowSlice(0, target.check(batch, plan), us))
-        session.drain()
+def static_row(key: str, value: Any, schema: pa.Schema = SETS) -> pa.RecordBatch:
+    last = pa.array([value], schema[-1].type)
+    return pa.record_batch([[key], pa.array([1], pa.int32()), ["s"], last], schema=schema)
 
 
-def test_on_a_real_node(cassandra: Node, keyspace: str) -> None:
-    """What the table says of TTLs counts from when a row was published, too; its times keep their digits."""
-    table = f"{keyspace}.t"
-    cassandra.execute(f"CREATE TABLE {table} ({TABLE}) WITH default_time_to_live = 1000")
-    target, now = target_of(cassandra, keyspace), now_us()
-    sets = STATIC_SCHEMA.append(pa.field("v", pa.list_(pa.int32())))
+def test_default_ttl_of_the_table_begins_at_the_publish(cassandra: Node, shared: str) -> None:
+    """An ALTER TABLE holds for rows that are written after it."""
+    table, now = NodeTable(cassandra, shared, STATIC), now_us()
+    cassandra.execute(f"ALTER TABLE {table.name} WITH default_time_to_live = 1000")
+    table.write((now - 400 * S_US, static_row("a", [1, 2])))
+    (row,) = table.select("TTL(s) AS ttl_s, v")
+    assert 580 < row.ttl_s <= 600
+    assert set(row.v) == {1, 2}
+    cassandra.execute(f"ALTER TABLE {table.name} WITH default_time_to_live = 0")
+    table.write((now - 9_000 * S_US, static_row("b", [1, 2])))
+    ttls = {row.k: row.ttl_s for row in table.select("k, TTL(s) AS ttl_s")}
+    assert ttls["b"] is None
+    # An expired row hides the older row, which never expires.
+    table.write((now - 200 * S_US, static_row("b", [3])), **{"cassandra.ttl": "100"})
+    until(lambda: {row.k for row in table.select("k")} == {"a"}, seconds=20)
 
-    def row(key: str, *more: pa.Array, schema: pa.Schema = sets) -> pa.RecordBatch:
-        arrays = [pa.array([key]), pa.array([1], pa.int32()), pa.array(["s"]), *more]
-        return pa.record_batch(arrays, schema=schema)
 
-    numbers = pa.array([[1, 2]], pa.list_(pa.int32()))
-    write_rows(target, now - 400 * S_US, row("a", numbers))
-    (rows,) = cassandra.execute(f"SELECT TTL(s) AS s, v FROM {table} WHERE k = 'a'")
-    assert 580 < rows.s <= 600
-    assert set(rows.v) == {1, 2}
-
-    # Altered while rows wait. What is over takes what an older row without end had written.
-    cassandra.execute(f"ALTER TABLE {table} WITH default_time_to_live = 0")
-    write_rows(target, now - 9_000 * S_US, row("b", numbers))
-    (rows,) = cassandra.execute(f"SELECT TTL(s) AS s FROM {table} WHERE k = 'b'")
-    assert rows.s is None
-    short = target_of(cassandra, keyspace, **{"cassandra.ttl": "100"})
-    write_rows(short, now - 200 * S_US, row("b", pa.array([[3]], pa.list_(pa.int32()))))
-    read = f"SELECT k, s, v FROM {table} WHERE k = 'b'"
-    until(lambda: cassandra.execute(read) == [], seconds=20)
-
-    # The event time that the table has in milliseconds orders rows by microseconds.
-    events = target_of(cassandra, keyspace, **{"cassandra.timestampColumn": "at"})
-    fields = STATIC_SCHEMA.append(pa.field("at", INSTANT))
+def test_event_times_order_rows_by_microseconds(cassandra: Node, shared: str) -> None:
+    """The column of the table has milliseconds. A static column is one cell for all rows of a partition."""
+    table, now = NodeTable(cassandra, shared, STATIC), now_us()
+    events = {"cassandra.timestampColumn": "at"}
     for us in (now + 7, now + 6):
-        at = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
-        write_rows(events, now, row("c", pa.array([at], INSTANT), schema=fields))
-    (rows,) = cassandra.execute(f"SELECT at, WRITETIME(at) AS us FROM {table} WHERE k = 'c'")
-    assert rows.us == now + 7
+        table.write((now, static_row("c", instant(us), EVENTS)), **events)
+    (row,) = table.select("WRITETIME(at) AS us")
+    assert row.us == now + 7
+    at = [instant(now)] * 2
+    keys = [["d", "d"], pa.array([1, 2], pa.int32()), ["z", "a"], pa.array(at, INSTANT)]
+    table.write((now, pa.record_batch(keys, schema=EVENTS)), **events)
+    rows = {(row.k, row.n, row.s) for row in table.select("k, n, s")}
+    assert rows == {("c", 1, "s"), ("d", 1, "z"), ("d", 2, "z")}
 
-    # A static column is a cell of the partition, so rows of several keys and one time share it.
-    names = events.plan(fields, "key").of_table().columns
-    assert {column.name for column in names if column.role == "static"} == {"s"}
-    both = [["d", "d"], pa.array([1, 2], pa.int32()), ["z", "a"], pa.array([at, at], INSTANT)]
-    write_rows(events, now, pa.record_batch(both, schema=fields))
-    rows = cassandra.execute(f"SELECT n, s FROM {table} WHERE k = 'd'")
-    assert [tuple(item) for item in rows] == [(1, "z"), (2, "z")]
-    cassandra.execute(f"DELETE FROM {table} USING TIMESTAMP {now + 10} WHERE k = 'd'")
 
-    # Before Cassandra 5, and until no node may be downgraded, the end of a TTL is kept in 31 bits.
+def test_ttl_beyond_2038_is_refused_by_the_server(cassandra: Node, shared: str) -> None:
+    """Before Cassandra 5, and while nodes may be downgraded, the end of a TTL has 31 bits."""
+    table = NodeTable(cassandra, shared, STATIC)
     with pytest.raises(RowsRefused, match="2038"):
-        write_rows(
-            target_of(cassandra, keyspace, **{"cassandra.ttl": str(MAX_TTL_S)}),
-            now_us(),
-            row("d", numbers),
-        )
+        table.write((now_us(), static_row("d", [1])), **{"cassandra.ttl": str(MAX_TTL_S)})

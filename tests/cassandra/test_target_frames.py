@@ -1,9 +1,8 @@
-"""Rows that are encoded beforehand, on a real node: the same as by the driver's own classes."""
+"""Encoded rows on a real node: the same as by the driver's own classes, and without a warning."""
 
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,11 +14,10 @@ from cassandra.cluster import Cluster
 from cassandra.io.asyncioreactor import AsyncioConnection
 
 from tests.cassandra.asyncio_driver import Asyncio
-from tests.support.cassandra import options_of
+from tests.support.cassandra import NodeTable
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice
-from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
 from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline, Sent
@@ -34,40 +32,33 @@ COUNT = 3_000
 VERSIONS = [4, 5]
 
 
-class Table:
-    """A table, and what it takes to write to it by a session with settings of one's own."""
+class FramesTable(NodeTable):
+    """A table, with sessions over connections of a protocol version and an event loop."""
 
-    def __init__(self, node: Node, keyspace: str, columns: str) -> None:
-        self.node = node
-        self.keyspace = keyspace
-        self.table = "t_" + uuid.uuid4().hex[:8]
-        node.execute(f"CREATE TABLE {keyspace}.{self.table} ({columns})")
-        self.options = options_of(node, keyspace, self.table)
-
-    def slice(self, batch: pa.RecordBatch, us: int = US) -> tuple[Plan, RowSlice]:
-        target = CassandraTarget(self.options)
+    def slice(self, batch: pa.RecordBatch) -> tuple[Plan, RowSlice]:
+        target = self.target()
         plan = target.plan(batch.schema, "k")
-        return plan, RowSlice(0, target.check(batch, plan), us)
+        return plan, RowSlice(0, target.check(batch, plan), US)
 
     @contextmanager
     def session(
         self, version: int = 5, reactor: type = WideConnection
     ) -> Iterator[CassandraSession]:
+        options = self.target().options
         cluster = Cluster(
             [self.node.host],
             port=self.node.port,
             protocol_version=version,
             compression=False,
             connection_class=reactor,
-            execution_profiles=_profiles(self.options),
+            execution_profiles=_profiles(options),
         )
         session = cluster.connect()
         with Connection(cluster, session, "datacenter1") as connection:
-            yield CassandraSession(connection, self.options, "q")
+            yield CassandraSession(connection, options, "q")
 
-    def rows(self, what: str) -> list[str]:
-        rows = self.node.execute(f"SELECT {what} FROM {self.keyspace}.{self.table}")
-        return sorted(str(tuple(row)) for row in rows)
+    def texts(self, columns: str) -> list[str]:
+        return sorted(str(tuple(row)) for row in self.select(columns))
 
 
 COLUMNS = "k int, n int, a bigint, b double, c text, s set<int>, PRIMARY KEY (k, n)"
@@ -75,13 +66,12 @@ WRITTEN = "k, n, a, b, c, s, writetime(a), writetime(c)"
 
 
 @pytest.fixture
-def table(cassandra: Node, keyspace: str) -> Table:
-    """A table with a partition key, a clustering column, and nulls."""
-    return Table(cassandra, keyspace, COLUMNS)
+def table(cassandra: Node, shared: str) -> FramesTable:
+    return FramesTable(cassandra, shared, COLUMNS)
 
 
 def some_rows(keys: Any) -> pa.RecordBatch:
-    """Rows with these partition keys."""
+    """Return rows with these partition keys."""
     count = len(keys)
     return pa.record_batch(
         {
@@ -98,11 +88,11 @@ def some_rows(keys: Any) -> pa.RecordBatch:
 
 
 MIXED = np.where(np.arange(COUNT) % 3 == 0, 7, np.arange(COUNT) % 500)
-"""A large partition between small ones."""
+"""The keys of a large partition between small ones."""
 
 
 class Pushes:
-    """Counts what goes by pushes and is acknowledged."""
+    """Counts pushes without a failure, and acknowledged requests."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.number = self.requests = 0
@@ -118,31 +108,29 @@ class Pushes:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_same_rows_as_by_the_drivers_own_classes(
-    table: Table, version: int, monkeypatch: pytest.MonkeyPatch
+def test_rows_equal_those_of_the_drivers_own_classes(
+    table: FramesTable, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values and write times, of grouped and scattered rows; in both protocol versions."""
     plan, rows = table.slice(some_rows(MIXED))
     with table.session(version) as session:
         by_push = Pushes(monkeypatch)
         session.write(plan, rows)
         session.drain()
         assert by_push.requests > 2 * by_push.number
-    by_encoding = table.rows(WRITTEN)
+    by_encoding = table.texts(WRITTEN)
     assert len(by_encoding) == COUNT
-    table.node.execute(f"TRUNCATE {table.keyspace}.{table.table}")
+    table.node.execute(f"TRUNCATE {table.name}")
     monkeypatch.setattr(RequestPipeline, "send", lambda *_: False)
     with table.session(version) as session:
         session.write(plan, rows)
         session.drain()
-    assert table.rows(WRITTEN) == by_encoding
+    assert table.texts(WRITTEN) == by_encoding
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_drivers_event_loop_of_asyncio(
-    table: Table, version: int, monkeypatch: pytest.MonkeyPatch
+def test_event_loop_of_asyncio_writes_all_rows(
+    table: FramesTable, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many requests share its pushes, and their answers are read many at once."""
     plan, rows = table.slice(some_rows(MIXED))
     with table.session(version, reactor=Asyncio) as session:
         (pool,) = session._connection.session.get_pools()
@@ -152,31 +140,28 @@ def test_drivers_event_loop_of_asyncio(
         session.drain()
         assert by_push.requests > 2 * by_push.number
         assert pool._connection.in_flight == 0
-    assert len(table.rows("k, n")) == COUNT
+    assert len(table.texts("k, n")) == COUNT
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_statement_that_the_server_has_forgotten_is_prepared_again(
-    table: Table, version: int, caplog: pytest.LogCaptureFixture
+def test_statement_forgotten_by_the_server_is_prepared_again(
+    table: FramesTable, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A new column evicts it; the driver meets that in the answer to a batch, and goes on."""
+    """A new column evicts the statement from the server."""
     plan, rows = table.slice(some_rows(MIXED))
     with table.session(version) as session:
         session.write(plan, rows._replace(batch=rows.batch.slice(0, 10)))
         session.drain()
-        table.node.execute(f"ALTER TABLE {table.keyspace}.{table.table} ADD late int")
+        table.node.execute(f"ALTER TABLE {table.name} ADD late int")
         with caplog.at_level(logging.DEBUG, "cassandra.cluster"):
             session.write(plan, rows)
             session.drain()
     assert "Re-preparing unrecognized prepared statement" in caplog.text
-    assert len(table.rows("k, n")) == COUNT
-
-
-# --- what the server warns of ----------------------------------------------------------------
+    assert len(table.texts("k, n")) == COUNT
 
 
 def warnings(session: CassandraSession, plan: Plan, rows: RowSlice) -> set[str]:
-    """Send each request by itself, and return what the server says about it."""
+    """Send each request by itself, and return the server's warnings."""
     texts: set[str] = set()
     prepared = session.prepare(plan)
     prepared.buffer.add(rows)
@@ -193,8 +178,7 @@ def warnings(session: CassandraSession, plan: Plan, rows: RowSlice) -> set[str]:
     [MIXED, np.arange(COUNT), np.arange(COUNT) // 300, np.arange(COUNT) // 4, np.zeros(COUNT)],
     ids=["mixed", "scattered", "grouped", "small partitions", "one partition"],
 )
-def test_server_warns_of_no_batch(table: Table, keys: Any) -> None:
-    """Whatever the data's shape."""
+def test_server_warns_of_no_batch(table: FramesTable, keys: Any) -> None:
     plan, rows = table.slice(some_rows(keys))
     with table.session() as session:
         assert warnings(session, plan, rows) == set()
@@ -212,10 +196,10 @@ def test_server_warns_of_no_batch(table: Table, keys: Any) -> None:
     ids=["many columns", "set", "map", "text", "null"],
 )
 def test_server_gives_no_warning_of_heavy_rows(
-    cassandra: Node, keyspace: str, columns: str, kind: pa.DataType, value: Any
+    cassandra: Node, shared: str, columns: str, kind: pa.DataType, value: Any
 ) -> None:
-    """It counts 20 bytes for a cell, and an element of a collection is one."""
-    table = Table(cassandra, keyspace, f"k int PRIMARY KEY, {columns}")
+    """The server counts 20 bytes for each cell, and each element of a collection is a cell."""
+    table = FramesTable(cassandra, shared, f"k int PRIMARY KEY, {columns}")
     names = [f"c{i}" for i in range(columns.count("c"))] if "int," in columns else ["c0"]
     values = {name: pa.array([value] * 100, kind) for name in names}
     plan, rows = table.slice(pa.record_batch({"k": pa.array(range(100), pa.int32()), **values}))
@@ -223,8 +207,10 @@ def test_server_gives_no_warning_of_heavy_rows(
         assert warnings(session, plan, rows) == set()
 
 
-def test_server_would_warn_of_more(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eleven partitions are too many, and so are twenty of 300 bytes: the tests above see it."""
+def test_server_warns_of_larger_batches(
+    table: FramesTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests above would see its warnings."""
     plan, rows = table.slice(some_rows(range(COUNT)))
 
     def of_twenty(*_: object) -> Batches:

@@ -90,7 +90,7 @@ def target(
 @pytest.mark.usefixtures("admin")
 def test_missing_login_names_the_options(node: EmbeddedCassandra) -> None:
     """The error names the options."""
-    with pytest.raises(OptionError, match="wants a login") as refused:
+    with pytest.raises(OptionError, match="requires a login") as refused:
         target(node).plan(SCHEMA, "k")
     assert "cassandra.username and cassandra.password" in refused.value.remedy
 

@@ -1,109 +1,42 @@
-"""Rows on a real node: names, timestamps, batches, limits, and tables that change."""
+"""Rows on a real node: names that need quotes, and the server's limits of keys and rows."""
 
 from __future__ import annotations
-
-import secrets
-import uuid
-from collections.abc import Iterator
-from typing import Any
 
 import cassandra as driver
 import pyarrow as pa
 import pytest
 
-from tests.support.cassandra import raw_options
+from tests.support.cassandra import NodeTable
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Plan
-from wal_sink.options import parse
-from wal_sink.targets.base import IdempotentSession, RowSlice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
+from wal_sink.targets.cassandra.check import MAX_ROW_BYTES
 
 pytestmark = pytest.mark.cassandra
 
 US = 1_700_000_000_000_000
 
 
-class Table:
-    """A table, the target that writes to it, and a session."""
-
-    def __init__(self, node: Node, keyspace: str, name: str) -> None:
-        self.node = node
-        self.name = f'"{keyspace}"."{name}"'
-        self.raw = raw_options(node, keyspace, name)
-        self.session: IdempotentSession | None = None
-
-    def write(self, batch: pa.RecordBatch, us: int = US, nulls: str = "unset") -> Plan:
-        """Plan, check and write, as planner, task and flusher do it."""
-        options = parse(self.raw | {"cassandra.nulls": nulls}, CassandraOptions)
-        target = CassandraTarget(options)
-        plan = target.plan(batch.schema, f"{nulls} {batch.schema}")
-        checked = target.check(batch, plan)
-        if self.session is None:
-            self.session = target.connect(uuid.uuid4().hex)
-        self.session.write(plan, RowSlice(0, checked, us))
-        self.session.drain()
-        return plan
-
-    def select(self, what: str = "*") -> list[Any]:
-        return self.node.execute(f"SELECT {what} FROM {self.name}")
-
-
-@pytest.fixture
-def table(cassandra: Node, shared: str) -> Iterator[Table]:
-    """A table of the test's own, not created yet."""
-    table = Table(cassandra, shared, f"t_{secrets.token_hex(4)}")
-    yield table
-    if table.session is not None:
-        table.session.close()
-
-
-def test_names_that_need_quotes(cassandra: Node, keyspace: str) -> None:
-    """Reserved words, capitals, spaces, quotes, and two names that differ in case only."""
-    table = Table(cassandra, keyspace, "Select")
+def test_names_that_need_quotes_are_quoted(cassandra: Node, keyspace: str) -> None:
     names = ["order", "From", "from", 'say "hi"', "größe 😀", "a-b", "?"]
     quoted = ['"' + name.replace('"', '""') + '"' for name in names]
     columns = ", ".join(f"{name} int" for name in quoted)
-    cassandra.execute(f"CREATE TABLE {table.name} ({columns}, PRIMARY KEY ({quoted[0]}))")
+    table = NodeTable(cassandra, keyspace, f"{columns}, PRIMARY KEY ({quoted[0]})", "Select")
     batch = pa.record_batch([pa.array([i], pa.int32()) for i in range(len(names))], names=names)
-    table.write(batch)
-    try:
-        got = table.select(", ".join(f"{name} AS c{i}" for i, name in enumerate(quoted)))
-        assert tuple(got[0]) == tuple(range(len(names)))
-    finally:
-        assert table.session is not None
-        table.session.close()
+    table.write((US, batch))
+    aliases = ", ".join(f"{name} AS c{i}" for i, name in enumerate(quoted))
+    assert tuple(table.select(aliases)[0]) == tuple(range(len(names)))
 
 
-# --- timestamps ------------------------------------------------------------------------------
-
-
-def rows(*values: tuple[int, int, str | None]) -> pa.RecordBatch:
-    """Rows of (k, n, v)."""
-    k, n, v = zip(*values, strict=True)
-    columns = {"k": pa.array(k, pa.int32()), "n": pa.array(n, pa.int32()), "v": pa.array(v)}
-    return pa.record_batch({**columns, "v": pa.array(v, pa.string())})
-
-
-@pytest.fixture
-def knv(table: Table) -> Table:
-    """A table of k, n (the key) and v."""
-    table.node.execute(f"CREATE TABLE {table.name} (k int, n int, v text, PRIMARY KEY (k, n))")
-    return table
-
-
-# --- batches ---------------------------------------------------------------------------------
-
-
-def test_large_rows_of_one_partition(knv: Table) -> None:
-    """Far more than one batch may hold; each goes in a request that the server takes."""
-    values = [(1, n, str(n) * 20_000) for n in range(60)]
-    values[7] = (1, 7, "x" * 3_000_000)
-    knv.write(rows(*values))
-    assert {(row.k, row.n, row.v) for row in knv.select()} == set(values)
-
-
-# --- limits and changes ----------------------------------------------------------------------
+def test_large_rows_of_one_partition_are_written(cassandra: Node, shared: str) -> None:
+    """The rows are far more than one batch may hold, and one row is larger than a batch."""
+    table = NodeTable(cassandra, shared, "k int, n int, v text, PRIMARY KEY (k, n)")
+    texts = [str(n) * 20_000 for n in range(60)]
+    texts[7] = "x" * 3_000_000
+    keys = {"k": pa.array([1] * 60, pa.int32()), "n": pa.array(range(60), pa.int32())}
+    table.write((US, pa.record_batch({**keys, "v": texts})))
+    assert {(row.k, row.n, row.v) for row in table.select()} == {
+        (1, n, text) for n, text in enumerate(texts)
+    }
 
 
 @pytest.mark.parametrize(
@@ -122,30 +55,28 @@ def test_large_rows_of_one_partition(knv: Table) -> None:
         ("(a), b, c", (1, 0, 0), True),
     ],
 )
-def test_task_refuses_what_the_server_refuses(
-    table: Table, key: str, sizes: tuple[int, ...], fits: bool
+def test_task_refuses_keys_that_the_server_refuses(
+    cassandra: Node, shared: str, key: str, sizes: tuple[int, ...], fits: bool
 ) -> None:
-    """The lengths of keys, to the byte: a flush must never stop on a row."""
     names = "abc"[: len(sizes)]
     columns = ", ".join(f"{name} text" for name in names)
-    table.node.execute(f"CREATE TABLE {table.name} ({columns}, PRIMARY KEY ({key}))")
+    table = NodeTable(cassandra, shared, f"{columns}, PRIMARY KEY ({key})")
     values = ["x" * size for size in sizes]
     batch = pa.record_batch({name: [v] for name, v in zip(names, values, strict=True)})
-    insert = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
-    prepared = table.node.session().prepare(insert)
     if fits:
-        table.write(batch)
+        table.write((US, batch))
         assert [tuple(row) for row in table.select()] == [tuple(values)]
-    else:
-        with pytest.raises(InvalidRow):
-            table.write(batch)
-        with pytest.raises(driver.InvalidRequest):
-            table.node.session().execute(prepared, values)
+        return
+    with pytest.raises(InvalidRow):
+        table.write((US, batch))
+    marks = ", ".join("?" * len(names))
+    insert = f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({marks})"
+    with pytest.raises(driver.InvalidRequest):
+        cassandra.session().execute(cassandra.session().prepare(insert), values)
 
 
-def test_largest_row_is_taken(table: Table) -> None:
-    """8 MiB in one value."""
-    table.node.execute(f"CREATE TABLE {table.name} (id int PRIMARY KEY, c blob)")
-    blob = b"x" * (8 * 1024 * 1024 - 4)
-    table.write(pa.record_batch({"id": pa.array([1], pa.int32()), "c": [blob]}))
+def test_largest_row_is_accepted(cassandra: Node, shared: str) -> None:
+    table = NodeTable(cassandra, shared, "id int PRIMARY KEY, c blob")
+    blob = b"x" * (MAX_ROW_BYTES - 4)
+    table.write((US, pa.record_batch({"id": pa.array([1], pa.int32()), "c": [blob]})))
     assert table.select()[0].c == blob

@@ -57,7 +57,7 @@ def test_start_at_every_level(cassandra: Node, shared: str, level: str) -> None:
     target = CassandraTarget(options(cassandra, shared, consistencyLevel=level))
     plan = CassandraTarget(options(cassandra, shared)).plan(SCHEMA, "k")
     if level in ("TWO", "THREE"):  # the keyspace has one replica
-        with pytest.raises(SchemaMismatch, match=f"{level} asks for"):
+        with pytest.raises(SchemaMismatch, match=f"{level} needs"):
             target.plan(SCHEMA, "k")
     else:
         assert target.plan(SCHEMA, "k") == plan
@@ -130,7 +130,7 @@ def test_server_that_takes_no_id(
     """Managed services make their own: the table is made all the same, and the risk is said."""
     monkeypatch.setattr(ledger, "_PROPERTY", "no_such_property")
     CassandraTarget(options(cassandra, shared, ledgerTable="led2")).plan(SCHEMA, "k")
-    assert "is created without an id of its own" in caplog.text
+    assert "is created without a chosen id" in caplog.text
     assert "no_such_property" in caplog.text
     name = options(cassandra, shared, ledgerTable="led2").ledger
     assert id_of(cassandra, *name) != ledger_id(name)

@@ -91,8 +91,8 @@ def test_static_columns_alone_are_of_a_partition() -> None:
     ("fields", "operation", "words"),
     [
         (KEY, "", "only the key"),
-        ([*KEY, ("shop", pa.string())], "", "static columns and clustering columns"),
-        ([KEY[0], ("shop", pa.string())], "op", "take the whole partition"),
+        ([*KEY, ("shop", pa.string())], "", "beside the whole key"),
+        ([KEY[0], ("shop", pa.string())], "op", "delete the whole partition"),
         ([*KEY, ("shop", pa.string()), ("amount", pa.int32())], "op", ""),
         ([KEY[0], ("shop", pa.string())], "", ""),
     ],

@@ -26,7 +26,7 @@ def test_replication_factor_above_nodes_is_refused_at_the_start(
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id bigint PRIMARY KEY)")
     cassandra.execute(f"ALTER KEYSPACE {keyspace} WITH replication = {THREE}")
     target = target_of(cassandra, keyspace)
-    with pytest.raises(SchemaMismatch, match="LOCAL_QUORUM asks for 2 replicas") as refused:
+    with pytest.raises(SchemaMismatch, match="LOCAL_QUORUM needs 2 replicas") as refused:
         target.plan(ROWS, "k")
     assert re.search(r"is 3 in \w+, which has 1 node\.", refused.value.what)
     (statement,) = re.findall(r"run:\s(ALTER KEYSPACE .*?;)", refused.value.remedy)

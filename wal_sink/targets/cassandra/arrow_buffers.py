@@ -22,7 +22,7 @@ _NO_BYTES = pa.py_buffer(b"")
 def elements(column: pa.Array, dtype: str) -> Array:
     """Return a column of fixed width as a numpy array, with arbitrary values under nulls."""
     kind = np.dtype(dtype)
-    if not len(column):  # there need not be a buffer
+    if not len(column):  # an empty array may have no buffer
         return np.zeros(0, kind)
     return np.frombuffer(column.buffers()[1], kind, len(column), column.offset * kind.itemsize)
 
@@ -149,7 +149,9 @@ def _of_struct(stored: pa.Array) -> pa.Array:
 def _of_list(stored: pa.Array) -> pa.Array:
     offsets, values = unnest(stored)
     widths = sizes(values)
-    if not pa.types.is_map(stored.type):  # a map's entry is a struct, which has them counted
+    if not pa.types.is_map(
+        stored.type
+    ):  # the entries of a map are structs, which count their lengths
         widths = pc.add(widths, int64(_LENGTH))
     sums = pa.concat_arrays([ZERO, pc.cumulative_sum(widths)])
     ends, begins = sums.take(offsets[1:]), sums.take(offsets[:-1])

@@ -238,7 +238,7 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordB
     clustering = [column.name for column in plan.columns if column.role == "clustering"]
 
     def refuse(bad: pa.Array, path: str, problem: str, remedy: str) -> None:
-        # The path of a key of several columns is no column: then the error shows no value.
+        # The path of a key of several columns is not a column: then the error shows no value.
         values = batch.column(path) if path in batch.schema.names else None
         refuse_invalid(batch, plan, InvalidValue.first(bad, path, values, problem, remedy))
 

@@ -188,7 +188,7 @@ def refuse_not_durable(live: TableMetadata) -> None:
     if not live.durable:
         raise SchemaMismatch(
             f"Keyspace {live.name.keyspace} has durable_writes = false: acknowledged rows are lost when a"
-            " server's process ends, and the log would not have them any more.",
+            " server's process ends, after the log has deleted them.",
             f"Run:\nALTER KEYSPACE {quote(live.name.keyspace)} WITH durable_writes = true;",
         )
 
@@ -232,8 +232,8 @@ def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[s
             ).rstrip() + f" Correct it in {COLUMNS_OPTION}, or leave it out."
         elif column in schema.names and column not in names:
             yield (
-                f"{name}: {COLUMNS_OPTION} writes it to {column}, and so is the DataFrame's {column}. Drop"
-                f" one of the two, or write {column} to another column."
+                f"{name}: {COLUMNS_OPTION} writes it to {column}, to which the DataFrame's {column} is"
+                f" written, too. Drop one of the two, or write {column} to another column."
             )
 
 
@@ -253,14 +253,14 @@ def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: 
         )
     if "regular" not in roles and "clustering" in roles:
         raise SchemaMismatch(
-            f"Of {live.name} the DataFrame has static columns and clustering columns: an UPDATE of static"
-            " columns alone is of a partition, and Cassandra refuses it with clustering columns.",
+            f"The DataFrame has only static columns of {live.name} beside the whole key, and Cassandra"
+            " refuses an UPDATE of static columns alone that names clustering columns.",
             "Drop the clustering columns, to write partitions; or add a column that is not static.",
         )
     if "regular" not in roles and operation and any(c.role == "clustering" for c in live.key):
         raise SchemaMismatch(
-            f"Of {live.name} the DataFrame has static columns alone, and operationColumn is {operation}: a"
-            " delete would take the whole partition, with all its rows.",
+            f"The DataFrame has only static columns of {live.name}, and operationColumn is {operation}: a"
+            " delete would delete the whole partition with all its rows.",
             "Leave out operationColumn, and clear values by nulls, with cassandra.nulls=write; or add the"
             " clustering columns and a column that is not static.",
         )
@@ -282,8 +282,8 @@ def refuse_repeated_lists(plan: CassandraPlan, live: TableMetadata) -> None:
         return
     if plan.details.timestamp_column:
         raise SchemaMismatch(
-            f"{live.name} has lists that are not frozen, and {TIMESTAMP_COLUMN} is given: a row that is"
-            " written twice at the time of its event would have their elements twice.",
+            f"{live.name} has lists that are not frozen, and {TIMESTAMP_COLUMN} is given: if a row is"
+            " written twice with the time of its event, its lists have each element twice.",
             f"{_FROZEN}, or leave out the option.",
         )
     ttl = plan.details.ttl or RowTtl()
@@ -294,10 +294,10 @@ def refuse_repeated_lists(plan: CassandraPlan, live: TableMetadata) -> None:
     }
     if names := ", ".join(name for name, value in seconds.items() if value):
         raise SchemaMismatch(
-            f"{live.name} has lists that are not frozen, and its rows have a TTL in seconds ({names}), which"
-            " counts from a row's timestamp: each attempt at its lists raises that.",
-            f"{_FROZEN}; or say when rows expire by {EXPIRES_AT_COLUMN} alone, and ALTER TABLE {live.name}"
-            " WITH default_time_to_live = 0.",
+            f"{live.name} has lists that are not frozen, and its rows have a TTL in seconds ({names}). The"
+            " TTL counts from a row's timestamp, which grows each time that a list is sent.",
+            f"{_FROZEN}; or use only {EXPIRES_AT_COLUMN}, and run:\nALTER TABLE {live.name} WITH"
+            " default_time_to_live = 0;",
         )
 
 

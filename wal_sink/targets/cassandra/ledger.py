@@ -96,7 +96,7 @@ class Ledger:
 
         :raises Exception: an error of the driver. The statement had no effect.
         """
-        self._prepare(statement)  # here, as an error of this has no effect
+        self._prepare(statement)  # outside of the try: its errors have no effect
         try:
             result = self._execute(statement, values, ROWS)
         except Exception as error:
@@ -154,7 +154,7 @@ def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -
 
 
 def refuse_other_ledger(live: TableMetadata) -> None:
-    """Refuse a table that is missing, is not durable, or is no ledger.
+    """Refuse a table that is missing, is not durable, or is not a ledger.
 
     :raises SchemaMismatch: names the problem.
     """
@@ -184,9 +184,9 @@ def _create(session: Any, name: TableName) -> None:
         if not re.search(rf"\b{_PROPERTY}\b", str(error)):
             raise
         log.warning(
-            "the ledger table %s is created without an id of its own, since the server takes none"
-            " (%s). Start one query first. When two queries start for the first time at once, two"
-            " tables could be created under this name, and the row of one query be lost",
+            "the ledger table %s is created without a chosen id, which the server refuses (%s). Start one"
+            " query first: if two queries start for the first time at once, two tables could be created"
+            " under this name, and the ledger row of one query be lost",
             name,
             error,
         )

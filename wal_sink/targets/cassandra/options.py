@@ -242,7 +242,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
         for begin, other in _BESIDE:
             if other in names and (name := _first(names, begin)):
                 raise OptionError(
-                    f"Option {name} is given beside {other}: only one of them can hold.",
+                    f"Option {name} is given beside {other}, and only one of the two can be used.",
                     "Keep one of them.",
                 )
         for begin, other in _WITHOUT:
@@ -323,7 +323,7 @@ def _refuse_bad_table(table: str) -> None:
     if "." in table:
         keyspace, _, name = table.partition(".")
         raise OptionError(
-            f"Option table holds a keyspace too: {table}.",
+            f"Option table contains a keyspace, too: {table}.",
             f'Write .option("keyspace", "{keyspace}").option("table", "{name}").',
         )
     refuse_bad_name("table", table)
@@ -350,10 +350,11 @@ def _refuse_bad_contact_points(text: str, hosts: tuple[str, ...]) -> None:
             'Add .option("cassandra.contactPoints", …): addresses of some of the nodes, comma-separated;'
             f" or {BUNDLE}.",
         )
-    # One colon is host:port; an IPv6 address has more. What is wrong is not repeated: it may be a password.
+    # One colon is host:port; an IPv6 address has more. The error does not repeat the text: it may contain a
+    # password.
     if any(re.search(r"^[^:\[\]]*:\d*$|[\[\]@/ ]", host) for host in hosts):
         raise OptionError(
-            "Option cassandra.contactPoints holds something that is not the name or address of a host.",
+            "Option cassandra.contactPoints has a part that is not a name or address of a host.",
             "Give names or addresses alone, comma-separated. The port goes into cassandra.port, and the login"
             " into cassandra.username and cassandra.password.",
         )
@@ -378,7 +379,7 @@ def with_environment(options: CassandraOptions) -> CassandraOptions:
         if not getattr(options, field) and (value := os.environ.get(variable))
     }
     if not options.ssl_client_certificate:
-        values.pop("ssl_client_key_password", None)  # there is no key that it could open
+        values.pop("ssl_client_key_password", None)  # no key needs it
     return msgspec.structs.replace(options, **values) if values else options
 
 
@@ -393,6 +394,6 @@ def login(options: CassandraOptions) -> Login | None:
             raise OptionError(
                 f"There is a cassandra.{half} without cassandra.{missing}.",
                 f"Give the option cassandra.{missing}, or set {ENVIRONMENT[missing]} where the flusher"
-                " runs; or neither of both for a cluster without authentication.",
+                " runs. For a cluster without authentication leave out both.",
             )
     return Login(now.username, now.password) if now.username else None

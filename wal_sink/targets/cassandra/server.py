@@ -52,16 +52,16 @@ def refuse_unfit(server: Server, options: CassandraOptions) -> None:
     name, keyspace = _KEYSPACES_SERVICE
     if server.cluster_name == name or keyspace in server.keyspaces:
         raise SchemaMismatch(
-            f"The cluster at {options.where} is {name}, which is not supported: it takes no reads at SERIAL,"
-            " by which the ledger is read, and write timestamps only in tables with client-side timestamps.",
+            f"The cluster at {options.where} is {name}, which is not supported: it has no reads at SERIAL,"
+            " which the ledger needs, and write timestamps only in tables with client-side timestamps.",
             _USE,
         )
     product = (server.cluster_name.lower(), server.release_version)
     if product == _COSMOS or any(_COSMOS_HOSTS.search(host) for host in options.hosts):
         raise SchemaMismatch(
             f"The cluster at {options.where} is Azure Cosmos DB, which is not supported: it keeps one write"
-            " timestamp for a row and not one for each cell, so a late row could clear what a newer row has"
-            " written to other columns.",
+            " timestamp for a row and not one for each cell, so a late row could clear values of a newer"
+            " row in other columns.",
             _USE,
         )
 
@@ -131,14 +131,16 @@ def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: 
                 fewer = ", ".join(f"'{place}': {count}" for place, count in few.items())
                 option = "serialConsistencyLevel" if level == serial else "consistencyLevel"
                 raise SchemaMismatch(
-                    f"{text} {level} asks for {counted(required, 'replica')}, and there can be"
+                    f"{text} {level} needs {counted(required, 'replica')}, and there can be"
                     f" {available}: no row would ever be acknowledged.",
-                    f"Start the nodes that are missing; or set cassandra.{option} to a level that these nodes"
+                    f"Start the missing nodes; or set cassandra.{option} to a level that these nodes can"
                     f" reach; or run:\nALTER KEYSPACE {quote(keyspace)} WITH replication ="
                     f" {{'class': 'NetworkTopologyStrategy', {fewer}}};",
                 )
         if held != factors:
-            log.warning("%s Rows have fewer copies than that, and fewer nodes may be down", text)
+            log.warning(
+                "%s Rows have fewer copies than the factor says, and fewer nodes may be down", text
+            )
 
 
 def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> None:
@@ -195,9 +197,9 @@ def refuse_missing_permissions(
         except Unauthorized as error:
             errors.append(error)
         except (InvalidRequest, SyntaxException):
-            continue  # of a dry run, which makes no ledger; or of a server without `IN ()`
+            continue  # a check without a ledger's table, or a server without `IN ()`
         except ServerError:
-            continue  # allowed by then: a table that another start makes just now is an "Unknown CF"
+            continue  # permitted, but another start is creating the table: "Unknown CF"
     if errors:
         raise missing_permission(*errors, options=options) from errors[0]
 

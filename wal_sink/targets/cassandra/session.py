@@ -180,7 +180,7 @@ def open_session(options: CassandraOptions, query_id: str) -> CassandraSession:
 
     :raises TargetUnavailable: no connection.
     :raises OptionError: login refused, or the datacenter has to be named.
-    :raises SchemaMismatch: the ledger's table is missing, or is no ledger.
+    :raises SchemaMismatch: the ledger's table is missing, or is not a ledger.
     """
     connection = connect(options)
     try:

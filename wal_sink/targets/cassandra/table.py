@@ -58,8 +58,8 @@ class TableMetadata(NamedTuple):
 def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata:
     """Read the metadata of a table, which may be missing.
 
-    If the first node lacks the table, the metadata comes from a node that has it: the first node may lag
-    behind, or another start may have just created the table.
+    If the first node lacks the table, the metadata comes from a node that has it: the first node
+    may lag, or another start may have just created the table.
 
     :param session: the driver's session.
     :param node: the driver's host that is read first; None for any.
@@ -76,7 +76,7 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
         names = ("keyspace_name", "table_name")[: len(key)]
         where = " AND ".join(f"{column} = %s" for column in names)
         query = f"SELECT {what} FROM system_schema.{source}" + (where and f" WHERE {where}")  # noqa: S608 -- constants
-        nonlocal node  # another node may lag behind, and have the table without its columns
+        nonlocal node  # another node may lag, and lack the columns
         answer = session.execute(query, key, host=node)
         node = answer.response_future.coordinator_host
         return list(answer)
@@ -129,5 +129,5 @@ def _where_it_is(session: Any, name: TableName) -> Any:
         except Exception as error:
             if classify(error) == "fatal":
                 raise
-            # A node that is down cannot say that it has the table.
+            # The next node may have the table.
     return None

@@ -73,7 +73,7 @@ class Concurrency:
         :param answers: the places of these requests.
         """
         if sent < self._begun:
-            return  # it waited for requests of an earlier window
+            return  # its latency is that of an earlier window
         self._answers += answers
         self._latency += answers * (now - sent)
         self._full |= in_flight + answers > self.limit
@@ -83,7 +83,7 @@ class Concurrency:
 
     def overloaded(self, sent: float, now: float) -> None:
         """Halve the limit: the server had no time for a request."""
-        if sent > self._slowed:  # one that was sent before says nothing new
+        if sent > self._slowed:  # else the limit was halved after it was sent
             self._slow_down(now)
             self._begin_window(now)
 
@@ -101,7 +101,7 @@ class Concurrency:
         elif latency > good:
             self._starting = False
             self.limit = max(self._least, self.limit - 1)
-        elif self._full:  # a limit that was not reached says nothing about a higher one
+        elif self._full:  # else a higher limit would change nothing
             more = self.limit if self._starting else 1
             self.limit = min(self.most, self.limit + more)
 

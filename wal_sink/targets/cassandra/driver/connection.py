@@ -61,14 +61,14 @@ def tls_context(options: CassandraOptions) -> ssl.SSLContext | None:
         if certificate:
             key = options.ssl_client_key
             using = f"cassandra.ssl.clientCertificate: {certificate} and {key or 'the key in it'}"
-            # Never an empty password: OpenSSL would ask at the terminal for that of an encrypted key.
+            # For an empty password of an encrypted key OpenSSL would prompt at the terminal.
             password = with_environment(options).ssl_client_key_password or "no password given"
             context.load_cert_chain(certificate, key or None, password)
     except (ssl.SSLError, OSError) as error:
         raise OptionError(
             f"Option {using} cannot be used: {error}",
-            "Give PEM files that are there, and readable, on the driver and on every executor; certificate"
-            " chain and key have to belong together, and an encrypted key needs"
+            "Name readable PEM files that exist on the driver and on every executor. Certificate chain and"
+            " key have to belong together, and an encrypted key needs"
             " cassandra.ssl.clientKeyPassword.",
         ) from error
     return context
@@ -180,7 +180,7 @@ def explained(options: CassandraOptions) -> Iterator[None]:
         if classify(error) == "fatal":
             raise TargetRefused(
                 what,
-                "See that the tables are there and that the role "
+                "Check that the tables exist and that the role "
                 f"{options.username or '(no login)'} has the permissions it needs.",
             ) from error
         raise TargetUnavailable(what, "Repair the cluster, and try again.") from error
@@ -203,7 +203,7 @@ def choose_datacenter(wanted: str, known: Iterable[str]) -> str:
     if len(known) != 1:
         raise OptionError(
             f"The cluster has {len(known)} datacenters: {', '.join(known)}.",
-            "Say in which one to write: .option("
+            "Name the one to write in: .option("
             f'"cassandra.localDatacenter", "{known[0] if known else "…"}").',
         )
     return known[0]
@@ -214,7 +214,8 @@ def _profiles(options: CassandraOptions) -> dict[Any, Any]:
     serial = ConsistencyLevel.name_to_value[options.serial_consistency_level]
 
     def profile(consistency: int) -> Any:
-        # No speculative execution is the default. A policy instance belongs to one profile.
+        # By default the driver does not send a request speculatively to a second node. Policy instances
+        # must not be shared by profiles.
         return ExecutionProfile(
             load_balancing_policy=TokenAwarePolicy(
                 DCAwareRoundRobinPolicy(options.local_datacenter)
@@ -261,7 +262,7 @@ def _cluster(options: CassandraOptions) -> Any:
             **place,
             auth_provider=auth,
             execution_profiles=_profiles(options),
-            # The driver's default policy gives a host up after 64 attempts, ten minutes of an outage.
+            # The driver's default policy abandons a host after 64 attempts: ten minutes of an outage.
             reconnection_policy=ExponentialReconnectionPolicy(0.5, 10, max_attempts=None),
             connect_timeout=options.request_timeout,
             control_connection_timeout=options.request_timeout,
@@ -280,12 +281,12 @@ def _cluster(options: CassandraOptions) -> Any:
             raise OptionError(
                 f"Option cassandra.secureConnectBundle: {options.secure_connect_bundle} is not a zip file:"
                 f" {error}",
-                "Put the bundle there as it was downloaded, on driver and executors.",
+                "Put the bundle, as it was downloaded, at this path on driver and executors.",
             ) from error
-        raise TargetUnavailable(  # also where the driver cannot ask the address that the bundle names
+        raise TargetUnavailable(  # or the driver cannot reach the address in the bundle
             f"No cluster is found by cassandra.secureConnectBundle {options.where}: {error!r}",
-            "See that the zip file is there as it was downloaded, on driver and executors; and that the"
-            " database is awake, and the bundle its own and not expired.",
+            "Check that driver and executors have the zip file as it was downloaded, that the database is"
+            " awake, and that the bundle belongs to it and has not expired.",
         ) from error
 
 
@@ -293,7 +294,7 @@ def _open(cluster: Any, options: CassandraOptions) -> Any:
     try:
         return cluster.connect()
     except (NoHostAvailable, DriverException, ConnectionException, OSError) as error:
-        # Where the datacenter is wrong, the driver finds no host to talk to.
+        # With a wrong datacenter the driver connects to no host.
         if options.local_datacenter and (known := _datacenters(cluster)):
             choose_datacenter(options.local_datacenter, known)
         raise _no_connection(error, options) from error
@@ -314,20 +315,20 @@ def _no_connection(error: Exception, options: CassandraOptions) -> WalSinkError:
     reasons = "; ".join(texts)
     return TargetUnavailable(
         f"No connection to Cassandra at {options.where}, port {options.port}: {reasons or error}",
-        "See that the nodes are up and that this host reaches them, and check "
+        "Check that the nodes are up, that this host reaches them, and "
         f"cassandra.contactPoints and cassandra.port. {_about_tls(options, reasons)}",
     )
 
 
 def _about_tls(options: CassandraOptions, reasons: str) -> str:
     if not options.ssl_enabled:
-        return "A cluster that wants TLS needs cassandra.ssl.enabled."
+        return "If the cluster requires TLS, set cassandra.ssl.enabled."
     if "WRONG_VERSION_NUMBER" in reasons:
-        return "The answer is not TLS: leave out cassandra.ssl.enabled, or name the port that takes TLS."
+        return "The answer is not TLS: leave out cassandra.ssl.enabled, or correct cassandra.port."
     if is_asyncio():
         return NO_TLS
-    want = "do not trust" if options.ssl_client_certificate else "want a"
-    return f"Nodes that {want} cassandra.ssl.clientCertificate hang up."
+    want = "do not trust" if options.ssl_client_certificate else "require a"
+    return f"Nodes that {want} cassandra.ssl.clientCertificate close the connection."
 
 
 def _may_pass(refused: AuthenticationFailed) -> bool:
@@ -340,20 +341,21 @@ def _no_login(cause: Exception, options: CassandraOptions) -> OptionError:
     variables = f"{ENVIRONMENT['username']} and {ENVIRONMENT['password']}"
     if who is None:
         return OptionError(
-            f"The cluster at {options.where} wants a login.",
+            f"The cluster at {options.where} requires a login.",
             f"Give cassandra.username and cassandra.password, or set {variables}.",
         )
     return OptionError(
         f"The cluster at {options.where} refuses the login of cassandra.username {who.username}: {cause}",
-        f"Correct cassandra.username or cassandra.password, or {variables} where they come from"
-        f" there. {VARIABLE_IS_READ}",
+        f"Correct cassandra.username or cassandra.password, or the variables {variables}."
+        f" {VARIABLE_IS_READ}",
     )
 
 
 def _no_trust(cause: Exception, options: CassandraOptions) -> OptionError:
     return OptionError(
         f"TLS with the cluster at {options.where} is refused: {cause}",
-        "If it is the nodes' certificate: cassandra.ssl.caCertificate has to hold what it is signed by, and"
-        " with cassandra.ssl.checkHostname it has to name the address of its node. If it is the client's:"
-        " give cassandra.ssl.clientCertificate and cassandra.ssl.clientKey that the nodes trust.",
+        "If the nodes' certificate is refused: cassandra.ssl.caCertificate has to have its issuer, and with"
+        " cassandra.ssl.checkHostname the certificate has to name its node's address. If the client's"
+        " certificate is refused: set cassandra.ssl.clientCertificate and cassandra.ssl.clientKey to a pair"
+        " that the nodes trust.",
     )

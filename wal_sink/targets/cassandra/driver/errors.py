@@ -104,7 +104,7 @@ def was_not_sent(error: Exception) -> bool:
 def is_refused(error: Exception) -> bool:
     """Return True if the server refuses a request for the content of its rows.
 
-    A failure while a replica writes is no refusal (`WriteFailure`, mostly of reason UNKNOWN, and
+    A failure while a replica writes is not a refusal (`WriteFailure`, mostly of reason UNKNOWN, and
     `ServerError`): a full disk, a full CDC space and an overload cause the same errors as a value that an
     index cannot take.
     """
@@ -226,12 +226,12 @@ def create_table(session: Any, statement: str, name: object, kind: str = "Table"
     except Unauthorized as error:
         raise SchemaMismatch(
             f"{kind} {name} does not exist, and this role may not create it: {error}",
-            f"Have it created:\n{statement};",
+            f"Let a role with the permission CREATE run:\n{statement};",
         ) from error
     if not result.response_future.is_schema_agreed:
         raise TargetUnavailable(
             f"The nodes do not agree yet that {name} was created.",
-            "See that all nodes are up (nodetool describecluster), and start again.",
+            "Check that all nodes are up (nodetool describecluster), and start again.",
         )
 
 
@@ -259,5 +259,5 @@ def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:
 def is_worth_repeating(error: BaseException) -> bool:
     """Return True if the same request may succeed within seconds."""
     if isinstance(error, WalSinkError) or not isinstance(error, Exception):
-        return False  # an error of ours has the result of such attempts
+        return False  # raised after such tries
     return not _is_invalid(error) and classify(error) != "fatal"

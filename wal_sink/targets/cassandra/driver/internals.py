@@ -118,7 +118,7 @@ def can_send(session: Any) -> bool:
     one of the connection's 32,768 stream ids (3.30.1: `borrow_connection` takes an id that is never
     returned).
     """
-    # A copy of the list: the driver's threads add and remove pools as nodes come and go.
+    # The list is copied: the driver's threads add and remove pools as nodes come and go.
     connections = [pool._connection for pool in list(session.get_pools())]
     return all(connection._socket_writable for connection in connections if connection is not None)
 
@@ -189,7 +189,7 @@ class Streams(NamedTuple):
             return
         with self.connection.lock:
             self.connection.in_flight -= answered - 1
-        self.pool.return_connection(self.connection)  # and counts the last one
+        self.pool.return_connection(self.connection)  # decrements in_flight for the last
 
 
 def borrow(pool: Any, number: int) -> Streams | None:
@@ -201,7 +201,7 @@ def borrow(pool: Any, number: int) -> Streams | None:
         is_good = not (
             connection.is_defunct or connection.is_closed or connection.orphaned_threshold_reached
         )
-        # Ids that the driver has lost (`can_send`) are counted as in flight or not, but are not there.
+        # Ids that the driver has lost (`can_send`) are not among the known ids.
         known = (
             len(connection.request_ids) + connection.max_request_id - connection.highest_request_id
         )

@@ -47,7 +47,7 @@ alone."""
 MOST_REQUESTS = 32
 """The requests of a group. Groups of twice as many do not cost less CPU for each row."""
 _AT_ONCE = 2
-"""The groups that the limit of concurrency allows at once, so that the server has work while one is awaited."""
+"""The groups that the limit of concurrency allows at once, so the server has work while one is awaited."""
 _AROUND = 128
 """The most bytes of a request beside its rows: of the frame, and of the longest keyspace name."""
 
@@ -99,7 +99,7 @@ def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Itera
         if group is None or not group.add(request, places, most_places):
             if group is not None:
                 yield group
-                most_places = concurrency.limit / _AT_ONCE  # answers have come meanwhile
+                most_places = concurrency.limit / _AT_ONCE  # answers may have raised it
             groups[request.node] = group = Group()
             group.add(request, places, most_places)
     yield from groups.values()
@@ -133,14 +133,14 @@ class Sent:
         self._waiting = {stream: place for place, stream in enumerate(streams.ids)}
         """The position in the frames of each request without an answer, by its stream."""
         self._on_end = on_end
-        self._lock = Lock()  # the driver ends many requests of a lost connection in another thread
+        self._lock = Lock()  # a lost connection ends requests in several threads
 
     def push(self) -> None:
         """Send the requests. If they cannot be sent, they end with the error."""
         try:
             assert self._frames is not None, "not pushed yet"
             self._streams.push(self._frames.data, self._answered)
-        except Exception as error:  # noqa: BLE001 -- the caller judges it
+        except Exception as error:  # noqa: BLE001 -- the sender classifies it
             if self._end_all(error):
                 self._streams.unsent()
                 self._end()
@@ -181,7 +181,7 @@ class Sent:
         with self._lock:
             place = self._waiting.pop(stream, None)
             if place is None:
-                return  # it has ended before
+                return  # ended before
             if error is None:
                 self.acknowledged += 1
                 self._acknowledged_place = place
@@ -216,7 +216,7 @@ def _error(response: Any) -> Exception | None:
         return refused
     if is_result(response):
         return None
-    unknown: Exception = ConnectionException(f"an answer to rows that is none: {response!r}")
+    unknown: Exception = ConnectionException(f"unexpected answer to a batch of rows: {response!r}")
     return unknown
 
 
@@ -293,8 +293,8 @@ class RequestPipeline:
                 sent = self._ended.get(timeout=min(late_s, self._timeout_s))
                 break
             except Empty:
-                continue  # `_expire` ends what is late
-        assert sent.ended_s is not None, "put into the queue at its end"
+                continue  # `_expire` ends late groups
+        assert sent.ended_s is not None, "only ended groups are in the queue"
         if sent.acknowledged:
             self.concurrency.answered(sent.sent_s, sent.ended_s, self._places, sent.places)
         if any(asks_to_slow_down(failed.error) for failed in sent.failed):

@@ -54,11 +54,11 @@ class DriftWatch:
         :raises OptionError: the plan is for another table than the options.
         """
         name = plan.details.name
-        # Or who may write to the log could write to each table of the role.
+        # Otherwise a plan that somebody else wrote to the log could name any table of the role.
         if name != self._table:
             options = [f"keyspace={name.keyspace}", f"table={name.table}"]
             raise published_elsewhere(f"the table {name}", str(self._table), options)
-        # The version is read before the table: what changes in between is seen by the next check.
+        # The version is read before the table, so the next check detects a change in between.
         plans = [*self._plans, plan]
         self._compare(plans, *self._schema_version())
         self._plans = plans
@@ -85,8 +85,8 @@ class DriftWatch:
         if former and former.id != self._live.id:
             raise TargetUnavailable(
                 f"{self._table} was dropped and created again after rows were written to it.",
-                "No action is needed for this window: the flush writes it again. The new table lacks the"
-                " epochs before it.",
+                "No action is needed for this window: the flush writes it again. But the new table lacks the"
+                " rows of earlier epochs.",
             )
         self._version = version
 

@@ -132,7 +132,7 @@ class Sender:
         sent_once = any(failed.request.statements.sent_once for failed in self._failures)
         patience_s = 0.0 if sent_once else self._patience_s
         try:
-            while self._failures:  # some were acknowledged: patience begins again
+            while self._failures:  # each acknowledgement renews the patience
                 self._has_progress = False
                 for attempt in retrying(patience_s):
                     with attempt:
@@ -141,7 +141,7 @@ class Sender:
                             raise self._worst()
         except Exception as error:
             number = len(self._failures)
-            self._failures.clear()  # the caller writes everything again
+            self._failures.clear()  # the flusher writes the window again
             if not is_worth_repeating(error):
                 raise
             duration = f" for {patience_s:.0f} s" if patience_s else ""
@@ -191,13 +191,13 @@ class Sender:
             refused = self._search.write(failed.request, self._execute)
         except WalSinkError:
             raise
-        except Exception as outage:  # noqa: BLE001 -- the attempts go on
+        except Exception as outage:  # noqa: BLE001 -- repeated as a failure
             self._failures.append(Failed(failed.request, outage))
             return
-        self._has_progress = True  # a row that is skipped is done
+        self._has_progress = True  # a skipped row needs no further request
         if not refused:
             log.warning(
-                "Cassandra refused %d rows in one request and took them in several. If this"
+                "Cassandra refused %d rows in one request and accepted them in several. If this"
                 " repeats, lower cassandra.batchRows or cassandra.batchBytes. Cause: %r",
                 *(len(failed.request), failed.error),
             )
@@ -206,7 +206,7 @@ class Sender:
         """Send a request through the driver, and wait for its answer. Return its error."""
         try:
             execute(self._session, bound(request), None, profile=ROWS, timeout_s=self._timeout_s)
-        except Exception as error:  # noqa: BLE001 -- the caller says what it means
+        except Exception as error:  # noqa: BLE001 -- the caller classifies it
             return error
         return None
 
