@@ -1,38 +1,39 @@
-"""What tasks do to a batch: casts, and the rows that are refused before anything is published."""
+"""The check of the tasks: casts of values, and rows that are refused before the epoch is published."""
 
 from __future__ import annotations
 
 import datetime as dt
 import decimal
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.support.cql_driver import plan_of
+from tests.support.cql_driver import Field, plan_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Role, canonical
 from wal_sink.targets.cassandra.check import MAX_ROW_BYTES, check
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
-UUID = "123e4567-e89b-12d3-a456-426614174000"
+V1 = "123e4567-e89b-12d3-a456-426614174000"
+V4 = "123e4567-e89b-42d3-a456-426614174000"
 INSTANT = pa.timestamp("us", "UTC")
+INTS = pa.list_(pa.int32())
+INSTANTS = pa.list_(INSTANT)
+FLOATS = pa.list_(pa.float32())
+PLACE = pa.struct([("street", pa.string()), ("seen", INSTANTS)])
+TYPES = {"place": (("street", "text"), ("zip", "int"), ("seen", "frozen<list<timestamp>>"))}
+ID: Field = ("id", "partition", "int", pa.int32())
 
 
-def plan(**columns: tuple[pa.DataType, str, Role]) -> CassandraPlan:
-    """Make a plan of name=(Arrow type, CQL type, role)."""
-    return plan_of(*((name, role, cql, arrow) for name, (arrow, cql, role) in columns.items()))
-
-
-def one(cql: str, values: pa.Array, role: Role = "regular") -> pa.Array:
-    """Check one column beside a key."""
-    keys = pa.array(range(len(values)), pa.int32())
+def checked(cql: str, values: pa.Array, role: Role = "regular") -> pa.Array:
+    """Check a column c of a CQL type, beside a key unless c is the partition key."""
+    column: Field = ("c", role, cql, values.type)
     if role == "partition":
-        batch = pa.record_batch({"c": values})
-        return check(batch, plan(c=(values.type, cql, role)))["c"]
-    batch = pa.record_batch({"id": keys, "c": values})
-    return check(batch, plan(id=(pa.int32(), "int", "partition"), c=(values.type, cql, role)))["c"]
+        return check(pa.record_batch({"c": values}), plan_of(column))["c"]
+    ids = pa.array(range(len(values)), pa.int32())
+    return check(pa.record_batch({"id": ids, "c": values}), plan_of(ID, column, types=TYPES))["c"]
 
 
 @pytest.mark.parametrize(
@@ -51,9 +52,8 @@ def one(cql: str, values: pa.Array, role: Role = "regular") -> pa.Array:
     ],
 )
 def test_instants_are_floored_to_milliseconds(micros: int, millis: int) -> None:
-    """Before 1970 too, and beyond what Python's datetime holds."""
     values = pa.array([micros, None], pa.int64()).cast(pa.timestamp("us", "Asia/Tokyo"))
-    assert one("timestamp", values).to_pylist() == [millis, None]
+    assert checked("timestamp", values).to_pylist() == [millis, None]
 
 
 LAYOUTS = [
@@ -70,7 +70,7 @@ LAYOUTS = [
     [
         ("text", pa.array(["x", "a", None, "bb", "a"])),
         ("text", pa.array(["x", "a", None, "bb", "a"], pa.large_string())),
-        ("uuid", pa.array([UUID.replace("0", "9"), UUID, None, UUID, UUID.upper()])),
+        ("uuid", pa.array([V1.replace("0", "9"), V1, None, V1, V1.upper()])),
         ("blob", pa.array([b"x", b"a", None, b"bb"], pa.large_binary())),
         ("int", pa.array([9, 1, None, 2], pa.int16())),
         ("boolean", pa.array([True, False, None, True, False])),
@@ -79,65 +79,74 @@ LAYOUTS = [
         ("decimal", pa.array([decimal.Decimal("1.5"), None, decimal.Decimal("-2.5")])),
     ],
 )
-def test_layout_does_not_matter(cql: str, array: pa.Array, layout: Any) -> None:
-    """Slices with an offset, dictionaries and large types give what a plain array gives."""
+def test_layout_of_a_column_changes_no_value(cql: str, array: pa.Array, layout: Any) -> None:
     plain = array[1:].cast(canonical(array.type)).to_pylist()
-    expected = one(cql, pa.array(plain, canonical(array.type))).to_pylist()
-    laid_out = layout(array)[1:]
-    got = one(cql, laid_out)
-    assert got.to_pylist() == expected
-    assert pa.types.is_dictionary(got.type) is False
+    expected = checked(cql, pa.array(plain, canonical(array.type)))
+    values = checked(cql, layout(array)[1:])
+    assert values.to_pylist() == expected.to_pylist()
+    assert not pa.types.is_dictionary(values.type)
 
 
-def test_result_has_the_plans_columns() -> None:
+def test_checked_batch_has_the_plans_columns() -> None:
     """Names and order are those of the DataFrame."""
     batch = pa.record_batch({"v": pa.array(["a"]), "id": pa.array([1], pa.int8())})
-    got = check(batch, plan(v=(pa.string(), "text", "regular"), id=(pa.int8(), "int", "partition")))
-    assert got.schema == pa.schema([("v", pa.string()), ("id", pa.int32())])
-
-
-# --- refused ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("role", ["partition", "clustering"])
-def test_null_in_the_key(role: Role) -> None:
-    """Names the column and the row."""
-    with pytest.raises(InvalidRow, match=r"Column c .*primary key.* null, .*c=None") as refused:
-        one("text", pa.array(["a", None]), role)
-    assert '.na.drop(subset=["c"])' in refused.value.remedy
-
-
-@pytest.mark.parametrize("bad", ["", "x", UUID + "\n", " " + UUID, UUID[:-1] + "g", UUID * 2])
-def test_wrong_uuid_is_refused(bad: str) -> None:
-    """Names the value, shortened, and the key of the row."""
-    with pytest.raises(InvalidRow, match=r"Column c .*is not a uuid, in the row with id=2"):
-        one("uuid", pa.array([UUID, None, bad]))
-
-
-@pytest.mark.parametrize("bad", [b"", bytes(15), bytes(17), uuid.UUID(int=5, version=4).bytes])
-def test_bytes_that_are_no_timeuuid(bad: bytes) -> None:
-    """They are 16, and have the version in the seventh."""
-    good = uuid.uuid1().bytes
-    with pytest.raises(
-        InvalidRow, match=r"Column c .*is not a uuid of version 1, in the row with id=2"
-    ):
-        one("timeuuid", pa.array([good, None, bad]))
+    plan = plan_of(("v", "regular", "text", pa.string()), ("id", "partition", "int", pa.int8()))
+    assert check(batch, plan).schema == pa.schema([("v", pa.string()), ("id", pa.int32())])
 
 
 @pytest.mark.parametrize(
-    ("cql", "bad"),
+    "batch",
+    [
+        pa.record_batch({"c": pa.array([1], pa.int32())}),
+        pa.record_batch({"id": pa.array([1], pa.int64())}),
+        pa.record_batch({"id": pa.array([1], pa.int32()), "more": pa.array(["a"])}),
+    ],
+    ids=["name", "type", "more"],
+)
+def test_batch_of_other_columns_is_refused(batch: pa.RecordBatch) -> None:
+    with pytest.raises(SchemaMismatch, match="int32"):
+        check(batch, plan_of(ID))
+
+
+@pytest.mark.parametrize("role", ["partition", "clustering"])
+def test_null_in_the_key_is_refused(role: Role) -> None:
+    with pytest.raises(InvalidRow, match=r"Column c .*primary key.* null, .*c=None") as refused:
+        checked("text", pa.array(["a", None]), role)
+    assert '.na.drop(subset=["c"])' in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("cql", "good", "bad", "words"),
     [
         *[
-            ("varint", text)
-            for text in ("", "1.0", "1e3", "1_000", " 1", "1\n", "\uff11", "9" * 4_001)
+            ("uuid", V1, bad, "is not a uuid")
+            for bad in ("", "x", V1 + "\n", " " + V1, V1[:-1] + "g", V1 * 2)
         ],
-        *[("decimal", text) for text in ("", ".", "NaN", "1e", "1e12345", "0x1", "-", "Infinity")],
+        *[
+            ("timeuuid", uuid.uuid1().bytes, bad, "is not a uuid of version 1")
+            for bad in (b"", bytes(15), bytes(17), uuid.UUID(int=5, version=4).bytes)
+        ],
+        *[
+            ("varint", "12", bad, "is not a whole number")
+            for bad in ("", "1.0", "1e3", "1_000", " 1", "1\n", "\uff11", "9" * 4_001)
+        ],
+        *[
+            ("decimal", "12", bad, "is not a decimal number")
+            for bad in ("", ".", "NaN", "1e", "1e12345", "0x1", "-", "Infinity")
+        ],
+        *[
+            ("inet", "::1", bad, "is not an IPv4 or IPv6 address")
+            for bad in ("", "1", "01.2.3.4", "256.1.1.1", "::1 ", "1.2.3.4:80", ":::", "a\0b")
+        ],
+        *[
+            ("time", "23:59:59", bad, "is not a time of day")
+            for bad in ("", "1:00:00", "12:60:00", "12:00", "12:00:00.", "12:00:00.0123456789")
+        ],
     ],
 )
-def test_texts_that_are_no_number(cql: str, bad: str) -> None:
-    """What Python or Java would take in one of its moods, too."""
-    with pytest.raises(InvalidRow, match=r"is not a (whole|decimal) number, in the row with id=1"):
-        one(cql, pa.array(["12", bad]))
+def test_invalid_text_or_bytes_are_refused(cql: str, good: Any, bad: Any, words: str) -> None:
+    with pytest.raises(InvalidRow, match=rf"Column c .*{words}, in the row with id=2"):
+        checked(cql, pa.array([good, None, bad]))
 
 
 @pytest.mark.parametrize(
@@ -149,63 +158,165 @@ def test_texts_that_are_no_number(cql: str, bad: str) -> None:
         ("decimal", "10", "1e1"),
     ],
 )
-def test_number_in_a_key_has_one_text(cql: str, text: str, other: str) -> None:
-    """Else two rows could become one; elsewhere it is written in any."""
+def test_second_text_of_a_number_is_refused_in_keys(cql: str, text: str, other: str) -> None:
     with pytest.raises(InvalidRow, match="two texts of a number would be one"):
-        one(cql, pa.array([text, other]), "clustering")
-    one(cql, pa.array([text, other]))
-
-
-def test_digits_below_the_millisecond_in_a_key() -> None:
-    """Two rows could become one; in a regular column they are floored."""
-    values = pa.array([1_000, 1_001], INSTANT)
-    with pytest.raises(InvalidRow, match="two could become one") as refused:
-        one("timestamp", values, "clustering")
-    assert 'F.date_trunc("MILLISECOND", …)' in refused.value.remedy
-    assert "(1970-01-01T00:00:00.001001+00:00)" in str(refused.value)
-    assert one("timestamp", values).to_pylist() == [1, 1]
-    assert one("timestamp", values[:1], "clustering").to_pylist() == [1]
+        checked(cql, pa.array([text, other]), "clustering")
+    checked(cql, pa.array([text, other]))
 
 
 @pytest.mark.parametrize(
-    ("cql", "source"),
+    ("cql", "role", "column", "remedy"),
     [
-        ("map<timestamp, int>", lambda at: pa.array([[(at, 1)]], pa.map_(INSTANT, pa.int32()))),
-        ("frozen<set<timestamp>>", lambda at: pa.array([[at]], pa.list_(INSTANT))),
+        (
+            "timestamp",
+            "clustering",
+            lambda at: pa.array([at], INSTANT),
+            'F.date_trunc("MILLISECOND"',
+        ),
+        (
+            "map<timestamp, int>",
+            "regular",
+            lambda at: pa.array([[(at, 1)]], pa.map_(INSTANT, pa.int32())),
+            "transform",
+        ),
+        ("frozen<set<timestamp>>", "regular", lambda at: pa.array([[at]], INSTANTS), "transform"),
+        (
+            "frozen<list<timestamp>>",
+            "clustering",
+            lambda at: pa.array([[at]], INSTANTS),
+            "transform",
+        ),
     ],
 )
-def test_digits_below_the_millisecond_where_two_could_become_one(cql: str, source: Any) -> None:
-    """A map's keys and a set's elements are keys, too; a map's values and a list's elements are not."""
+def test_microseconds_are_refused_in_keys_and_sets(
+    cql: str, role: Role, column: Callable[[int], pa.Array], remedy: str
+) -> None:
+    """A cast to milliseconds could make two keys equal."""
     with pytest.raises(InvalidRow, match="two could become one") as refused:
-        one(cql, source(1_001))
-    assert "transform" in refused.value.remedy
-    assert one(cql, source(1_000)).null_count == 0
-    values = pa.array([[(1, 1_001)]], pa.map_(pa.int32(), INSTANT))
-    assert one("map<int, timestamp>", values).to_pylist() == [[(1, 1)]]
-    listed = pa.array([[1_001]], pa.list_(INSTANT))
-    assert one("frozen<list<timestamp>>", listed).to_pylist() == [[1]]
+        checked(cql, column(1_001), role)
+    assert remedy in refused.value.remedy
+    assert checked(cql, column(1_000), role).null_count == 0
 
 
-def test_huge_row_names_its_largest_column() -> None:
-    """The largest column is named."""
-    blob = b"x" * (MAX_ROW_BYTES - 4)
-    assert one("blob", pa.array([blob])).to_pylist() == [blob]
+@pytest.mark.parametrize(
+    ("cql", "values", "floored"),
+    [
+        ("timestamp", pa.array([1_001], INSTANT), 1),
+        ("map<int, timestamp>", pa.array([[(1, 1_001)]], pa.map_(pa.int32(), INSTANT)), [(1, 1)]),
+        ("frozen<list<timestamp>>", pa.array([[1_001]], INSTANTS), [1]),
+    ],
+)
+def test_microseconds_are_floored_outside_of_keys(cql: str, values: pa.Array, floored: Any) -> None:
+    assert checked(cql, values).to_pylist() == [floored]
+
+
+@pytest.mark.parametrize(
+    ("cql", "values", "words"),
+    [
+        ("ascii", pa.array(["a", "é"]), "c of t ('é') has characters that ascii cannot hold"),
+        ("timeuuid", pa.array([V1, V4]), f"c of t ('{V4}') is not a uuid of version 1"),
+        (
+            "time",
+            pa.array([0, 86_400 * 10**9], pa.int64()).cast(pa.time64("ns")),
+            "c of t (00:00:00) is not a time of day",
+        ),
+        (
+            "duration",
+            pa.array([0, 2**63 // 1000 + 1], pa.int64()).cast(pa.duration("us")),
+            "is more than the 2^63 nanoseconds, 292 years,",
+        ),
+        (
+            "frozen<list<int>>",
+            pa.array([[], [1, None]], INTS),
+            "c.element of t (None) is null, which a collection cannot hold",
+        ),
+        ("set<int>", pa.array([None, [None]], INTS), "c.element of t (None) is null"),
+        (
+            "map<text, int>",
+            pa.array([[("a", 1)], [("b", None)]], pa.map_(pa.string(), pa.int32())),
+            "c.value of t (None) is null",
+        ),
+        (
+            "map<ascii, int>",
+            pa.array([[("a", 1)], [("é", 1)]], pa.map_(pa.string(), pa.int32())),
+            "c.key of t ('é') has characters",
+        ),
+        (
+            "frozen<list<frozen<list<uuid>>>>",
+            pa.array([[[V1], []], [[], [V1, "x"]]]),
+            "c.element.element of t ('x') is not a uuid",
+        ),
+        (
+            "frozen<tuple<int, inet>>",
+            pa.array([{"a": 1, "b": None}, {"a": None, "b": "::1%eth0"}]),
+            "c.b of t ('::1%eth0') is not an IPv4",
+        ),
+        (
+            "place",
+            pa.array([None, {"street": "x", "seen": [1, None]}], PLACE),
+            "c.seen.element of t (None) is null",
+        ),
+        (
+            "vector<float, 2>",
+            pa.array([[1.0, 2.0], [1.0]], FLOATS),
+            "c of t ([1.0]) has 1 elements, and the table's vector takes exactly 2",
+        ),
+        ("vector<float, 1>", pa.array([None, [None]], FLOATS), "c.element of t (None) is"),
+    ],
+)
+def test_nested_value_is_refused_with_its_path(cql: str, values: pa.Array, words: str) -> None:
+    with pytest.raises(InvalidRow) as refused:
+        checked(cql, values)
+    text = str(refused.value).replace('"ks"."t"', "t")
+    assert words in text
+    assert "in the row with id=1." in text
+    assert refused.value.remedy
+
+
+def test_fields_that_a_struct_lacks_become_null() -> None:
+    values = pa.array([None, {"street": None}, {"street": "a", "seen": [0]}], PLACE)
+    assert checked("frozen<place>", values).to_pylist() == [
+        None,
+        {"street": None, "zip": None, "seen": None},
+        {"street": "a", "zip": None, "seen": [0]},
+    ]
+
+
+def test_bytes_under_nulls_are_neither_refused_nor_stored() -> None:
+    """Arrow may keep any bytes under a null."""
+    hidden, nulls = pa.array(["x", V1]), pa.array([True, False])
+    offsets = pa.array([0, 1, 2], pa.int32())
+    struct = pa.StructArray.from_arrays([hidden, hidden], names=["a", "b"], mask=nulls)
+    lists = pa.ListArray.from_arrays(offsets, hidden, mask=nulls)
+    maps = pa.MapArray.from_arrays(offsets, hidden, hidden, mask=nulls)
+    for cql, column in {
+        "tuple<uuid, uuid>": struct,
+        "set<uuid>": lists,
+        "map<uuid, uuid>": maps,
+    }.items():
+        assert checked(cql, column).to_pylist()[0] is None
+
+
+@pytest.mark.parametrize(
+    ("cql", "fits", "huge"),
+    [
+        (
+            "blob",
+            pa.array([b"x" * (MAX_ROW_BYTES - 4)]),
+            pa.array([b"", b"x" * (MAX_ROW_BYTES - 3)]),
+        ),
+        (
+            "frozen<list<blob>>",
+            pa.array([[b"x" * 1020] * 9]),
+            pa.array([[], [b"x" * 1020] * (MAX_ROW_BYTES // 1024 + 1)]),
+        ),
+    ],
+    ids=["value", "elements"],
+)
+def test_huge_row_names_its_largest_column(cql: str, fits: pa.Array, huge: pa.Array) -> None:
+    assert checked(cql, fits) == fits
     with pytest.raises(
         InvalidRow, match=r"Column c .*a row of more than 8,388,608 bytes"
     ) as refused:
-        one("blob", pa.array([b"", blob + b"x"]))
+        checked(cql, huge)
     assert len(str(refused.value)) < 1_000
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [
-        pa.record_batch({"c": pa.array([1], pa.int32())}),
-        pa.record_batch({"id": pa.array([1], pa.int64())}),
-        pa.record_batch({"id": pa.array([1], pa.int32()), "more": pa.array(["a"])}),
-    ],
-)
-def test_other_columns_than_planned(batch: pa.RecordBatch) -> None:
-    """Another name, another type, one more."""
-    with pytest.raises(SchemaMismatch, match="int32"):
-        check(batch, plan(id=(pa.int32(), "int", "partition")))

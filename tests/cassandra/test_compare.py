@@ -1,4 +1,4 @@
-"""DataFrame against table: every problem is named, a line each."""
+"""A DataFrame compared with a table: the error has a line for each problem."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.cql_driver import plan_of
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.cassandra.compare import match_columns, refuse_changed
+from wal_sink.targets.cassandra.compare import match_columns, refuse_changed, used_types
 from wal_sink.targets.cassandra.ledger import LEDGER_COLUMNS, create_ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, RowTtl, TableName
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
@@ -56,14 +56,12 @@ def refusal(schema: pa.Schema, table: TableMetadata) -> str:
 
 
 def test_names_that_differ_in_case_only_are_two_columns() -> None:
-    """Cassandra keeps them apart, so do we."""
     schema = pa.schema([("id", pa.int32()), ("Id", pa.string())])
     table = live(ColumnMetadata("id", "int", "partition"), ColumnMetadata("Id", "text", "regular"))
     assert [column.type for column in match_columns(schema, table)] == ["int", "text"]
 
 
-def test_name_in_another_case_is_renamed() -> None:
-    """It is a slip; a new column of the same letters would be the next one."""
+def test_name_in_another_case_gets_no_alter_table() -> None:
     schema = pa.schema([("ID", pa.int32()), ("day", pa.date32())])
     text = refusal(schema, live(*COLUMNS))
     assert (
@@ -73,8 +71,7 @@ def test_name_in_another_case_is_renamed() -> None:
     assert "ALTER TABLE" not in text
 
 
-def test_all_problems_in_one_error() -> None:
-    """A line each, each with what to do."""
+def test_error_has_a_line_for_each_problem() -> None:
     schema = pa.schema(
         [
             ("id", pa.string()),
@@ -100,7 +97,6 @@ def test_all_problems_in_one_error() -> None:
 
 
 def test_missing_keyspace_prints_create_keyspace() -> None:
-    """The error prints a CREATE KEYSPACE."""
     table = live()._replace(name=TableName("shopp", "orders"))
     text = refusal(FITTING, table)
     assert "Keyspace shopp does not exist. Did you mean shop?" in text
@@ -108,7 +104,6 @@ def test_missing_keyspace_prints_create_keyspace() -> None:
 
 
 def test_missing_table_prints_create_table() -> None:
-    """The error prints a CREATE TABLE for the DataFrame."""
     schema = pa.schema([('a "b"', pa.int64()), ("at", pa.timestamp("us", "UTC")), ("s", pa.null())])
     text = refusal(schema, live(table="order"))
     assert 'Table "shop"."order" does not exist. Did you mean orders?' in text
@@ -124,14 +119,12 @@ CREATE TABLE "shop"."order" (
     )
 
 
-def test_table_of_another_case() -> None:
-    """Names are exact."""
+def test_table_name_in_another_case_is_refused() -> None:
     text = refusal(FITTING, live(table="customers"))
     assert "There is Customers, which differs in upper and lower case only" in text
 
 
 def test_table_that_cannot_be_exactly_once_is_refused() -> None:
-    """Each is refused with its reason."""
     assert "is a materialized view" in refusal(FITTING, live(*COLUMNS, table="by_day"))
     counter = live(*COLUMNS[:1], ColumnMetadata("n", "counter", "regular"))
     assert "is a counter table" in refusal(pa.schema([("id", pa.int64())]), counter)
@@ -145,8 +138,7 @@ def planned(schema: pa.Schema = FITTING, **details: Any) -> CassandraPlan:
     return msgspec.structs.replace(made, columns=match_columns(schema, live(*COLUMNS)))
 
 
-def test_column_more_is_no_change() -> None:
-    """Tables grow while queries run."""
+def test_new_column_of_the_table_is_accepted() -> None:
     refuse_changed(planned(), live(*COLUMNS, ColumnMetadata("note", "text", "regular")))
 
 
@@ -166,7 +158,6 @@ def test_column_more_is_no_change() -> None:
     ],
 )
 def test_changed_table_names_each_difference(now: tuple[ColumnMetadata, ...], says: str) -> None:
-    """Gone, retyped, moved, or a new part of the key."""
     with pytest.raises(SchemaMismatch) as refused:
         refuse_changed(planned(), live(*now))
     assert says in str(refused.value)
@@ -178,8 +169,7 @@ LEDGER = tuple(
 )
 
 
-def test_ledger_table_with_a_later_column_fits() -> None:
-    """As created, or with a column that a later version added."""
+def test_ledger_table_may_have_a_later_column() -> None:
     refuse_other_ledger(live(*LEDGER))
     refuse_other_ledger(live(*LEDGER, ColumnMetadata("later", "text", "regular")))
 
@@ -193,8 +183,7 @@ def test_ledger_table_with_a_later_column_fits() -> None:
         (*LEDGER, ColumnMetadata("part", "int", "clustering")),
     ],
 )
-def test_table_of_another_shape_is_no_ledger(columns: tuple[ColumnMetadata, ...]) -> None:
-    """A column less, another type, another key."""
+def test_table_of_other_columns_is_refused_as_ledger(columns: tuple[ColumnMetadata, ...]) -> None:
     with pytest.raises(SchemaMismatch, match="is not a ledger of wal_sink") as refused:
         refuse_other_ledger(live(*columns))
     assert create_ledger(TableName("shop", "orders")) in refused.value.remedy
@@ -212,10 +201,10 @@ def test_table_of_another_shape_is_no_ledger(columns: tuple[ColumnMetadata, ...]
     ],
     ids=["event", "seconds", "column-of-seconds", "of-the-table", "none", "expiry"],
 )
-def test_options_beside_a_list_need_a_fixed_timestamp(
+def test_growing_list_refuses_options_about_its_timestamp(
     details: dict[str, Any], default_ttl: int, named: str
 ) -> None:
-    """Each attempt raises it; a time of expiry stays what it is. So it is when the table is altered, too."""
+    """Each sending of such a list has a later timestamp. A time of expiry does not depend on it."""
     table = live(*COLUMNS)._replace(default_ttl=default_ttl)
     plan = planned(FITTING.append(pa.field("tags", pa.list_(pa.string()))), **details)
     if not named:
@@ -227,3 +216,31 @@ def test_options_beside_a_list_need_a_fixed_timestamp(
     assert "frozen<list<…>>" in str(refused.value)
     plain = planned(**details)
     refuse_changed(plain, table)
+
+
+PLACE = (("street", "text"), ("Zip", "frozen<code>"))
+CODE = (("n", "int"),)
+
+
+def test_changed_field_of_a_type_is_refused() -> None:
+    """The plan has the types of its columns, including types inside of others. New fields are accepted."""
+
+    def with_types(**types: tuple[tuple[str, str], ...]) -> TableMetadata:
+        column = ColumnMetadata("c", "map<int, frozen<place>>", "regular")
+        return live(COLUMNS[0], column)._replace(types=types)
+
+    planned_with = with_types(place=PLACE, code=CODE, other=CODE)
+    place = pa.struct([("Zip", pa.struct([("n", pa.int32())]))])
+    schema = pa.schema([("id", pa.int32()), ("c", pa.map_(pa.int32(), place))])
+    columns = match_columns(schema, planned_with)
+    types = used_types(columns, planned_with)
+    assert set(types) == {"place", "code"}
+    made = plan_of(keyspace="shop", table="orders", types=types)
+    made = msgspec.structs.replace(made, columns=columns)
+    assert made.plain.details["types"]["code"] == [["n", "int"]]
+    refuse_changed(made, planned_with)
+    refuse_changed(made, with_types(place=(*PLACE, ("more", "int")), code=CODE))
+    with pytest.raises(SchemaMismatch, match=r'type code was \("n" int\), is \("m" int\)'):
+        refuse_changed(made, with_types(place=PLACE, code=(("m", "int"),)))
+    with pytest.raises(SchemaMismatch, match=r'type code was \("n" int\), is \(\)'):
+        refuse_changed(made, with_types(place=PLACE))

@@ -1,4 +1,4 @@
-"""The table of types, from both sides: what fits, what does not, and what is said then."""
+"""CQL types: parsed from text, and compared with the types of a DataFrame."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ import pytest
 
 from wal_sink.model.plan import canonical, spark_ddl, spark_type
 from wal_sink.targets.cassandra.compare import mismatches
-from wal_sink.targets.cassandra.types import CQL_FOR, NESTED, TYPES, UserTypes, parse
+from wal_sink.targets.cassandra.types import (
+    CQL_FOR,
+    NESTED,
+    TYPES,
+    CqlType,
+    UserTypes,
+    parse,
+    user_type_names,
+)
 
 SPARK = {
     "tinyint": pa.int8(),
@@ -34,7 +42,7 @@ SPARK = {
     "struct": pa.struct([("a", pa.int32())]),
     "void": pa.null(),
 }
-"""What Spark sends, by Spark's word."""
+"""The Arrow type that Spark sends for each of its types."""
 
 INTEGERS = ("bigint", "int", "smallint", "tinyint")
 FITS = {
@@ -60,15 +68,14 @@ FITS = {
 }
 
 
-def said(source: pa.DataType, cql: str, types: UserTypes | None = None) -> list[str]:
-    """Say what keeps column c from going to a type."""
+def problems_of(source: pa.DataType, cql: str, types: UserTypes | None = None) -> list[str]:
+    """Return the texts of what keeps column c from being written to a type."""
     return [str(mismatch) for mismatch in mismatches("c", source, parse(cql, types or {}))]
 
 
 @pytest.mark.parametrize("cql", sorted(FITS))
 @pytest.mark.parametrize("spark", sorted(SPARK))
 def test_type_pair_fits_or_is_refused(spark: str, cql: str) -> None:
-    """A pair either fits without loss, or is refused with a remedy; as an element, too."""
     for problems, path in (
         (mismatches("c", SPARK[spark], parse(cql, {})), "c"),
         (
@@ -85,13 +92,11 @@ def test_type_pair_fits_or_is_refused(spark: str, cql: str) -> None:
             assert mismatch.remedy
 
 
-def test_table_is_complete() -> None:
-    """No CQL type is written without a test here."""
+def test_types_of_the_table_are_all_tested() -> None:
     assert set(TYPES) == set(FITS)
 
 
-def test_documentation_has_the_table() -> None:
-    """Each CQL type, and what goes to it."""
+def test_documentation_lists_what_each_type_accepts() -> None:
     page = Path(__file__).parents[2] / "docs" / "cassandra.md"
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page.read_text(encoding="utf-8"), re.MULTILINE)
     text = dict(rows)
@@ -103,23 +108,21 @@ def test_documentation_has_the_table() -> None:
 
 @pytest.mark.parametrize("spark", sorted(set(SPARK) & set(CQL_FOR) - {"timestamp_ntz"}))
 def test_new_table_takes_the_dataframe(spark: str) -> None:
-    """The CREATE TABLE that an error prints would fit."""
-    assert said(SPARK[spark], CQL_FOR[spark]) == []
+    assert problems_of(SPARK[spark], CQL_FOR[spark]) == []
 
 
 def test_narrowing_names_types_and_cast() -> None:
-    """The remedy is the cast that says that loss is meant, or another table."""
-    (problem,) = said(pa.int64(), "int")
+    (problem,) = problems_of(pa.int64(), "int")
     assert "c: bigint (Arrow int64) does not fit the table's int" in problem
     assert '.withColumn("c", F.col("c").cast("int"))' in problem
     assert "where it is a bigint" in problem
 
 
-def test_part_with_a_cast_is_named_beside_another() -> None:
-    """No cast of the whole column would do."""
+def test_cast_of_a_part_is_named_beside_another_mismatch() -> None:
+    """No cast of the whole column cures the other mismatch."""
     struct = pa.struct([("zip", pa.string()), ("town", pa.string())])
     types = {"place": (("zip", "int"), ("Town", "text"))}
-    first, second = said(struct, "frozen<place>", types)
+    first, second = problems_of(struct, "frozen<place>", types)
     assert first.endswith("Cast it to int, in the type to which the whole column is cast.")
     assert "c.town: the table's type place has no such field." in second
 
@@ -128,16 +131,15 @@ def test_part_with_a_cast_is_named_beside_another() -> None:
     ("cql", "cast"), [("decimal", "decimal(38,18)"), ("varint", "decimal(38,0)")]
 )
 def test_narrowing_to_decimal_gives_a_precision(cql: str, cast: str) -> None:
-    """Spark's bare decimal is decimal(10,0)."""
-    assert f'cast("{cast}")' in said(pa.float64(), cql)[0]
+    """Spark's bare decimal is decimal(10,0), which would lose digits."""
+    assert f'cast("{cast}")' in problems_of(pa.float64(), cql)[0]
 
 
-def test_clock_reading_is_no_instant() -> None:
-    """A timestamp without zone is refused with its own reason."""
-    (problem,) = said(pa.timestamp("us"), "timestamp")
+def test_timestamp_without_zone_names_the_zone_to_set() -> None:
+    (problem,) = problems_of(pa.timestamp("us"), "timestamp")
     assert "timestamp_ntz is a clock reading without a zone" in problem
     assert "spark.sql.session.timeZone" in problem
-    (nested,) = said(pa.list_(pa.timestamp("us")), "set<timestamp>")
+    (nested,) = problems_of(pa.list_(pa.timestamp("us")), "set<timestamp>")
     assert 'cast it, .withColumn("c", F.col("c").cast("array<timestamp>")).' in nested
 
 
@@ -145,9 +147,8 @@ def test_clock_reading_is_no_instant() -> None:
     "cql",
     ["counter", "'org.example.Custom'", "address", "frozen<address>", "vector<int, 3>", "list<>"],
 )
-def test_other_types_are_refused_by_name(cql: str) -> None:
-    """UserTypes that no Spark type fits, and those that the keyspace does not have."""
-    (problem,) = said(pa.int32(), cql)
+def test_unsupported_type_is_refused_by_name(cql: str) -> None:
+    (problem,) = problems_of(pa.int32(), cql)
     assert f"the table's type {cql} is not supported yet. Leave the column out" in problem
 
 
@@ -176,12 +177,10 @@ def test_other_types_are_refused_by_name(cql: str) -> None:
 def test_canonical_type_ignores_names_and_nullability(
     source: pa.DataType, plain: pa.DataType
 ) -> None:
-    """Layouts, zones, and the names and nullability of parts do not matter."""
     assert str(canonical(source)) == str(plain)
 
 
 def test_errors_use_spark_type_names() -> None:
-    """Errors speak Spark's words where there is one."""
     assert {word: spark_type(arrow) for word, arrow in SPARK.items() if word in CQL_FOR} == {
         word: word for word in CQL_FOR
     }
@@ -217,8 +216,8 @@ def struct(**fields: pa.DataType) -> pa.DataType:
     ],
 )
 def test_nested_types_widen_at_every_level(source: pa.DataType, cql: str) -> None:
-    """At every level; fields by name, or by position in a tuple."""
-    assert said(source, cql, ADDRESS) == []
+    """Fields of a tuple go by position, others by name."""
+    assert problems_of(source, cql, ADDRESS) == []
 
 
 @pytest.mark.parametrize(
@@ -273,17 +272,69 @@ def test_nested_types_widen_at_every_level(source: pa.DataType, cql: str) -> Non
 def test_nested_misfit_names_path_and_cast(
     source: pa.DataType, cql: str, expected: list[str]
 ) -> None:
-    """The path says where; the cast is that of the whole column."""
-    (problem,) = said(source, cql, ADDRESS)
+    """The cast is that of the whole column."""
+    (problem,) = problems_of(source, cql, ADDRESS)
     assert problem.startswith(expected[0])
     assert [words for words in expected if words not in problem] == []
 
 
-def test_all_that_differs_within_a_column() -> None:
-    """A line each."""
+def test_mismatches_within_a_column_are_all_named() -> None:
     source = struct(zip=pa.int64(), street=pa.int32(), other=pa.int32())
-    assert [item.split(":")[0] for item in said(source, "address", ADDRESS)] == [
+    assert [item.split(":")[0] for item in problems_of(source, "address", ADDRESS)] == [
         "c.zip",
         "c.street",
         "c.other",
     ]
+
+
+NAMED: UserTypes = {
+    "Ad,dr<": (('a "b', "int"), ("inner", 'frozen<"in ner">')),
+    "in ner": (("x", "list<text>"),),
+    "set": (("x", "int"),),
+    "plain": (("x", "int"),),
+}
+
+
+def shape_of(tree: CqlType) -> str:
+    """Print a tree with `!` for frozen."""
+    parts = f"({' '.join(shape_of(part) for part in tree.parts)})" if tree.parts else ""
+    return f"{tree.kind}{'!' if tree.frozen else ''}{parts}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("int", "int"),
+        ("list<int>", "list(int!)"),
+        ("frozen<list<int>>", "list!(int!)"),
+        ("map<text, frozen<set<int>>>", "map(text! set!(int!))"),
+        ("frozen<tuple<int, map<text, text>, uuid>>", "tuple!(int! map!(text! text!) uuid!)"),
+        ("vector<float, 3>", "vector!(float!)"),
+        ("plain", "udt(int!)"),
+        ("frozen<plain>", "udt!(int!)"),
+        ('"set"', "udt(int!)"),
+        ('frozen<"Ad,dr<">', "udt!(int! udt!(list!(text!)))"),
+        (
+            'map<"in ner", frozen<"Ad,dr<">>',
+            "map(udt!(list!(text!)) udt!(int! udt!(list!(text!))))",
+        ),
+        ("set", "set"),
+        ("vector<float>", "vector<float>"),
+        ("map<int>", "map<int>"),
+        ("list<>", "list<>"),
+        ("'org.example.Custom'", "'org.example.Custom'"),
+        ("'org.example.Custom(a,b)'", "'org.example.Custom(a,b)'"),
+        ("", ""),
+    ],
+)
+def test_cql_type_freezes_what_is_nested(text: str, expected: str) -> None:
+    tree = parse(text, NAMED)
+    assert shape_of(tree) == expected
+    assert tree.label == text
+
+
+def test_cql_type_reads_quoted_names_and_vector_lengths() -> None:
+    tree = parse('frozen<"Ad,dr<">', NAMED)
+    assert (tree.name, tree.fields) == ("Ad,dr<", ('a "b', "inner"))
+    assert list(user_type_names(tree)) == ["Ad,dr<", "in ner"]
+    assert parse("vector<float, 1536>", {}).length == 1536
