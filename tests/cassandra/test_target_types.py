@@ -118,7 +118,7 @@ def test_newest_write_of_a_collection_stays(cassandra: Node, types: str, alone: 
     table = NodeTable(cassandra, types, columns)
     old = collections((1, [1, 2], [(1, 1), (2, 2)], {"x": 1, "y": 1}))
     new = collections((1, [2, 3], [(2, 9)], {"x": 2, "y": None}))
-    rows = {1: ([2, 3], {2: 9}, (2, None))}
+    rows: dict[int, Any] = {1: ([2, 3], {2: 9}, (2, None))}
     if not alone:
         other = collections((2, [7], [(7, 7)], {"x": 7, "y": 7}))
         old, new = (pa.concat_batches([item, other]) for item in (old, new))
