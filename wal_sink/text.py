@@ -1,4 +1,4 @@
-"""Texts for people: a number with its noun, and text of unknown origin made safe for a terminal."""
+"""Texts for people: a number with its noun, a suggested name, and unknown text made safe for a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that suggests the known name nearest to `name`; empty when none is near."""
+    """Return a sentence that suggests the known name nearest to `name`. Empty if no name is near."""
     known = sorted(known)
     for other in known:
         if other.lower() == name.lower():

@@ -70,7 +70,7 @@ def test_column_that_makes_a_table_unreadable_is_not_added(tmp_path: Path) -> No
         (
             [("kk", pa.string()), ("v", pa.int64())],
             "kk: the table has no such column. Did you mean k?",
-            "set delta.mergeSchema to true, or run: .* ADD COLUMN kk string",
+            "set delta.mergeSchema to true, or run: .* ADD COLUMN `kk` string",
         ),
         (
             [("k", pa.string()), ("v", pa.string())],
@@ -135,7 +135,12 @@ def test_table_that_asks_more_of_its_writers(
     [
         ("c is generated", {"delta.generationExpression": "v + 1"}, {}, []),
         ("c is an identity", {"delta.identity.start": 1}, {}, []),
-        ("does not know: icebergCompatV2, rowTracking", {}, {}, ["rowTracking", "icebergCompatV2"]),
+        (
+            "does not write: icebergCompatV2, rowTracking",
+            {},
+            {},
+            ["rowTracking", "icebergCompatV2"],
+        ),
     ],
 )
 def test_table_feature_ignored_by_delta_rs_is_refused(
@@ -197,7 +202,7 @@ def test_feature_unknown_to_delta_rs_is_refused_early(
     """By the start. A commit without that check ends with delta-rs' own error, which is not a conflict."""
     path = with_protocol(tmp_path / "t", version, features)
     name = features[0] if features else "identityColumns"
-    with pytest.raises(SchemaMismatch, match=f"delta-rs, does not know: {name}"):
+    with pytest.raises(SchemaMismatch, match=f"delta-rs does not write: {name}"):
         target(path).plan(SCHEMA, "key")
     with target(path).connect("q") as session:
         with pytest.raises(CommitFailedError, match="Unsupported table features") as caught:
@@ -210,7 +215,7 @@ def test_feature_added_later_stops_the_next_window(query: Query) -> None:
     log = Path(query.path) / "_delta_log" / f"{DeltaTable(query.path).version() + 1:020}.json"
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["domainMetadata"]}
     log.write_text(json.dumps({"protocol": protocol}))
-    with pytest.raises(SchemaMismatch, match="does not know: domainMetadata") as caught:
+    with pytest.raises(SchemaMismatch, match="does not write: domainMetadata") as caught:
         query.stage(batch([("a", 1)]))
     drop = f"ALTER TABLE delta.`{query.path}` DROP FEATURE domainMetadata;"
     assert caught.value.remedy == drop

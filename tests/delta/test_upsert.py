@@ -356,7 +356,9 @@ def test_row_without_a_time_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     DeltaTable.create(path, TIMED)
     query = Timed(path)
-    with pytest.raises(InvalidRow, match=r"Column at .* is null, and says when") as caught:
+    with pytest.raises(
+        InvalidRow, match=r"Column at .* is null, and delta.timestampColumn"
+    ) as caught:
         query.target.check(at(("a", 1, 1), ("b", 1, None)), query.plan(TIMED))
     assert caught.value.rows.to_pylist() == [False, True]
 
@@ -389,7 +391,7 @@ def test_table_is_made_and_gets_columns(tmp_path: Path) -> None:
     made = target(path, **options, **{"delta.mode": "upsert", "keyColumns": "k"})
     shown = made.dry_plan(SCHEMA, "key").creates
     assert "`k` string NOT NULL" in shown
-    assert "PARTITIONED BY (k) TBLPROPERTIES ('delta.dataSkipping" in shown
+    assert "PARTITIONED BY (`k`) TBLPROPERTIES ('delta.dataSkipping" in shown
     with contextlib.suppress(FileNotFoundError):
         assert not list(path.iterdir())
     plans = [made.plan(SCHEMA, "key") for _ in range(2)]
@@ -421,6 +423,9 @@ def test_dataframe_that_does_not_fit_changes_no_table(tmp_path: Path) -> None:
     making = {"createTable": "true", "delta.mode": "upsert", "keyColumns": "d"}
     with pytest.raises(SchemaMismatch):
         target(tmp_path / "made", **making).plan(pa.schema([("d", pa.float64())]), "key")
+    twice = pa.schema([("k", pa.string()), ("K", pa.string())])
+    with pytest.raises(SchemaMismatch, match="k, K differ by case only"):
+        target(tmp_path / "made", createTable="true").plan(twice, "key")
     assert not DeltaTable.is_deltatable(str(tmp_path / "made"))
 
 

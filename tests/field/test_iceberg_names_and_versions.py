@@ -26,7 +26,7 @@ def test_catalog_in_front_of_the_table_is_refused(
     options = catalog_options(tmp_path) | {"iceberg.catalog.name": catalog}
     make_table(options, SCHEMA)
     named = options | {"table": "lake.shop.orders"} | more
-    with pytest.raises(SchemaMismatch, match="lake is a namespace") as caught:
+    with pytest.raises(SchemaMismatch, match="reads lake as a namespace") as caught:
         IcebergTarget(parse(named, IcebergOptions)).plan(SCHEMA, "key")
     assert caught.value.remedy.endswith("set option table to shop.orders.")
     with query(options, SCHEMA) as running:  # as the remedy says

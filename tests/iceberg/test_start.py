@@ -40,7 +40,7 @@ def test_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
     }
     shown = target(options).dry_plan(SCHEMA, "key").creates
     assert "`at` timestamp" in shown
-    assert "PARTITIONED BY (days(at), bucket(4, v), k)" in shown
+    assert "PARTITIONED BY (days(`at`), bucket(4, `v`), `k`)" in shown
     with pytest.raises(SchemaMismatch, match="There is no table"):
         target(catalog_options(tmp_path)).plan(SCHEMA, "key")
     plans = [target(options).plan(SCHEMA, "key") for _ in range(2)]
@@ -56,6 +56,20 @@ def test_table_is_made_with_key_and_partitions(tmp_path: Path) -> None:
     with query(options, SCHEMA) as running:
         running.add([ROW])
     assert read(options) == [ROW]
+
+
+def test_statement_quotes_names_with_blanks(tmp_path: Path) -> None:
+    options = catalog_options(tmp_path) | {
+        "table": "shop.my orders",
+        "createTable": "true",
+        "keyColumns": "a b",
+        "partitionColumns": "bucket(4, a b)",
+    }
+    shown = target(options).dry_plan(pa.schema([("a b", pa.int64())]), "key").creates
+    assert shown == (
+        "CREATE TABLE shop.`my orders` (`a b` bigint NOT NULL) USING iceberg PARTITIONED BY"
+        " (bucket(4, `a b`));\nALTER TABLE shop.`my orders` SET IDENTIFIER FIELDS `a b`"
+    )
 
 
 @pytest.mark.s3
@@ -103,7 +117,7 @@ def test_store_that_does_not_answer_is_an_outage() -> None:
         ({"createTable": "true", "partitionColumns": "day(moment)"}, "names moment"),
         ({"createTable": "true", "keyColumns": "key"}, "names key"),
         ({"createTable": "true", "keyColumns": "d"}, "keyColumns is d, and no float"),
-        ({"table": "orders"}, "has a namespace"),
+        ({"table": "orders"}, "has no namespace"),
         ({"iceberg.catalog.type": "dynamodb"}, "catalog of dynamodb cannot commit"),
         (
             {

@@ -1,6 +1,6 @@
-"""Databases that rows are flushed to; all that the author of a target imports.
+"""Databases that rows are flushed to. This package exports all that the author of a target imports.
 
-Each name is loaded when it is used: to import this package loads no driver. `base` has the interface,
+A name is loaded at its first use, so an import of this package loads no driver. `base` has the interface.
 `docs/targets.md` says how to write a target.
 """
 
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 _WHERE = ("wal_sink.targets.base", "wal_sink.targets.columns", "wal_sink.targets.sql")
-"""The first of these that has a name gives it."""
+"""The modules that define the exported names. The first module that has a name wins."""
 
 
 def __getattr__(name: str) -> Any:

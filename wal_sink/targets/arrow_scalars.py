@@ -1,7 +1,7 @@
-"""Scalars of Arrow made of Python values, and the way back; no I/O.
+"""Converts single values between Python and Arrow. No I/O.
 
-`pyarrow.scalar` and `pyarrow.array` import pandas where it is installed, which takes half a second in each
-Python worker. So these scalars are made of buffers.
+`pyarrow.scalar` and `pyarrow.array` import pandas if it is installed, which takes half a second in each
+Python worker. So this module makes scalars from buffers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def int64(value: int) -> pa.Scalar:
 
 
 def float32(value: float) -> pa.Scalar:
-    """Return a float of 32 bits, the nearest."""
+    """Return the nearest float of 32 bits."""
     return pa.Array.from_buffers(pa.float32(), 1, [None, pa.py_buffer(struct.pack("=f", value))])[0]
 
 
@@ -49,7 +49,10 @@ def null(type_: pa.DataType) -> pa.Scalar:
 
 
 def as_python(value: pa.Scalar) -> Any:
-    """Return a value as a Python object; one that has none as bytes, or as a number of units."""
+    """Return a value as a Python object.
+
+    A value without one is returned as bytes, or as a number of units.
+    """
     try:
         return value.as_py()
     except (ValueError, OverflowError) as error:
@@ -61,8 +64,8 @@ def as_python(value: pa.Scalar) -> Any:
 
 
 def shorten(value: Any, limit: int = 60) -> str:
-    """Print a value in about `limit` characters at most."""
-    if isinstance(value, datetime.date | datetime.time):  # a datetime, too
+    """Return the text of a value, cut to about `limit` characters."""
+    if isinstance(value, datetime.date | datetime.time):  # includes datetime
         return value.isoformat()
     cut = value[:limit] if isinstance(value, str | bytes) else value
     text = repr(cut)

@@ -1,14 +1,16 @@
-"""Tables whose columns have types of Arrow, such as those of Delta and Iceberg. No I/O.
+"""Tables whose columns have Arrow types, such as those of Delta and Iceberg. No I/O.
 
-A plan notes the table's columns as an Arrow schema, which says of each part whether it takes nulls. By this
-schema tasks cast and check rows without the table's client, and a flusher tells a wider table from a changed
-one. Values are cast to types whose parts take nulls: Arrow finds a null in each part of a null struct.
+A plan stores the table's columns as an Arrow schema, which says which parts of a value take nulls. With this
+schema tasks cast and check rows without the table's client, and a flusher detects whether a changed table
+still holds the pending rows. Values are cast to types whose parts all take nulls, since Arrow reports a null
+in each part of a null struct.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,13 +20,14 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan, canonical, fields, is_array, spark_ddl
 from wal_sink.targets.casts import CastRules, Stored, cast_or_refuse, refuse
 from wal_sink.targets.columns import Holds, TableColumn
+from wal_sink.targets.sql_text import spark_name
 
 ARROW = "arrow"
-"""The detail of a plan with the columns' types; `noted` writes it."""
+"""The detail of a plan with the types of its columns, encoded by `noted`."""
 
 
 def noted(types: pa.Schema) -> str:
-    """Return the types of a plan's columns for its details: Base64 of a serialized Arrow schema."""
+    """Encode the types of a plan's columns as Base64 of a serialized Arrow schema."""
     return base64.b64encode(types.serialize()).decode()
 
 
@@ -34,9 +37,9 @@ def planned_types(plan: Plan) -> pa.Schema:
 
 
 def with_parts(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
-    """Return a column in Arrow's plain layout, after a change of each part inside and of the column.
+    """Return a column in Arrow's plain layout, after a change of each part of its values and of itself.
 
-    :param change: gets a field whose parts are changed already.
+    :param change: converts a field whose parts are changed already.
     """
     type_ = field.type
     if pt.is_map(type_):
@@ -52,16 +55,16 @@ def with_parts(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Fi
 
 
 def plain(field: pa.Field) -> pa.Field:
-    """Return a column with its name, type and nullability, without metadata that is for files alone."""
+    """Return a column with its name, type and nullability, without the metadata of files."""
     return with_parts(field, pa.Field.remove_metadata)
 
 
 def table_columns(
     types: pa.Schema, words: Callable[[pa.Field], str] = lambda field: spark_ddl(field.type)
 ) -> list[TableColumn]:
-    """Return the columns of a table, as a DataFrame and a plan are compared with them.
+    """Return the columns of a table for the comparison with a DataFrame or a plan.
 
-    :param types: the table's; a null type stands for one that wal_sink does not write.
+    :param types: the types of the table. A null type means that wal_sink does not write the column's type.
     :param words: returns a column's type as errors write it.
     """
     return [
@@ -71,11 +74,11 @@ def table_columns(
 
 
 class ArrowRules(CastRules):
-    """Rules for columns of Arrow types; statements of Spark's SQL.
+    """Rules for columns of Arrow types. Errors propose statements of Spark's SQL.
 
-    :param types: of the table's columns.
-    :param table: its name, as statements write it.
-    :param option: the name of the option by which a start adds columns; empty if it is set.
+    :param types: the types of the table.
+    :param table: the table, as statements write it.
+    :param option: the option that lets a start add columns. Empty if it is set.
     """
 
     def __init__(self, types: pa.Schema, table: str, option: str) -> None:
@@ -83,46 +86,56 @@ class ArrowRules(CastRules):
         self._types, self._option = types, option
 
     def type_of(self, column: TableColumn) -> pa.DataType | None:
-        """Return the column's type."""
+        """Return the column's type. None if wal_sink does not write it."""
         type_ = self._types.field(column.name).type
         return None if pt.is_null(type_) else type_
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the option and the statement. Tables have no intervals."""
+        """Return the option and the statement. Empty for an interval, which no table has."""
         ddl, option = spark_ddl(field.type), self._option and f"set {self._option} to true, or "
-        statement = f"run: ALTER TABLE {self._table} ADD COLUMN {field.name} {ddl};"
+        statement = f"run: ALTER TABLE {self._table} ADD COLUMN {spark_name(field.name)} {ddl};"
         return "" if "interval" in ddl else f"{option}{statement}"
 
     def to_allow_null(self, column: TableColumn) -> str:
         """Return the statement."""
-        return f"run: ALTER TABLE {self._table} ALTER COLUMN {column.name} DROP NOT NULL;"
+        name = spark_name(column.name)
+        return f"run: ALTER TABLE {self._table} ALTER COLUMN {name} DROP NOT NULL;"
 
 
 def new_columns(
     schema: pa.Schema, key: Sequence[str], table_type: Callable[[pa.Schema], object], noun: str
 ) -> pa.Schema:
-    """Return the columns of a new table, or new ones of a table: those of the key take no null.
+    """Return the columns of a new table, or new columns of a table. Columns of the key take no null.
 
-    :param table_type: converts a column as the table's client does; raises for what it has no type for.
+    :param table_type: converts a column with the table's client. Raises if the format has no such type.
     :param noun: the table's format.
-    :raises SchemaMismatch: the format has no type for a column.
+    :raises SchemaMismatch: the format has no type for a column, or names differ by case only.
     """
+    names = Counter(name.lower() for name in {f.name for f in schema})
+    if alike := [f.name for f in schema if names[f.name.lower()] > 1]:
+        raise SchemaMismatch(
+            f"The names of the columns {', '.join(alike)} differ by case only, and {noun} takes them for the"
+            " same name.",
+            f"Rename all but one, .withColumnRenamed({alike[-1]!r}, …).",
+        )
     columns = [pa.field(f.name, canonical(f.type), f.name not in key) for f in schema]
     for column in columns:
         alone = pa.schema([column])
         try:
-            pq.write_table(alone.empty_table(), pa.BufferOutputStream())  # no struct without fields
+            pq.write_table(
+                alone.empty_table(), pa.BufferOutputStream()
+            )  # Parquet has no struct without fields
             table_type(alone)
         except Exception as error:
             raise SchemaMismatch(
                 f"{noun} has no type for column {column.name}, {spark_ddl(column.type)}.",
-                "Cast it in the DataFrame, or leave it out.",
+                "Cast the column in the DataFrame, or drop it.",
             ) from error
     return pa.schema(columns)
 
 
 def stored_as_planned(plan: Plan) -> Stored:
-    """Return a function that casts values to a column's type, and refuses nulls in parts that take none."""
+    """Return the cast to the planned types. It refuses a null in a part that takes none."""
     types = planned_types(plan)
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
@@ -130,7 +143,7 @@ def stored_as_planned(plan: Plan) -> Stored:
         array = cast_or_refuse(values, canonical(type_), column.type)
         if _has_null_inside(array, type_):
             rows = [_has_null_inside(array.slice(i, 1), type_) for i in range(len(array))]
-            problem = f"has a null inside of {column.type}, where the table takes none"
+            problem = f"has a null inside of {column.type}, in a part that takes no null"
             refuse(pa.array(rows), problem, "Filter such rows out.")
         return array
 
@@ -138,9 +151,9 @@ def stored_as_planned(plan: Plan) -> Stored:
 
 
 def _has_null_inside(values: pa.Array, type_: pa.DataType) -> bool:
-    """Return True if a part that takes no null has one.
+    """Return True if a part that takes no null has a null.
 
-    :param type_: that of the values, which says what takes nulls.
+    :param type_: the planned type, which says which parts take nulls.
     """
     if pt.is_map(type_):
         type_ = pa.list_(type_.field(0))
@@ -155,10 +168,32 @@ def _has_null_inside(values: pa.Array, type_: pa.DataType) -> bool:
     )
 
 
-def holds(plan: Plan, types: pa.Schema) -> Holds:
-    """Return a function that tells whether a column of the table holds each value that a plan allows.
+class _Renamed:
+    """A batch under another schema of the same layout."""
 
-    :param types: of the table as it is now.
+    def __init__(self, schema: pa.Schema, batch: pa.RecordBatch) -> None:
+        self._schema = schema
+        self._batch = batch
+
+    def __arrow_c_array__(self, _: object = None) -> tuple[object, object]:
+        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
+
+
+def renamed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """Return batches with the names, nullability and metadata of a schema, at any depth.
+
+    Arrow's own cast reports a null struct as nulls in its parts, and refuses them in a part that takes none.
+
+    :param schema: of the same layout.
+    """
+    batches = [pa.record_batch(_Renamed(schema, batch)) for batch in batches]
+    return pa.Table.from_batches(batches, schema)
+
+
+def holds(plan: Plan, types: pa.Schema) -> Holds:
+    """Return a function that returns True if a column of the table holds each value that a plan allows.
+
+    :param types: the types of the table as it is now.
     """
     planned = planned_types(plan)
     return lambda now, column: is_as_wide(
@@ -167,16 +202,21 @@ def holds(plan: Plan, types: pa.Schema) -> Holds:
 
 
 def is_as_wide(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Return True if a type holds each value of another: wider numbers, structs with more fields."""
-    if pt.is_nested(wide) and wide.id == narrow.id:
-        former = {field.name: field for field in fields(narrow)}
-        return former.keys() <= {field.name for field in fields(wide)} and all(
-            is_as_wide(field.type, former[field.name].type)
-            and (field.nullable or not former[field.name].nullable)
-            if field.name in former
-            else field.nullable  # a field that is new is null in each row
-            for field in fields(wide)
-        )
+    """Return True if a type holds each value of a former type, at any depth."""
+    if not pt.is_nested(wide) or wide.id != narrow.id:
+        return _holds_scalars(wide, narrow)
+    former = {field.name: field for field in fields(narrow)}
+    return former.keys() <= {field.name for field in fields(wide)} and all(
+        is_as_wide(field.type, former[field.name].type)
+        and (field.nullable or not former[field.name].nullable)
+        if field.name in former
+        else field.nullable  # a new field is null in each pending row
+        for field in fields(wide)
+    )
+
+
+def _holds_scalars(wide: pa.DataType, narrow: pa.DataType) -> bool:
+    """Return True if two types without parts are equal, or numbers of the second fit the first."""
     (whole, scale), (former_whole, former_scale) = _digits(wide), _digits(narrow)
     if pt.is_float64(wide) and pt.is_integer(narrow):
         return bool(former_whole <= _DIGITS[32])
@@ -186,20 +226,21 @@ def is_as_wide(wide: pa.DataType, narrow: pa.DataType) -> bool:
 
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
-"""Digits of the widest integer, by its bits."""
+"""The digits of the largest integer, by its bits."""
 
 
 def _digits(type_: pa.DataType) -> tuple[int, int]:
-    """Return the digits of a number before and after the point; zeros for another type."""
+    """Return the digits of a number before and after the point. Zeros for another type."""
     if pt.is_decimal(type_):
         return type_.precision - type_.scale, type_.scale
     return (_DIGITS[type_.bit_width], 0) if pt.is_integer(type_) else (0, 0)
 
 
 def completed(rows: pa.Table, types: pa.Schema) -> pa.Table:
-    """Return rows in all columns of a table, by its types: what they lack is null. Other columns follow.
+    """Return rows with all columns of a table, by its types. A column that the rows lack is null.
 
-    :param types: of the table; each is as wide as that of the rows.
+    :param types: the types of the table, each at least as wide as the type of the rows.
+    :returns: the table's columns, followed by further columns of the rows.
     """
     columns = {
         field.name: rows[field.name].cast(canonical(field.type))

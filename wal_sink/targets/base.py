@@ -1,53 +1,52 @@
-"""The interface of a target: what a database has to offer to be written to exactly once.
+"""The interface of a target: what a database must offer so that each row is written exactly once.
 
-An author derives a `Target`, and one of three sessions by what makes a row count in the database:
+An author derives `Target`, and one of three sessions. The session says what makes a row count:
 
 - `IdempotentSession`: a row counts as soon as it is written. Each cell keeps the value with the highest write
   timestamp, so writing a row again has no effect. After a crash readers see part of a window until a flusher
   has written all of it.
 - `TransactionalSession`: rows and ledger row change in one transaction of one session. Readers see whole
   windows, and the table needs no key.
-- `StagedSession`: rows are written where no reader looks, such as into files that no table names, by many
-  tasks at once. `finish` adds all of them together with the ledger row. Readers see whole windows.
+- `StagedSession`: many tasks write rows to a place that no reader reads, such as files that no table names.
+  `finish` adds all of them together with the ledger row. Readers see whole windows.
 
-The **ledger** is one row for each query and target, a `LedgerRow`. It says up to which epoch the target has
-the query's rows. Epochs are flushed in **windows**: contiguous epochs with one ledger update. A flusher uses
-a session from one thread. `docs/targets.md` says which calls come when, and in which process.
+The **ledger** has one row for each query and target, a `LedgerRow`: the last epoch whose rows the target has.
+Epochs are flushed in **windows**: contiguous epochs with one ledger update. A flusher uses a session from one
+thread. `docs/targets.md` lists the calls, their order and their processes.
 
-After an exception from any method the flusher closes the session, asks `Target.classify` what the
-error means, and starts the window again over a new session. A task of a flush job calls `write` and
-`drain` over a session of its own; its receipts reach the flusher's `finish`.
+After an exception from any method the flusher closes the session and asks `Target.classify` for the error's
+class. Then the flusher writes the window again from its start, over a new session. A task of a flush job
+calls `write` and `drain` over a session of its own. The flusher passes the task's receipts to `finish`.
 
-`docs/protocol/README.md` argues why this is exactly-once if every target keeps the first two
-guarantees, and rule `repeatable` by the others:
+Every target owes the first two guarantees, and those of its session. `docs/protocol/README.md` derives
+exactly-once from them (rule `repeatable`).
 
 1. `read` is linearizable: it returns the effect of every `finish` that was acknowledged before.
 2. `finish` takes effect at most once, and only if the ledger row is exactly `expected`. After
-   `Outcome.APPLIED` it is durable. `Outcome.CONFLICT` promises that this call had, and will have,
-   no effect. Anything else is `Outcome.UNKNOWN`, such as an answer that was lost.
+   `Outcome.APPLIED` the effect is durable. `Outcome.CONFLICT` promises that this call had, and will have, no
+   effect. In every other case, such as a lost answer, `finish` returns `Outcome.UNKNOWN`.
 
 For an `IdempotentSession`:
 
-3. To write the same slice again, at any later time, changes nothing. Readers may see rows before `finish`.
-4. Of two writes to one cell the one with the higher timestamp stays, in whichever order they arrive.
-5. `finish` moves the ledger row after the rows of every earlier `write` are durable in the target; the same
-   holds when `drain` returns.
-6. With `parallel_writes`, sessions in other processes may write rows of the window. The flusher
-   calls `finish` after their `drain` has returned.
+3. Writing the same slice again, at any later time, changes nothing. Readers may see rows before `finish`.
+4. Of two writes to one cell the write with the higher timestamp wins, whichever arrives first.
+5. `finish` moves the ledger row after the rows of every earlier `write` are durable in the target. `drain`
+   returns after they are durable.
+6. With `parallel_writes`, sessions in other processes may write rows of the window. The flusher calls
+   `finish` after `drain` of these sessions has returned.
 
 For a `TransactionalSession`, in place of 3 to 6:
 
-7. The rows of every `write` since the last `finish` are in the target, all of them, if and only if `finish`
-   has taken effect. No reader sees them earlier. If the session has lost any of them, such as by a
-   reconnect, `finish` is CONFLICT, or raises.
+7. The rows of every `write` since the last `finish` are in the target if and only if `finish` has taken
+   effect. No reader sees these rows earlier. If the session has lost one of them, such as by a reconnect,
+   `finish` returns CONFLICT or raises.
 
 For a `StagedSession`, in place of 3 to 7:
 
-8. `drain` returns receipts for the rows of every `write` since the last `drain`. These rows survive
-   a crash of the target's processes, and no reader sees them.
-9. When `finish` has taken effect, the rows of its own `write` calls and of exactly the receipts that it was
-   given are in the target, each once and all at one moment. If rows of a receipt are gone, `finish` is
-   CONFLICT, or raises.
+8. `drain` returns receipts for the rows of every `write` since the last `drain`. These rows survive a crash
+   of the target's processes, and no reader sees them.
+9. `finish` adds the rows of its session's `write` calls and of the receipts that it gets, each row once and
+   all rows at one moment. If rows of a receipt are gone, `finish` returns CONFLICT or raises.
 10. A receipt may come from another session, in any process (`parallel_writes`).
 """
 
@@ -66,7 +65,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import Options, shape
 
 INTERFACE = 2
-"""The version of this interface. A target that needs a higher one is refused."""
+"""The version of this interface. A target that needs a higher version is refused."""
 
 
 class RowSlice(NamedTuple):
@@ -74,32 +73,33 @@ class RowSlice(NamedTuple):
 
     epoch: int
     batch: pa.RecordBatch
-    """Columns as `check` returned them."""
+    """The columns that `check` returned."""
     first_us: int
-    """Write timestamp of row 0 of the batch, microseconds since 1970; row i has `first_us + i`."""
+    """The write timestamp of row 0, in microseconds since 1970. Row i has `first_us + i`."""
 
 
 Slice = RowSlice
-"""The short name, under which targets may import it."""
+"""The short name that authors of targets may import."""
 
 ErrorClass = Literal["retry", "throttle", "fatal"]
-"""The meaning of an exception. "fatal": the target would refuse again. "retry", "throttle": it may pass
-by itself. The flusher tries all of them again after a pause; a session may use the difference."""
+"""The class of an exception. "fatal": the target would refuse the same request again. "retry" and "throttle":
+the error may pass by itself. The flusher tries all three again after a pause. A session may treat them
+differently."""
 
 
 class RefusedRow(NamedTuple):
     """A row that the server refuses."""
 
     us: int
-    """Its write timestamp, which names the row: no two rows of a log have the same one."""
+    """The write timestamp of the row. No two rows of a log have the same timestamp."""
     error: TargetRefused
 
 
 class RowsRefused(Exception):
-    """Raised by `write`, `drain` or `finish`: the server refuses these rows.
+    """`write`, `drain` or `finish` raises this if the server refuses rows.
 
-    The flusher keeps them in the log, closes the session, and writes the window again without them.
-    So a session need not find all of them at once.
+    The flusher keeps these rows in the log, closes the session, and writes the window again without them. So
+    one call need not find all rows that the server refuses.
 
     :param rows: at least one.
     """
@@ -110,42 +110,43 @@ class RowsRefused(Exception):
 
 
 class Session(ABC):
-    """A connection that writes rows and moves one ledger row; used by one thread at a time.
+    """A connection that writes rows and moves one ledger row. One thread at a time uses it.
 
     An author derives `IdempotentSession`, `TransactionalSession` or `StagedSession`.
     """
 
     @abstractmethod
     def read(self) -> LedgerRow | None:
-        """Return the ledger row; None if there is none (guarantee 1)."""
+        """Return the ledger row, or None if there is none (guarantee 1)."""
 
     @abstractmethod
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        """Write rows. A bounded number of them may stay in memory until `finish` or `drain`.
+        """Write rows. A bounded number of rows may stay in memory until `finish` or `drain`.
 
         The first call with a plan compares the plan with the table. A slice without rows announces that tasks
         write rows by this plan before `finish`.
 
-        :raises SchemaMismatch, OptionError: the table is not as the plan says, or another one; see
+        :raises SchemaMismatch: the table no longer fits the plan.
+        :raises OptionError: the plan is for another table than the options, see
             `registry.published_elsewhere`.
-        :raises RowsRefused: the server refuses rows, perhaps of an earlier call.
+        :raises RowsRefused: the server refuses rows, perhaps rows of an earlier call.
         :raises Exception: any other error, for `Target.classify`. Some of the rows may be written.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Release the connection. Rows that were not finished never count. Idempotent."""
+        """Release the connection. Rows without `finish` never count. Idempotent."""
 
     def compare(self, plan: Plan) -> None:  # noqa: B027 - optional
-        """Compare a plan with the table as it is now, as `write` does; write nothing.
+        """Compare a plan with the table as it is now, as `write` does. Write nothing.
 
-        :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises SchemaMismatch: the table no longer fits the plan.
         :raises OptionError: the plan is for another table than the options.
         :raises Exception: any other error, for `Target.classify`.
         """
 
     def report_to(self, metrics: FlushMetrics) -> None:  # noqa: B027 - optional
-        """Keep `metrics.in_flight` and count repeated requests; called once, after `connect`."""
+        """Update `metrics.in_flight`, and count repeated requests. Called once, after `connect`."""
 
     def __enter__(self) -> Self:
         return self
@@ -155,89 +156,92 @@ class Session(ABC):
 
 
 class IdempotentSession(Session):
-    """A session in which a row counts as soon as it is written (guarantees 3 to 6)."""
+    """A session whose rows count as soon as they are written (guarantees 3 to 6)."""
 
     @abstractmethod
     def drain(self) -> None:
-        """Return when the rows of every `write` before are durable in the target (guarantee 5).
+        """Return when the rows of every earlier `write` are durable in the target (guarantee 5).
 
-        :raises Exception: what `write` raises.
+        :raises Exception: the same errors as `write`.
         """
 
     @abstractmethod
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Drain, then set the ledger row to `new` if it is exactly `expected`.
+        """Drain, then set the ledger row to `new` if the row is exactly `expected`.
 
-        :param expected: None: if there is no row.
-        :raises Exception: what `write` raises; or for `Target.classify`.
+        :param expected: None if there is no row.
+        :raises Exception: the same errors as `write`.
         """
 
 
 class TransactionalSession(Session):
-    """A session with one transaction for each window; the first `write` opens it (guarantee 7)."""
+    """A session with one transaction for each window, which the first `write` opens (guarantee 7)."""
 
     @abstractmethod
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
         """Set the ledger row to `new` if it is exactly `expected`, and commit it with the rows (guarantee 7).
 
-        :param expected: None: if there is no row.
-        :raises Exception: what `write` raises; or for `Target.classify`.
+        :param expected: None if there is no row.
+        :raises Exception: the same errors as `write`.
         """
 
 
 class StagedSession(Session):
-    """A session that stages rows under receipts (guarantees 8 to 10).
+    """A session that stages rows and returns receipts for them (guarantees 8 to 10).
 
-    A receipt has some hundred bytes, such as the name of a file and what is known of it. The flusher keeps
-    receipts in memory only: an interrupted window is staged again.
+    A receipt has some hundred bytes, such as the name and the size of a file. The flusher keeps receipts in
+    memory only, so an interrupted window is staged again.
     """
 
     @abstractmethod
     def drain(self) -> tuple[bytes, ...]:
         """Return the receipts for the rows of every `write` since the last `drain` (guarantee 8).
 
-        :raises Exception: what `write` raises.
+        :raises Exception: the same errors as `write`.
         """
 
     @abstractmethod
     def finish(
         self, expected: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        """Set the ledger row to `new` if it is exactly `expected`, and add what is staged, in one step.
+        """Set the ledger row to `new` if it is exactly `expected`, and add the staged rows, in one step.
 
-        :param expected: None: if there is no row.
-        :param receipts: what `drain` of other sessions has returned for this window.
-        :raises Exception: what `write` raises; or for `Target.classify`.
+        :param expected: None if there is no row.
+        :param receipts: the receipts that `drain` of other sessions has returned for this window.
+        :raises Exception: the same errors as `write`.
         """
 
     def discard(self, receipts: Sequence[bytes]) -> None:
-        """Delete what is staged under receipts, if that is easy. An error is logged, and changes nothing.
+        """Delete the staged rows of receipts, if that is easy. An error is logged, and changes nothing.
 
-        Called only for receipts that were given to no `finish`, or to one that was CONFLICT (guarantee 2).
+        The flusher never passed these receipts to `finish`, or `finish` returned CONFLICT (guarantee 2).
         """
 
 
 class Target(ABC):
-    """A database, described by options. It pickles, to travel to tasks; its constructor does no I/O."""
+    """A database that options describe. A target is pickled for tasks. Its constructor does no I/O."""
 
     interface: ClassVar[int] = 1
-    """The version of this interface that the class is written for; set it to 2 on the class."""
+    """The version of this interface that the class is written for. Set it to 2 on the class."""
     name: str
-    """The name under which it is registered; set on the class."""
+    """The registered name. Set it on the class."""
     options_type: type[Options]
-    """The options that it declares, see `wal_sink.options`; set on the class."""
+    """The type of the options, see `wal_sink.options`. Set it on the class."""
     parallel_writes: bool = False
-    """True if other sessions may write rows of a window, at the same time and in other processes
-    (guarantees 6 and 10). Not with transactions: a transaction belongs to one session."""
+    """True if sessions in other processes may write rows of a window at the same time (guarantees 6 and 10).
+    It is False with transactions: a transaction belongs to one session."""
     restores_together: bool = True
-    """True if a restored backup, or a replica that is promoted, has rows and ledger row of one
-    moment. Then the flush brings the later epochs again by itself; else it stops."""
+    """True if a restored backup, or a promoted replica, has rows and ledger row of the same moment. Then the
+    flush writes the later epochs again. Otherwise the flush stops."""
     transient: tuple[type[Exception], ...] = ()
-    """The driver's errors that may pass by themselves, such as that it cannot connect; set on the class.
-    Override `classify` if the driver's classes do not tell them."""
+    """The driver's errors that may pass by themselves, such as a refused connection. Set it on the class.
+    Override `classify` if the driver has no such classes."""
 
     def __init__(self, options: Any) -> None:
-        """:param options: an instance of `options_type`."""
+        """Keep the options.
+
+        :param options: an instance of `options_type`.
+        """
         self.options = options
 
     def __repr__(self) -> str:
@@ -245,68 +249,74 @@ class Target(ABC):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """The options that shape what is written, by `SHAPES`; a plan is kept for each schema and shape."""
+        """The options with the mark `SHAPES`. A plan is kept for each schema and shape."""
         return shape(self.options)
 
     @property
     def writes_to(self) -> str:
-        """The table that rows go to, as reports and metrics name it; empty if it has no name."""
+        """The table of the rows, as reports and metrics name it. Empty if it has no name."""
         return ""
 
     @property
     def description(self) -> Mapping[str, str]:
-        """The texts that are logged when a query starts, by heading, `target` first; no secrets."""
+        """The texts that a start logs, by heading, `target` first. They have no secrets."""
         return {"target": self.name, **self.shape}
 
     @abstractmethod
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Connect, compare `schema` with the table, and check that the ledger can be kept.
+        """Connect, compare `schema` with the table, and check that the target can keep the ledger.
 
-        The plan is stored in the log; with it a query starts and runs without a connection.
+        The log stores the plan. With a plan a query starts and runs without a connection.
 
         :raises SchemaMismatch: the DataFrame does not fit, or the table cannot be written exactly once.
-        :raises TargetUnavailable: no connection.
+        :raises TargetUnavailable: the target does not answer.
         :raises OptionError: the options do not fit the target.
         """
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Do as `plan` does, but create nothing: for later starts and checks; needed if `plan` creates."""
+        """Return the plan without creating anything. Override it if `plan` creates something.
+
+        Later starts and `wal_sink.check` call it.
+        """
         return self.plan(schema, key)
 
     @abstractmethod
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to what `write` takes, without a connection.
+        """Cast `batch` to the columns that `write` takes, without a connection.
 
-        Its texts are UTF-8, at any depth: tasks have refused others (`targets.value_checks`).
+        The texts of `batch` are UTF-8 at any depth: `value_checks` has refused others.
 
-        :raises InvalidRow: the target would refuse a row; names column and remedy.
+        :raises InvalidRow: the target would refuse a row. The error names the column and a remedy.
         """
 
-    def load(self) -> None:  # noqa: B027 - a target without a slow import needs none
-        """Import what `connect` needs, on the driver, before the first flush."""
+    def load(self) -> None:  # noqa: B027 - optional
+        """Import the modules that `connect` needs, on the driver, before the first flush."""
 
     def for_tasks(self) -> Target:
-        """Return the target for the tasks of a flush job that is about to start, in other processes.
+        """Return the target for the tasks of a flush job, which run in other processes.
 
-        Secrets that come from this process's environment have to be filled in.
+        Secrets from the environment of this process have to be filled in.
         """
         return self
 
     @abstractmethod
     def connect(self, query_id: str) -> Session:
-        """Open a session for a ledger row: an `IdempotentSession`, `TransactionalSession` or `StagedSession`.
+        """Open a session for a ledger row.
 
         :param query_id: the key of the row, see `LedgerRow.query_id`.
-        :raises TargetUnavailable: no connection.
+        :raises TargetUnavailable: the target does not answer.
         """
 
     def classify(self, error: Exception) -> ErrorClass:
-        """Return what an exception of a session means; an unknown one is fatal."""
+        """Return the class of an exception of a session. An unknown exception is fatal."""
         return "retry" if isinstance(error, self.transient) else "fatal"
 
 
 def without(rows: RowSlice, skipped: Collection[int]) -> Iterator[RowSlice]:
-    """Yield a slice without the rows of some write timestamps; each part keeps its own timestamps."""
+    """Yield the parts of a slice that remain without some rows. Each part keeps its timestamps.
+
+    :param skipped: the write timestamps of the rows to leave out.
+    """
     begin = 0
     for us in sorted(skipped):
         row = us - rows.first_us

@@ -1,6 +1,6 @@
 """Casts columns of a DataFrame to the types of a table, and refuses values that do not fit. No I/O.
 
-For targets whose types are held exactly by types of Arrow.
+For targets whose types correspond exactly to types of Arrow.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from wal_sink.targets.unavailable import Marked, flags_of, mark, with_flags
 from wal_sink.targets.value_checks import beyond_python
 
 ArrowType = Callable[[str], pa.DataType | None]
-"""Returns the Arrow type that holds a database's type exactly, None for a type that cannot be written."""
+"""Returns the Arrow type that holds a database's type exactly. None for a type that cannot be written."""
 
 Fits = Callable[[str, pa.Array], pa.BooleanArray | None]
-"""Returns which values of a column of a database's type the server takes; None: all of them."""
+"""Returns which values of a column the server accepts, by the database's type. None means all of them."""
 
 
 class CastRules(TableRules):
-    """Rules for a database each of whose types is held by a type of Arrow.
+    """Rules for a database whose types correspond to types of Arrow.
 
-    :param arrow_type: of the database.
-    :param table: its name, as errors write it.
+    :param arrow_type: returns the Arrow type of a database's type.
+    :param table: the table, as errors name it.
     """
 
     def __init__(self, arrow_type: ArrowType, table: str) -> None:
@@ -41,7 +41,7 @@ class CastRules(TableRules):
         self._table = table
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Compare the DataFrame's type with the Arrow type that holds the column's exactly."""
+        """Compare the DataFrame's type with the Arrow type of the column."""
         type_ = self.type_of(column)
         if type_ is None:
             problem = f"{field.name}: the table's type is {column.type}, which cannot be written."
@@ -53,30 +53,33 @@ class CastRules(TableRules):
         return [self.types_differ(field, column.type, f"{cast}, or alter the table.")]
 
     def type_of(self, column: TableColumn) -> pa.DataType | None:
-        """Return the Arrow type that holds a column's exactly; None: it cannot be written."""
+        """Return the Arrow type that holds a column exactly. None if the column cannot be written."""
         return self._arrow_type(column.type)
 
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:  # noqa: ARG002
-        """Return True if the DataFrame's type may go into a column. Override it if the words count, too."""
+        """Return True if a column may hold the DataFrame's type.
+
+        Override it if the database's words matter.
+        """
         return is_castable(source, holds)
 
     def to_add(self, field: pa.Field) -> str:
-        """Leave the type to the reader, who knows the database."""
+        """Return an ALTER TABLE whose type the reader fills in."""
         return f"run: ALTER TABLE {self._table} ADD COLUMN {field.name} …;"
 
-    def to_allow_null(self, column: TableColumn) -> str:  # noqa: ARG002 -- of every column
-        """Leave the statement to the reader, as above."""
+    def to_allow_null(self, column: TableColumn) -> str:  # noqa: ARG002 -- for overrides
+        """Propose a default: the statement depends on the database."""
         return "give the column a default."
 
 
 def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
-    """Return True if a type may hold another's values: a cast keeps a value, or refuses it."""
+    """Return True if a cast to `type_` keeps each value of `source` unchanged or refuses it."""
     if pt.is_list(type_) and is_array(source):
         return is_castable(source.value_type, type_.value_type)
     if pt.is_struct(type_) and pt.is_struct(source):
         types = {field.name: field.type for field in source}
         taken = [field.name for field in type_ if field.name in types]
-        # As of columns: what the DataFrame lacks becomes null. Arrow fills it in where the order is the same.
+        # A field that the DataFrame lacks becomes null. Arrow adds it if the order of the others is the same.
         return taken == [*types] == [field.name for field in source] and all(
             is_castable(types[into.name], into.type) if into.name in types else into.nullable
             for into in type_
@@ -85,7 +88,7 @@ def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
         return bool(type_.bit_width >= source.bit_width)
     if pt.is_timestamp(source) and pt.is_timestamp(type_):
         return (source.tz is None) == (type_.tz is None)
-    same = canonical(source) == canonical(type_)  # whether a part takes nulls: checked by value
+    same = canonical(source) == canonical(type_)  # nulls inside are checked by value
     return same or any(holds(source, type_) for holds in _HOLDS)
 
 
@@ -107,9 +110,9 @@ class InvalidValueError(Exception):
     """A value of a column that the database would refuse.
 
     :param problem: continues "Column c of t (value) …".
-    :param remedy: `{name}` stands for the column, `{restart}` for what to do beside altering the table.
+    :param remedy: `{name}` stands for the column.
     :param row: the first such value.
-    :param rows: all of them, as flags; None: only the first one is known.
+    :param rows: flags of all such values. None if only the first is known.
     """
 
     def __init__(self, problem: str, remedy: str, row: int, rows: pa.Array | None = None) -> None:
@@ -118,15 +121,15 @@ class InvalidValueError(Exception):
 
 
 _LONGEST = 255
-"""Bytes of the name that a file system takes."""
+"""The largest number of bytes in a file name."""
 
 
 def refuse_as_folder(values: pa.Array, partition: str) -> None:
-    """Refuse texts that make the name of a partition's folder, `<partition>=<text>` as in a URL, too long.
+    """Refuse texts that make the name of a partition's folder too long.
 
-    Of bytes Base64 is the text.
+    The name is `<partition>=<text>`, encoded as in a URL. Bytes are encoded in Base64 first.
 
-    :raises InvalidValueError: there is one.
+    :raises InvalidValueError: there is such a text.
     """
     longest = _LONGEST - len(quote(f"{partition}=", safe="="))
     if (pc.max(pc.binary_length(values)).as_py() or 0) * 4 > longest:
@@ -139,14 +142,14 @@ def refuse_as_folder(values: pa.Array, partition: str) -> None:
 
 
 Stored = Callable[[Column, pa.Array], pa.Array]
-"""Casts the values of a column to what the log holds; raises `InvalidValueError`."""
+"""Casts the values of a column to the type of the log. Raises `InvalidValueError`."""
 
 
 def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
-    """Cast a batch to what the log holds; it keeps the order of its columns.
+    """Cast a batch to the types of the log. The order of its columns is kept.
 
     :raises SchemaMismatch: the columns are not those of the plan.
-    :raises InvalidRow: a row cannot be written; names the column and the first such row.
+    :raises InvalidRow: a row cannot be written. The error names the column and the first such row.
     """
     refuse_other_schema(batch.schema, plan)
     operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
@@ -157,10 +160,10 @@ def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
 
 
 def recast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
-    """Cast rows of the log to the types of a table that was altered since they were checked.
+    """Cast rows of the log to the types of a table that was altered since the rows were checked.
 
-    :param plan: as the table is now.
-    :raises InvalidRow: a row cannot be written any more; names the column and the first such row.
+    :param plan: the plan for the table as it is now.
+    :raises InvalidRow: a row can no longer be written. The error names the column and the first such row.
     """
     operations = None if plan.operation is None else batch.column(plan.operation)
     rows, flags = batch.select([column.name for column in plan.columns]), flags_of(batch, plan)
@@ -176,8 +179,8 @@ def _cast(
 ) -> pa.RecordBatch:
     """Cast rows.
 
-    :param batch: the rows as errors show them.
-    :param operations: what each row does, as the log has it.
+    :param batch: the rows, as errors show them.
+    :param operations: the operation of each row, as the log stores it.
     """
     deletes = None if operations is None else are_deletes(operations)
     arrays = []
@@ -196,7 +199,7 @@ def _cast(
             raise InvalidRow(
                 f"Column {column.name} of {plan.table} ({shown}) {bad.problem}, in"
                 f" {row_text(batch, plan, bad.row)}.",
-                bad.remedy.replace("{name}", column.name).replace("{restart}", _RESTART),
+                bad.remedy.replace("{name}", column.name),
                 column=column.name,
                 problem=f"Column {column.name} of {plan.table} {bad.problem}.",
                 rows=bad.rows,
@@ -204,8 +207,8 @@ def _cast(
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
-_RESTART = ", and start the query again: its tasks then hear of that"
-"""The step that has to follow the alteration of a column."""
+_RESTART = ", and start the query again, so that its tasks read the new type"
+"""The end of a remedy that alters a column."""
 
 
 def _refuse_null(
@@ -213,7 +216,7 @@ def _refuse_null(
 ) -> None:
     """Refuse nulls in the key, and in a column that takes none.
 
-    :param unwritten: the rows that may have one there: deletes, and unavailable cells.
+    :param unwritten: the rows that may have a null there: deletes, and unavailable cells.
     """
     if key or column.role == "required":
         refuse(
@@ -226,9 +229,9 @@ def _refuse_null(
 
 
 def refuse(bad: pa.Array, problem: str, remedy: str) -> None:
-    """Refuse the values that are flagged.
+    """Refuse the flagged values.
 
-    :raises InvalidValueError: there is one.
+    :raises InvalidValueError: a value is flagged.
     """
     row = pc.index(bad, TRUE).as_py()
     if row >= 0:
@@ -236,7 +239,7 @@ def refuse(bad: pa.Array, problem: str, remedy: str) -> None:
 
 
 def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
-    """Return what casts the columns of a database whose types are held exactly by types of Arrow."""
+    """Return the cast of a database whose types correspond exactly to types of Arrow."""
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
         type_ = arrow_type(column.type)
@@ -244,7 +247,7 @@ def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
         array = cast_or_refuse(values, type_, column.type)
         problem = f"does not fit into {column.type}"
         remedy = (
-            "Cast or filter it in the DataFrame, or alter the table's column to hold it{restart}."
+            f"Cast or filter it in the DataFrame, or alter the table's column to hold it{_RESTART}."
         )
         if (beyond := beyond_python(array)) is not None:
             refuse(beyond, problem, remedy)
@@ -256,15 +259,15 @@ def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
 
 
 def cast_values(values: pa.Array, to: pa.DataType) -> pa.Array:
-    """Cast values unaltered, or refuse one that does not fit.
+    """Cast values unchanged. Refuse a value that does not fit.
 
-    Arrow casts integers only to a decimal that fits every value of their type. So they are first cast to a
-    wider decimal: the cast from there refuses single values.
+    Arrow casts integers only to a decimal that fits every value of their type. So integers are first cast to
+    a wide decimal. The cast from there refuses single values.
 
-    :raises ArrowInvalid: one does not fit.
+    :raises ArrowInvalid: a value does not fit.
     """
     if values.type.num_fields and values.type != to:
-        values = pa.concat_arrays([values])  # of a slice Arrow casts its neighbours' elements, too
+        values = pa.concat_arrays([values])  # Arrow would cast elements outside of a slice, too
     between = _between(values.type, to)
     return (values if between is None else values.cast(between)).cast(to)
 
@@ -287,10 +290,10 @@ def _between(source: pa.DataType, to: pa.DataType) -> pa.DataType | None:
 
 
 def cast_or_refuse(values: pa.Array, to: pa.DataType, words: str) -> pa.Array:
-    """Cast values to the type that holds a column's.
+    """Cast values to the Arrow type of a column.
 
     :param words: the column's type, in the database's words.
-    :raises InvalidValueError: one does not fit.
+    :raises InvalidValueError: a value does not fit.
     """
     try:
         return cast_values(values, to)
@@ -298,13 +301,13 @@ def cast_or_refuse(values: pa.Array, to: pa.DataType, words: str) -> pa.Array:
         row = _first(values, to)
         raise InvalidValueError(
             f"does not fit into {words}",
-            f"Filter or round it, or widen the column{{restart}}. Arrow says: {error}",
+            f"Filter or round it, or widen the column{_RESTART}. Arrow says: {error}",
             row,
         ) from error
 
 
 def _first(values: pa.Array, to: pa.DataType) -> int:
-    """Return the first value that a cast refuses; there is one."""
+    """Return the position of the first value that a cast refuses. There is one."""
     begin, end = 0, len(values)
     while end - begin > 1:
         middle = (begin + end) // 2
@@ -318,16 +321,16 @@ def _first(values: pa.Array, to: pa.DataType) -> int:
 
 
 KEY = "key"
-"""The detail of a plan with the columns of the key; none where each row is added."""
+"""The detail of a plan with the columns of the key. A plan that only adds rows has no such detail."""
 
 
 def key_of(plan: Plan) -> tuple[str, ...]:
-    """Return the columns by which an upsert finds the row to replace; none where each row is added."""
+    """Return the columns by which an upsert finds the row to replace. Empty if rows are only added."""
     return tuple(plan.details.get(KEY, ()))
 
 
 def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
-    """Name a row by its key, or by the beginning of its values where the table has none."""
+    """Return the text that names a row: its key, or its first values if the table has no key."""
     shown = key_of(plan) or [column.name for column in plan.of_table().columns][:3]
     values = ", ".join(f"{name}={shorten(as_python(batch.column(name)[row]))}" for name in shown)
     return f"the row with {values}"

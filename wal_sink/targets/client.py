@@ -1,4 +1,4 @@
-"""Targets whose client comes with an extra: when it is loaded, and what its errors mean at a start."""
+"""Targets whose client library is an extra: its import, and the errors of a start."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WHERE = {
 
 @contextlib.contextmanager
 def importing(target: type[Target] | Target) -> Iterator[None]:
-    """Surround the import of a target's client.
+    """Import a target's client in this context. A missing client is an OptionError that names the extra.
 
-    :raises OptionError: it is not installed. That another module is missing is not what the extra mends, and
-        stays as it is.
+    :raises OptionError: the client is not installed.
+    :raises ModuleNotFoundError: another module is missing, which the extra does not install.
     """
     name = target.name
     try:
@@ -48,10 +48,13 @@ def explained(
     to_reach: str,
     fatal: type[WalSinkError] = OptionError,
 ) -> Iterator[None]:
-    """Say of a client's error what to do: it passes, or it does not.
+    """Convert an error of the client in this context to an error with a remedy.
 
-    :param place: what answers, as errors name it.
-    :raises WalSinkError: `fatal`, or `TargetUnavailable`; one of ours as it is.
+    :param place: the table or server, as errors name it.
+    :param to_correct: the remedy for a fatal error.
+    :param to_reach: the remedy for an error that may pass.
+    :raises WalSinkError: `fatal` for a fatal error, otherwise `TargetUnavailable`. A WalSinkError is raised
+        unchanged.
     """
     try:
         yield
@@ -71,38 +74,38 @@ def shortly(error: Exception) -> str:
 
 
 class Client(NamedTuple):
-    """The parts of a target that need its client: functions, and a class, of modules that import it."""
+    """The parts of a target whose modules import the client."""
 
     agree: Callable[..., Plan]
-    """Makes the plan, of options, schema, key and `changes`: whether to make what options ask for."""
+    """Returns the plan, from options, schema, key and `changes`. With `changes=False` it creates nothing."""
     session: Callable[[Any, str], Session]
-    """The class of a session, made of options and the key of the ledger row."""
+    """The class of a session. Its arguments are the options and the key of the ledger row."""
     classify: Callable[[Exception], ErrorClass]
 
 
 class ClientTarget(Target):
-    """A target whose client is imported when it is needed: tasks that publish never import it."""
+    """A target whose client is imported on demand: tasks that publish never import it."""
 
     to_correct: ClassVar[str]
-    """The remedy for a refusal at the start."""
+    """The remedy if the server refuses the start."""
     to_reach: ClassVar[str]
-    """The remedy if nothing answers there."""
+    """The remedy if the server does not answer."""
 
     @property
     @abstractmethod
     def place(self) -> str:
-        """The name of the table or server, for errors."""
+        """The table or server, as errors name it."""
 
     @abstractmethod
     def client(self) -> Client:
         """Import the client."""
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the target, and make what options ask for."""
+        """Compare the DataFrame with the target, and create what the options request."""
         return self._agreed(schema, key, changes=True)
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Do as `plan` does, and make nothing."""
+        """Return the plan without creating anything."""
         return self._agreed(schema, key, changes=False)
 
     def _agreed(self, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
@@ -115,11 +118,11 @@ class ClientTarget(Target):
         self._imported()
 
     def connect(self, query_id: str) -> Session:
-        """Make a session; it connects when it is used."""
+        """Return a session, which connects at its first use."""
         return self._imported().session(self.options, query_id)
 
     def classify(self, error: Exception) -> ErrorClass:
-        """Return what an exception of the client means."""
+        """Return the class of an exception of the client."""
         return self._imported().classify(error)
 
     def _imported(self) -> Client:

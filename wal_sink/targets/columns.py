@@ -1,7 +1,7 @@
-"""Compares the columns of a DataFrame with those of a table: one error names all that does not fit. No I/O.
+"""Compares the columns of a DataFrame with the columns of a table. One error names all differences. No I/O.
 
-A target gives its own rules about types, and the statements that it proposes. The same table is compared
-again when rows are flushed, with what was agreed: an altered table would refuse them, or change them.
+A target supplies its rules about types, and the statements that errors propose. Before rows are flushed, the
+plan is compared with the table again: an altered table would refuse the rows, or change their values.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from wal_sink.model.plan import Column, Plan, Role, canonical, spark_ddl
 from wal_sink.text import did_you_mean
 
 SAME: Mapping[str, str] = MappingProxyType({})
-"""No column has another name in the table."""
+"""Each column of the DataFrame has the same name in the table."""
 
 
 class TableColumn(NamedTuple):
-    """A column of the table, as the database's catalogue has it."""
+    """A column of the table, from the database's catalogue."""
 
     name: str
     type: str
@@ -33,28 +33,28 @@ class TableColumn(NamedTuple):
     required: bool = False
     """True if the column takes no null."""
     default: bool = False
-    """True if a row may leave the column out although it takes no null: the database fills it in."""
+    """True if a row may omit the column although it takes no null, since the database fills it in."""
     computed: bool = False
-    """True if the database computes the column, and takes no value."""
+    """True if the database computes the column and takes no value."""
     role: Role | None = None
-    """The role that a plan notes; None: "required" or "regular", by `required`."""
+    """The role in the plan. None means "required" or "regular", by `required`."""
 
 
 class TableRules(ABC):
-    """The rules of a database about types, and the statements that alter its table."""
+    """The rules of a database about types, and the statements that alter its tables."""
 
     noun = "the table"
     """The noun for the table in errors."""
 
     @abstractmethod
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Say why a column cannot hold what the DataFrame has, and what to do, a line each; none: it can.
+        """Return one line for each reason why a column cannot hold the DataFrame's type, with a remedy.
 
-        It can where a cast keeps each value, or refuses it, and changes none.
+        A column can hold the type if a cast keeps each value unchanged or refuses it.
         """
 
     def types_differ(self, field: pa.Field, words: str, remedy: str) -> str:
-        """Say that a column's type does not hold that of the DataFrame.
+        """Return the line for a column whose type does not hold the DataFrame's type.
 
         :param words: the column's type, in the database's words.
         """
@@ -62,7 +62,9 @@ class TableRules(ABC):
         return f"{field.name}: {differ}. {remedy}"
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
-        """Return what to do about a column that the table lacks: another case is a slip, and no new column.
+        """Return the remedy for a DataFrame column that the table lacks.
+
+        A name that differs by case only is a slip, not a new column.
 
         :param free: the table's columns that the DataFrame does not write.
         """
@@ -72,24 +74,24 @@ class TableRules(ABC):
         return f"Rename or drop it{f', or {add}' if add else '.'}"
 
     def about_required(self, column: TableColumn) -> str:
-        """Say why the DataFrame has to have a column, and what to do."""
+        """Return why the DataFrame must have a column, and a remedy."""
         allow = self.to_allow_null(column)
         return (
             "it takes no null, has no default, and is not in the DataFrame. Add"
             f" it{f', or {allow}' if allow else '.'}"
         )
 
-    def to_add(self, field: pa.Field) -> str:  # noqa: ARG002 -- for those that override it
-        """Return how to add a column for the DataFrame's; it goes on after "Rename or drop it, or "."""
+    def to_add(self, field: pa.Field) -> str:  # noqa: ARG002 -- for overrides
+        """Return how to add the DataFrame's column. The text continues "Rename or drop it, or "."""
         return ""
 
-    def to_allow_null(self, column: TableColumn) -> str:  # noqa: ARG002 -- as above
-        """Return how to let a column take nulls; it goes on after "Add it, or "."""
+    def to_allow_null(self, column: TableColumn) -> str:  # noqa: ARG002 -- for overrides
+        """Return how to let a column take nulls. The text continues "Add it, or "."""
         return ""
 
 
 def to_cast(name: str, ddl: str) -> str:
-    """Return how to cast a column of the DataFrame.
+    """Return the remedy that casts a column of the DataFrame.
 
     :param ddl: the type, in Spark's words.
     """
@@ -97,12 +99,12 @@ def to_cast(name: str, ddl: str) -> str:
 
 
 def cast_to(name: str, ddl: str) -> str:
-    """Return the cast alone."""
+    """Return the expression that casts a column of the DataFrame."""
     return with_column(name, f'F.col("{name}").cast("{ddl}")')
 
 
 def with_column(name: str, expression: str) -> str:
-    """Return how a column of the DataFrame becomes what an expression of `F` makes of it."""
+    """Return the expression that replaces a column of the DataFrame."""
     return f'.withColumn("{name}", {expression})'
 
 
@@ -114,14 +116,13 @@ def match_columns(
     others: Iterable[str] = (),
     names: Mapping[str, str] = SAME,
 ) -> tuple[Column, ...]:
-    """Find the table's column for each column of the DataFrame.
+    """Return the plan's columns: for each column of the DataFrame, in its order, the table's column.
 
-    :param columns: of the table.
-    :param table: its name, as errors write it.
-    :param others: what else does not fit, a line each.
-    :param names: the table's names of columns that have another one there, by the DataFrame's.
-    :returns: in the DataFrame's order.
-    :raises SchemaMismatch: with a line for each thing that does not fit.
+    :param columns: the columns of the table.
+    :param table: the table, as errors name it.
+    :param others: further problems, a line each.
+    :param names: by names of the DataFrame, the table's names that differ.
+    :raises SchemaMismatch: with a line for each problem.
     """
     by_name = {column.name: column for column in columns}
     problems = [
@@ -130,7 +131,11 @@ def match_columns(
         *others,
     ]
     if problems:
-        raise does_not_fit(table, problems)
+        raise SchemaMismatch(
+            f"The DataFrame does not fit {table}:\n"
+            + "\n".join(f"  - {problem}" for problem in problems),
+            "Correct each line above, and start again.",
+        )
     pairs = ((field, by_name[names.get(field.name, field.name)]) for field in schema)
     return tuple(
         Column(
@@ -141,18 +146,6 @@ def match_columns(
             column=names.get(field.name, ""),
         )
         for field, column in pairs
-    )
-
-
-def does_not_fit(table: str, problems: Iterable[str]) -> SchemaMismatch:
-    """Return the error of a DataFrame that does not fit a table.
-
-    :param problems: each says what is wrong and what to do about it.
-    """
-    return SchemaMismatch(
-        f"The DataFrame does not fit {table}:\n"
-        + "\n".join(f"  - {problem}" for problem in problems),
-        "Correct each line above, and start again.",
     )
 
 
@@ -198,11 +191,11 @@ def _about_types(
 
 
 Holds = Callable[[TableColumn, Column], bool]
-"""Returns True if a column, as it is now, holds all that was planned for it."""
+"""Returns True if a column, as it is now, can hold every value that the plan allows."""
 
 
 def same_type(now: TableColumn, planned: Column) -> bool:
-    """Return True if a column has the type of the plan."""
+    """Return True if a column has the planned type."""
     return now.type == planned.type
 
 
@@ -214,16 +207,18 @@ def refuse_changed(
     *,
     nulls_are_refused: bool = False,
 ) -> Plan:
-    """Return the plan with the columns as the table has them now; refuse a table that does not hold the rows.
+    """Return the plan with the columns as the table has them now.
 
-    A change that makes room never stops a flush: the rows that wait were checked, and cannot be checked
-    again by their task. A new column that takes nulls does not matter.
+    Refuse a table that no longer takes the rows.
 
-    :param columns: of the table, as it is now.
-    :param others: what else has changed.
-    :param nulls_are_refused: whether the caller refuses each null of a column that takes none any more; else
-        such a column is refused here.
-    :raises SchemaMismatch: names all that has changed.
+    A change that makes room never stops a flush: tasks have checked the pending rows, and do not check them
+    again. A new column that takes nulls does not matter.
+
+    :param columns: the columns of the table, as it is now.
+    :param others: further changes.
+    :param nulls_are_refused: True if the caller refuses each null in a column that no longer takes nulls.
+        Otherwise such a column is refused.
+    :raises SchemaMismatch: names all changes.
     """
     now, written = {column.name: column for column in columns}, plan.of_table().columns
     changed = (_change(column, now.get(column.name), holds) for column in written)
@@ -258,7 +253,7 @@ def has_changed(table: str, changes: Iterable[str]) -> SchemaMismatch:
     """Return the error of a table that no longer fits the pending rows."""
     return SchemaMismatch(
         f"Table {table} has changed since pending rows were checked against it: {'; '.join(changes)}.",
-        "Change the table back, or make it again; the flush goes on by itself. To change it for the next"
+        "Change the table back, or create it again; then the flush continues. To change it for the next"
         " rows: stop the query, wait until no epoch is pending (wal-sink flush CHECKPOINT), change the"
         " table, and start the query.",
     )
@@ -284,9 +279,9 @@ def _change(column: Column, now: TableColumn | None, holds: Holds) -> str:
 
 
 def refuse_other_schema(schema: pa.Schema, plan: Plan) -> None:
-    """Refuse a batch that the plan was not made for.
+    """Refuse a batch whose columns are not those of the plan.
 
-    :raises SchemaMismatch: a column has another name or type, or another place.
+    :raises SchemaMismatch: a column has another name, type or position.
     """
     columns = [(field.name, str(canonical(field.type))) for field in schema]
     planned = [(column.name, column.source) for column in plan.columns]

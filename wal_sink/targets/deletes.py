@@ -18,10 +18,10 @@ _DELETE = text(DELETE)
 def planned_operations(
     batch: pa.RecordBatch, plan: Plan, row_text: Callable[[int], str]
 ) -> pa.Array | None:
-    """Return what each row of a batch does, as the log has it; None where a plan has no operation column.
+    """Return the operation of each row, as the log stores it. None if the plan has no operation column.
 
-    :param row_text: names a row by its position in the batch, for errors.
-    :raises InvalidRow: a word is unknown, or null.
+    :param row_text: returns the text by which errors name the row at a position.
+    :raises InvalidRow: a word is unknown or null.
     """
     if plan.operation is None:
         return None
@@ -48,7 +48,7 @@ def planned_operations(
 def are_deletes(operations: pa.Array) -> pa.Array:
     """Return which rows are deletes.
 
-    :param operations: as the log has them.
+    :param operations: the result of `planned_operations`.
     """
     return pc.equal(operations, _DELETE)
 
@@ -56,9 +56,9 @@ def are_deletes(operations: pa.Array) -> pa.Array:
 def keys_of_deletes(
     batch: pa.RecordBatch, deletes: pa.Array, keys: Collection[str]
 ) -> pa.RecordBatch:
-    """Return the batch with nulls for the values of deletes outside of the key.
+    """Return the batch with nulls in place of the values of deletes outside of the key.
 
-    Nobody writes these values: no row is refused for one, and the log does not hold them.
+    A delete writes no such value. So no check refuses the row for it, and the log does not store it.
     """
     if not pc.any(deletes).as_py():
         return batch
@@ -70,5 +70,8 @@ def keys_of_deletes(
 
 
 def not_deleted(flags: pa.Array, deletes: pa.Array | None) -> pa.Array:
-    """Return flags of rows, False for deletes; None: no row is a delete."""
+    """Return flags of rows, False for deletes.
+
+    :param deletes: None if no row is a delete.
+    """
     return flags if deletes is None else pc.if_else(deletes, FALSE, flags)

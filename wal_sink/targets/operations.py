@@ -1,7 +1,7 @@
-"""Columns of a DataFrame that say what becomes of a row, and are not written, such as the operation. Pure.
+"""Options for rows that replace or delete rows of their key, and the columns that these options name. Pure.
 
-A target that can delete derives its options from `OperationOptions`; every other one refuses them
-(`wal_sink.configuration`). `targets.deletes` reads the column's values.
+A target that can delete derives its options from `OperationOptions`. Every other target refuses these options
+(`wal_sink.configuration`). `targets.deletes` reads the operation column.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from wal_sink.targets.table_options import TableOptions, refuse_repeated, withou
 def refuse_type(
     schema: pa.Schema, option: str, column: str, taken: tuple[str, ...], remedy: str
 ) -> None:
-    """Refuse a column, which an option names, of another type than some.
+    """Check that an option names one column of the DataFrame, and that the type of the column is allowed.
 
-    :param taken: types, by Spark's names without parameters.
-    :raises SchemaMismatch: it is of another type; or the DataFrame lacks it, or has several of that name.
+    :param taken: the allowed types, as Spark names without parameters.
+    :raises SchemaMismatch: the type is another one, the DataFrame lacks the column, or it has several of that
+        name.
     """
     count = schema.names.count(column)
     if count != 1:
@@ -44,12 +45,12 @@ def refuse_type(
 def refuse_written(
     option: str, column: str, known: Collection[str], place: object, what: str = ""
 ) -> None:
-    """Refuse a column that a table has, too: there it would not be written.
+    """Check that the table lacks a column that the sink reads and does not write.
 
     :param known: the names of the table's columns.
-    :param place: the table, or several, as errors show it.
-    :param what: the column holds, if the option is not about all that it holds.
-    :raises SchemaMismatch: it has it.
+    :param place: the table, or several tables, as errors show them.
+    :param what: the part of the column that is not written. Empty if no part is written.
+    :raises SchemaMismatch: the table has the column.
     """
     if column in known:
         raise SchemaMismatch(
@@ -97,20 +98,22 @@ _EXAMPLE = f'{OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 BY_POSITION = (
     "the later of two rows with one key stays. In one micro-batch after a shuffle it may be either"
 )
-"""The text that is logged where one row of a key stays, and no time decides."""
+"""The text that a start logs if the last row of a key stays and no event time decides."""
 
 
 def json_pairs(
     option: str, text: str, example: str, *, secret: bool = False
 ) -> tuple[tuple[str, object], ...]:
-    """Return names and values of the JSON object that an option holds.
+    """Return the names and values of the JSON object in an option.
 
-    :param example: how to write it.
-    :param secret: True if its text must not be shown.
-    :raises OptionError: it is none, or has a name twice.
+    :param example: the correct form of the option.
+    :param secret: True if errors must not show its text.
+    :raises OptionError: the text is not a JSON object, or a name is repeated.
     """
     try:
-        pairs = json.loads(text, object_pairs_hook=tuple)  # of an object; an array is a list
+        pairs = json.loads(
+            text, object_pairs_hook=tuple
+        )  # an object becomes a tuple, an array a list
     except ValueError:
         pairs = None
     if not isinstance(pairs, tuple):
@@ -123,9 +126,9 @@ def json_pairs(
 
 
 def read_words(column: str, text: str) -> Mapping[str, Operation]:
-    """Return what each word means, from the two options as they were given.
+    """Return the operation of each word, from the options `operationColumn` and `operations`.
 
-    :raises OptionError: the options contradict each other, or the words cannot be understood.
+    :raises OptionError: the options contradict each other, or `operations` is malformed.
     """
     if not text.strip():
         return _DEFAULT
@@ -153,7 +156,7 @@ def read_words(column: str, text: str) -> Mapping[str, Operation]:
 
 
 class OperationOptions(TableOptions, frozen=True, kw_only=True):
-    """The base of the options of a target that makes tables, and deletes rows."""
+    """The base for options of a target that creates tables and deletes rows."""
 
     operation_column: OperationColumn = msgspec.field(name=OPERATION_COLUMN, default="")
     operations: Operations = msgspec.field(name=OPERATIONS, default="")
@@ -161,16 +164,17 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
 
     @property
     def words(self) -> Mapping[str, Operation]:
-        """The meaning of each word of the operation column.
+        """The operation of each word of the operation column.
 
-        :raises OptionError: the two options contradict each other, or cannot be understood.
+        :raises OptionError: the options contradict each other, or `operations` is malformed.
         """
         return read_words(self.operation_column, self.operations)
 
     def refuse_without_key(self, option: str, mode: str) -> None:
-        """Refuse words that cannot be understood; and deletes and older values where no row can be found.
+        """Refuse malformed words, and options that need a key in a mode without a key.
 
-        :param option: that says how rows get into the table, and `mode`: append or upsert.
+        :param option: the option that sets `mode`.
+        :param mode: append or upsert.
         :raises OptionError: one of these.
         """
         _ = self.words
@@ -185,11 +189,10 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
 
 
 def refuse_undeclared(options: Mapping[str, str], target: str, declared: type[Options]) -> None:
-    """Refuse options about rows of a key for a target that does not have them.
+    """Refuse the options of this module for a target that does not declare them.
 
     :param options: all options, by their names in lower case.
-    :param target: its name.
-    :raises OptionError: one of them is given.
+    :raises OptionError: one of the options is given.
     """
     known = {field.lower() for field in declared.__struct_encode_fields__}
     for name, (cannot, remedy) in _UNDECLARED.items():
@@ -210,18 +213,19 @@ _UNDECLARED = {
     OPERATIONS: ("cannot delete rows", _DELETES_OUT),
     UNAVAILABLE_VALUE: ("only adds rows: there is no older value that could stay", _TEXT_WRITTEN),
 }
-"""By option, what a target without it cannot do, and the remedy."""
+"""For each option: what a target without it cannot do, and the remedy."""
 
 
 def without_operation(
     schema: pa.Schema, column: str, table: Collection[str], name: object
 ) -> pa.Schema:
-    """Return the columns of a DataFrame that are written; no change for an empty name.
+    """Return the columns of a DataFrame without the operation column.
 
-    :param table: the names of the table's columns; empty where there is no table.
-    :param name: of the table, as errors show it.
-    :raises SchemaMismatch: the DataFrame lacks the column, or has another type; or the table has one of that
-        name, which would not be written.
+    :param column: the operation column. Empty if no option names one.
+    :param table: the names of the table's columns. Empty if there is no table.
+    :param name: the table, as errors show it.
+    :raises SchemaMismatch: the DataFrame lacks the column, its type is not a string, or the table has a
+        column of that name, which would not be written.
     """
     if not column:
         return schema
@@ -232,9 +236,9 @@ def without_operation(
 
 
 def with_operation(columns: Sequence[Column], schema: pa.Schema, column: str) -> tuple[Column, ...]:
-    """Return a plan's columns with that of the operation where the DataFrame has it.
+    """Return a plan's columns with the operation column at its place in the DataFrame.
 
-    :param columns: those of `without_operation`.
+    :param columns: the planned columns of `without_operation`.
     """
     if not column:
         return tuple(columns)
@@ -244,7 +248,7 @@ def with_operation(columns: Sequence[Column], schema: pa.Schema, column: str) ->
 
 
 def described(options: OperationOptions) -> dict[str, str]:
-    """Return what is logged of the options when a query starts: texts by heading."""
+    """Return the texts about these options that a start logs, by heading."""
     headings = dict[str, str]()
     if column := options.operation_column:
         deletes = " or ".join(word for word, meaning in options.words.items() if meaning == DELETE)

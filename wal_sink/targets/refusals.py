@@ -1,6 +1,6 @@
-"""Rows that only the server refuses: found by halving, and named. No I/O.
+"""Rows that only the server refuses: search by halving, and the error that names a row. No I/O.
 
-What the target's check refuses is taken out in the tasks: `publish.append`.
+Rows that the target's `check` refuses never arrive here: see `publish.append`.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from wal_sink.targets.casts import row_text
 from wal_sink.targets.sql_text import unquoted
 
 Rows = TypeVar("Rows")
-"""Some rows of a window, as a target sends them."""
+"""Some rows of a window, in the form in which a target sends them."""
 
 MOST_REFUSED = 100
-"""Most rows of a window that are refused one by one before the server has taken any. Beyond, the table is at
-fault."""
+"""The largest number of rows of a window that are refused one by one before the server has accepted any row.
+More than that means that the table is at fault."""
 
 
 class Savepoints(NamedTuple):
-    """Statements by which a transaction goes back to before the rows that the server has refused."""
+    """Statements that undo the rows of a transaction that the server has refused."""
 
     make: str = "SAVEPOINT wal_sink_rows"
     go_back: str = "ROLLBACK TO SAVEPOINT wal_sink_rows"
     release: str = ""
-    """Empty where the database has no such statement, or where it may commit, as in SQLite: there
-    the release of the outermost savepoint does, after a driver has connected again without an
-    error."""
+    """Empty if the database has no such statement, or if it may commit. In SQLite the release of the
+    outermost savepoint commits after a silent reconnect of the driver."""
 
 
 RELEASED = Savepoints(release="RELEASE SAVEPOINT wal_sink_rows")
-"""For a database in which many savepoints of one transaction cost much, such as PostgreSQL."""
+"""The statements for a database in which many savepoints of one transaction are expensive, such as
+PostgreSQL."""
 
 
 class RefusalSearch:
-    """Finds the rows of one window that the server refuses; the others are inserted."""
+    """Inserts the rows of one window, and finds the rows that the server refuses."""
 
     def __init__(self) -> None:
         self.refused: list[RefusedRow] = []
@@ -51,11 +51,11 @@ class RefusalSearch:
         insert: Callable[[RowSlice], Exception | None],
         compare: Callable[[], None],
     ) -> None:
-        """Insert rows, but for those that the server refuses.
+        """Insert the rows that the server accepts, and collect the others in `refused`.
 
-        :param insert: see `find_refused`.
-        :param compare: raises if the table is wrong, and not the rows.
-        :raises TargetRefused: none of more than `MOST_REFUSED` rows is taken: the table is at fault.
+        :param insert: inserts all rows of a slice or none. It returns the error of a refusal.
+        :param compare: raises an error if the table, and not the rows, is at fault.
+        :raises TargetRefused: the server refused more than `MOST_REFUSED` rows and accepted none.
         """
 
         def tried(part: RowSlice) -> Exception | None:
@@ -76,12 +76,13 @@ class RefusalSearch:
 def find_refused(
     rows: Rows, send: Callable[[Rows], Exception | None], halves: Callable[[Rows], Sequence[Rows]]
 ) -> Iterator[tuple[Rows, Exception]]:
-    """Send rows in their order, and yield each that is refused by itself; the others are there at the end.
+    """Send rows in their order, and yield each row that the server refuses alone, with its error.
 
-    Of n rows with one that is refused, about twice as many are sent, by twice the logarithm of n.
+    At the end the server has all other rows. For one refused row of n, the search sends about 2 n rows in 2
+    log2(n) requests.
 
-    :param send: sends rows, all or none; returns with which error they are refused.
-    :param halves: returns the two halves of rows; nothing for a single row.
+    :param send: sends all rows or none, and returns the error of a refusal.
+    :param halves: returns the two halves of rows. Empty for a single row.
     """
     waiting = [rows]
     while waiting:
@@ -101,7 +102,7 @@ def _halves(rows: RowSlice) -> list[RowSlice]:
 
 
 def refusal(plan: Plan, rows: RowSlice, error: Exception) -> TargetRefused:
-    """Return the error that names the first of some rows, and what the server says of it."""
+    """Return the error that names the first row of a slice, with the server's reason."""
     others = rows.batch.num_rows - 1
     one_of = f"one of the {others} rows after it, or " if others else ""
     return TargetRefused(
@@ -112,10 +113,10 @@ def refusal(plan: Plan, rows: RowSlice, error: Exception) -> TargetRefused:
 
 
 def _said(error: Exception) -> str:
-    """Return what a check or a driver's error says, with column and constraint where that is known."""
+    """Return the reason of a check or of a driver's error, with column and constraint if they are known."""
     if isinstance(error, InvalidRow):
         return f"{error.what.rstrip('.')}{error.column and f', column {error.column}'}"
-    known: Any = getattr(error, "diag", None)  # of psycopg
+    known: Any = getattr(error, "diag", None)  # set by psycopg
     parts = [f"{type(error).__name__}: {' '.join(str(error).split())}"]
     for noun in ("column", "constraint"):
         name = getattr(known, f"{noun}_name", None)

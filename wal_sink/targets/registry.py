@@ -1,6 +1,6 @@
-"""Finds a target by its name: one of ours, an entry point of a distribution, or `module:Class`.
+"""Finds a target by its name: a shipped target, an entry point of a distribution, or `module:Class`.
 
-Also the error of rows that were published for another table than the options name.
+Also has the error of rows that were published for another table than the options name.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ GROUP = "wal_sink.targets"
 
 
 def is_installed(name: str) -> bool:
-    """Return True if what is installed here has a target of this name. A `module:Class` is not a name."""
+    """Return True if a target of this name is installed. A `module:Class` is not a name."""
     return name in OWN or name in _registered()
 
 
 def installed() -> list[str]:
-    """Return the names of all targets that are registered here, those of this package first."""
+    """Return the names of all registered targets, the shipped ones first."""
     return list(OWN | _registered())
 
 
@@ -36,10 +36,10 @@ def installed() -> list[str]:
 def target_type(name: str) -> type[Target]:
     """Return the class of the target that option `target` names.
 
-    Cached for the process: to import a target, or to read what is installed, takes milliseconds, and a worker
-    asks every epoch.
+    Cached for the process: importing a target and reading the installed distributions take milliseconds, and
+    a worker asks for the class in each epoch.
 
-    :raises OptionError: there is none of that name, it cannot be imported, or it is not a `Target` of this
+    :raises OptionError: no such target is installed, it cannot be imported, or it is not a `Target` of this
         interface.
     """
     if name in OWN:
@@ -57,8 +57,8 @@ def target_type(name: str) -> type[Target]:
 
 
 def _registered() -> dict[str, str]:
-    """Read the metadata of all that is installed; return `module:Class` by name."""
-    from importlib.metadata import entry_points  # noqa: PLC0415 -- email and csv, for other names than ours
+    """Return `module:Class` by name, from the metadata of all installed distributions."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 -- slow, and not needed for shipped targets
 
     places = {point.name: f"{point.module}:{point.attr}" for point in entry_points(group=GROUP)}
     return places | {name: info.place for name, info in OWN.items()}
@@ -92,42 +92,44 @@ def _load(name: str, place: str) -> type[Target]:
 
 
 def reduced(make: Callable[..., Any], state: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
-    """Return what `__reduce__` of an object does that travels to tasks with a target.
+    """Return the result of `__reduce__` for an object that carries a target to tasks.
 
-    A worker that lacks the target's module then says which one, and not what pickle makes of it.
+    If a worker lacks the target's module, its error names the module, instead of an error of pickle.
 
-    :param make: called with the state, it makes the object again.
+    :param make: makes the object from the state.
     """
     module = type(target).__module__
-    if module == "__main__":  # which travels by value, if at all
+    if module == "__main__":  # a class of the main script is pickled by value
         return make, state
     return _unpacked, (make, module, pickle.dumps(state))
 
 
 def _unpacked(make: Callable[..., Any], module: str, state: bytes) -> Any:
     try:
-        return make(*pickle.loads(state))  # noqa: S301 -- part of a pickle of Spark's
+        return make(*pickle.loads(state))  # noqa: S301 -- inside a pickle of Spark
     except ModuleNotFoundError as error:
         raise OptionError(
-            f"Spark's Python workers cannot import {error.name}: module {module} of option target is not"
-            " there, or lacks what it needs.",
+            f"Spark's Python workers cannot import {error.name}: module {module} of option target, or a"
+            " module that it imports, is missing there.",
             f"Install the package with {module} on every node, in the Python that PYSPARK_PYTHON names, or"
-            " send it along by spark.submit.pyFiles. On one machine, put its folder on PYTHONPATH before"
-            " the session is made.",
+            " ship it by spark.submit.pyFiles. On one machine, put its folder on PYTHONPATH before the"
+            " session is created.",
         ) from error
 
 
 def published_elsewhere(former: str, here: str, options: Iterable[str]) -> OptionError:
-    """Return the error at which the flush stops: such rows go neither here nor, unasked, to the former.
+    """Return the error at which the flush stops if pending rows were published for another table.
 
-    :param former: what the plan of the rows names.
-    :param here: what the options name.
-    :param options: each as `name=value`, with which a command writes to the former.
+    Such rows go neither to the table that the options name nor, without a command, to the former table.
+
+    :param former: the table that the plan of the rows names.
+    :param here: the table that the options name.
+    :param options: `name=value` of each option with which a command writes to the former table.
     """
     flags = " ".join(f"--option {shlex.quote(option)}" for option in options)
     return OptionError(
-        f"Rows that wait were published for {former}, and the options name {here}.",
-        f"If both are right: `wal-sink flush CHECKPOINT {flags}` flushes the pending epochs of the"
-        " former, and the query goes on. (Of several targets: with --target NAME, and NAME. before each"
-        " option.) If only the log says so, it was edited.",
+        f"Pending rows were published for {former}, and the options name {here}.",
+        f"If both are right, run `wal-sink flush CHECKPOINT {flags}`. It flushes the pending epochs into the"
+        " former, and the query continues. For one of several targets add --target NAME, and write NAME."
+        " before each option. If no option ever named the former, somebody has edited the log.",
     )

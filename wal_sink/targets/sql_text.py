@@ -1,9 +1,9 @@
-"""SQL that targets run or that errors show: quoted names, CREATE TABLE; no I/O."""
+"""Texts of SQL that targets run or that errors show: quoted names, and CREATE TABLE. No I/O."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import pyarrow as pa
 
@@ -12,39 +12,52 @@ from wal_sink.targets.table_options import Layout
 
 
 def quote(name: str) -> str:
-    """Quote an identifier; its case is kept."""
+    """Quote an identifier by the SQL standard. Its case is kept."""
     return '"' + name.replace('"', '""') + '"'
 
 
+def spark_name(name: str) -> str:
+    """Quote an identifier as Spark's SQL does."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 def listed(names: Iterable[str]) -> str:
-    """Quote identifiers, as statements list them."""
+    """Return quoted identifiers, separated by commas."""
     return ", ".join(map(quote, names))
 
 
 def unquoted(names: str) -> str:
-    """Return quoted identifiers with dots between them as a person writes them in an option.
+    """Return quoted identifiers with dots between them as an option names them, without quotes.
 
-    By the SQL standard, or as MySQL quotes them; others are returned as they are.
+    Accepts quotes of the SQL standard and of MySQL. Any other text is returned unchanged.
     """
     parts = re.findall(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`', names)
     return ".".join(part[1:-1].replace(part[-1] * 2, part[-1]) for part in parts) or names
 
 
-def spark_statement(
-    table: object, schema: pa.Schema, layout: Layout, using: str, more: str = ""
-) -> str:
-    """Return Spark's CREATE TABLE; columns of the key take no null.
+def spark_table(parts: Iterable[str]) -> str:
+    """Return a table's name for Spark's SQL. Only parts that need quotes have them."""
+    return ".".join(
+        part if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", part) else spark_name(part)
+        for part in parts
+    )
 
-    :param table: its name, quoted.
+
+def spark_statement(
+    table: str, schema: pa.Schema, key: Collection[str], partition: Sequence[str], using: str
+) -> str:
+    """Return Spark's CREATE TABLE. Columns of the key take no null.
+
+    :param table: the name, quoted where it is necessary.
+    :param partition: partition columns or transforms of them, quoted.
     :param using: the format.
-    :param more: what comes after the partitions.
     """
     columns = ", ".join(
-        f"`{field.name}` {spark_ddl(field.type)}{' NOT NULL' if field.name in layout.key else ''}"
+        f"{spark_name(field.name)} {spark_ddl(field.type)}{' NOT NULL' if field.name in key else ''}"
         for field in schema
     )
-    by = f" PARTITIONED BY ({', '.join(layout.partition)})" if layout.partition else ""
-    return f"CREATE TABLE {table} ({columns}) USING {using}{by}{more}"
+    by = f" PARTITIONED BY ({', '.join(partition)})" if partition else ""
+    return f"CREATE TABLE {table} ({columns}) USING {using}{by}"
 
 
 def create_statement(
@@ -55,12 +68,12 @@ def create_statement(
     quote: Callable[[str], str],
     suffix: str = "",
 ) -> str:
-    """Return a CREATE TABLE by the SQL standard; columns of the key take no null.
+    """Return a CREATE TABLE by the SQL standard. Columns of the key take no null.
 
-    :param table: its name, quoted.
-    :param schema: of the columns that are written.
-    :param type_of: the type of a column, in the database's words.
-    :param suffix: what comes after the columns, such as the partitions.
+    :param table: the quoted name.
+    :param schema: the columns that are written.
+    :param type_of: returns the type of a column in the database's words.
+    :param suffix: the text after the columns, such as the partitions.
     """
     lines = [
         f"  {quote(field.name)} {type_of(field)}{' NOT NULL' if field.name in layout.key else ''}"

@@ -1,8 +1,10 @@
-"""Sessions whose rows wait in Parquet files that no version of a table names, until a commit adds them.
+"""Sessions that write rows to Parquet files.
 
-The targets on table formats have in common: rows wait in memory and become files under receipts; the table
-as it was read last; and the commit, which is repeated if other writers were quicker. A commit names its
-conditions: the ledger row that was read, and the table's shape for which the files were written.
+No version of the table names these files until a commit adds them.
+
+Targets for table formats share: rows in memory that become files with receipts; the version of the table that
+was read last; and a commit that is repeated if another writer was faster. A commit has two conditions: the
+ledger row is the one that was read, and the table has the shape for which the files were written.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ from wal_sink.targets.client import shortly
 logger = logging.getLogger(__name__)
 
 MOST_WAITING_BYTES = 128 * 1024 * 1024
-"""Most bytes of rows in memory; then they are written, a file for each partition."""
+"""The largest number of bytes of rows in memory. Above it the rows are written, to one file for each
+partition."""
 _BATCH_BYTES = 4_096
-"""Bytes of memory that a batch takes beside its values."""
+"""The memory of a batch beside its values, in bytes."""
 _TRIES = 8
-"""Most tries of a commit beside those of other writers; then the flush tries it again."""
+"""The largest number of tries of a commit beside other writers. After them the flusher writes the window
+again."""
 _PAUSE_S = 0.05
-"""The longest pause before the second try; it doubles before each one after that."""
+"""The longest pause before the second try, in seconds. It doubles before each later try."""
 _CHANCE = random.SystemRandom()
 
 
@@ -46,19 +50,19 @@ class Receipt(NamedTuple):
 
     path: str
     table: str
-    """The table's `StagedTable.fingerprint` when the file was written."""
+    """The `StagedTable.fingerprint` of the table when the file was written."""
     entry: Any
     """The entry of a commit for the file, in the type of the table's client."""
     merged: bool = False
-    """True if a commit reads the file's rows and merges them; it does not add the file."""
+    """True if the commit merges the file's rows by their key. False if it adds the file."""
 
 
 class RowVersion(NamedTuple):
-    """The ledger row, and the id of its version: no two changes of the row have the same one."""
+    """The ledger row, and an id of its version. No two changes of the row have the same id."""
 
     id: int | None
     row: LedgerRow | None
-    """None: there is none, or its rows are not in the table any more."""
+    """None if there is no row, or if the table no longer has the rows that it counts."""
 
 
 class Files(Protocol):
@@ -68,26 +72,29 @@ class Files(Protocol):
         """Make files durable."""
 
     def delete(self, path: str) -> None:
-        """Delete a file that may be gone already."""
+        """Delete a file that may be missing."""
 
     def missing(self, paths: Iterable[str]) -> list[str]:
-        """Return those of the files that are not there."""
+        """Return the paths whose files are missing."""
 
 
 class StagedTable(Protocol):
-    """A table at the version that was read last."""
+    """A table, at the version that was read last."""
 
     @property
     def files(self) -> Files:
-        """Its files."""
+        """The files of the table."""
 
     @property
     def types(self) -> pa.Schema:
-        """Its columns, by types of Arrow; a null type stands for one that is not written."""
+        """The columns as Arrow types. A null type means that wal_sink does not write the column."""
 
     @property
     def fingerprint(self) -> str:
-        """A digest of all that shapes the table's files: a file fits a table with this one alone."""
+        """A digest of everything that shapes the table's files.
+
+        A file fits only a table with the same digest.
+        """
 
     def refresh(self) -> None:
         """Read the newest version."""
@@ -100,9 +107,9 @@ T = TypeVar("T", bound=StagedTable)
 
 
 class Stage(ABC):
-    """Rows of one plan wait in memory. A file is opened, written and closed at once.
+    """Rows of one plan in memory, and their files. A file is opened, written and closed at once.
 
-    :param table: the files fit this version of its columns and partitions.
+    :param table: the version of the table whose columns and partitions the files fit.
     """
 
     def __init__(self, table: StagedTable) -> None:
@@ -112,11 +119,11 @@ class Stage(ABC):
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._begun: list[str] = []
-        """Paths of files whose receipts were not returned, those that could not be written included."""
+        """Paths of files without a returned receipt, including files that could not be written."""
         self._done: list[Receipt] = []
 
     def add(self, rows: RowSlice) -> None:
-        """Take rows; a bounded number of them waits in memory."""
+        """Keep rows in memory, or write them if there are too many."""
         batch = self._staged(rows)
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes + _BATCH_BYTES
@@ -124,9 +131,9 @@ class Stage(ABC):
             self._end()
 
     def drain(self) -> list[Receipt]:
-        """Write all rows; return the files' receipts when they are durable.
+        """Write all rows, and return the receipts of the files when they are durable.
 
-        :raises FileNotFoundError: one is gone. The others have no receipts.
+        :raises FileNotFoundError: a file is missing. The others get no receipts.
         """
         self._end()
         self._of_table.sync(receipt.path for receipt in self._done)
@@ -134,15 +141,14 @@ class Stage(ABC):
         return done
 
     def abandon(self) -> None:
-        """Delete what is staged and has no receipt, as far as that is possible."""
+        """Delete the rows and files without a receipt, as far as that is possible."""
         paths, self._begun = self._begun, []
         self._waiting, self._waiting_bytes, self._done = [], 0, []
         for path in paths:
             try:
                 self._of_table.delete(path)
             except OSError as error:
-                what = "the unused file %s could not be deleted, and no reader reads it: %r"
-                logger.info(what, path, error)
+                logger.info("the unused file %s could not be deleted: %r", path, error)
 
     def _end(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
@@ -150,24 +156,27 @@ class Stage(ABC):
             self._done += self._write(completed(pa.Table.from_batches(waiting), self._types))
 
     def _staged(self, rows: RowSlice) -> pa.RecordBatch:
-        """Return rows as they are staged."""
+        """Return rows in the form of their files."""
         return rows.batch
 
     @abstractmethod
     def _write(self, rows: pa.Table) -> Iterator[Receipt]:
-        """Write files, at least one for each partition; note the path of each in `_begun` before."""
+        """Write files, at least one for each partition.
+
+        Append each path to `_begun` before the file is written.
+        """
 
 
 class StagedFileSession(StagedSession, Generic[T]):
-    """The flusher's session, or that of a task, which only stages.
+    """The session of a flusher, or of a task, which only stages.
 
-    :param classify: says what an error means.
-    :param is_conflict: whether an error says that a commit met others in the table's log. It may be its own,
-        whose answer was lost on the way.
+    :param classify: returns the class of an error.
+    :param is_conflict: returns True if a commit was refused because of another commit. That may be the commit
+        itself, if its answer was lost and the client repeated it.
     """
 
     spare: ClassVar[str]
-    """The remedy where staged files vanish; set on the class."""
+    """The remedy if staged files vanish. Set it on the class."""
 
     def __init__(
         self, classify: Callable[[Exception], ErrorClass], is_conflict: Callable[[Exception], bool]
@@ -175,7 +184,8 @@ class StagedFileSession(StagedSession, Generic[T]):
         self._classify, self._is_conflict = classify, is_conflict
         self._table_read: T | None = None
         self._stages: dict[str, Stage] = {}
-        """The stages by the plans' keys; empty after each `drain`: the next share reads the table again."""
+        """The stages by the plans' keys. Empty after each `drain`, so the next slice reads the table
+        again."""
 
     @abstractmethod
     def _opened(self) -> T:
@@ -183,10 +193,10 @@ class StagedFileSession(StagedSession, Generic[T]):
 
     @abstractmethod
     def _compared(self, plan: Plan) -> Stage:
-        """Compare a plan with the table's newest version; return what stages rows for that version.
+        """Compare a plan with the table's newest version, and return a stage for that version.
 
         :raises OptionError: the plan is for another table than the options.
-        :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises SchemaMismatch: the table no longer fits the plan.
         """
 
     @abstractmethod
@@ -197,20 +207,18 @@ class StagedFileSession(StagedSession, Generic[T]):
     def _commit(
         self, former: RowVersion, new: LedgerRow, staged: Sequence[Receipt]
     ) -> tuple[int, Callable[[], None]]:
-        """Return the id of the row's next version, and a function that asks once for the commit.
+        """Return the id of the row's next version, and a function that requests the commit once.
 
-        The commit adds the files and replaces `former`, on the version of the table in which that was read.
+        The commit adds the files and replaces `former`, on the version of the table in which `former` was
+        read.
 
-        :raises Exception: any error at which nothing is committed.
+        :raises Exception: nothing is committed.
         """
 
     # --- rows -------------------------------------------------------------------------------------
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        """Stage rows in Parquet files.
-
-        :raises OptionError, SchemaMismatch: the table is not the plan's, or no longer as it says.
-        """
+        """Stage rows in Parquet files."""
         stage = self._stages.get(plan.key)
         if stage is None:
             stage = self._stages[plan.key] = self._compared(plan)
@@ -218,13 +226,13 @@ class StagedFileSession(StagedSession, Generic[T]):
             stage.add(rows)
 
     def compare(self, plan: Plan) -> None:
-        """Read the table's newest version."""
+        """Compare a plan with the table's newest version."""
         self._compared(plan)
 
     def drain(self) -> tuple[bytes, ...]:
-        """Write the files; return the receipts of all.
+        """Write the files, and return their receipts.
 
-        :raises TargetUnavailable: one is gone.
+        :raises TargetUnavailable: a file is missing.
         """
         try:
             receipts = [receipt for stage in self._stages.values() for receipt in stage.drain()]
@@ -240,7 +248,7 @@ class StagedFileSession(StagedSession, Generic[T]):
             files.delete(receipt.path)
 
     def close(self) -> None:
-        """Forget what is staged without a receipt. Idempotent."""
+        """Delete the rows and files without a receipt. Idempotent."""
         for stage in self._stages.values():
             stage.abandon()
         self._stages.clear()
@@ -257,10 +265,10 @@ class StagedFileSession(StagedSession, Generic[T]):
     def finish(
         self, expected: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        """Commit files and row, if that is the one that was read and the table's shape is the same.
+        """Commit files and row, if the row is `expected` and the table's shape is unchanged.
 
-        :raises SchemaMismatch: no file may be added.
-        :raises TargetUnavailable: a staged file is gone.
+        :raises SchemaMismatch: the table takes no file.
+        :raises TargetUnavailable: a staged file is missing.
         """
         staged = [_receipt(data) for data in (*receipts, *self.drain())]
         former = self._row()
@@ -285,12 +293,12 @@ class StagedFileSession(StagedSession, Generic[T]):
             time.sleep(_PAUSE_S * 2**number * _CHANCE.random())
             now = self._row()
             if now.id == version:
-                # The commit met itself: a client, or a proxy, has repeated the request.
+                # The commit was refused because of itself: a client or proxy has repeated the request.
                 self._table().sync()
                 return Outcome.APPLIED
             if now != former or not self._fits(staged):
                 break
-        # A request may be under way still, or have landed before another flusher moved the row: files stay.
+        # The commit may still arrive, or it took effect before another flusher moved the row. So files stay.
         return Outcome.UNKNOWN
 
     # --- the table --------------------------------------------------------------------------------
@@ -308,54 +316,33 @@ class StagedFileSession(StagedSession, Generic[T]):
         return self._table_read
 
     def _table(self) -> T:
-        """Return the table as it was read last."""
+        """Return the table at the version that was read last."""
         assert self._table_read is not None
         return self._table_read
 
     def _gone(self, what: str) -> TargetUnavailable:
-        return TargetUnavailable(what, f"{self.spare} All rows are staged again.")
+        return TargetUnavailable(what, f"{self.spare} All rows of the window are staged again.")
 
     def _fits(self, staged: Sequence[Receipt]) -> bool:
-        """Return True if files are right for the table as it was read last."""
+        """Return True if the files fit the table at the version that was read last."""
         shape = self._table().fingerprint
         return all(receipt.table == shape for receipt in staged)
 
 
 def _receipt(data: bytes) -> Receipt:
-    receipt: Receipt = pickle.loads(data)  # noqa: S301 -- of a task of ours, as all that Spark brings
+    receipt: Receipt = pickle.loads(data)  # noqa: S301 -- made by a task of the same job
     return receipt
 
 
-class _As:
-    """A batch under another schema of the same layout."""
-
-    def __init__(self, schema: pa.Schema, batch: pa.RecordBatch) -> None:
-        self._schema = schema
-        self._batch = batch
-
-    def __arrow_c_array__(self, _: object = None) -> tuple[object, object]:
-        return self._schema.__arrow_c_schema__(), self._batch.__arrow_c_array__()[1]
-
-
-def renamed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """Return batches under other names, nullability and metadata of columns and their parts.
-
-    Arrow's own cast takes a null struct for one with nulls inside, which a part may not take.
-
-    :param schema: of the same layout.
-    """
-    return pa.Table.from_batches([pa.record_batch(_As(schema, batch)) for batch in batches], schema)
-
-
 _FOLDERS = 8
-"""Folders above a file that are synced at most: those of partitions, the table's, and its catalog's."""
+"""The largest number of folders above a file that are synced: partitions, the table and its catalog."""
 
 
 def sync(files: Iterable[Path], *, may_be_gone: bool = False) -> None:
     """Make files, and their names in the folders above, survive a power loss.
 
-    :param may_be_gone: somebody may have deleted one since it was listed.
-    :raises FileNotFoundError: one is gone.
+    :param may_be_gone: True if somebody may have deleted a file since it was listed.
+    :raises FileNotFoundError: a file is missing.
     """
     folders = set[Path]()
     for file in files:
@@ -366,7 +353,7 @@ def sync(files: Iterable[Path], *, may_be_gone: bool = False) -> None:
                 raise
         folders |= {*file.parents[:_FOLDERS]}
     for folder in folders:
-        with contextlib.suppress(PermissionError):  # above what is ours
+        with contextlib.suppress(PermissionError):  # a folder above the table's
             _sync(folder)
 
 
@@ -384,10 +371,13 @@ _REFUSES = re.compile(
     r"|Unauthenticated|UNAUTHENTICATED|Forbidden|FORBIDDEN|NoSuchBucket|NO_SUCH_BUCKET)"
     r"(?![\w/'%=-]|\.\w)"
 )
-"""The words of stores and their clients, where they are no part of a key or a URL that is quoted."""
+"""The words by which stores and their clients refuse access. Not matched inside a quoted key or URL."""
 
 
 def kind_of_access(error: OSError) -> ErrorClass:
-    """Tell a store that refuses from one that does not answer: delta-rs and Arrow have one class for both."""
+    """Return "fatal" if a store refuses access, "retry" if it does not answer.
+
+    delta-rs and Arrow raise OSError for both.
+    """
     refuses = isinstance(error, PermissionError) or _REFUSES.search(str(error))
     return "fatal" if refuses else "retry"

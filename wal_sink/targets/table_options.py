@@ -1,8 +1,8 @@
-"""Option createTable: a table that is missing is made from the DataFrame's schema. Pure.
+"""Options of a target that can create its table, and the layout of the new table. Pure.
 
-A target that can do so derives its options from `TableOptions`, and makes statement or table itself.
-`wal_sink.check` makes none: it says what a start would make, as every target says in its error what to run
-where the option is not given.
+The option createTable creates a missing table from the DataFrame's schema. A target with this option derives
+its options from `TableOptions`. `wal_sink.check` creates no table: it shows the statement of the start.
+Without the option the error has the statement to run.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ _COMMA = re.compile(r",(?![^()]*\))")
 
 
 def without_effect(option: str, problem: str, other: str, value: str = "upsert") -> OptionError:
-    """Return the error of an option that needs a value of another one.
+    """Return the error of an option that needs a value of another option.
 
-    :param problem: what the other one has instead.
+    :param problem: the present value of the other option, and why it does not fit. Continues "Option … is
+        given ".
+    :param other: the other option.
+    :param value: the value that `option` needs.
     """
     return OptionError(
         f"Option {option} is given {problem}.",
@@ -46,9 +49,9 @@ def without_effect(option: str, problem: str, other: str, value: str = "upsert")
 
 
 def listed_names(option: str, text: str) -> tuple[str, ...]:
-    """Return the columns that an option lists; of a partition such as `bucket(16, id)` the whole.
+    """Return the columns that an option lists, or partitions such as `bucket(16, id)`.
 
-    :raises OptionError: one is listed twice.
+    :raises OptionError: a name is repeated.
     """
     names = tuple(name.strip() for name in _COMMA.split(text) if name.strip())
     refuse_repeated(option, names)
@@ -56,9 +59,9 @@ def listed_names(option: str, text: str) -> tuple[str, ...]:
 
 
 def refuse_repeated(option: str, names: Iterable[str]) -> None:
-    """Refuse an option that has a name twice.
+    """Check that an option has each name once.
 
-    :raises OptionError: it has.
+    :raises OptionError: a name is repeated.
     """
     for name, count in Counter(names).items():
         if count > 1:
@@ -66,10 +69,10 @@ def refuse_repeated(option: str, names: Iterable[str]) -> None:
 
 
 class TableOptions(Options, frozen=True, kw_only=True):
-    """The base of the options of a target that makes tables."""
+    """The base for options of a target that creates tables."""
 
     key_alone: ClassVar[bool] = False
-    """True if the target reads keyColumns for a table that exists, too."""
+    """True if the target reads keyColumns for an existing table, too."""
 
     create_table: Annotated[
         bool, about("whether a table that is missing is made from the DataFrame's schema")
@@ -90,7 +93,7 @@ class TableOptions(Options, frozen=True, kw_only=True):
     def layout(self) -> Layout:
         """The key and the partitions of a new table.
 
-        :raises OptionError: a column is listed twice, or an option would be without effect.
+        :raises OptionError: a column is repeated, or an option would have no effect.
         """
         options = {PARTITION_COLUMNS: self.partition_columns, KEY_COLUMNS: self.key_columns}
         for option, names in options.items():
@@ -104,10 +107,11 @@ class TableOptions(Options, frozen=True, kw_only=True):
 
 
 def refuse_key_and_mode(option: str, mode: str, layout: Layout) -> None:
-    """Refuse a new table that its own rows would not fit.
+    """Check that the key of a new table fits the mode.
 
-    :param option: that says how rows get into the table, and `mode`: append or upsert.
-    :raises OptionError: an upsert without a key, or a key that a second row would be refused by.
+    :param option: the option that sets `mode`.
+    :param mode: append or upsert.
+    :raises OptionError: an upsert has no key, or an append has a key, which would refuse a second row of it.
     """
     if mode == "upsert" and not layout.key:
         raise OptionError(
@@ -121,10 +125,10 @@ def refuse_key_and_mode(option: str, mode: str, layout: Layout) -> None:
 
 
 def refuse_unknown_columns(layout: Layout, schema: pa.Schema) -> None:
-    """Refuse a layout with columns that the DataFrame lacks.
+    """Check that the DataFrame has the columns of a layout.
 
-    :param schema: of the columns that are written.
-    :raises SchemaMismatch: it lacks one.
+    :param schema: the columns that are written.
+    :raises SchemaMismatch: the DataFrame lacks a column.
     """
     for option, names in zip((KEY_COLUMNS, PARTITION_COLUMNS), layout, strict=True):
         for name in names:
@@ -137,10 +141,10 @@ def refuse_unknown_columns(layout: Layout, schema: pa.Schema) -> None:
 
 
 def refuse_other_key(table: object, layout: Layout, key: Collection[str]) -> None:
-    """Refuse a table that is there with another key than createTable would give it.
+    """Check that an existing table has the key that keyColumns names.
 
-    :param key: of the table, by the DataFrame's names.
-    :raises SchemaMismatch: rows would replace others than keyColumns says.
+    :param key: the key of the table, by the DataFrame's names.
+    :raises SchemaMismatch: it has another key, so rows would replace other rows than expected.
     """
     if layout.key and {*layout.key} != {*key}:
         raise SchemaMismatch(

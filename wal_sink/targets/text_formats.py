@@ -1,4 +1,4 @@
-"""UUIDs (RFC 9562) and numbers that columns have as texts: patterns and parsers; no I/O."""
+"""Patterns and parsers for UUIDs (RFC 9562) and numbers that are written as text. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEX = "[0-9a-fA-F]"
 
 
 UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
-"""The pattern of a UUID written as text."""
+"""A UUID, written as text."""
 
 
 _VERSION_1_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
@@ -24,7 +24,7 @@ _UUID_BYTES = r"(?s)\A.{16}\z"
 
 
 _VERSION_1_BYTES = r"(?s)\A.{6}[\x10-\x1f].{9}\z"
-"""The upper half of the seventh byte is the version."""
+"""A UUID of version 1 as bytes. The upper half of the seventh byte is the version."""
 
 
 _UUID = pa.binary(16)
@@ -34,21 +34,23 @@ _NO_UUID = text("00000000-0000-0000-0000-000000000000")
 
 
 def are_no_uuids(column: pa.Array) -> pa.Array:
-    """Return which texts or bytes are no uuids; null for nulls."""
+    """Return which texts or bytes are not UUIDs. Null for nulls."""
     return _unlike(column, UUID_PATTERN, _UUID_BYTES)
 
 
 def are_no_version_1_uuids(column: pa.Array) -> pa.Array:
-    """Return which are no uuids of version 1 (a time and a node); null for nulls."""
+    """Return which texts or bytes are not UUIDs of version 1, with time and node. Null for nulls."""
     return _unlike(column, _VERSION_1_PATTERN, _VERSION_1_BYTES)
 
 
 def as_uuid(column: pa.Array) -> pa.Array:
-    """Parse texts, and take bytes as they are. All are UUIDs, see `are_no_uuids`; nulls stay null."""
+    """Return UUIDs as 16 bytes, from texts or bytes that `are_no_uuids` has checked. Nulls stay null."""
     if _in_bytes(column):
         return column.cast(pa.binary()).cast(_UUID)
     texts = column.cast(pa.string())
-    digits = pc.replace_substring(texts.fill_null(_NO_UUID), "-", "")  # 32 of each, no gaps
+    digits = pc.replace_substring(
+        texts.fill_null(_NO_UUID), "-", ""
+    )  # 32 digits for each value, without gaps
     _, offsets, characters = digits.buffers()
     begin = memoryview(offsets).cast("i")[digits.offset] if len(digits) else 0
     whole = memoryview(characters or b"")[begin : begin + 32 * len(digits)]
@@ -72,7 +74,7 @@ def _in_bytes(column: pa.Array) -> bool:
 
 
 MOST_CHARACTERS = 4_000
-"""The longest number written as text: Python parses an integer of at most 4,300 digits."""
+"""The longest number that may be written as text. Python parses an integer of at most 4,300 digits."""
 
 
 WHOLE = r"\A[+-]?[0-9]+\z"
@@ -80,7 +82,7 @@ WHOLE = r"\A[+-]?[0-9]+\z"
 
 
 WHOLE_ONCE = r"\A(0|-?[1-9][0-9]*)\z"
-"""A whole number in its only form: no plus sign, no zeros in front."""
+"""A whole number in its only form: no plus sign, no leading zeros."""
 
 
 DECIMAL = r"\A[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\z"
@@ -88,7 +90,7 @@ DECIMAL = r"\A[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\z"
 
 
 DECIMAL_ONCE = r"\A(0|-?([1-9][0-9]*|(0|[1-9][0-9]*)\.[0-9]*[1-9]))\z"
-"""A number in its only form: no exponent, no zeros in front or at the end of a fraction."""
+"""A number in its only form: no exponent, no leading zeros, no zeros at the end of a fraction."""
 
 
 class Scaled(NamedTuple):
@@ -99,7 +101,7 @@ class Scaled(NamedTuple):
 
 
 def scaled(text: str) -> Scaled:
-    """Parse a text that matches `DECIMAL`, as Java's `new BigDecimal(text)` does: 1.50 is not 1.5."""
+    """Parse a text that matches `DECIMAL`, as Java's `new BigDecimal(text)` does: 1.50 differs from 1.5."""
     sign, digits, exponent = decimal.Decimal(text).as_tuple()
     assert isinstance(exponent, int), "neither infinite nor NaN"
     unscaled = int("".join(map(str, digits)))

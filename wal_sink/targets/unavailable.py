@@ -1,8 +1,8 @@
-"""Option unavailableValue: a cell with this text is left as it is in an upsert. No I/O.
+"""Option unavailableValue: an upsert leaves a cell with this text unchanged. No I/O.
 
-Change streams leave out large values that an update has not changed, as Debezium does, and have a text in
-their place. The log holds a null in place of the text, so that a column of any type takes it, and a flag
-beside the table's columns. A row with such a cell changes a row of the table, and never makes a new one.
+Change streams, such as Debezium's, omit large values that an update has not changed, and send a placeholder
+text. The log stores a null in place of the text, so that a column of any type takes it, and a flag beside the
+table's columns. A row with such a cell updates a row of the table, and never adds a new one.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from wal_sink.targets.arrow_scalars import FALSE, blob, null, text
 from wal_sink.targets.operations import UNAVAILABLE_VALUE
 
 Flags = Mapping[str, pa.Array]
-"""Flags of the unavailable cells of columns, by the column's name; never null."""
+"""For each column, flags of the unavailable cells, never null."""
 
 _SOURCES = (str(pa.string()), str(pa.binary()))
 
 
 class Marked(NamedTuple):
-    """A batch with nulls for its unavailable cells."""
+    """A batch with nulls in place of its unavailable cells."""
 
     rows: pa.RecordBatch
     flags: Flags
-    """The flags of each column that may have such cells."""
+    """The flags of each column that may have unavailable cells."""
 
 
 def mark(rows: pa.RecordBatch, plan: Plan, key: Sequence[str]) -> Marked:
-    """Put nulls in place of the text.
+    """Replace the placeholder text by nulls.
 
-    :param rows: the DataFrame's.
-    :param key: columns whose text is a value like any other.
+    :param rows: the rows of the DataFrame.
+    :param key: the columns of the key, in which the text is an ordinary value.
     """
     columns, flags = dict(zip(rows.schema.names, rows.columns, strict=True)), dict[str, pa.Array]()
     for column in plan.of_table().columns if plan.unavailable else ():
@@ -53,7 +53,7 @@ def mark(rows: pa.RecordBatch, plan: Plan, key: Sequence[str]) -> Marked:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Return texts or bytes in the layout that kernels compare."""
+    """Return texts or bytes in a layout that kernels compare."""
     if pt.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     return values.cast(pa.string() if is_text(values.type) else pa.binary())
@@ -65,13 +65,13 @@ def flag_name(column: str) -> str:
 
 
 def with_flags(rows: pa.RecordBatch, flags: Flags) -> pa.RecordBatch:
-    """Return rows of the log: the plan's columns, and the flags after them."""
+    """Return rows of the log: the plan's columns, followed by the flags."""
     names = [*rows.schema.names, *map(flag_name, flags)]
     return pa.RecordBatch.from_arrays([*rows.columns, *flags.values()], names=names)
 
 
 def flags_of(batch: pa.RecordBatch, plan: Plan) -> Flags:
-    """Return the flags of rows of the log; none where no cell is unavailable."""
+    """Return the flags of rows of the log. Empty if no cell is unavailable."""
     names = [column.name for column in plan.columns if flag_name(column.name) in batch.schema.names]
     flags = {name: batch.column(flag_name(name)) for name in names}
     return flags if any(pc.any(flag).as_py() for flag in flags.values()) else {}
@@ -83,7 +83,7 @@ def either(flags: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
 
 
 def new_row_error() -> InvalidRow:
-    """Return the error of a row with an unavailable cell whose key is not in the table."""
+    """Return the error of a row with an unavailable cell whose key the table lacks."""
     return InvalidRow(
         f"The table has no row of this key, and a value of the row is unavailable ({UNAVAILABLE_VALUE}).",
         "Let the source send this row whole, such as by an incremental snapshot of Debezium: a row that is"

@@ -1,4 +1,8 @@
-"""Values that targets refuse whatever the column: texts that are not UTF-8, and dates unknown to Python."""
+"""Checks of values that do not depend on a table: texts are UTF-8, dates are in the years 1 to 9999. No I/O.
+
+Spark's strings may hold any bytes. For every target a text that is not UTF-8 is refused before the target's
+own check.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +17,14 @@ from wal_sink.model.plan import is_array
 from wal_sink.targets.arrow_scalars import TRUE, as_python, int64, shorten
 
 _SHOWN = 3
-"""Columns by which a row is named."""
+"""The number of columns by which an error names a row."""
 
 
 def leaves(values: pa.Array) -> Iterator[pa.Array]:
-    """Yield the values of a column, or of all parts inside of its values, without what lies in a null."""
+    """Yield the values of a column, or of all parts inside of its values.
+
+    Values inside a null are left out.
+    """
     type_ = values.type
     if pt.is_dictionary(type_):
         yield from leaves(values.cast(type_.value_type))
@@ -33,11 +40,12 @@ def leaves(values: pa.Array) -> Iterator[pa.Array]:
 
 
 def refuse_invalid_utf8(batch: pa.RecordBatch) -> None:
-    """Refuse texts that are not UTF-8, in columns, their structs, lists and maps.
+    """Refuse texts that are not UTF-8, also inside structs, lists and maps.
 
-    Arrow validates a whole column in some nanoseconds a row, with what lies in a null or outside of a slice.
+    Arrow validates a whole column at some nanoseconds a row. That includes bytes under a null and outside of
+    a slice, so a failed column is checked row by row.
 
-    :raises InvalidRow: there is one; names the column, and flags its rows.
+    :raises InvalidRow: there is such a text. The error names the column and flags its rows.
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
@@ -77,9 +85,11 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def beyond_python(column: pa.Array) -> pa.Array | None:
-    """Return the rows with a date or an instant outside of the years 1 to 9999, as flags; None for none.
+    """Return flags of the rows with a date or an instant outside of the years 1 to 9999.
 
-    Python has no object for it, and most databases and readers have no value.
+    None if there is none.
+
+    Python has no object for such a date, and most databases and readers have no value.
     """
     if not _is_beyond(column):
         return None
@@ -97,9 +107,10 @@ def _is_beyond(values: pa.Array) -> bool:
 
 
 def outside(values: pa.Array, first: int, last: int) -> pa.Array:
-    """Return which dates or instants are outside; False for a null.
+    """Return which dates or instants are outside of a range. False for a null.
 
-    :param first: in days since 1970, as `last`.
+    :param first: the first day of the range, in days since 1970.
+    :param last: the last day of the range.
     """
     if pt.is_timestamp(values.type):
         per_day = 86_400 * _PER_SECOND[values.type.unit]

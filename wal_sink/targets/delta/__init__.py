@@ -1,4 +1,4 @@
-"""The target Delta Lake: tasks stage Parquet files, one commit adds them with the ledger row."""
+"""The target Delta Lake: tasks stage Parquet files, and one commit adds them with the ledger row."""
 
 from __future__ import annotations
 

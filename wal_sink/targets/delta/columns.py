@@ -1,6 +1,6 @@
-"""The columns of a Delta table: names and lengths of its log, its partitions, and what fits. No I/O.
+"""Columns of a Delta table: their names and lengths in the log, partitions, and the check of rows. No I/O.
 
-Rows are cast and checked in the tasks of a query.
+Tasks of the query cast and check rows.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from wal_sink.targets.columns import Holds, TableColumn
 from wal_sink.targets.value_checks import beyond_python
 
 PARTITIONS, EVENT = "partitions", "event"
-"""The details of a plan: the partition columns in the table's order; and the column that says when a row
-changed."""
+"""Details of a plan: the partition columns in the table's order, and the column of
+`delta.timestampColumn`."""
 
 DECLARED = b"__CHAR_VARCHAR_TYPE_STRING"
-"""The name under which the metadata of a text column has Spark's word for a text with a length."""
+"""The metadata key of a text column with Spark's type of limited length."""
 
 _TEXT = re.compile(r"(char|varchar)\((\d+)\)")
-"""Such a word. The length is in characters."""
+"""A text type of limited length, in characters."""
 
 _PHYSICAL, _ID = b"delta.columnMapping.physicalName", b"delta.columnMapping.id"
 
@@ -40,12 +40,12 @@ def words(field: pa.Field) -> str:
 
 
 def physical_name(field: pa.Field) -> str:
-    """Return the name that a column has in files, and in values of partitions."""
+    """Return the name of a column in files and in values of partitions."""
     return str((field.metadata or {}).get(_PHYSICAL, field.name.encode()), "utf-8")
 
 
 def stored_field(field: pa.Field) -> pa.Field:
-    """Return a column as it is in the table's files, by the names and ids of it and its parts there."""
+    """Return a column with the names and ids that it and its parts have in the table's files."""
 
     def stored(part: pa.Field) -> pa.Field:
         field_id = (part.metadata or {}).get(_ID)
@@ -56,13 +56,13 @@ def stored_field(field: pa.Field) -> pa.Field:
 
 
 def can_partition(type_: pa.DataType) -> bool:
-    """Return True if a table may be partitioned by a type: every reader takes its texts alike."""
+    """Return True if a table may be partitioned by a type: all readers parse its texts alike."""
     unfit = (pt.is_floating, pt.is_binary, pt.is_nested, pt.is_null)
     return not any(is_kind(type_) for is_kind in unfit)
 
 
 def can_be_key(type_: pa.DataType) -> bool:
-    """Return True if values of a type are equal or not: no NaN, nothing nested."""
+    """Return True if values of a type are compared by equality: no NaN, nothing nested."""
     return not pt.is_floating(type_) and not pt.is_nested(type_)
 
 
@@ -71,7 +71,7 @@ Values = tuple[str | None, ...]
 
 
 def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
-    """Yield the rows of each partition, without the partition columns; their order is kept."""
+    """Yield the rows of each partition in their order, without the partition columns."""
     if not names:
         yield (), rows
         return
@@ -86,14 +86,14 @@ def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, pa.Tab
 
 
 def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values as the log of a Delta table writes them."""
+    """Return values as texts of the table's log."""
     texts = values.cast(pa.string())
     zoned = pt.is_timestamp(values.type) and values.type.tz is not None
     return pc.replace_substring(texts, " ", "T") if zoned else texts
 
 
 def folder(names: Sequence[str], values: Values) -> str:
-    """Return the folder for files of a partition, as Hive names it: polars reads the values from there."""
+    """Return the folder for files of a partition, with Hive's names: polars reads the values from there."""
     parts = [
         f"{name.replace('/', '%2F').replace(':', '%3A')}={_NULL if value is None else quote(value, safe='')}/"
         for name, value in zip(names, values, strict=True)
@@ -106,22 +106,25 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def is_absolute(path: str) -> bool:
-    """Return True if a path of a table's log, or the name of its first folder, leads out of the table."""
+    """Return True if a path of the table's log leads out of the table.
+
+    :param path: a path, or the name of its first folder.
+    """
     return path.startswith("/") or _SCHEME.match(path) is not None
 
 
 def about_partitions(
     schema: pa.Schema, types: pa.Schema, partitioned_by: Sequence[str], *, replaces: bool
 ) -> Iterator[str]:
-    """Yield why rows cannot be parted by the table's partition columns.
+    """Yield why the table's partition columns do not fit the rows.
 
-    :param types: of the table.
-    :param replaces: whether rows are replaced by their keys.
+    :param types: the types of the table.
+    :param replaces: True if rows are replaced by their keys.
     """
     if replaces and partitioned_by and is_absolute(partitioned_by[0]):
         yield (
-            f"{partitioned_by[0]}: the table is partitioned by it, and delta-rs takes the part of a path"
-            " before a colon for the name of a store. Partition by another column first, or rename it."
+            f"{partitioned_by[0]}: the table is partitioned by it, and delta-rs reads the part of a path"
+            " before a colon as the name of a store. Partition by another column first, or rename it."
         )
     for name in partitioned_by:
         if name in schema.names and not can_partition(types.field(name).type):
@@ -131,21 +134,21 @@ def about_partitions(
             )
     if not set(schema.names) - set(partitioned_by):
         yield (
-            "the DataFrame has only partition columns. Add one of the table's other columns, if only as a"
+            "the DataFrame has only partition columns. Add one of the table's other columns, even if it is"
             " null."
         )
 
 
 def about_moved(plan: Plan, partitioned_by: Sequence[str]) -> Iterator[str]:
-    """Yield that the table has other partition columns than its plan says."""
+    """Yield that the table has other partition columns than the plan."""
     if list(partitioned_by) != (planned := plan.details[PARTITIONS]):
         yield f"its partition columns were {planned}, and are {list(partitioned_by)} now"
 
 
 def holds_planned(plan: Plan, types: pa.Schema) -> Holds:
-    """Return a function that tells whether a column of the table holds each value that a plan allows.
+    """Return a function that returns True if a column of the table holds each value that a plan allows.
 
-    :param types: of the table as it is now.
+    :param types: the types of the table as it is now.
     """
     held = holds(plan, types)
     return lambda now, column: held(now, column) and _is_as_long(now, column)
@@ -159,7 +162,7 @@ def _is_as_long(now: TableColumn, planned: Column) -> bool:
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-    """Cast a batch to the table's types; it keeps the order of its columns.
+    """Cast a batch to the table's types. The order of its columns is kept.
 
     :raises InvalidRow: a value does not fit its column, or cannot name a partition.
     """
@@ -171,7 +174,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         if column.name == plan.details.get(EVENT):
             refuse(
                 pc.is_null(array),
-                "is null, and says when the row changed (delta.timestampColumn)",
+                "is null, and delta.timestampColumn names it as the time of the row's change",
                 "Filter such rows out.",
             )
         if column.name in plan.details[PARTITIONS]:
@@ -187,27 +190,27 @@ def _refuse_length(column: Column, texts: pa.Array) -> None:
         refuse(
             pc.invert(fits(pc.utf8_length(texts), int(match[2]))),
             f"has another length than {column.type}",
-            "Spark pads the texts of a char(n) to n characters, and refuses longer ones. Do so in the"
+            "Spark pads the texts of a char(n) to n characters, and refuses longer ones. Do the same in the"
             " DataFrame, such as by F.rpad or F.substring, or filter by F.length('{name}').",
         )
 
 
 def _refuse_as_partition(values: pa.Array, name: str, *, merged: bool) -> None:
-    """Refuse values of which Delta has no text, or another one; and those that delta-rs cannot merge.
+    """Refuse values without a text of their own in Delta, and values that delta-rs cannot merge.
 
-    :param merged: whether rows are merged: delta-rs (1.6.6) writes the files of a merge, and reads those
-        before.
+    :param merged: True if rows are merged. Then delta-rs (1.6.6) writes the new files and reads the former
+        ones.
     """
     if (beyond := beyond_python(values)) is not None:
         refuse(
             beyond,
-            "is outside of the years 1 to 9999, and Delta has no text of it, which a partition needs",
+            "is outside of the years 1 to 9999, and a partition of Delta has no text for it",
             "Filter such rows out; most often the unit is wrong.",
         )
     if pt.is_string(values.type):
         refuse(
             pc.equal(values, text("")),
-            "is an empty text, which Delta keeps as a null of a partition",
+            "is an empty text, which a partition of Delta stores as a null",
             "Write a null or another text: F.when(F.col('{name}') != '', …).",
         )
         refuse_as_folder(values, name)

@@ -1,4 +1,4 @@
-"""Reads and writes whole files below a Delta table's folder, by delta-rs.
+"""Reads and writes whole files below a Delta table's folder, with delta-rs.
 
 Its undocumented `_handler` has a canary in `tests/delta/test_commits.py`.
 """
@@ -21,7 +21,7 @@ from wal_sink.targets.staged_files import sync
 
 @contextlib.contextmanager
 def table_is_there(path: str) -> Iterator[None]:
-    """Raise SchemaMismatch where delta-rs finds no table."""
+    """Convert delta-rs' error for a missing table to SchemaMismatch, in this context."""
     try:
         yield
     except TableNotFoundError as error:
@@ -31,13 +31,13 @@ def table_is_there(path: str) -> Iterator[None]:
 
 
 class Files:
-    """Writes, reads and deletes whole files; paths are below the table's folder.
+    """Writes, reads and deletes whole files. Paths are relative to the table's folder.
 
-    By delta-rs' own access, with its storage options. Its public API, `DeltaStorageHandler`, hands a stream
-    to Arrow that refuses what Arrow writes (1.6.6 with pyarrow 26: 'Buffer' object is not an instance of
-    'bytes'). What lies below it takes bytes.
+    Access goes through delta-rs, with its storage options. The public `DeltaStorageHandler` hands Arrow a
+    stream that refuses what Arrow writes (1.6.6 with pyarrow 26: 'Buffer' object is not an instance of
+    'bytes'). Its inner handler takes bytes.
 
-    :raises SchemaMismatch: the path is a local folder that is not there.
+    :raises SchemaMismatch: the path is a local folder that does not exist.
     """
 
     def __init__(self, path: str, options: dict[str, str] | None) -> None:
@@ -46,7 +46,7 @@ class Files:
         self._folder = _local(path)
 
     def write(self, path: str, data: bytes) -> None:
-        """Create a file; `sync` makes it durable."""
+        """Create a file. `sync` makes it durable."""
         output = self._storage.open_output_stream(path, None)
         output.write(data)
         output.close()
@@ -54,20 +54,20 @@ class Files:
     def read(self, path: str) -> bytes:
         """Return a file's content.
 
-        :raises FileNotFoundError: it is not there.
+        :raises FileNotFoundError: the file is missing.
         """
         file = self._storage.open_input_file(path)
         return bytes(file.read(file.size()))
 
     def delete(self, path: str) -> None:
-        """Delete a file that may be gone already."""
+        """Delete a file that may be missing."""
         try:
             self._storage.delete_file(path)
         except FileNotFoundError:
             return
 
     def missing(self, paths: Iterable[str]) -> list[str]:
-        """Return those of the files that are not there."""
+        """Return the paths whose files are missing."""
         asked = list(paths)
         infos = self._storage.get_file_info(asked)
         return [
@@ -75,19 +75,19 @@ class Files:
         ]
 
     def sync(self, paths: Iterable[str], *, may_be_gone: bool = False) -> None:
-        """Make files survive a power loss, where they lie in a folder: delta-rs does not sync them.
+        """Make files in a local folder survive a power loss, since delta-rs does not sync them.
 
-        A store of objects acknowledges what is durable.
+        An object store acknowledges only durable objects.
 
-        :param may_be_gone: somebody may have deleted one since it was listed.
-        :raises FileNotFoundError: one is gone.
+        :param may_be_gone: True if somebody may have deleted a file since it was listed.
+        :raises FileNotFoundError: a file is missing.
         """
         if self._folder is not None:
             sync([self._folder / path for path in paths], may_be_gone=may_be_gone)
 
 
 def _local(path: str) -> Path | None:
-    """Return the folder of a path or a URL `file:`; None for another store."""
+    """Return the folder of a path or a URL `file:`. None for another store."""
     if "://" not in path:
         return Path(path)
     parts = urlsplit(path)

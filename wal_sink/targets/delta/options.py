@@ -22,7 +22,7 @@ _WITHOUT_KEYS = re.compile(
     r")(?:/[^?]*)?",
     re.IGNORECASE | re.DOTALL,
 )
-"""A path that has no more than a store and a place in it. A secret may have a slash."""
+"""A path that has only a store and a place in it. A secret may contain a slash."""
 
 
 class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
@@ -55,8 +55,8 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
     timestamp_column: Annotated[
         str,
         about(
-            "Column that says when each row changed: in an upsert the later row of a key stays, in"
-            " whichever order they come",
+            "Column with the time at which each row changed: in an upsert the row with the later time stays,"
+            " in whichever order the rows arrive",
             SHAPES,
         ),
     ] = msgspec.field(name=EVENT_COLUMN, default="")
@@ -69,11 +69,11 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
     ] = msgspec.field(name="delta.mergeSchema", default=False)
 
     def __post_init__(self) -> None:
-        """Refuse a relative path: driver and executors have working directories of their own.
+        """Refuse a relative path, a path with a secret, and options without effect.
 
-        And one with keys in it: the path is written to the log, and printed.
+        Driver and executors have different working directories. The path is written to the log, and printed.
 
-        :raises OptionError: it is one; or an upsert has no key, or an option is without effect.
+        :raises OptionError: one of these; or an upsert has no key.
         """
         if not _WITHOUT_KEYS.fullmatch(self.path):
             # The path is not repeated.
@@ -92,7 +92,7 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
         if self.mode == "upsert" and not self.layout.key:
             raise OptionError(
                 f"Option delta.mode is upsert, and {KEY_COLUMNS} names no column.",
-                f"Name the columns by which a row replaces another one in {KEY_COLUMNS}.",
+                f"List in {KEY_COLUMNS} the columns by which a row replaces another one.",
             )
         if self.mode == "append" and self.layout.key:
             problem = "and delta.mode is append: a Delta table has no key"
@@ -103,26 +103,27 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
             raise without_effect(EVENT_COLUMN, problem, "delta.mode")
         if self.timestamp_column and self.operation_column:
             raise OptionError(
-                f"Options {EVENT_COLUMN} and {OPERATION_COLUMN} are both given: a row that is deleted leaves"
-                " no time, so an older row that comes later would bring its key back.",
-                f"Leave one of them out. Without {OPERATION_COLUMN}, a column can say that a row is deleted.",
+                f"Options {EVENT_COLUMN} and {OPERATION_COLUMN} are both given: a deleted row leaves no time"
+                " in the table, so an older row that arrives later would bring its key back.",
+                f"Leave one of them out. Without {OPERATION_COLUMN}, a column of the table can mark a row as"
+                " deleted.",
             )
 
         if self.timestamp_column and self.unavailable_value:
             raise OptionError(
-                f"Options {EVENT_COLUMN} and {UNAVAILABLE_VALUE} are both given: an earlier row that comes"
-                " late is skipped whole, and with it a value that a later row has left out.",
+                f"Options {EVENT_COLUMN} and {UNAVAILABLE_VALUE} are both given: a row that arrives late is"
+                " skipped whole, with a value that the later row has omitted.",
                 "Leave one of them out.",
             )
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns by which a row replaces another one; none: rows are added."""
+        """The columns by which a row replaces another one. Empty if rows are added."""
         return self.layout.key
 
     @property
     def storage_options(self) -> dict[str, str] | None:
-        """The storage options for delta-rs; None: it reads the environment alone.
+        """The storage options of delta-rs. None if delta-rs reads the environment alone.
 
         :raises OptionError: the option is not a JSON object of texts.
         """

@@ -1,4 +1,4 @@
-"""Makes the plan when a query starts; and the table, or new columns of it, on request."""
+"""Makes the plan when a query starts. On request, it creates the table or adds columns."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.table import RANDOM_PREFIXES, Table, bounds_of_key
 from wal_sink.targets.operations import with_operation, without_operation
-from wal_sink.targets.sql_text import spark_statement
+from wal_sink.targets.sql_text import spark_name, spark_statement
 from wal_sink.targets.table_options import CREATE_TABLE, KEY_COLUMNS, Layout, refuse_unknown_columns
 
 logger = logging.getLogger(__name__)
 
 
 def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
-    """Compare a DataFrame with the table.
+    """Compare a DataFrame with the table, and return the plan.
 
-    :param changes: whether the table may be made, and columns added, as the options ask for.
-    :raises SchemaMismatch: there is no table, it cannot be written, or the DataFrame does not fit.
-    :raises Exception: of delta-rs, for `classify`.
+    :param changes: True to create the table and add columns, if options request that.
+    :raises SchemaMismatch: the table is missing or cannot be written, or the DataFrame does not fit.
+    :raises Exception: an error of delta-rs, for `classify`.
     """
     path, storage, layout = options.path, options.storage_options, options.layout
     written = without_operation(schema, options.operation_column, (), path)
@@ -70,22 +70,22 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
         DeltaTable.create(
             path,
             Schema.from_arrow(columns),
-            mode="ignore",  # another process may be quicker
+            mode="ignore",  # another process may create it first
             partition_by=list(layout.partition),
             configuration=properties,
             storage_options=storage,
         )
-        logger.info("made the table: %s", statement)
+        logger.info("created the table: %s", statement)
     table = Table(path, storage, Files(path, storage))
     table.refuse_unfit(replaces=bool(options.keys))
     types, new = table.types, pa.schema([])
     if options.merge_schema and not table.maps_columns:
-        # Of a table that maps columns delta-rs adds none: the error has Spark's statement.
-        names = {name.lower() for name in types.names}  # Delta does not tell names by their case
+        # delta-rs adds no column to a table that maps columns. There the error has Spark's statement.
+        names = {name.lower() for name in types.names}  # Delta ignores the case of names
         new = _new_columns([field for field in written if field.name.lower() not in names])
     planned = _plan(options, schema, key, pa.schema([*types, *new]), table.partitioned_by)
     if len(new) and changes:
-        table.add_columns(new)  # only now: a DataFrame that does not fit changes nothing
+        table.add_columns(new)  # after the checks: an unfit DataFrame changes nothing
     return planned
 
 
@@ -96,7 +96,7 @@ def _plan(
     types: pa.Schema,
     partitioned_by: Sequence[str],
 ) -> Plan:
-    """Return the plan for a table with columns of these types.
+    """Return the plan for a table with these columns.
 
     :raises SchemaMismatch: the DataFrame does not fit.
     """
@@ -133,10 +133,10 @@ def _plan(
 
 
 def _refuse_keys(keys: Sequence[str], types: pa.Schema) -> None:
-    """Check that the DataFrame has each column of the key, and that the column's values can be compared.
+    """Check that the DataFrame has each column of the key, and that its values are compared by equality.
 
-    :param types: of the columns that are written.
-    :raises SchemaMismatch: it lacks one, or has one whose values cannot be compared.
+    :param types: the columns that are written.
+    :raises SchemaMismatch: a column is missing, or its values have no equality.
     """
     refuse_unknown_columns(Layout(key=tuple(keys)), types)
     for name in keys:
@@ -144,15 +144,15 @@ def _refuse_keys(keys: Sequence[str], types: pa.Schema) -> None:
             raise SchemaMismatch(
                 f"Option {KEY_COLUMNS} names {name}, which is {words(types.field(name))}: such values are not"
                 " compared by equality.",
-                f"Take another column, or a text or decimal of it, into {KEY_COLUMNS}.",
+                f"Name another column in {KEY_COLUMNS}, such as one with its value as a text or a decimal.",
             )
 
 
 def _refuse_event(column: str, types: pa.Schema) -> None:
-    """Check that a column says which of two rows is the later one, in the DataFrame and in the table.
+    """Check that DataFrame and table have the column of `delta.timestampColumn`, with values in an order.
 
-    :param types: of the columns that are written.
-    :raises SchemaMismatch: one of them lacks it, or it is neither a time nor a whole number.
+    :param types: the columns that are written.
+    :raises SchemaMismatch: a column is missing, or it is not a time, a date or a whole number.
     """
     is_there = column in types.names
     kinds = (pt.is_timestamp, pt.is_date, pt.is_integer)
@@ -165,16 +165,16 @@ def _refuse_event(column: str, types: pa.Schema) -> None:
 
 
 def _new_columns(schema: Sequence[pa.Field], key: Sequence[str] = ()) -> pa.Schema:
-    """Return new columns as delta-rs makes them.
+    """Return new columns in the types that delta-rs gives them.
 
-    :raises SchemaMismatch: Delta, or delta-rs, has no type for one.
+    :raises SchemaMismatch: Delta, or delta-rs, has no type for a column.
     """
     columns = new_columns(schema, key, _delta_type, "Delta")
     return pa.schema(Schema.from_arrow(columns).to_arrow())
 
 
 _NO_TYPE = re.compile(r'PrimitiveType\("void"\)|MapType.*timestamp_ntz')
-"""Types of which delta-rs 1.6.6 makes a table that no reader opens."""
+"""Types with which delta-rs 1.6.6 creates a table that no reader opens."""
 
 
 def _delta_type(column: pa.Schema) -> None:
@@ -187,13 +187,14 @@ def _properties(columns: pa.Schema, layout: Layout) -> dict[str, str]:
     """Return the properties of a new table."""
     properties = bounds_of_key(columns, layout) if layout.key else {}
     if layout.key and layout.partition:
-        # Or a file of delta-spark's may be one that no merge removes.
+        # Without it delta-spark may name a file so that no merge of delta-rs can remove it.
         properties[RANDOM_PREFIXES] = "true"
     return properties
 
 
 def _statement(path: str, schema: pa.Schema, layout: Layout, properties: dict[str, str]) -> str:
-    """Return Spark's statement that makes the table."""
+    """Return Spark's statement that creates the table."""
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
     more = f" TBLPROPERTIES ({listed})" if listed else ""
-    return spark_statement(f"delta.`{path}`", schema, layout, "DELTA", more)
+    partition = [*map(spark_name, layout.partition)]
+    return spark_statement(f"delta.`{path}`", schema, layout.key, partition, "DELTA") + more

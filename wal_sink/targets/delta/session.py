@@ -1,15 +1,14 @@
 """The session of the Delta target: commits staged files with the ledger row.
 
-Each conditional update is one commit on the version of the table from which the row was read. delta-rs
-refuses a commit if one in between has noted the same transaction; it does not refuse one from a version
-read after that. So the row is read and compared, and the commit made, on one and the same version
-(`Table`).
+Each conditional update is one commit, on the version of the table in which the row was read. delta-rs refuses
+the commit if a commit since that version has the same transaction. It cannot detect a commit before that
+version. So the row is read, compared and committed on one version (`Table`).
 
-The ledger row is a small file beside the table's, to which the table's own log points. Each change of the
-row writes a new file under a random number, and then commits that number as the version of the transaction
-`wal_sink/<query id>/<table id>` (an action `txn` of Delta's log). Every version of the table keeps the newest
-number, also over checkpoints and clean-ups of the log. So the commit is what changes the row: in one step
-with the rows that it adds, and only from the row that its table was read with.
+The ledger row is a small file in the table's folder. Each change of the row writes a new file under a random
+number. Then a commit sets this number as the version of the transaction `wal_sink/<query id>/<table id>` (an
+action `txn` of Delta's log). Each version of the table keeps the newest number, also after checkpoints and
+clean-ups of the log. So the commit changes the row in one step with the rows that it adds, and only from the
+row that was read.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _NUMBERS = random.SystemRandom()
 
 
 class LedgerFiles:
-    """The files that hold one query's ledger row: each change writes a new one."""
+    """The files with one query's ledger row. Each change of the row writes a new file."""
 
     def __init__(self, files: Files, query_id: str) -> None:
         self._files = files
@@ -60,15 +59,15 @@ class LedgerFiles:
     def app_id(self, table: Table) -> str:
         """Return the transaction whose version is the number of the row's file.
 
-        A table that is replaced keeps its log under another id, and has no row then.
+        A replaced table keeps its log and gets another id, so it has no row.
         """
         return f"wal_sink/{self._query_id}/{table.id}"
 
     def row(self, table: Table) -> RowVersion:
-        """Return the row in the table's version that was read.
+        """Return the row in the version of the table that was read last.
 
-        :raises FileNotFoundError: its file is gone, as it is when another flusher has changed the row since.
-        :raises CorruptLog: it is not what this version writes.
+        :raises FileNotFoundError: its file is missing, which happens if another flusher has changed the row.
+        :raises CorruptLog: this version of wal_sink cannot read the file.
         """
         number = table.transaction_version(self.app_id(table))
         if number is None:
@@ -78,25 +77,25 @@ class LedgerFiles:
         return RowVersion(*self._read)
 
     def write(self, row: LedgerRow) -> int:
-        """Write a durable file; return its number. Nothing points to it yet."""
+        """Write a durable file, and return its number. The table does not name it yet."""
         number = _NUMBERS.getrandbits(62)
         self._files.write(self._path(number), msgspec.json.encode(row))
         self._files.sync([self._path(number)])
         return number
 
     def delete(self, number: int | None) -> None:
-        """Delete a file to which nothing points; one that stays is some kilobytes."""
+        """Delete a file that the table does not name. If that fails, some hundred bytes stay."""
         if number is not None:
             with contextlib.suppress(OSError):
                 self._files.delete(self._path(number))
 
     def lost(self) -> CorruptLog:
-        """Return the error for a row whose file is lost."""
+        """Return the error for a row whose file is missing."""
         return CorruptLog(
             f"The Delta table's log points to a ledger row of query {self._query_id} whose file in"
             " _wal_sink/ is gone.",
-            f"Restore the folder _wal_sink/{self._query_id} from a copy of the table: it says what is in the"
-            " table already.",
+            f"Restore the folder _wal_sink/{self._query_id} from a copy of the table: its file says which"
+            " epochs the table has.",
         )
 
     def _path(self, number: int) -> str:
@@ -109,19 +108,20 @@ class LedgerFiles:
             raise CorruptLog(
                 f"The ledger row of query {self._query_id} in _wal_sink/ is not what this version of wal_sink"
                 f" writes: {error}",
-                "Flush with the newer version that wrote it. Do not delete it: it says what is in the table"
-                " already.",
+                "Flush with the newer version that wrote it. Do not delete it: it says which epochs the table"
+                " has.",
             ) from error
 
 
 logger = logging.getLogger(__name__)
 
 _READS = 5
-"""Most reads that find a row's file gone, since another flusher moved the row; then it is lost."""
+"""The largest number of reads after which a missing file counts as lost. Each may fail because another
+flusher changes the row."""
 
 
 class DeltaSession(StagedFileSession[Table]):
-    """The flusher's session, or that of a task, which only stages."""
+    """The session of a flusher, or of a task, which only stages."""
 
     spare = "See that no VACUUM of the table has a retention of minutes."
 
@@ -134,7 +134,7 @@ class DeltaSession(StagedFileSession[Table]):
 
     def _row(self) -> RowVersion:
         for _ in range(_READS):
-            with contextlib.suppress(FileNotFoundError):  # another flusher has moved the row on
+            with contextlib.suppress(FileNotFoundError):  # another flusher has changed the row
                 return self._ledger.row(self._refreshed())
         raise self._ledger.lost()
 
@@ -163,14 +163,16 @@ class DeltaSession(StagedFileSession[Table]):
         return number, ask
 
     def _after_commit(self, former: int | None, merged: Sequence[str]) -> None:
-        """Make the commit durable; delete what no commit needs. An error changes nothing any more.
+        """Make the commit durable, and delete the files that it replaces.
+
+        An error changes nothing any more.
 
         :param former: the number of the row's former file.
-        :param merged: files whose rows are in the table.
+        :param merged: files whose rows were merged into the table.
         """
         try:
             self._refreshed().sync()
-        except Exception as error:  # noqa: BLE001 -- the flusher reads the row next, which does the same
+        except Exception as error:  # noqa: BLE001 -- the flusher's next read makes the version durable
             logger.info("the table could not be read after a commit: %s", shortly(error))
             self._table_read = None
         self._ledger.delete(former)
@@ -197,21 +199,22 @@ class DeltaSession(StagedFileSession[Table]):
             now = f"keyColumns={','.join(self._options.keys)}" if self._options.keys else "append"
             raise OptionError(
                 f"Rows with the key {', '.join(planned)} were published for {self._options.path} with"
-                f" delta.mode=upsert, and the options say {now}",
-                "Set delta.mode and keyColumns back until they are flushed. Then the options may change.",
+                f" delta.mode=upsert, and the options say {now}.",
+                "Set delta.mode and keyColumns back until these rows are flushed. Then they may change.",
             )
         event, now = plan.details.get(EVENT), self._options.timestamp_column
         if event and event != now:
             raise OptionError(
                 f"Rows whose time is {event} were published for {self._options.path}, and {EVENT_COLUMN} is"
-                f" {now or 'not given'}",
-                "Set it back until they are flushed. Then it may change; restart `wal-sink flush --follow`.",
+                f" {now or 'not given'}.",
+                f"Set {EVENT_COLUMN} back until these rows are flushed. Then the option may change; restart"
+                " `wal-sink flush --follow`.",
             )
         return DeltaStage(table, plan, merged=bool(self._options.keys))
 
 
 def _refuse_new(table: Table, partial: pa.Table, options: DeltaOptions) -> None:
-    """Refuse rows with unavailable cells whose key the table has not.
+    """Refuse rows with unavailable cells whose key the table lacks.
 
     :param partial: see `LastRows`.
     :raises RowsRefused: there are such rows.
@@ -239,7 +242,7 @@ def _shown(row: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _reason(expected: LedgerRow | None, new: LedgerRow) -> str:
-    """Return why the row changes, for the table's history."""
+    """Return the text about a change of the row, for the table's history."""
     if expected is None or new.epoch <= expected.epoch:
         return f"the ledger says epoch {new.epoch}"
     return f"epochs {expected.epoch + 1} to {new.epoch}"

@@ -1,8 +1,7 @@
-"""Stages rows of one plan in Parquet files that no version of the table names, under receipts.
+"""Stages rows of one plan in Parquet files that no version of the table names yet.
 
-Each row that is staged for an upsert has its write timestamp beside it. Of rows with one key the one with
-the highest stays, the later one of the log, or that of the latest time; the commit merges them: see
-`Table.merge`.
+For an upsert each staged row has its write timestamp beside it. The commit merges the last row of each key:
+the row with the highest timestamp, or with the latest event time. See `Table.merge`.
 """
 
 from __future__ import annotations
@@ -20,20 +19,21 @@ from deltalake.transaction import AddAction
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_scalars import FALSE
+from wal_sink.targets.arrow_tables import renamed
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.deletes import are_deletes
 from wal_sink.targets.delta.columns import PARTITIONS, folder, physical_name, split, stored_field
 from wal_sink.targets.delta.files import Files
 from wal_sink.targets.delta.table import DELETED, MERGED, Table
-from wal_sink.targets.staged_files import Receipt, Stage, renamed
+from wal_sink.targets.staged_files import Receipt, Stage
 from wal_sink.targets.unavailable import either, flag_name
 
 
 class DeltaStage(Stage):
-    """Rows of one plan. The path of a file is below the table's folder.
+    """Rows of one plan. Paths of files are relative to the table's folder.
 
-    :param merged: whether a commit merges the rows, and does not add the files.
+    :param merged: True if a commit merges the rows. False if it adds the files.
     """
 
     def __init__(self, table: Table, plan: Plan, *, merged: bool) -> None:
@@ -70,10 +70,10 @@ class DeltaStage(Stage):
 
 
 def _action(path: str, size: int, partition: dict[str, str | None], rows: int) -> AddAction:
-    """Return what the table's log says of a file: of its rows their number alone.
+    """Return the entry for a file in the table's log. Its statistics are the number of rows only.
 
-    Of bounds delta-rs' datasets make a filter, and take a column that has none for one without such rows, as
-    soon as another column has some: a boolean, a NaN, a column that was added to the table later.
+    delta-rs' datasets make a filter from bounds. If some columns have bounds, a column without any, such as a
+    boolean, a NaN or a column that was added later, counts as a column without rows.
     """
     return AddAction(
         path=path,
@@ -86,9 +86,10 @@ def _action(path: str, size: int, partition: dict[str, str | None], rows: int) -
 
 
 def _bounded(part: pa.Table) -> list[str] | bool:
-    """Return the columns whose bounds are written: all, or those without a NaN and nothing nested.
+    """Return the columns whose bounds Parquet stores. Floats with a NaN have none. True means all columns.
 
-    Arrow's bounds leave NaN out. To Spark NaN is above every number, so Spark would skip a file that has NaN.
+    Arrow's bounds leave NaN out. For Spark NaN is the greatest number, so Spark would skip a file that has a
+    NaN.
     """
     floats = [name for name in part.column_names if pa.types.is_floating(part[name].type)]
     nans = {name for name in floats if pc.any(pc.is_nan(part[name])).as_py()}
@@ -96,7 +97,7 @@ def _bounded(part: pa.Table) -> list[str] | bool:
 
 
 ORDER, AFTER_DELETE = "wal_sink:us", "wal_sink:after delete"
-"""Columns of staged rows with their write timestamps, and whether a delete of their key comes before them."""
+"""Columns of staged rows: the write timestamp, and whether a delete of the same key is before the row."""
 
 
 class LastRows(NamedTuple):
@@ -105,15 +106,15 @@ class LastRows(NamedTuple):
     rows: pa.Table
     """All columns of the table, `MERGED`, `DELETED`, and flags of unavailable cells."""
     partial: pa.Table
-    """Rows with such cells, as they were staged, and `AFTER_DELETE`."""
+    """The rows with unavailable cells, as they were staged, with `AFTER_DELETE`."""
 
 
 def in_order(rows: RowSlice, operation: str | None, *, keyed: bool) -> pa.RecordBatch:
-    """Return rows as they are staged.
+    """Return rows in the form of the staged files.
 
-    :param operation: the column that says which rows are deletes; None: none is.
-    :param keyed: whether they replace those of their key. Those that were published before an upsert was
-        asked for do not, and are added.
+    :param operation: the operation column. None if no row is a delete.
+    :param keyed: True if rows replace the row of their key. Rows that were published before an upsert was
+        requested are added.
     """
     batch = rows.batch
     number = batch.num_rows
@@ -136,16 +137,16 @@ def last_rows(
     names: Sequence[str],
     event: str = "",
 ) -> LastRows:
-    """Return the staged rows that a commit merges: of each key the last one.
+    """Return the staged rows that a commit merges: the last row of each key, and each row without a key.
 
-    :param names: of the table's columns.
-    :param event: the column by which a row is the last one; empty: the order of the log.
+    :param names: the table's columns.
+    :param event: the column with the event time. Empty if the order of the log decides.
     """
     read = [pq.read_table(pa.BufferReader(files.read(path))) for path in paths]
     rows = pa.concat_tables(read, promote_options="default")
     rows, partial = _with_known_values(rows.sort_by(ORDER), keys, names)
     if event in rows.column_names:
-        # Of equal times the later row of the log is the last one; a null is the earliest.
+        # If times are equal, the later row of the log is the last one. A null is the earliest time.
         by = pa.table({"has": pc.is_valid(rows[event]), "time": rows[event], "us": rows[ORDER]})
         ranks = pc.sort_indices(
             pc.sort_indices(by, [(by_, "ascending") for by_ in by.column_names])
@@ -161,11 +162,12 @@ def last_rows(
 def _with_known_values(
     rows: pa.Table, keys: Sequence[str], columns: Sequence[str]
 ) -> tuple[pa.Table, pa.Table]:
-    """Give unavailable cells the value that a row of their key has before them, after the last delete.
+    """Fill unavailable cells from the previous row of their key, back to the last delete of the key.
 
     :param rows: in the order of the log.
-    :param columns: of the table.
-    :returns: the rows, with flags of the cells that have none; and the rows with such cells, see `LastRows`.
+    :param columns: the columns of the table.
+    :returns: the rows, with flags of the cells that stay unavailable; and the rows with such cells, see
+        `LastRows`.
     """
     flags = {
         name: pc.fill_null(rows[flag_name(name)], FALSE)
@@ -179,7 +181,7 @@ def _with_known_values(
             rows[DELETED].to_pylist(),
             {n: f.to_pylist() for n, f in flags.items()},
         )
-        # By column, for each row the row whose value it gets.
+        # By column: for each row the position of the row whose value it gets.
         sources = {name: [*range(len(rows))] for name in flags}
         known, deleted = dict[tuple[Any, ...], dict[str, int]](), set[tuple[Any, ...]]()
         for row, key in enumerate(row_keys):

@@ -1,7 +1,7 @@
-"""A Delta table at one version: its schema and log, and whether it can be written exactly once.
+"""A Delta table at one version: its schema, its log, and the reasons why it cannot be written exactly once.
 
-A commit is about exactly the version that was read. The undocumented names of deltalake that are used here
-each have a reason, and a canary in `tests/delta/test_commits.py`.
+A commit is made on exactly the version that was read. The undocumented names of deltalake in this module have
+a canary in `tests/delta/test_commits.py`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from deltalake.transaction import AddAction
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import fields
-from wal_sink.targets.arrow_tables import plain
+from wal_sink.targets.arrow_tables import plain, renamed
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.delta.columns import is_absolute
 from wal_sink.targets.delta.files import Files, table_is_there
 from wal_sink.targets.sql_text import quote
-from wal_sink.targets.staged_files import kind_of_access, renamed
+from wal_sink.targets.staged_files import kind_of_access
 from wal_sink.targets.table_options import Layout
 from wal_sink.targets.unavailable import flag_name
 
@@ -37,21 +37,22 @@ _KNOWN_FEATURES = {
     *("generatedColumns", "invariants", "timestampNtz", "v2Checkpoint"),
     *("variantType", "variantType-preview"),
 }
-"""Features with which delta-rs commits. They require nothing of a writer that appends files, or columns and
-properties show what. `test_feature_is_known_if_a_commit_succeeds` makes a commit with each."""
+"""Features with which delta-rs commits. They require nothing of a writer that appends files, or a column or
+property shows the requirement. `test_feature_is_known_if_a_commit_succeeds` makes a commit with each."""
 
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
-"""Further features that a version of the protocol requires of writers; newer versions name their features."""
+"""Further features that a version of the protocol requires of writers. Newer versions name their features."""
 
 _DROPPED = ("rowTracking", "inCommitTimestamp", "materializePartitionColumns", "domainMetadata")
-"""Features that Spark drops, those first that need others. It drops no clustering and no defaults of columns;
-after those that readers have to know, as typeWidening, the table asks for checkpointProtection."""
+"""Features that Spark can drop, in the order in which it drops them. It drops neither clustering nor column
+defaults. After the drop of a feature that readers must know, such as typeWidening, the table requires
+checkpointProtection."""
 
 _MAPPING = "delta.columnMapping.mode"
 _TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 
 _UNWRITTEN = re.compile(r'VariantType|PrimitiveType\("void"\)')
-"""Types whose values wal_sink does not write, as delta-rs shows them."""
+"""Types that wal_sink does not write, as delta-rs prints them."""
 
 _UNWRITABLE_COLUMNS = {
     b"delta.generationExpression": "is generated",
@@ -61,21 +62,21 @@ _UNWRITABLE_COLUMNS = {
 
 
 class TableShape(NamedTuple):
-    """The demands of a table on its writers."""
+    """The requirements of a table on its writers."""
 
     path: str
     types: pa.Schema
-    """The columns; a null type stands for one that is not written."""
+    """The columns. A null type means that wal_sink does not write the column."""
     properties: Mapping[str, str]
     features: Collection[str]
     partitioned_by: Collection[str] = ()
 
 
 def refuse_unfit(table: TableShape, *, replaces: bool = False) -> None:
-    """Check that files may be added by a writer that knows columns and partitions only.
+    """Check that a writer which knows columns and partitions only may add files.
 
-    :param replaces: whether rows are replaced, too.
-    :raises SchemaMismatch: names what is in the way.
+    :param replaces: True if rows are replaced, too.
+    :raises SchemaMismatch: names the reason, and a remedy.
     """
     for what, remedy in _obstacles(table):
         raise SchemaMismatch(f"The Delta table {table.path} cannot be written: {what}.", remedy)
@@ -86,7 +87,7 @@ def refuse_unfit(table: TableShape, *, replaces: bool = False) -> None:
 _APPEND_ONLY = "delta.appendOnly"
 _BOUNDED, _MOST_BOUNDED = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
 _EXACT_DIGITS = 15
-"""Digits of a double, which delta-rs (1.6.6) makes of a decimal that is a bound."""
+"""The digits of a double. delta-rs (1.6.6) writes the bounds of a decimal as doubles."""
 
 
 def _about_upserts(table: TableShape) -> Iterator[tuple[str, str]]:
@@ -100,31 +101,31 @@ def _about_upserts(table: TableShape) -> Iterator[tuple[str, str]]:
     for field in table.types:
         if pt.is_null(field.type):
             yield (
-                f"a row is written whole, and wal_sink does not write the type of {field.name}",
+                f"a row is replaced whole, and wal_sink does not write the type of {field.name}",
                 "Drop that column, or set delta.mode to append.",
             )
     for field in _columns_with_bounds(table):
         if _has_inexact_bounds(field.type):
             what = (
-                f"delta-rs, which writes them, rounds the bounds of {field.name}, a decimal of more than"
-                f" {_EXACT_DIGITS} digits, and readers that filter by it would miss rows"
+                f"delta-rs rounds the bounds of {field.name}, a decimal of more than {_EXACT_DIGITS} digits,"
+                " so readers that filter by it would miss rows"
             )
             none = f"('{_MOST_BOUNDED}' = '0')"
             yield (
                 what,
-                f"Let it write bounds of the key alone: {key_alone}; or of no column: {none}.",
+                f"Let delta-rs write bounds of the key only: {key_alone}; or of no column: {none}.",
             )
 
 
 def _has_inexact_bounds(type_: pa.DataType) -> bool:
-    """Return True if delta-rs rounds the bounds of a type. Of arrays and maps it writes none."""
+    """Return True if delta-rs rounds the bounds of a type. It writes none for arrays and maps."""
     if pt.is_struct(type_):
         return any(_has_inexact_bounds(field.type) for field in fields(type_))
     return bool(pt.is_decimal(type_) and type_.precision > _EXACT_DIGITS)
 
 
 def _columns_with_bounds(table: TableShape) -> list[pa.Field]:
-    """Return the columns of whose values delta-rs may write bounds."""
+    """Return the columns for whose values delta-rs may write bounds."""
     in_files = [field for field in table.types if field.name not in table.partitioned_by]
     if (listed := table.properties.get(_BOUNDED)) is not None:
         names = {name.strip().strip("`").partition(".")[0] for name in listed.split(",")}
@@ -134,11 +135,16 @@ def _columns_with_bounds(table: TableShape) -> list[pa.Field]:
 
 
 def bounds_of_key(types: pa.Schema, layout: Layout) -> dict[str, str]:
-    """Return the properties of a new table by which delta-rs writes bounds of the key alone.
+    """Return the properties of a new table by which delta-rs writes bounds of the key only.
 
-    By those a merge skips files. Others may be false: of a long decimal, or where a float is not finite.
+    A merge skips files by the bounds of the key. Bounds of other columns may be wrong: of a long decimal, or
+    of a float that is not finite.
     """
-    unbounded = (pt.is_boolean, pt.is_binary, pt.is_decimal)  # Spark lists none of the first two
+    unbounded = (
+        pt.is_boolean,
+        pt.is_binary,
+        pt.is_decimal,
+    )  # Spark allows no boolean and no binary there
     names = [
         name
         for name in types.names
@@ -157,12 +163,12 @@ def _obstacles(table: TableShape) -> Iterator[tuple[str, str]]:
         if name.startswith("delta.constraints."):
             short = name.removeprefix("delta.constraints.")
             yield (
-                f"it has the constraint {short}, which files that are added are not checked for",
+                f"it has the constraint {short}, which nobody checks for added files",
                 f"ALTER TABLE delta.`{path}` DROP CONSTRAINT {short}; and filter by .where('{rule}').",
             )
     if _TRANSACTION_RETENTION in table.properties:
         yield (
-            f"{_TRANSACTION_RETENTION} drops its old transactions, and with them the ledger",
+            f"its property {_TRANSACTION_RETENTION} drops old transactions, and with them the ledger",
             f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('{_TRANSACTION_RETENTION}');",
         )
     for field in table.types:
@@ -176,58 +182,56 @@ def _obstacles(table: TableShape) -> Iterator[tuple[str, str]]:
             if feature in unknown
         )
         restore = (
-            " If it got that after its last rows, go back by Spark to the version before, n of DESCRIBE"
-            f" HISTORY: SET spark.databricks.delta.restore.protocolDowngradeAllowed = true; RESTORE TABLE"
-            f" delta.`{path}` TO VERSION AS OF n;"
+            " If the feature is newer than the last rows, restore by Spark the version before it, n in"
+            f" DESCRIBE HISTORY: SET spark.databricks.delta.restore.protocolDowngradeAllowed = true; RESTORE"
+            f" TABLE delta.`{path}` TO VERSION AS OF n;"
         )
         yield (
-            f"it asks of its writers what wal_sink, or delta-rs, does not know: {', '.join(unknown)}",
+            f"it requires features that wal_sink or delta-rs does not write: {', '.join(unknown)}",
             drop if {*unknown} <= {*_DROPPED} else f"{copy}{restore}",
         )
 
 
 def _to_copy(table: TableShape) -> str:
-    """Return Spark's statement that makes a table of the same rows, and asks nothing of its writers."""
+    """Return Spark's statement that copies the rows to a table without requirements."""
     path, names = table.path, ", ".join(f"`{name}`" for name in table.partitioned_by)
     parts = f" PARTITIONED BY ({names})" if names else ""
-    rows = f"SELECT * FROM delta.`{path}`"  # noqa: S608 -- is shown
+    rows = f"SELECT * FROM delta.`{path}`"  # noqa: S608 -- only shown
     return f"CREATE TABLE delta.`{path}-copy` USING delta{parts} AS {rows};"
 
 
 _NOT_ENCODED = "!$&'()+,-.:;=@_~/"
-"""Characters that delta-rs (1.6.6) leaves in the path of a removed file, beside letters and digits."""
+"""Characters, beside letters and digits, that delta-rs (1.6.6) does not encode in the path of a removed
+file."""
 
 _USUAL_PATH = r"^[A-Za-z0-9_=.-][A-Za-z0-9_=./-]*$"
-"""A path that is removed as it is, as most are; others are compared one by one."""
+"""A path that delta-rs removes unchanged. Most paths match, and only others are compared one by one."""
 
 
 def why_not_removable(path: str) -> str:
-    """Return why delta-rs cannot remove a file; empty if it can.
+    """Return why delta-rs cannot remove a file. Empty if it can.
 
-    delta-spark writes letters above 0x7F into the log as they are. delta-rs removes such a file by another
-    spelling of its path, which is the path of no file: the file stays, and its rows are in the table twice.
+    delta-spark writes letters above 0x7F into the log unchanged. delta-rs removes such a file by an encoded
+    path, which names no file. So the file stays, and the table has its rows twice.
 
-    :param path: of the file, as the table's log has it.
+    :param path: the file's path in the table's log.
     """
     if is_absolute(path):
         return "its path is absolute, as in a shallow clone"
     removed = percent_encoded(unquote(path), safe=_NOT_ENCODED)
-    return (
-        ""
-        if removed == path
-        else f"the table's log would name {removed}, which is none of its files"
-    )
+    return "" if removed == path else f"the commit would remove {removed}, which is not a file"
 
 
 RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
-"""The property by which delta-spark names no folder after the values of a partition."""
+"""The property with which delta-spark names no folder by the values of a partition."""
 
 MERGED, DELETED = "wal_sink:merged", "wal_sink:deleted"
-"""Columns of rows for `Table.merge`: whether a row replaces the one of its key, and whether it deletes it."""
+"""Columns of rows for `Table.merge`: True if a row replaces the row of its key, and True if it deletes that
+row."""
 
 
 class Table:
-    """The table at a path. delta-rs keeps what it has read; `refresh` reads what was committed since.
+    """The table at a path. delta-rs keeps the version that it has read. `refresh` reads later commits.
 
     :raises SchemaMismatch: there is no table.
     """
@@ -241,24 +245,24 @@ class Table:
     def refresh(self) -> None:
         """Read the newest version.
 
-        :raises SchemaMismatch: there is no table any more.
+        :raises SchemaMismatch: the table is gone.
         """
         self._table.update_incremental()
-        # A table that was deleted and made again has a log of its own, on which an old one must not go on.
+        # A table that was deleted and created again has a new log, on which the old state must not continue.
         if self.files.missing([_commit_file(self.version)]):
             self._table = self._opened()
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return the newest version of a writer's transactions; None for none."""
+        """Return the newest version of a writer's transactions. None if there is none."""
         return self._table.transaction_version(app_id)
 
     def commit(self, files: Sequence[AddAction], transactions: dict[str, int], reason: str) -> None:
-        """Add files in one commit, unless a commit since `refresh` has any of the transactions.
+        """Add files in one commit, unless a commit since `refresh` has one of the transactions.
 
-        delta-rs compares the commits between the two; those of other writers it ignores.
+        delta-rs reads the commits since then, and ignores those of other writers.
 
-        :param reason: what the table's history says of the commit.
-        :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
+        :param reason: the text in the table's history.
+        :raises CommitFailedError: a conflict (`is_conflict`), or delta-rs does not write such a table.
         """
         self._table.create_write_transaction(
             list(files),
@@ -279,17 +283,17 @@ class Table:
         reason: str,
         event: str = "",
     ) -> None:
-        """Replace or delete the rows of keys, and add those of other keys, in one commit, as `commit` does.
+        """Replace or delete the rows of keys, and add rows of other keys, in one commit, as `commit` does.
 
-        Commits of others that change the partitions that this one reads are conflicts.
+        It conflicts with a commit of another writer that changes the same partitions.
 
         :param rows: all columns of the table, `MERGED` (at most one row of a key), `DELETED`, and flags of
             unavailable cells, which keep their values.
-        :param event: the column that says when a row changed: a later row of the table stays.
+        :param event: the column with the event time: a row of the table with a later time stays.
         :raises SchemaMismatch: another writer has added a file that delta-rs cannot remove.
-        :raises CommitFailedError: for `is_conflict`, or delta-rs does not write such a table.
+        :raises CommitFailedError: a conflict (`is_conflict`), or delta-rs does not write such a table.
         """
-        self.refuse_unremovable()  # of the very version on which the commit is made
+        self.refuse_unremovable()  # at the version on which the commit is made
         exact = [plain(field).with_nullable(True) for field in self.types]
         rows = renamed(rows.to_batches(), pa.schema([*exact, *[*rows.schema][len(exact) :]]))
         names = [quote(field.name) for field in exact]
@@ -299,7 +303,7 @@ class Table:
             f"s.{quote(MERGED)} AND {same}",
             source_alias="s",
             target_alias="t",
-            streamed_exec=False,  # by the bounds of the rows it skips files
+            streamed_exec=False,  # so delta-rs skips files by the bounds of the rows
             commit_properties=CommitProperties(
                 custom_metadata={"userMetadata": f"wal_sink: {reason}"},
                 app_transactions=[Transaction(app, v) for app, v in transactions.items()],
@@ -317,11 +321,11 @@ class Table:
         merger.when_matched_delete(deleted).when_matched_update(changes, is_later)
         read = self.version
         merger.when_not_matched_insert(values, f"NOT {deleted}").execute()
-        if self.version == read:  # of deletes that meet no row delta-rs makes no commit
+        if self.version == read:  # delta-rs makes no commit if no row changes, as by deletes alone
             self.commit([], transactions, reason)
 
     def known_keys(self, rows: pa.Table, keys: Sequence[str]) -> set[tuple[object, ...]]:
-        """Return the keys of rows that the table has, in the version that was read."""
+        """Return the keys of rows that the table has, at the version that was read."""
         listed = ", ".join(map(quote, keys))
         query = QueryBuilder().register("t", self._table).execute(f"SELECT {listed} FROM t")  # noqa: S608
         known = set[tuple[object, ...]]()
@@ -336,8 +340,10 @@ class Table:
         self._table.alter.add_columns(Schema.from_arrow(columns).fields)
 
     def sync(self) -> None:
-        """Make the version that was read survive a power loss: who committed it may have died since."""
-        self.files.sync([_commit_file(self.version)], may_be_gone=True)  # after a checkpoint
+        """Make the version that was read survive a power loss, since its writer may have died before that."""
+        self.files.sync(
+            [_commit_file(self.version)], may_be_gone=True
+        )  # a checkpoint may delete it
 
     @property
     def version(self) -> int:
@@ -346,12 +352,15 @@ class Table:
 
     @property
     def id(self) -> str:
-        """The id of the table; CREATE OR REPLACE gives it another one."""
+        """The id of the table. CREATE OR REPLACE gives it another one."""
         return str(self._table.metadata().id)
 
     @property
     def types(self) -> pa.Schema:
-        """The columns with their metadata, by types of Arrow; a null type: it is not written."""
+        """The columns as Arrow types, with metadata.
+
+        A null type means that wal_sink does not write the column.
+        """
         schema = self._table.schema()
         unwritten = {field.name for field in schema.fields if _UNWRITTEN.search(str(field.type))}
         columns = pa.schema(schema.to_arrow())
@@ -359,7 +368,7 @@ class Table:
 
     @property
     def maps_columns(self) -> bool:
-        """Return True if columns have other names in files, which Spark gives them."""
+        """True if columns have other names in files (column mapping)."""
         return self._table.metadata().configuration.get(_MAPPING, "none") != "none"
 
     @property
@@ -369,7 +378,7 @@ class Table:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of all that shapes the files of the table."""
+        """A digest of everything that shapes the files of the table."""
         metadata, protocol = self._table.metadata(), self._table.protocol()
         shapes = [
             metadata.id,
@@ -381,9 +390,9 @@ class Table:
         return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:32]
 
     def refuse_unfit(self, *, replaces: bool) -> None:
-        """Check that files may be added; and that rows may be replaced, if that is asked.
+        """Check that files may be added, and rows replaced if `replaces` is True.
 
-        :raises SchemaMismatch: names what is in the way.
+        :raises SchemaMismatch: names the reason, and a remedy.
         """
         protocol = self._table.protocol()
         named, version = protocol.writer_features, protocol.min_writer_version
@@ -397,18 +406,18 @@ class Table:
     def refuse_unremovable(self) -> None:
         """Check that delta-rs can remove each file of the version that was read.
 
-        :raises SchemaMismatch: names a file that it cannot remove.
+        :raises SchemaMismatch: names a file that delta-rs cannot remove.
         """
-        paths = pa.table(self._table.get_add_actions())["path"]  # as the log has them
+        paths = pa.table(self._table.get_add_actions())["path"]  # paths as in the log
         unusual = paths.filter(pc.invert(pc.match_substring_regex(paths, _USUAL_PATH)))
         for path in unusual.to_pylist():
             if problem := why_not_removable(path):
                 place = f"delta.`{self.path}`"
-                rewrite = f"INSERT OVERWRITE {place} SELECT * FROM {place}"  # noqa: S608 -- is shown
+                rewrite = f"INSERT OVERWRITE {place} SELECT * FROM {place}"  # noqa: S608 -- only shown
                 raise SchemaMismatch(
-                    f"The Delta table {self.path} takes no rows by key: delta-rs, which writes them, cannot"
-                    f" remove the file {path}: {problem}.",
-                    "Let Spark write the files again, by names that delta-rs can remove:"
+                    f"The Delta table {self.path} takes no rows by key: delta-rs cannot remove the file"
+                    f" {path}: {problem}.",
+                    "Let Spark write the files again, with names that delta-rs can remove:"
                     f"\nALTER TABLE {place} SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true');"
                     f"\n{rewrite};",
                 )
@@ -423,16 +432,16 @@ def _commit_file(version: int) -> str:
 
 
 _CONFLICT = "Failed to commit transaction"
-"""The beginning of delta-rs' error of a commit in conflict with others; other errors do not pass."""
+"""The beginning of delta-rs' error for a commit that conflicts with another commit."""
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return True if a commit is in conflict with another, or with itself, repeated after a lost answer."""
+    """Return True if a commit conflicts with another commit, or with itself after a lost answer."""
     return isinstance(error, CommitFailedError) and str(error).startswith(_CONFLICT)
 
 
 def classify(error: Exception) -> ErrorClass:
-    """Retry where a store does not answer, and where a commit is in conflict with another."""
+    """Return "retry" for a conflict and for a store that does not answer, "fatal" for any other error."""
     if is_conflict(error):
         return "retry"
     return kind_of_access(error) if isinstance(error, OSError) else "fatal"

@@ -1,4 +1,4 @@
-"""The Delta target. Its modules are loaded late, so that tasks which publish never load delta-rs."""
+"""The Delta target. It imports its modules late, so that tasks which publish never import delta-rs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from wal_sink.targets.delta.options import DeltaOptions
 
 
 class DeltaTarget(ClientTarget):
-    """A Delta table in a folder or a bucket. Readers see whole windows of epochs.
-
-    :param options: see `DeltaOptions`.
-    """
+    """A Delta table in a folder or a bucket. Readers see whole windows of epochs."""
 
     interface = 2
     name = "delta"
@@ -22,7 +19,7 @@ class DeltaTarget(ClientTarget):
     parallel_writes = True
 
     to_correct = "Correct delta.path or delta.storageOptions, or the rights on the table."
-    to_reach = "See that its store can be reached from here."
+    to_reach = "Check that the table's store can be reached from this host."
 
     options: DeltaOptions
 
@@ -33,7 +30,7 @@ class DeltaTarget(ClientTarget):
 
     @property
     def writes_to(self) -> str:
-        """Return the table."""
+        """The table."""
         return self.options.path
 
     def client(self) -> Client:
@@ -43,7 +40,7 @@ class DeltaTarget(ClientTarget):
         return Client(plan.agree, session.DeltaSession, table.classify)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to the target's types, and refuse what does not fit."""
+        """Cast `batch` to the table's types, and refuse values that do not fit."""
         from wal_sink.targets.delta.columns import check  # noqa: PLC0415 -- pyarrow.compute
 
         return check(batch, plan)

@@ -1,4 +1,4 @@
-"""The target Apache Iceberg: tasks stage Parquet files, one commit adds them with the ledger row."""
+"""The target Apache Iceberg: tasks stage Parquet files, and one commit adds them with the ledger row."""
 
 from __future__ import annotations
 

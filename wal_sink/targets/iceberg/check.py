@@ -11,12 +11,12 @@ from wal_sink.targets.casts import cast, refuse, refuse_as_folder
 from wal_sink.targets.value_checks import beyond_python
 
 FOLDERS, WIDTHS = "folders", "widths"
-"""Details of a plan: by column the partition that a text names a folder of, and to how many characters that
-truncates it."""
+"""Details of a plan, by column. `FOLDERS` has the partition whose folder a text names. `WIDTHS` has the
+number of characters to which the partition truncates the text."""
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-    """Cast a batch to the table's types; it keeps the order of its columns.
+    """Cast a batch to the table's types. The order of its columns is kept.
 
     :raises InvalidRow: a value does not fit its column, or cannot name the folder of a partition.
     """

@@ -10,6 +10,7 @@ import msgspec
 
 from wal_sink.errors import OptionError
 from wal_sink.options import COLUMN, CONNECTS, SECRET, SHAPES, about, secret_parameter
+from wal_sink.targets.sql_text import spark_table
 from wal_sink.targets.table_options import TableOptions
 
 _CATALOG = "iceberg.catalog."
@@ -26,8 +27,8 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
     catalog: Annotated[
         str,
         about(
-            "name of the catalog, as pyiceberg's own configuration has it; what that says of the catalog"
-            " counts where no option does",
+            "name of the catalog in pyiceberg's own configuration, whose properties count unless an option"
+            " sets them",
             CONNECTS,
             SHAPES,
             min_length=1,
@@ -54,20 +55,22 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
     merge_schema: Annotated[
         bool,
         about(
-            "columns of the DataFrame that the table lacks are added to it when the query starts",
+            "whether columns of the DataFrame that the table lacks are added when a query starts",
             SHAPES,
         ),
     ] = msgspec.field(name="iceberg.mergeSchema", default=False)
 
     def __post_init__(self) -> None:
-        """Refuse a table without a namespace, a misspelt option, and a password in what the log gets.
+        """Refuse a table without a namespace, a misspelt property, and a password in the catalog's address.
 
-        :raises OptionError: either, or an option that would be without effect.
+        The address is written to the log.
+
+        :raises OptionError: one of these, or an option would have no effect.
         """
         _ = self.layout
         if not all(self.identifier) or len(self.identifier) < 2:
             raise OptionError(
-                f"Option table is {self.table}, and a table of Iceberg has a namespace.",
+                f"Option table is {self.table}, which has no namespace.",
                 "Write namespace.table, such as shop.orders.",
             )
         if self.type == "dynamodb":
@@ -96,7 +99,12 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
         return tuple(self.table.split("."))
 
     @property
+    def quoted(self) -> str:
+        """The table's name, quoted for Spark's SQL."""
+        return spark_table(self.identifier)
+
+    @property
     def catalog_properties(self) -> dict[str, str]:
-        """The properties for pyiceberg, beside its own configuration."""
+        """The properties that pyiceberg gets beside its own configuration."""
         named = {"type": self.type, "uri": self.uri, "warehouse": self.warehouse}
         return self.properties | {name: value for name, value in named.items() if value}

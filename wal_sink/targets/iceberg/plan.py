@@ -1,6 +1,8 @@
-"""Compares DataFrame and table: when a query starts, which makes the plan, and before rows are staged.
+"""Compares a DataFrame with the table and makes the plan.
 
-A start also makes the table, or adds columns to it, where options ask for that.
+On request, it creates the table or adds columns.
+
+A start makes the plan. Before rows are staged, `refuse_unfit` checks the table again.
 """
 
 from __future__ import annotations
@@ -55,69 +57,72 @@ from wal_sink.targets.iceberg.table import (
     no_table,
     refuse_catalog_in_name,
 )
-from wal_sink.targets.sql_text import spark_statement
+from wal_sink.targets.sql_text import spark_name, spark_statement, spark_table
 from wal_sink.targets.table_options import Layout, refuse_unknown_columns
 
 logger = logging.getLogger(__name__)
 
 
 def agree(options: IcebergOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
-    """Compare a DataFrame with the table.
+    """Compare a DataFrame with the table, and return the plan.
 
-    :param changes: whether columns may be added, and the table made, as the options ask for.
-    :raises SchemaMismatch: there is no table, it cannot be written, or the DataFrame does not fit.
-    :raises Exception: of pyiceberg, for `classify`.
+    :param changes: True to create the table and add columns, if options request that.
+    :raises SchemaMismatch: the table is missing or cannot be written, or the DataFrame does not fit.
+    :raises Exception: an error of pyiceberg, for `classify`.
     """
     catalog = catalog_of(options)
     table = find(catalog, options)
     if table is None:
         refuse_catalog_in_name(catalog, options)
-        new = new_table(options.table, schema, options.layout)
+        new = new_table(options.quoted, schema, options.layout)
         if not options.create_table:
             raise no_table(options.table, new.statement)
-        _refuse(_about_shape(new.columns, new.partitions), options.table)
+        _refuse(_about_shape(new.columns, new.partitions), options)
         planned = _plan(new.columns, new.partitions, options, schema, key)
         if not changes:
             return planned.that_creates(new.statement)
         create(catalog, options.identifier, new)
-        logger.info("made the table: %s", new.statement)
+        logger.info("created the table: %s", new.statement)
         table = loaded(catalog, options)
-    refuse_unfit(table, options.table)
+    refuse_unfit(table, options)
     update = with_missing(table, schema) if options.merge_schema else None
-    columns = update._apply() if update else table.schema()  # noqa: SLF001 -- what `commit` would make
+    columns = update._apply() if update else table.schema()  # noqa: SLF001 -- the schema after `commit`
     planned = _plan(columns, table.spec(), options, schema, key)
     if update and changes:
-        update.commit()  # only now: a DataFrame that does not fit changes nothing
+        update.commit()  # after the checks: an unfit DataFrame changes nothing
     return planned
 
 
 # --- the table ------------------------------------------------------------------------------------
 
 
-def refuse_unfit(table: Table, name: str) -> None:
-    """Check that files of the table can be written, and a ledger kept in it.
+def refuse_unfit(table: Table, options: IcebergOptions) -> None:
+    """Check that files of the table can be written, and that the table can keep a ledger.
 
-    :raises SchemaMismatch: names what is in the way.
+    :raises SchemaMismatch: names the reason, and a remedy.
     """
-    _refuse(_about_properties(table, name), name)
-    _refuse(_about_shape(table.schema(), table.spec(), table.sort_order()), name)
+    _refuse(_about_properties(table, options), options)
+    _refuse(_about_shape(table.schema(), table.spec(), table.sort_order()), options)
 
 
-def _refuse(obstacles: Iterator[tuple[str, str]], name: str) -> None:
+def _refuse(obstacles: Iterator[tuple[str, str]], options: IcebergOptions) -> None:
     for what, remedy in obstacles:
-        raise SchemaMismatch(f"The Iceberg table {name} cannot be written: {what}.", remedy)
+        raise SchemaMismatch(
+            f"The Iceberg table {options.table} cannot be written: {what}.", remedy
+        )
 
 
-def _about_properties(table: Table, name: str) -> Iterator[tuple[str, str]]:
-    metadata = table.metadata
+def _about_properties(table: Table, options: IcebergOptions) -> Iterator[tuple[str, str]]:
+    metadata, name, copy = table.metadata, options.quoted, f"{options.table}_copy"
     if metadata.format_version != FORMAT:
-        rows = f"SELECT * FROM {name}"  # noqa: S608 -- is shown
+        rows = f"SELECT * FROM {name}"  # noqa: S608 -- only shown
         yield (
             f"it has format version {metadata.format_version}, and pyiceberg writes version {FORMAT}",
             f"ALTER TABLE {name} SET TBLPROPERTIES ('format-version'='{FORMAT}');"
             if metadata.format_version < FORMAT
-            else f"No version is lowered. Write to a copy: CREATE TABLE {name}_copy USING iceberg"
-            f" TBLPROPERTIES ('format-version'='{FORMAT}') AS {rows}; and set option table to {name}_copy.",
+            else f"A version cannot be lowered. Write to a copy: CREATE TABLE {spark_table(copy.split('.'))}"
+            f" USING iceberg TBLPROPERTIES ('format-version'='{FORMAT}') AS {rows}; and set option table to"
+            f" {copy}.",
         )
     format_ = metadata.properties.get(TableProperties.WRITE_FILE_FORMAT, "parquet")
     if format_.lower() != "parquet":
@@ -149,9 +154,9 @@ def _about_shape(
                 "Change that to another transform, such as bucket, or to another column.",
             )
         elif how == "partitioned" and isinstance(type_, FloatType | DoubleType):
-            # pyiceberg looks for the rows of a partition by `=`, and no NaN equals one.
+            # pyiceberg selects the rows of a partition by `=`, and NaN equals nothing.
             yield (
-                f"it is partitioned by {source}, a {type_}",
+                f"it is partitioned by {source}, a {type_}, and rows with NaN would be lost",
                 "Partition it by another column, or by a decimal.",
             )
     sources = [field.source_id for field in partitions.fields]
@@ -159,16 +164,19 @@ def _about_shape(
         names = ", ".join(columns.find_column_name(source) or "" for source in sorted(twice))
         yield (
             f"it is partitioned twice by {names}, which pyiceberg does not write",
-            "Leave one of the two: ALTER TABLE … DROP PARTITION FIELD ….",
+            "Drop one of the two: ALTER TABLE … DROP PARTITION FIELD ….",
         )
 
 
 def _computes(transform: Transform[Any, Any], type_: IcebergType) -> bool:
-    """Return True if pyiceberg computes a transform of a type; it says so when it is to."""
+    """Return True if pyiceberg computes a transform of a type.
+
+    pyiceberg reports a missing transform only on use.
+    """
     try:
         values = transform.pyarrow_transform(type_)(pa.nulls(0, schema_to_pyarrow(type_)))
         rows = pa.table([values], names=["by"])
-        rows.group_by("by").aggregate([])  # so partitions are found
+        rows.group_by("by").aggregate([])  # as pyiceberg finds the partitions of rows
         pc.sort_indices(rows, sort_keys=[("by", "ascending")])
     except (NotImplementedError, TypeError, ValueError):
         return False
@@ -182,30 +190,26 @@ def _plan(
     schema: pa.Schema,
     key: str,
 ) -> Plan:
-    """Compare a DataFrame with the table.
+    """Return the plan for a table with these columns and partitions.
 
-    :param columns_of_table: the table's columns.
-    :param spec: its partitions.
     :raises SchemaMismatch: the DataFrame does not fit.
     """
     types = arrow_types(columns_of_table)
     frame = pa.schema([field.with_type(canonical(field.type)) for field in schema])
     name = options.table
-    rules = ArrowRules(types, name, "" if options.merge_schema else "iceberg.mergeSchema")
+    option = "" if options.merge_schema else "iceberg.mergeSchema"
+    rules = ArrowRules(types, options.quoted, option)
     columns = match_columns(frame, table_columns(types), name, rules)
     folders: dict[str, str] = {}
     widths: dict[str, int] = {}
     for partition in spec.fields:
         column = columns_of_table.find_column_name(partition.source_id) or ""
-        is_text = isinstance(
-            columns_of_table.find_type(partition.source_id), StringType | BinaryType
-        )
-        truncates = isinstance(partition.transform, TruncateTransform)
-        if column in schema.names and is_text:
-            if truncates or isinstance(partition.transform, IdentityTransform):
+        type_, transform = columns_of_table.find_type(partition.source_id), partition.transform
+        if column in schema.names and isinstance(type_, StringType | BinaryType):
+            if isinstance(transform, IdentityTransform | TruncateTransform):
                 folders[column] = partition.name
-            if truncates:
-                widths[column] = partition.transform.width
+            if isinstance(transform, TruncateTransform):
+                widths[column] = transform.width
     planned = pa.schema([types.field(column) for column in schema.names])
     return Plan(
         key=key,
@@ -217,23 +221,22 @@ def _plan(
 
 
 def with_missing(table: Table, schema: pa.Schema) -> UpdateSchema | None:
-    """Return the change that adds a DataFrame's new columns to the table, which take nulls; not yet made.
+    """Return the change that adds the columns that the table lacks, before its commit. They take nulls.
 
-    :returns: None: the table has all columns.
-    :raises SchemaMismatch: Iceberg has no type for one.
+    :returns: None if the table has all columns.
+    :raises SchemaMismatch: Iceberg has no type for a column.
     """
-    names = {
-        field.name.lower() for field in table.schema().fields
-    }  # Spark would resolve neither of two
+    # By lower case: Spark would resolve neither of two names that differ by case only.
+    names = {field.name.lower() for field in table.schema().fields}
     new = pa.schema([field for field in schema if field.name.lower() not in names])
     return table.update_schema().union_by_name(iceberg_schema(new)) if len(new) else None
 
 
 def iceberg_schema(schema: pa.Schema, required: Sequence[str] = ()) -> Schema:
-    """Return a DataFrame's columns as a table's; those of a key are its identifier.
+    """Return a DataFrame's columns as columns of a table. Columns of a key are its identifier fields.
 
-    :raises SchemaMismatch: Iceberg has no type for one.
-    :raises OptionError: one can be no part of a key.
+    :raises SchemaMismatch: Iceberg has no type for a column.
+    :raises OptionError: a column cannot be part of a key.
     """
     columns = new_columns(schema, required, _pyarrow_to_schema_without_ids, "Iceberg")
     made = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(columns))
@@ -248,18 +251,19 @@ def iceberg_schema(schema: pa.Schema, required: Sequence[str] = ()) -> Schema:
 
 
 class NewTable(NamedTuple):
-    """A table to be made."""
+    """A table that does not exist yet."""
 
     columns: Schema
     partitions: PartitionSpec
     statement: str
-    """Spark's statement that makes it."""
+    """Spark's statement that creates it."""
 
 
 def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:
-    """Return the table that takes a DataFrame; the columns of a key are its identifier.
+    """Return the new table for a DataFrame.
 
-    :raises SchemaMismatch: Iceberg has no type for a column, or an option names one that is not there.
+    :param name: the table, quoted for Spark's SQL.
+    :raises SchemaMismatch: Iceberg has no type for a column, or an option names a missing column.
     :raises OptionError: an element of `partitionColumns` is not a partition.
     """
     refuse_unknown_columns(Layout(key=layout.key), schema)
@@ -268,14 +272,19 @@ def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:
         partition_field(text, columns, schema, _FIRST_PARTITION + i)
         for i, text in enumerate(layout.partition)
     ]
-    statement = spark_statement(name, schema, layout, "iceberg")
+    partition = [
+        f"{by}({width}{width and ', '}{spark_name(column)})" if by else spark_name(column)
+        for by, width, column in map(_parsed, layout.partition)
+    ]
+    statement = spark_statement(name, schema, layout.key, partition, "iceberg")
     if layout.key:
-        statement += f";\nALTER TABLE {name} SET IDENTIFIER FIELDS {', '.join(layout.key)}"
+        keys = ", ".join(map(spark_name, layout.key))
+        statement += f";\nALTER TABLE {name} SET IDENTIFIER FIELDS {keys}"
     return NewTable(columns, PartitionSpec(*fields), statement)
 
 
 def create(catalog: Catalog, identifier: tuple[str, ...], made: NewTable) -> None:
-    """Make the table, and its namespace, unless they are there."""
+    """Create the table and its namespace. Existing ones stay as they are."""
     with contextlib.suppress(NamespaceAlreadyExistsError):
         catalog.create_namespace(identifier[:-1])
     with contextlib.suppress(TableAlreadyExistsError):
@@ -288,24 +297,21 @@ def create(catalog: Catalog, identifier: tuple[str, ...], made: NewTable) -> Non
 
 
 _FIRST_PARTITION = 1000
-"""Iceberg counts the fields of partitions from here."""
+"""The first id of partition fields in Iceberg."""
 _BY = re.compile(r"(?:(\w+)\s*\(\s*(?:(\d+)\s*,)?)?\s*([^(),]+?)\s*\)?")
 _PLURALS = {"years": "year", "months": "month", "days": "day", "hours": "hour"}
 
 
 def partition_field(text: str, made: Schema, schema: pa.Schema, field_id: int) -> PartitionField:
-    """Return the partition that an element of `partitionColumns` asks for.
+    """Return the partition for an element of `partitionColumns`.
 
-    :param text: a column, or `day(column)`, `bucket(16, column)`, in the words of Spark's DDL.
-    :raises OptionError: it is none.
+    :param text: a column, `day(column)` or `bucket(16, column)`, in words of Spark's DDL.
+    :raises OptionError: it is not a partition.
     :raises SchemaMismatch: the DataFrame has no such column.
     """
-    match = _BY.fullmatch(text.strip())
-    if match is None:
-        raise _no_partition(text)
-    by, width, column = match.groups()
+    by, width, column = _parsed(text)
     refuse_unknown_columns(Layout(partition=(column,)), schema)
-    word = _PLURALS.get(by or "", by or "identity")
+    word = _PLURALS.get(by, by or "identity")
     source = made.find_field(column)
     try:
         transform: Transform[Any, Any] = parse_transform(f"{word}[{width}]" if width else word)
@@ -314,11 +320,20 @@ def partition_field(text: str, made: Schema, schema: pa.Schema, field_id: int) -
     if isinstance(transform, UnknownTransform) or not transform.can_transform(source.field_type):
         raise _no_partition(text)
     name = column if word == "identity" else f"{column}_{word}"
-    while word != "identity" and name in made.column_names:  # a column's name is for identity alone
+    while word != "identity" and name in made.column_names:  # allowed for identity only
         name += "_"
     return PartitionField(
         source_id=source.field_id, field_id=field_id, transform=transform, name=name
     )
+
+
+def _parsed(text: str) -> tuple[str, str, str]:
+    """Return transform, width and column of an element of `partitionColumns`. Missing parts are empty."""
+    match = _BY.fullmatch(text.strip())
+    if match is None:
+        raise _no_partition(text)
+    by, width, column = match.groups("")
+    return by, width, column
 
 
 def _no_partition(text: str) -> OptionError:

@@ -21,7 +21,7 @@ _IDS = random.SystemRandom()
 
 
 class IcebergSession(StagedFileSession[IcebergTable]):
-    """The flusher's session, or that of a task, which only stages."""
+    """The session of a flusher, or of a task, which only stages."""
 
     spare = "See that remove_orphan_files spares files of the last days."
 
@@ -49,6 +49,6 @@ class IcebergSession(StagedFileSession[IcebergTable]):
             here, option = self._options.table, f"table={plan.table}"
             raise published_elsewhere(f"the Iceberg table {plan.table}", here, [option])
         table = self._refreshed()
-        refuse_unfit(table.table, self._options.table)
+        refuse_unfit(table.table, self._options)
         refuse_changed(plan, table_columns(table.types), holds=holds(plan, table.types))
         return IcebergStage(table)

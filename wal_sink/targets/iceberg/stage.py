@@ -1,4 +1,4 @@
-"""Stages rows of one plan in Parquet files that no snapshot of the table names."""
+"""Stages rows of one plan in Parquet files that no snapshot of the table names yet."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from wal_sink.errors import SchemaMismatch
+from wal_sink.targets.arrow_tables import renamed
 from wal_sink.targets.iceberg.table import IcebergTable, arrow_types
-from wal_sink.targets.staged_files import Receipt, Stage, renamed
+from wal_sink.targets.staged_files import Receipt, Stage
 
 
 class IcebergStage(Stage):
-    """Rows of one plan; each file is sorted as the table says."""
+    """Rows of one plan. Each file is sorted by the table's sort order."""
 
     def __init__(self, table: IcebergTable) -> None:
         super().__init__(table)
@@ -35,23 +36,23 @@ class IcebergStage(Stage):
             yield Receipt(file.file_path, self._fingerprint, file)
             written += file.record_count
         if written != len(rows):
-            # Of a partition that pyiceberg finds by a comparison which no value of it meets, such as NaN's.
+            # pyiceberg selects the rows of a partition by a comparison that a value, such as NaN, fails.
             raise SchemaMismatch(
-                f"Of {len(rows)} rows pyiceberg wrote {written}, by the partitions of the table.",
-                "Partition it by other columns, and report this as a bug.",
+                f"pyiceberg wrote {written} of {len(rows)} rows to the partitions of the table.",
+                "Partition the table by other columns, and report this as a bug.",
             )
 
 
 def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[DataFile]:
     """Write rows to Parquet files, one for each partition, in threads.
 
-    pyiceberg's own `write_file` makes an empty list of a null one whose elements are structs, and an empty
-    map of a null one whose values are (`ArrowProjectionVisitor`). A file has one group of rows: of several,
-    pyiceberg skips one without bounds, as of a long text, and a filter would skip its rows. The rest
-    here is as there.
+    pyiceberg's own `write_file` has two faults (`ArrowProjectionVisitor`). It writes a null list of structs,
+    or a null map to structs, as an empty one. If a file has several row groups, pyiceberg skips the groups
+    without bounds, such as those with a long text, and a filter would miss their rows. So this function
+    writes one row group to each file. Otherwise it does as `write_file`.
 
     :param rows: all columns of the table, in their order.
-    :param begun: gets the location of each file before it is written.
+    :param begun: receives the location of each file before the file is written.
     """
     properties, parts = table.metadata.properties, [(None, rows)]
     in_one_group = properties | {TableProperties.PARQUET_ROW_GROUP_LIMIT: str(len(rows))}
@@ -92,7 +93,7 @@ def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[Data
 
 
 def ordered(rows: pa.Table, table: Table) -> pa.Table:
-    """Return rows sorted by the table's sort order."""
+    """Return rows in the table's sort order."""
     keys: dict[str, pa.ChunkedArray] = {}
     order: list[tuple[str, str]] = []
     for field in table.sort_order().fields:
@@ -100,7 +101,7 @@ def ordered(rows: pa.Table, table: Table) -> pa.Table:
         values = field.transform.pyarrow_transform(table.schema().find_type(field.source_id))(
             _get_field_from_arrow_table(rows, name)
         )
-        # Arrow puts the nulls of all keys on one side.
+        # Arrow puts the nulls of all keys on the same side.
         first = field.null_order is NullOrder.NULLS_FIRST
         keys[f"null{len(keys)}"] = pc.is_null(values)
         order.append((f"null{len(order)}", "descending" if first else "ascending"))

@@ -1,8 +1,8 @@
-"""An Iceberg table at the version that was read last; a commit is about exactly that.
+"""An Iceberg table at the version that was read last, and commits on exactly that version.
 
-pyiceberg's own commits are not used: it repeats one that met another, on the table as it is then and without
-the condition on the branch (`Transaction._rebuild_snapshot_updates`), so a ledger would be overwritten. Here
-each commit names its conditions, and is asked for once.
+pyiceberg's own commits cannot be used. After a conflict pyiceberg repeats a commit on the newest version,
+without the condition on the branch (`Transaction._rebuild_snapshot_updates`), and so overwrites a ledger.
+Here each commit has its own conditions, and is requested once.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ from wal_sink.targets.staged_files import RowVersion, kind_of_access, sync
 from wal_sink.targets.table_options import CREATE_TABLE
 
 FORMAT = 2
-"""The version of Iceberg's table format that is written."""
+"""The version of Iceberg's table format that wal_sink writes."""
 
 
 _RETENTION = ("min_snapshots_to_keep", "max_snapshot_age_ms")
-"""The settings of a branch's retention. The main branch itself has no age."""
+"""The retention settings of a branch. The main branch itself has no age limit."""
 
 
 _CODEC: Final = "gzip"
-"""The codec of manifests and their lists; also Java's default."""
+"""The codec of manifests and manifest lists, which is Java's default, too."""
 
 
 class RefIs(AssertRefSnapshotId):  # type: ignore[misc]
-    """The condition that a branch or tag names a snapshot, or is not there.
+    """The condition that a branch or tag names a snapshot, or does not exist.
 
-    A REST server judges it. For other catalogs pyiceberg does, by `validate`, before it swaps the location of
-    the table's metadata; its own refuses every tag of a table that has no snapshot yet.
+    A REST server evaluates it. For other catalogs pyiceberg calls `validate` before it replaces the location
+    of the table's metadata. pyiceberg's own class refuses every tag of a table that has no snapshot yet.
     """
 
     def validate(self, base_metadata: TableMetadata | None) -> None:
-        """Compare.
+        """Compare the condition with the metadata.
 
-        :raises CommitFailedException: it is another one.
+        :raises CommitFailedException: the branch or tag names another snapshot.
         """
         reference = None if base_metadata is None else base_metadata.refs.get(self.ref)
         snapshot_id = None if reference is None else reference.snapshot_id
@@ -86,9 +86,9 @@ class RefIs(AssertRefSnapshotId):  # type: ignore[misc]
 
 
 def arrow_types(columns: Schema, *, ids: bool = False) -> pa.Schema:
-    """Return columns by types of Arrow.
+    """Return columns as Arrow types.
 
-    :param ids: whether fields have the ids that they have in the table's files.
+    :param ids: True to give fields the ids that they have in the table's files.
     """
     schema = schema_to_pyarrow(columns, include_field_ids=ids)
     return pa.schema([with_parts(field, lambda part: part) for field in schema])
@@ -108,19 +108,19 @@ class IcebergTable:
     def refresh(self) -> None:
         """Read the newest version.
 
-        :raises SchemaMismatch: there is no table any more.
+        :raises SchemaMismatch: the table is gone.
         """
-        # `Table.refresh` refuses a table that was made again under the name.
+        # `Table.refresh` refuses a table that was created again under the same name.
         self._table = loaded(self._table.catalog, self._options)
 
     @property
     def table(self) -> Table:
-        """The table, for what only reads it."""
+        """The table of pyiceberg, for reads only."""
         return self._table
 
     @property
     def files(self) -> Files:
-        """Its files."""
+        """The files of the table."""
         return Files(self._table.io)
 
     @property
@@ -130,21 +130,24 @@ class IcebergTable:
 
     @property
     def types(self) -> pa.Schema:
-        """The columns by types of Arrow."""
+        """The columns as Arrow types."""
         return arrow_types(self._table.schema())
 
     @property
     def fingerprint(self) -> str:
-        """The ids of all that shapes the table's files; a commit is refused where one has changed."""
+        """The ids of everything that shapes the table's files.
+
+        A commit is refused if one of them has changed.
+        """
         metadata = self.metadata
         return f"{metadata.table_uuid}/{metadata.current_schema_id}/{metadata.default_spec_id}"
 
     # --- the ledger row ---------------------------------------------------------------------------
 
     def row(self, tag: str) -> RowVersion:
-        """Return the row under a tag; no row, if those that it is about are not in the table any more.
+        """Return the row under a tag. There is no row if the table no longer has the query's rows.
 
-        :raises CorruptLog: it is not what this version writes.
+        :raises CorruptLog: this version of wal_sink cannot read the row.
         """
         snapshot, row = self._stored(tag)
         version = None if snapshot is None else snapshot.snapshot_id
@@ -159,11 +162,11 @@ class IcebergTable:
         return snapshot, None if self._are_gone(row.rows) else row
 
     def _are_gone(self, rows: int | None) -> bool:
-        """Return True if the table was replaced, or rolled back to before the rows of the query.
+        """Return True if the table was replaced, or rolled back to a snapshot before the query's rows.
 
-        False where snapshots that would tell were expired.
+        Returns False if the snapshots that would show it have expired.
 
-        :param rows: the snapshot with the newest rows of the query.
+        :param rows: the snapshot with the query's newest rows.
         """
         head = self.metadata.current_snapshot()
         newest = None if rows is None else self.metadata.snapshot_by_id(rows)
@@ -179,11 +182,11 @@ class IcebergTable:
     def commit(
         self, tag: str, snapshot: int, new: LedgerRow, files: Sequence[DataFile], epochs: str
     ) -> None:
-        """Replace the row that was read, and add files, in one step; or raise.
+        """Replace the row that was read, and add files, in one step, or raise an error.
 
-        :param snapshot: id of the snapshot that the row gets; of no other commit.
-        :param epochs: of the rows, in the summary of their snapshot.
-        :raises CommitFailedException: for `is_conflict`.
+        :param snapshot: the id of the row's new snapshot. No other commit uses it.
+        :param epochs: the epochs of the rows, for the summary of their snapshot.
+        :raises CommitFailedException: a conflict, for `is_conflict`.
         """
         base, io = self.metadata, self._table.io
         former, row = self._stored(tag)
@@ -194,14 +197,14 @@ class IcebergTable:
         sequence = base.next_sequence_number()
         if files:
             summary = {"wal-sink.query": tag, "wal-sink.epochs": epochs}
-            # The branch's snapshot, by pyiceberg's own producer: manifest, manifest list, totals.
+            # pyiceberg's own producer makes the branch's snapshot: manifest, manifest list, totals.
             transaction = self._table.transaction()
-            append = transaction._append_snapshot_producer(summary)  # noqa: SLF001 -- by table property
-            append._compression = _CODEC  # noqa: SLF001 -- pyiceberg lacks others that the table may name
+            append = transaction._append_snapshot_producer(summary)  # noqa: SLF001 -- merges manifests if a table property says so
+            append._compression = _CODEC  # noqa: SLF001 -- pyiceberg may lack the codec of the table
             for file in files:
                 file.spec_id = base.default_spec_id
                 append.append_data_file(file)
-            (added, head), _ = append._commit()  # noqa: SLF001 -- `commit` would stage pyiceberg's conditions
+            (added, head), _ = append._commit()  # noqa: SLF001 -- `commit` would add pyiceberg's conditions
             updates += [added, self._with_retention(head)]
             written += append._written_manifests + append._written_manifest_lists  # noqa: SLF001
             rows = append.snapshot_id
@@ -218,7 +221,7 @@ class IcebergTable:
             AddSnapshotUpdate(
                 snapshot=Snapshot(
                     snapshot_id=snapshot,
-                    # A parent makes a catalog refuse a sequence number that is not new any more.
+                    # With a parent, a catalog refuses a sequence number that is no longer new.
                     parent_snapshot_id=replaced or self._head(),
                     sequence_number=sequence,
                     manifest_list=location,
@@ -245,20 +248,22 @@ class IcebergTable:
             RefIs(ref=MAIN_BRANCH, snapshot_id=self._head()),
         )
         self.files.sync(written)
-        self._table._do_commit(tuple(updates), requirements)  # noqa: SLF001 -- once, with our conditions
+        self._table._do_commit(tuple(updates), requirements)  # noqa: SLF001 -- one request, with these conditions
         self.sync()
         if former:
-            with contextlib.suppress(Exception):  # an empty file, which nothing names any more
+            with contextlib.suppress(Exception):  # an empty file that no snapshot names
                 io.delete(former.manifest_list)
 
     def sync(self) -> None:
-        """Make the version that was read survive a power loss: who committed it may have died since."""
-        with contextlib.suppress(FileNotFoundError):  # as old metadata, after a newer commit
+        """Make the version that was read survive a power loss, since its writer may have died before that."""
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # after a newer commit old metadata may be deleted
             self.files.sync([self._table.metadata_location])
         _sync_catalog(self._table.catalog)
 
     def _with_retention(self, head: SetSnapshotRefUpdate) -> SetSnapshotRefUpdate:
-        """Put back into the move of the main branch which snapshots to keep: pyiceberg leaves it out."""
+        """Add the retention settings to the update of the main branch, since pyiceberg omits them."""
         branch = self.metadata.refs.get(MAIN_BRANCH)
         return head.model_copy(
             update={} if branch is None else {name: getattr(branch, name) for name in _RETENTION}
@@ -270,21 +275,22 @@ class IcebergTable:
 
 
 _WAITS_S = 10.0, 120.0
-"""Seconds that a REST catalog may take to be connected to, and to answer. It may commit after that."""
+"""The seconds after which a connection to a REST catalog, or its answer, counts as lost. A commit may still
+take effect later."""
 
 
 class _BoundedRestCatalog(RestCatalog):  # type: ignore[misc]
-    """pyiceberg waits for an answer without end; so would the flush, and say nothing."""
+    """A REST catalog with time-outs. pyiceberg has none, so the flush would wait forever and log nothing."""
 
     def _config_headers(self, session: Session) -> None:
-        super()._config_headers(session)  # of each new session, before its first request
+        super()._config_headers(session)  # called for each new session, before its first request
         session.request = functools.partial(session.request, timeout=_WAITS_S)  # type: ignore[method-assign]
 
 
 def catalog_of(options: IcebergOptions) -> Catalog:
     """Open the catalog that options name.
 
-    :raises Exception: of pyiceberg, for `classify`.
+    :raises Exception: an error of pyiceberg, for `classify`.
     """
     name, options_of_catalog = options.catalog, options.catalog_properties
     properties: Any = merge_config(Config().get_catalog_config(name) or {}, options_of_catalog)
@@ -297,7 +303,7 @@ def catalog_of(options: IcebergOptions) -> Catalog:
         return _BoundedRestCatalog(name, **properties)
     catalog = load_catalog(name, **options_of_catalog)
     if isinstance(catalog, MetastoreCatalog):
-        write = catalog._write_metadata  # noqa: SLF001 -- the catalog is about to name what this writes
+        write = catalog._write_metadata  # noqa: SLF001 -- writes the metadata that the catalog names next
 
         def durably(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
             write(metadata, io, metadata_path)
@@ -308,18 +314,19 @@ def catalog_of(options: IcebergOptions) -> Catalog:
 
 
 def _sync_catalog(catalog: Catalog) -> None:
-    """Make the last COMMIT in a file of SQLite survive a power loss.
+    """Make the last COMMIT in an SQLite file survive a power loss.
 
-    SQLite deletes the journal at a COMMIT, and does not sync that: one that comes back undoes it.
+    SQLite deletes its journal at a COMMIT without syncing the folder. A journal that reappears undoes the
+    COMMIT.
     """
     url: URL | None = getattr(getattr(catalog, "engine", None), "url", None)
     if url is not None and url.get_backend_name() == "sqlite" and url.database:
-        with contextlib.suppress(FileNotFoundError):  # no file, but memory or a URI
+        with contextlib.suppress(FileNotFoundError):  # the database is in memory, or named by a URI
             sync([Path(url.database)])
 
 
 def find(catalog: Catalog, options: IcebergOptions) -> Table | None:
-    """Load the table; None: there is none."""
+    """Load the table. None if there is none."""
     try:
         return catalog.load_table(options.identifier)
     except (NoSuchTableError, NoSuchNamespaceError):
@@ -338,9 +345,9 @@ def loaded(catalog: Catalog, options: IcebergOptions) -> Table:
 
 
 def refuse_catalog_in_name(catalog: Catalog, options: IcebergOptions) -> None:
-    """Refuse the name of a missing table that begins with the catalog's, as in Spark.
+    """Refuse a missing table whose name begins with the catalog's name, as in Spark.
 
-    :raises SchemaMismatch: the catalog would take its own name for a namespace.
+    :raises SchemaMismatch: the catalog would read its own name as a namespace.
     """
     first, *others = options.identifier
     name = ".".join(others)
@@ -349,15 +356,15 @@ def refuse_catalog_in_name(catalog: Catalog, options: IcebergOptions) -> None:
         or find(catalog, msgspec.structs.replace(options, table=name)) is not None
     ):
         raise SchemaMismatch(
-            f"There is no table {options.table} in the catalog: to that, {first} is a namespace.",
+            f"There is no table {options.table} in the catalog, which reads {first} as a namespace.",
             f"Leave out the name of the catalog: set option table to {name}.",
         )
 
 
 def no_table(name: str, statement: str = "") -> SchemaMismatch:
-    """Return the error for a table that is not there.
+    """Return the error for a missing table.
 
-    :param statement: that makes one; empty for rows in the log, whose table was there.
+    :param statement: creates the table. Empty for pending rows, whose table existed.
     """
     make = f"set {CREATE_TABLE} to true, or create it by Spark:\n{statement}"
     return SchemaMismatch(
@@ -380,22 +387,23 @@ _PASSING: tuple[type[Exception], ...] = (
     OperationalError,
     InterfaceError,
 )
+"""Errors that may pass by themselves."""
 _OF_AWS = {"BotoCoreError"}
-"""Errors of transport, by name: botocore is not installed for other catalogs."""
+"""Names of transport errors of AWS. Only catalogs of AWS have botocore, so its classes are not imported."""
 
 _OLD_SEQUENCE = "Cannot add snapshot with sequence number"
-"""The refusal of a commit that another one has overtaken, by a catalog that does not call it a conflict."""
+"""The text of some catalogs, such as SQL ones, for a commit that another commit has overtaken."""
 
 
 def is_conflict(error: Exception) -> bool:
-    """Return True if a catalog says that a commit met another one. It may be its own, repeated on the way."""
+    """Return True if a commit conflicts with another commit, or with itself after a lost answer."""
     return isinstance(error, CommitFailedException) or (
         isinstance(error, ice.BadRequestError | ValueError) and _OLD_SEQUENCE in str(error)
     )
 
 
 def classify(error: Exception) -> ErrorClass:
-    """Return an error's class: a catalog that does not answer passes, and so does a lost race of commits."""
+    """Return the class of an error: a conflict, or a catalog that does not answer, may pass."""
     if is_conflict(error) or isinstance(error, _PASSING):
         return "throttle" if isinstance(error, ice.TooManyRequestsError) else "retry"
     if isinstance(error, OSError):
@@ -414,19 +422,19 @@ class Files:
         self._io = io
 
     def delete(self, path: str) -> None:
-        """Delete a file that may be gone already."""
+        """Delete a file that may be missing."""
         with contextlib.suppress(FileNotFoundError):
             self._io.delete(path)
 
     def missing(self, paths: Iterable[str]) -> list[str]:
-        """Return those of the files that are not there."""
+        """Return the paths whose files are missing."""
         return [path for path in paths if not self._io.new_input(path).exists()]
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make files survive a power loss, where they lie in a folder: pyiceberg does not sync them.
+        """Make files in folders survive a power loss, since pyiceberg does not sync them.
 
-        A store of objects acknowledges what is durable.
+        An object store acknowledges only durable objects.
         """
         parts = map(urlsplit, paths)
-        # What looks encoded is part of the name, such as that of a partition's folder.
+        # A `%` in a path is part of the name, such as of a partition's folder, so nothing is decoded.
         sync(Path(part.path) for part in parts if part.scheme in ("file", ""))

@@ -1,4 +1,4 @@
-"""The Iceberg target. Its modules are loaded late, so that tasks which publish never load pyiceberg."""
+"""The Iceberg target. It imports its modules late, so that tasks which publish never import pyiceberg."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from wal_sink.targets.iceberg.options import IcebergOptions
 
 
 class IcebergTarget(ClientTarget):
-    """An Iceberg table of a catalog; rows are added to it. Readers see whole windows of epochs.
-
-    :param options: see `IcebergOptions`.
-    """
+    """An Iceberg table of a catalog, to which rows are added. Readers see whole windows of epochs."""
 
     interface = 2
     name = "iceberg"
@@ -28,29 +25,29 @@ class IcebergTarget(ClientTarget):
         "Correct table, or iceberg.catalog.type, .uri and .warehouse; or the rights on the table."
     )
     to_reach = (
-        "See that catalog and store can be reached from here; the folder of an SQLite catalog has to be"
-        " there."
+        "Check that catalog and store can be reached from this host. The folder of an SQLite catalog must"
+        " exist."
     )
 
     options: IcebergOptions
 
     @property
     def place(self) -> str:
-        """The catalog, by the table."""
+        """The catalog of the table."""
         return f"The catalog of the Iceberg table {self.options.table}"
 
     @property
     def writes_to(self) -> str:
-        """Return the table."""
+        """The table."""
         return self.options.table
 
     def for_tasks(self) -> IcebergTarget:
-        """Fill in what pyiceberg's configuration says of the catalog in this process."""
+        """Return the target with the catalog's properties from pyiceberg's configuration of this process."""
         with importing(self):
             from pyiceberg.utils.config import Config, merge_config  # noqa: PLC0415
 
         configured: Any = Config().get_catalog_config(self.options.catalog) or {}
-        # What is nested there, such as auth, stays so.
+        # `merge_config` keeps nested properties, such as auth.
         merged = merge_config(configured, self.options.properties)
         return type(self)(msgspec.structs.replace(self.options, properties=merged))
 
@@ -61,7 +58,7 @@ class IcebergTarget(ClientTarget):
         return Client(plan.agree, session.IcebergSession, table.classify)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to the target's types, and refuse what does not fit."""
+        """Cast `batch` to the table's types, and refuse values that do not fit."""
         from wal_sink.targets.iceberg.check import check  # noqa: PLC0415 -- pyarrow.compute
 
         return check(batch, plan)

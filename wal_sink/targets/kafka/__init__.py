@@ -1,4 +1,4 @@
-"""The target Kafka: records and ledger record in one transaction."""
+"""The target Kafka: the records of a window and its ledger record are one transaction."""
 
 from __future__ import annotations
 

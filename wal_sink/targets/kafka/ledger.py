@@ -1,11 +1,13 @@
-"""Reads the ledger's topic, as a conditional update needs it: to its end, past open transactions.
+"""Reads a query's ledger record to the end of its topic, which a conditional update requires.
 
-The ledger is the last committed record of a query in a compacted topic. Each query has a topic of its own,
-unless the user names one: see `KafkaOptions.ledger_of`. Kafka acknowledges a commit before readers of
-committed records get it: the markers come a moment later. So a read takes the end of the topic, with what
-is not committed, and reads until everything up to there is either committed or aborted. A flusher that died
-in between leaves a transaction open, which holds all readers up; whoever is to write ends it by
-`init_transactions`, and the broker does after the transaction's time-out.
+The ledger row is the last committed record of a query in a compacted topic. Each query has a topic of its
+own, unless the user names one: see `KafkaOptions.ledger_of`.
+
+Kafka acknowledges a commit a moment before readers of committed records get its records. So a read takes the
+end of the topic, including uncommitted records, and waits until every record before it is committed or
+aborted. A flusher that died may have left a transaction open, which blocks all readers. `init_transactions`
+of the query's next flusher ends this transaction. Otherwise the broker ends it after the transaction's
+time-out.
 """
 
 from __future__ import annotations
@@ -25,18 +27,18 @@ from wal_sink.targets.kafka.options import KafkaOptions
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
-_END = KafkaError._PARTITION_EOF  # noqa: SLF001 -- its public name
-_SILENT = KafkaError(KafkaError._TIMED_OUT, "the ledger's records do not come")  # noqa: SLF001 -- as above
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001 -- documented name
+_SILENT = KafkaError(KafkaError._TIMED_OUT, "the ledger's records do not arrive")  # noqa: SLF001 -- documented name
 
 _AT_END_MS = 10
-"""The time for which a broker holds back the answer that a topic has no more records. Each read of the ledger
-waits for it; the default is half a second."""
+"""The milliseconds for which a broker delays the answer that a topic has no more records. Each read of the
+ledger waits for this answer. The default is half a second."""
 
 
 class LedgerReader:
-    """Reads one query's ledger row, from where it read last.
+    """Reads one query's ledger row. A later read continues where the former read ended.
 
-    :param timeout_s: for each request.
+    :param timeout_s: the time-out of each request.
     """
 
     def __init__(self, options: KafkaOptions, query_id: str, timeout_s: float) -> None:
@@ -47,7 +49,7 @@ class LedgerReader:
         self._consumer = Consumer(
             {
                 **options.client,
-                "group.id": "wal_sink",  # which is never joined
+                "group.id": "wal_sink",  # required, and never joined
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
@@ -57,30 +59,30 @@ class LedgerReader:
             logger=logger,
         )
         self._topic_exists = False
-        """True if the topic is known to be there."""
+        """True if the topic is known to exist."""
         self._next = 0
-        """The offset up to which everything is read."""
+        """The offset up to which all records are read."""
         self._record: bytes | None = None
         """The last record of the query."""
 
     def read(self, patience_s: float) -> LedgerRow | None:
-        """Read all that is in the topic when this is called; None when there is no record of the query.
+        """Read all records that the topic has now. Return None if there is no record of the query.
 
-        :param patience_s: how long a transaction that is open may hold this up.
-        :raises KafkaException: no answer.
+        :param patience_s: the seconds for which an open transaction may block the read.
+        :raises KafkaException: the brokers do not answer.
         :raises TargetUnavailable: a transaction is open for longer.
         :raises SchemaMismatch: the topic is missing, and may not be created.
-        :raises CorruptLog: the record is not one that this version wrote.
+        :raises CorruptLog: this version of wal_sink cannot read the record.
         """
         end = self._end()
-        if end < self._next:  # the topic is gone, was made again, or was cut
+        if end < self._next:  # the topic was deleted, created again, or truncated
             self._next, self._record = 0, None
         if self._next < end:
             self._consumer.assign([TopicPartition(self.topic, 0, self._next)])
             try:
                 self._read_to(end, patience_s)
             finally:
-                self._consumer.unassign()  # else it would ask the broker for more between reads
+                self._consumer.unassign()  # otherwise it fetches between reads, too
         if self._record is None:
             return None
         try:
@@ -101,11 +103,13 @@ class LedgerReader:
                 continue
             error = message.error()
             if error is None:
-                until_s = time.monotonic() + patience_s  # much is there, and no one holds it
+                until_s = (
+                    time.monotonic() + patience_s
+                )  # records arrive, so no transaction blocks the read
                 if message.key() == self._query_id.encode():
                     self._record = message.value()
             elif error.code() == _END:
-                at_open = True  # unless it is the end
+                at_open = True  # or the end of the topic
                 self._next = max(self._next, message.offset())
             else:
                 raise KafkaException(error)
@@ -115,10 +119,12 @@ class LedgerReader:
         self._consumer.close()
 
     def _end(self) -> int:
-        """Return the offset after the last record of the topic, committed or not; 0 without a topic."""
+        """Return the offset after the last record of the topic, committed or not. 0 if there is no topic."""
         if not self._topic_exists:
             if not topics.is_there(self.admin, self.topic):
-                topics.create_ledger(self.admin, self.topic, dry=True)  # raises if it may be there
+                topics.create_ledger(
+                    self.admin, self.topic, dry=True
+                )  # raises if the topic may exist
                 return 0
             self._topic_exists, self._next, self._record = True, 0, None
         (future,) = self.admin.list_offsets(

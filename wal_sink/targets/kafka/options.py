@@ -1,4 +1,4 @@
-"""The options of the Kafka target, named as Spark's own Kafka sink names them."""
+"""The options of the Kafka target, with the names of Spark's own Kafka sink."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PARTITIONERS = {
     "crc32": "consistent_random",
     "fnv1a": "fnv1a_random",
 }
-"""librdkafka's partitioners, each of which sends a record without a key anywhere."""
+"""librdkafka's partitioners. Each sends a record without a key to a random partition."""
 
 
 _INSTEAD = {
@@ -70,7 +70,7 @@ OTHERS = {
 
 
 class KafkaOptions(Options, frozen=True, kw_only=True):
-    """Options `topic`, `kafka.*`. What starts with `kafka.` goes to librdkafka without that prefix."""
+    """Options `topic` and `kafka.*`. librdkafka gets the options `kafka.*` without that prefix."""
 
     others: ClassVar[Mapping[str, str]] = OTHERS
 
@@ -139,9 +139,9 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     )
 
     def __post_init__(self) -> None:
-        """Keep the names of the topics alone: the start checks them, and the records go to them.
+        """Normalize the list of topics, which the start checks and to which the records go.
 
-        :raises OptionError: option `topic` has no name in it, or that of the ledger.
+        :raises OptionError: option `topic` names no topic, or names the ledger's topic.
         """
         names = dict.fromkeys(filter(None, map(str.strip, self.topic.split(","))))
         if not names:
@@ -159,12 +159,12 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that records are written to, each once."""
+        """The topics of the records, each once."""
         return tuple(self.topic.split(","))
 
     @property
     def client(self) -> dict[str, object]:
-        """The settings of every client of librdkafka: where and as whom it connects."""
+        """The settings of every client of librdkafka: its brokers and its login."""
         own = {"transaction_timeout_ms", "compression", "linger_ms", "partitioner"}
         own |= {"topic", "ledger_topic"}
         settings = {
@@ -177,7 +177,7 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
 
     @property
     def producer(self) -> dict[str, object]:
-        """The settings of the producer beside those."""
+        """The further settings of the producer."""
         return {
             "transaction.timeout.ms": self.transaction_timeout_ms,
             "compression.type": self.compression,
@@ -186,11 +186,11 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
         }
 
     def ledger_of(self, query_id: str) -> str:
-        """Return the topic with the ledger of a query: its own one, unless the user has named one.
+        """Return the topic with the ledger of a query: the named topic, or a topic of its own.
 
-        A transaction that is open holds up those who read what is committed of its partitions. In a topic for
-        several queries one dead flusher would keep all of them from reading their ledger.
+        An open transaction blocks all readers of committed records in its partitions. In a topic for several
+        queries one dead flusher would keep all of them from reading their ledger.
 
-        :param query_id: as in the ledger; of several targets each has its own.
+        :param query_id: as in the ledger row. Each of several targets has its own.
         """
         return self.ledger_topic or f"wal_sink_ledger-{query_id.replace('/', '-')}"

@@ -1,4 +1,4 @@
-"""Asks the brokers, when a query starts, for all that a flush needs, and makes the plan."""
+"""Checks with the brokers, when a query starts, everything that a flush needs, and makes the plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _START = "start"
 
 
 def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
-    """Compare a DataFrame with the topics; create the ledger's topic if it is named and missing.
+    """Check topics, ledger and transactions with the brokers, and return the plan.
 
-    :param changes: False creates nothing.
-    :raises SchemaMismatch: a topic is missing, or is none for this; or the DataFrame does not fit.
+    :param changes: False to create nothing.
+    :raises SchemaMismatch: a topic is missing or unfit, or the DataFrame does not fit.
     :raises OptionError: the brokers refuse the transaction's time-out.
-    :raises KafkaException: no answer, or another refusal.
+    :raises KafkaException: the brokers do not answer, or refuse otherwise.
     """
     limits = _limits(options, create=changes)
     columns = agreed_columns(schema, limits)
@@ -36,9 +36,9 @@ def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, changes: bool) 
 
 
 def _limits(options: KafkaOptions, *, create: bool) -> dict[str, Limits]:
-    """Return what the topics take, and see that the ledger's topic serves, or can be created.
+    """Return the limits of the topics, and check that the ledger's topic is fit or can be created.
 
-    One that is not named is a topic for each query, which its first flusher creates.
+    A topic that no option names is created by the first flusher of the query.
     """
     admin, ledger = topics.admin_of(options), options.ledger_of(_START)
     if not topics.is_there(admin, ledger):

@@ -1,4 +1,4 @@
-"""The columns that become a Kafka record: their types, and what tasks refuse. No I/O, but a clock."""
+"""The columns of a Kafka record: their types, and the records that tasks refuse. No I/O, but a clock."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TYPES = {
     "partition": pa.int32(),
     "timestamp": pa.timestamp("ms", "UTC"),
 }
-"""The types of Spark's own Kafka sink, which takes no timestamp; texts become UTF-8, and microseconds of a
-timestamp are cut off. Only `value` has to be there."""
+"""The types of Spark's own Kafka sink, and `timestamp`, which that sink lacks. Texts are encoded as UTF-8.
+Microseconds of a timestamp are cut off. Only `value` is required."""
 
 COLUMNS = [
     TableColumn(name, "string or binary" if name in ("key", "value") else spark_ddl(type_))
@@ -33,12 +33,13 @@ COLUMNS = [
 ]
 
 LARGEST_OF_CLIENT = 1_000_000_000
-"""Bytes of the largest record that librdkafka sends."""
+"""The bytes of the largest record that librdkafka sends."""
 
 _OVERHEAD = 128
-"""Most bytes of a record beside key, value and headers: lengths, and a batch's head."""
+"""The largest number of bytes of a record beside key, value and headers: lengths, and the head of its
+batch."""
 _CLOCKS_MS = 60_000
-"""The most by which the clocks of tasks and brokers differ."""
+"""The largest difference between the clocks of tasks and brokers."""
 _JSON = (
     "value: it is not in the DataFrame. Put all columns into it,"
     " .select(F.to_json(F.struct('*')).alias('value'))."
@@ -47,12 +48,12 @@ _JSON = (
 
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[str, bytes | None, bytes | None, Headers | None, int, int]
-"""A row as `Producer.produce` takes it: topic, key, value, headers; the partition, -1: by the key; and the
-timestamp in milliseconds since 1970, 0: now."""
+"""A row as arguments of `Producer.produce`: topic, key, value, headers, partition (-1: by the key), and
+timestamp in milliseconds since 1970 (0: now)."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a topic for its records. A plan notes them for the tasks."""
+    """The limits of a topic for its records. A plan stores them for the tasks."""
 
     largest: int
     """Bytes of the largest record."""
@@ -60,11 +61,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     compacted: bool
     """True if the topic refuses a record without a key."""
     own_time: bool
-    """True if records get the time at which they arrive, whatever the row says."""
+    """True if the topic replaces a record's time by the time of its arrival."""
     past_ms: int
-    """Milliseconds by which a record's time may be earlier than the broker's."""
+    """The milliseconds by which a record's time may be before the broker's time."""
     ahead_ms: int
-    """Milliseconds by which a record's time may be later than the broker's."""
+    """The milliseconds by which a record's time may be after the broker's time."""
 
 
 UNBOUNDED_MS = 2**63 - 1
@@ -75,30 +76,30 @@ TOPICS = "topics"
 
 
 def planned_limits(plan: Plan) -> dict[str, Limits]:
-    """Return what each topic took when the plan was made."""
+    """Return the limits of each topic at the time when the plan was made."""
     return msgspec.convert(plan.details[TOPICS], dict[str, Limits])
 
 
 class RecordRules(TableRules):
-    """A record takes a few columns, each of one type."""
+    """Rules for the columns of a record, which have fixed types."""
 
     noun = "a record of Kafka"
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Compare the DataFrame's type with those that `check` casts."""
+        """Compare the DataFrame's type with the types that `check` casts."""
         if _fits(field.type, TYPES[column.name]):
             return []
         return [self.types_differ(field, column.type, f"{_conversion(field, column)}.")]
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
-        """Leave it to the line about `value`, which says once what holds all columns."""
+        """Refer to the line about `value`, which has one expression for all columns."""
         if field.name.lower() in free or "value" not in free:
             return super().about_missing(field, free)
         return "Put it into value, as below."
 
 
 def _conversion(field: pa.Field, column: TableColumn) -> str:
-    """Return how a column of the DataFrame gets the type that a record has."""
+    """Return the expression that converts a column of the DataFrame to the type of a record's column."""
     name, source = field.name, field.type
     cast = to_cast(name, column.type.removesuffix(" or binary"))
     if name in ("key", "value") and source.num_fields:
@@ -118,9 +119,9 @@ def _conversion(field: pa.Field, column: TableColumn) -> str:
 
 
 def agreed_columns(schema: pa.Schema, limits: Mapping[str, Limits]) -> tuple[Column, ...]:
-    """Compare a DataFrame's columns with those of a record, and with what the topics take.
+    """Compare a DataFrame's columns with the columns of a record and the limits of the topics.
 
-    :raises SchemaMismatch: with a line for each thing that does not fit.
+    :raises SchemaMismatch: with a line for each problem.
     """
     return match_columns(
         schema, COLUMNS, RecordRules.noun, RecordRules(), _about_topics(schema.names, limits)
@@ -138,7 +139,7 @@ def _about_topics(names: Collection[str], limits: Mapping[str, Limits]) -> Itera
     for topic, limit in limits.items():
         if limit.compacted and "key" not in names:
             yield (
-                f"key: the topic {topic} is compacted, and Kafka refuses records without a key there. Add the"
+                f"key: the topic {topic} is compacted, and Kafka refuses records without a key in it. Add the"
                 " column, or set the topic's cleanup.policy to delete."
             )
         if "timestamp" in names and limit.own_time:
@@ -157,7 +158,7 @@ def _about_topics(names: Collection[str], limits: Mapping[str, Limits]) -> Itera
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """Cast a batch to a record's types.
 
-    :raises InvalidRow: the topic, as the plan knows it, would refuse a record.
+    :raises InvalidRow: a topic would refuse a record, by its limits in the plan.
     """
     arrays = [
         batch.column(column.name).cast(TYPES[column.name], safe=column.name != "timestamp")
@@ -170,8 +171,8 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         if row >= 0:
             raise InvalidRow(
                 f"{fault.problem}: {fault.detail(row)}.",
-                f"{fault.remedy} If the topic was altered since the query started, start the query again: it"
-                " asks the brokers then.",
+                f"{fault.remedy} If the topic was altered since the query started, start the query again: a"
+                " start reads the limits of the topics.",
                 column=fault.column,
                 problem=f"{fault.problem}.",
                 rows=bad,
@@ -183,94 +184,127 @@ class Fault(NamedTuple):
     """A reason for which topics refuse some records of a batch."""
 
     column: str
-    """The column that is to blame; empty where there is no single one."""
+    """The column with the fault. Empty if no single column has it."""
     bad: pa.Array
-    """True for each record that is refused; null counts as false."""
+    """True for each refused record. Null counts as false."""
     problem: str
     """The problem, without the record and its topic."""
     detail: Callable[[int], str]
-    """Returns what the record at a position has, and what its topic takes."""
+    """Returns the value of the record at a position, and the limit of its topic."""
     remedy: str
 
 
+class _Topics:
+    """The limits of topics, and for each record the topic to which it goes."""
+
+    def __init__(self, checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> None:
+        self.names = [*limits]
+        self._limits = limits
+        self.position = pa.nulls(checked.num_rows, pa.int32()).fill_null(0)
+        """The position of each record's topic in `names`. Null for an unknown topic."""
+        if "topic" in checked.schema.names:
+            self.position = pc.index_in(checked["topic"], value_set=pa.array(self.names))
+
+    def limit(self, name: str) -> pa.Array:
+        """Return a limit for each record, by the name of a field of `Limits`."""
+        limits = [getattr(limit, name) for limit in self._limits.values()]
+        return pa.array(limits).take(self.position)
+
+    def of(self, row: int) -> str:
+        """Return the topic of a record."""
+        return self.names[int(self.position[row].as_py())]
+
+
 def _faults(checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> Iterator[Fault]:
-    """Yield what topics refuse. An unknown topic comes first: later checks look up limits by topic."""
-    names, topics = checked.schema.names, [*limits]
-    which = pa.nulls(checked.num_rows, pa.int32()).fill_null(0)
+    """Yield what topics refuse. An unknown topic is the first fault, since it has no limits."""
+    names, topics = checked.schema.names, _Topics(checked, limits)
     if "topic" in names:
-        which = pc.index_in(checked["topic"], value_set=pa.array(topics))
         yield Fault(
             "topic",
-            which.is_null(),
-            "A record's topic is none of those in option topic",
-            lambda row: f"it is {checked['topic'][row]}, and the option has {', '.join(topics)}",
-            "Name it in option topic, too, or filter such rows out.",
+            topics.position.is_null(),
+            "A record's topic is not listed in option topic",
+            lambda row: (
+                f"it is {checked['topic'][row]}, and the option has {', '.join(topics.names)}"
+            ),
+            "Add it to option topic, or filter such rows out.",
         )
-
-    def limit_of_row(name: str) -> pa.Array:
-        return pa.array([getattr(limit, name) for limit in limits.values()]).take(which)
-
-    def topic(row: int) -> str:
-        return topics[int(which[row].as_py())]
-
-    size, largest = _sizes(checked), limit_of_row("largest")
+    size, largest = _sizes(checked), topics.limit("largest")
     yield Fault(
         "",
         pc.greater(size, largest),
         "A record is larger than its topic takes",
-        lambda row: f"it has {size[row]} bytes, and {topic(row)} takes {largest[row]}",
+        lambda row: f"it has {size[row]} bytes, and {topics.of(row)} takes {largest[row]}",
         "Make it smaller, or raise max.message.bytes of the topic.",
     )
-    if "headers" in names:
-        keys = pc.struct_field(checked["headers"].flatten(), "key")
-        bad = pc.fill_null(pc.match_substring(keys, "\0"), TRUE)
-        positions = pc.list_parent_indices(checked["headers"].fill_null([])).filter(bad)
-        yield Fault(
-            "headers",
-            pc.is_in(pa.array(range(checked.num_rows), pa.int64()), positions),
-            "A header has no key, or one with a NUL character, at which the client would cut it off",
-            lambda row: f"the headers are {shorten(checked['headers'][row].as_py())}",
-            "Encode the key, such as by hex or base64, or filter such headers out.",
-        )
-    if "partition" in names:
-        partition, count = checked["partition"], limit_of_row("partitions")
-        yield Fault(
-            "partition",
-            pc.or_(pc.less(partition, 0), pc.greater_equal(partition, count)),
-            "A topic has no such partition",
-            lambda row: f"it is {partition[row]}, and {topic(row)} has {count[row]}, from 0 on",
-            "Leave it null, and the key chooses.",
-        )
-    if "key" in names:
-        yield Fault(
-            "key",
-            pc.and_(pc.is_null(checked["key"]), limit_of_row("compacted")),
-            "A record has no key, and its topic is compacted",
-            lambda row: f"Kafka refuses it in {topic(row)}",
-            "Give it a key, or filter it out.",
-        )
-    if "timestamp" in names:
-        times = checked["timestamp"]
-        yield Fault(
-            "timestamp",
-            pc.less(times.cast(pa.int64()), 1),
-            "A record's time is before 1970",
-            lambda row: f"it is {times[row]}, and Kafka has no such time",
-            "Filter such rows out, or leave it null: a record then has the time at which it is written.",
-        )
-        ahead = pc.subtract(times.cast(pa.int64()), pa.scalar(time.time_ns() // 1_000_000))
-        most = limit_of_row("ahead_ms")
-        yield Fault(
-            "timestamp",
-            pc.greater(ahead, pc.max_element_wise(pc.subtract(most, _CLOCKS_MS), 0)),
-            "A record's time is further ahead than its topic takes",
-            lambda row: f"it is {times[row]}, and {topic(row)} takes {most[row]} ms",
-            "Filter such rows out, or raise message.timestamp.after.max.ms of the topic.",
-        )
+    for name, fault in _FAULTS.items():
+        if name in names:
+            yield from fault(checked[name], topics)
+
+
+def _fault_of_headers(headers: pa.Array, _: _Topics) -> Iterator[Fault]:
+    keys = pc.struct_field(headers.flatten(), "key")
+    bad = pc.fill_null(pc.match_substring(keys, "\0"), TRUE)
+    positions = pc.list_parent_indices(headers.fill_null([])).filter(bad)
+    yield Fault(
+        "headers",
+        pc.is_in(pa.array(range(len(headers)), pa.int64()), positions),
+        "A header has no key, or a key with a NUL character, at which the client would cut it off",
+        lambda row: f"the headers are {shorten(headers[row].as_py())}",
+        "Encode the key, such as by hex or base64, or filter such headers out.",
+    )
+
+
+def _fault_of_partition(partition: pa.Array, topics: _Topics) -> Iterator[Fault]:
+    count = topics.limit("partitions")
+    yield Fault(
+        "partition",
+        pc.or_(pc.less(partition, 0), pc.greater_equal(partition, count)),
+        "A topic has no such partition",
+        lambda row: f"it is {partition[row]}, and {topics.of(row)} has {count[row]}, from 0 on",
+        "Set it to null, and the key chooses the partition.",
+    )
+
+
+def _fault_of_key(key: pa.Array, topics: _Topics) -> Iterator[Fault]:
+    yield Fault(
+        "key",
+        pc.and_(pc.is_null(key), topics.limit("compacted")),
+        "A record has no key, and its topic is compacted",
+        lambda row: f"Kafka refuses it in {topics.of(row)}",
+        "Give the record a key, or filter it out.",
+    )
+
+
+def _faults_of_timestamp(times: pa.Array, topics: _Topics) -> Iterator[Fault]:
+    yield Fault(
+        "timestamp",
+        pc.less(times.cast(pa.int64()), 1),
+        "A record's time is before 1970",
+        lambda row: f"it is {times[row]}, and Kafka has no such time",
+        "Filter such rows out, or set the time to null: then the record gets the time of the flush.",
+    )
+    ahead = pc.subtract(times.cast(pa.int64()), pa.scalar(time.time_ns() // 1_000_000))
+    most = topics.limit("ahead_ms")
+    yield Fault(
+        "timestamp",
+        pc.greater(ahead, pc.max_element_wise(pc.subtract(most, _CLOCKS_MS), 0)),
+        "A record's time is further ahead than its topic takes",
+        lambda row: f"it is {times[row]}, and {topics.of(row)} takes {most[row]} ms",
+        "Filter such rows out, or raise message.timestamp.after.max.ms of the topic.",
+    )
+
+
+_FAULTS: Mapping[str, Callable[[pa.Array, _Topics], Iterator[Fault]]] = {
+    "headers": _fault_of_headers,
+    "partition": _fault_of_partition,
+    "key": _fault_of_key,
+    "timestamp": _faults_of_timestamp,
+}
+"""By column, the faults of its values. Columns are checked in this order."""
 
 
 def _sizes(checked: pa.RecordBatch) -> pa.Array:
-    """Return the bytes of each record, at most, as a topic counts them."""
+    """Return an upper bound of the bytes of each record, as a topic counts them."""
     size = pa.nulls(checked.num_rows, pa.int64()).fill_null(_OVERHEAD)
     for name in {"key", "value"}.intersection(checked.schema.names):
         bytes_of = pc.cast(pc.binary_length(checked[name]), pa.int64())
@@ -282,24 +316,23 @@ def _sizes(checked: pa.RecordBatch) -> pa.Array:
 
 
 def records(batch: pa.RecordBatch, topic: str) -> Iterator[Record]:
-    """Return a checked batch's rows; column by column, since there are many.
+    """Return the records of a checked batch. Columns are converted whole, for speed.
 
-    :param topic: of all rows, where no column names it.
+    :param topic: the topic of all rows if no column names it.
     """
     names = batch.schema.names
     topics = batch["topic"].to_pylist() if "topic" in names else repeat(topic)
     keys = batch["key"].to_pylist() if "key" in names else repeat(None)
     headers = map(_pairs, batch["headers"].to_pylist()) if "headers" in names else repeat(None)
     partitions = (
-        pc.fill_null(batch["partition"], -1).to_pylist() if "partition" in names else repeat(-1)
+        batch["partition"].fill_null(-1).to_pylist() if "partition" in names else repeat(-1)
     )
     times = (
-        pc.fill_null(batch["timestamp"].cast(pa.int64()), 0).to_pylist()
+        batch["timestamp"].cast(pa.int64()).fill_null(0).to_pylist()
         if "timestamp" in names
         else repeat(0)
     )
-    values = batch["value"].to_pylist()
-    return zip(topics, keys, values, headers, partitions, times, strict=False)
+    return zip(topics, keys, batch["value"].to_pylist(), headers, partitions, times, strict=False)
 
 
 def _pairs(headers: list[dict[str, Any]] | None) -> Headers | None:
@@ -315,7 +348,7 @@ _ALSO = {
     pa.int32(): (pa.int8(), pa.int16()),
     TYPES["headers"]: (pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])),),
 }
-"""Further types that are cast to a record's."""
+"""Further types that `check` casts to the type of a record's column."""
 
 
 def _fits(source: pa.DataType, type_: pa.DataType) -> bool:

@@ -1,11 +1,12 @@
-"""The session of the Kafka target: the records of a window and its ledger record, in one transaction.
+"""The session of the Kafka target: the records of a window and its ledger record are one transaction.
 
-A producer whose `transactional.id` belongs to the query fences those before it: their open transactions are
-aborted, and they can commit nothing more. So the ledger that this session reads after `init_transactions` is
-current until it commits, or is fenced itself: that is its conditional update.
+The `transactional.id` of a producer belongs to the query. A new producer fences the former producers of the
+query: their open transactions are aborted, and they can commit nothing more. So the ledger row that this
+session reads after `init_transactions` is current until the session commits or is fenced. That is the
+conditional update.
 
-A record that a topic refuses makes its whole transaction fail. Tasks have refused what the topics, as they
-were when the query started, do not take.
+If a topic refuses a record, its whole transaction fails. Tasks have refused the records that exceed the
+limits of the topics at the start of the query.
 """
 
 from __future__ import annotations
@@ -36,29 +37,30 @@ from wal_sink.targets.registry import published_elsewhere
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
-"""The time after which an answer counts as lost."""
+"""The seconds after which an answer counts as lost."""
 
 _OPEN_TRANSACTION_S = 3.0
-"""The time for which a reader waits for an open transaction before it ends those of its own query."""
+"""The seconds for which a reader waits for an open transaction before it ends the transactions of its
+query."""
 
 _IDLE_S = 600.0
-"""The time after which a producer that has written nothing is made again. Brokers forget a `transactional.id`
-that is not used (`transactional.id.expiration.ms`), and would refuse its next transaction."""
+"""The seconds after which an idle producer is replaced. Brokers forget an unused `transactional.id`
+(`transactional.id.expiration.ms`), and would refuse its next transaction."""
 
 _FULL_BUFFER_S = 0.2
 _SMALLEST_LIMIT = 1_000
 """librdkafka's smallest limit for the size of messages."""
 _FENCED = {
-    KafkaError._FENCED,  # noqa: SLF001 -- its public name
+    KafkaError._FENCED,  # noqa: SLF001 -- documented name
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.PRODUCER_FENCED,
 }
 _ABORTED = {
-    KafkaError._PURGE_QUEUE,  # noqa: SLF001 -- their public names
+    KafkaError._PURGE_QUEUE,  # noqa: SLF001 -- documented names
     KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
     KafkaError._INVALID_DIFFERENT_RECORD,  # noqa: SLF001
 }
-"""Errors of records that were not sent because another one was refused."""
+"""Errors of records that were not sent because another record was refused."""
 _REFUSED = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG,
@@ -68,7 +70,10 @@ _REFUSED = {
 
 
 class KafkaSession(TransactionalSession):
-    """One flusher's producer, made when it first writes: to read the ledger fences no one."""
+    """A flusher's session.
+
+    Its producer is created by the first write, since a read of the ledger must not fence.
+    """
 
     def __init__(self, options: KafkaOptions, query_id: str) -> None:
         self._options = options
@@ -76,31 +81,31 @@ class KafkaSession(TransactionalSession):
         self._ledger = LedgerReader(options, query_id, TIMEOUT_S)
         self._producer: Any = None
         self._used_s = 0.0
-        """The time when the producer was made, or has written last."""
+        """The time at which the producer was created, or has written last."""
         self._open = False
-        """True if the producer has a transaction open."""
+        """True if the producer has an open transaction."""
         self._row: LedgerRow | None = None
-        """The ledger row as it was read or written last."""
+        """The ledger row that was read or written last."""
         self._is_lost = False
-        """True if the ledger row was not as it was read: the records of the window are not sent."""
+        """True if another flusher has changed the ledger row. Then the records of the window are not sent."""
         self._failed: list[tuple[KafkaError, Any]] = []
-        """Records that were not delivered."""
+        """Records that were not delivered, with their errors."""
 
     def read(self) -> LedgerRow | None:
-        """Read the ledger topic to its end; end an open transaction of the query that blocks this."""
+        """Read the ledger topic to its end. End an open transaction of the query that blocks the read."""
         self._abort()
         self._is_lost = False
         try:
             self._row = self._ledger.read(_OPEN_TRANSACTION_S)
         except TargetUnavailable as error:
-            logger.info("%s If it is of this query, it is ended now", error.what)
+            logger.info("%s A transaction of this query is ended now", error.what)
             self._row = self._take_over()
         return self._row
 
     def compare(self, plan: Plan) -> None:
-        """Compare the names of the topics, and see that all of them are there and serve.
+        """Check that the plan has the topics of the options, and that all topics exist and are fit.
 
-        Whether a topic takes the records is for the brokers to say.
+        The limits of the topics are not compared: the brokers enforce them.
         """
         self._refuse_other_topic(plan)
         self._limits()
@@ -108,9 +113,9 @@ class KafkaSession(TransactionalSession):
     def write(self, plan: Plan, rows: RowSlice) -> None:
         """Hand records to the producer, which sends them.
 
-        :raises OptionError: they were published for another topic.
+        :raises OptionError: the records were published for another topic.
         :raises SchemaMismatch: a topic is missing.
-        :raises TargetRefused: a topic refuses one, also of an earlier call.
+        :raises TargetRefused: a topic refuses a record, perhaps a record of an earlier call.
         """
         self._refuse_other_topic(plan)
         if not self._open and not self._is_lost:
@@ -122,7 +127,7 @@ class KafkaSession(TransactionalSession):
         try:
             self._send(rows)
         except BaseException:
-            self._abort()  # a part of the rows must not be committed
+            self._abort()  # rows of a part of the slice must not be committed
             raise
 
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
@@ -130,7 +135,7 @@ class KafkaSession(TransactionalSession):
         if self._is_lost or expected != self._row:
             self._abort()
             return Outcome.CONFLICT
-        if not self._open:  # no rows: a transaction of its own
+        if not self._open:  # a window without rows has no transaction yet
             if expected is None and not topics.is_there(self._ledger.admin, self._ledger.topic):
                 topics.create_ledger(self._ledger.admin, self._ledger.topic)
             if self._take_over() != expected:
@@ -145,7 +150,7 @@ class KafkaSession(TransactionalSession):
         return outcome
 
     def close(self) -> None:
-        """Abort what is open, and disconnect. Idempotent."""
+        """Abort the open transaction, and disconnect. Idempotent."""
         self._abort()
         self._producer = None
         self._ledger.close()
@@ -153,7 +158,7 @@ class KafkaSession(TransactionalSession):
     # --- transactions ---
 
     def _take_over(self) -> LedgerRow | None:
-        """Fence earlier producers of the query, and abort what they had open; return the ledger row."""
+        """Fence earlier producers of the query, which aborts their transactions. Return the ledger row."""
         self._abort()
         if time.monotonic() - self._used_s > _IDLE_S:
             self._drop_producer()
@@ -176,7 +181,7 @@ class KafkaSession(TransactionalSession):
     def _commit(self, row: LedgerRow) -> Outcome:
         """Write a ledger record, and commit the open transaction.
 
-        :raises Exception: it certainly had no effect.
+        :raises Exception: the transaction certainly had no effect.
         """
         self._open = False
         try:
@@ -209,7 +214,8 @@ class KafkaSession(TransactionalSession):
     def _drain(self) -> None:
         """Wait until the brokers have all records.
 
-        :raises TargetRefused, TargetUnavailable: see `write`; or the brokers take too long.
+        :raises TargetRefused: a topic refuses a record.
+        :raises TargetUnavailable: the producer was fenced, or the brokers are too slow.
         """
         with _explained_fencing(self._options.transaction_timeout_ms):
             pending = self._producer.flush(TIMEOUT_S)
@@ -221,7 +227,10 @@ class KafkaSession(TransactionalSession):
             )
 
     def _raise_cause(self, error: BaseException) -> None:
-        """Raise why a transaction takes no record: only a commit returns that, and it commits nothing."""
+        """Raise the reason why a transaction takes no record.
+
+        Only a commit returns it, and that commit has no effect.
+        """
         if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._STATE:  # noqa: SLF001
             try:
                 self._producer.commit_transaction(TIMEOUT_S)
@@ -229,7 +238,7 @@ class KafkaSession(TransactionalSession):
                 raise reason from error
 
     def _abort(self) -> None:
-        """Abort what is open."""
+        """Abort the open transaction, if there is one."""
         if not self._open:
             return
         self._open = False
@@ -244,16 +253,17 @@ class KafkaSession(TransactionalSession):
         self._failed.clear()
 
     def _drop_producer(self) -> None:
-        """Drop the producer; the next one aborts what it may have left open."""
+        """Drop the producer. The next producer aborts its open transaction."""
         self._producer = None
         self._open = False
         self._failed.clear()
 
     def _send(self, rows: RowSlice) -> None:
-        """Hand a slice's records to the producer.
+        """Hand the records of a slice to the producer.
 
-        :raises TargetRefused, TargetUnavailable: see `write`; also for an earlier call.
-        :raises KafkaException: the client, or a broker, does not take them.
+        :raises TargetRefused: a topic refuses a record, perhaps a record of an earlier call.
+        :raises TargetUnavailable: the producer was fenced.
+        :raises KafkaException: the client or a broker does not accept them.
         """
         produce, poll, not_delivered = (
             self._producer.produce,
@@ -269,9 +279,11 @@ class KafkaSession(TransactionalSession):
                     try:
                         produce(topic, value, key, partition, not_delivered, timestamp=ms, **more)
                         break
-                    except BufferError:  # as many are on their way as fit
+                    except BufferError:  # the queue is full
                         poll(_FULL_BUFFER_S)
-                    except KafkaException as error:  # none after a refusal, which it reports later
+                    except (
+                        KafkaException
+                    ) as error:  # after a refused record, which is reported later
                         poll(_FULL_BUFFER_S)
                         self._raise_failed()
                         self._raise_cause(error)
@@ -284,9 +296,9 @@ class KafkaSession(TransactionalSession):
             self._failed.append((error, record))
 
     def _raise_failed(self) -> None:
-        """Raise the error of a record: the transaction cannot be committed any more.
+        """Raise the error of an undelivered record, after which the transaction cannot be committed.
 
-        :raises TargetRefused, TargetUnavailable: see `write`.
+        :raises TargetRefused: a topic refuses the record.
         :raises KafkaException: any other error.
         """
         if not self._failed:
@@ -297,27 +309,27 @@ class KafkaSession(TransactionalSession):
 
 
 def _meaning(error: KafkaError, topic: str, key: bytes | None) -> Exception:
-    """Return what the error of a record means: a refusal says what to do."""
+    """Return the error of a record, with a remedy if a topic refuses it."""
     if error.code() not in _REFUSED:
         unknown: Exception = KafkaException(error)
         return unknown
     return TargetRefused(
         f"The topic {topic} refuses the record with key={key!r}, or one of those that were sent together with"
         f" it: {error}",
-        "If the topic was altered since the query started, set it back; else change in the brokers what"
-        " refuses it. Or give the epoch up, by `wal-sink give-up CHECKPOINT --epoch EPOCH`: its rows stay in"
-        " the log.",
+        "If the topic was altered since the query started, set it back. Otherwise change the rule of the"
+        " brokers that refuses the record. Or give the epoch up: `wal-sink give-up CHECKPOINT --epoch EPOCH`"
+        " leaves its rows in the log.",
     )
 
 
 def transactional(
     options: KafkaOptions, query_id: str, limits: Mapping[str, Limits], timeout_s: float
 ) -> Any:
-    """Make the query's producer; it fences any earlier one.
+    """Create the query's producer, which fences earlier ones.
 
-    :param limits: of each topic that records are written to.
-    :raises OptionError: the brokers allow no transaction as long as the option asks for.
-    :raises KafkaException: no answer, or another refusal.
+    :param limits: the limits of each topic of the records.
+    :raises OptionError: the brokers allow no transaction as long as the option requires.
+    :raises KafkaException: the brokers do not answer, or refuse otherwise.
     """
     largest = [limit.largest for limit in limits.values()]
     producer = Producer(
@@ -333,7 +345,7 @@ def transactional(
         logger=logger,
     )
     try:
-        # Once connected, it asks for its coordinator at once; else half a second later.
+        # A connected producer finds its coordinator at once, and otherwise half a second later.
         producer.list_topics(next(iter(limits)), timeout_s)
         producer.init_transactions(timeout_s)
     except KafkaException as error:
@@ -350,11 +362,13 @@ def transactional(
 
 @contextlib.contextmanager
 def _explained_fencing(timeout_ms: int) -> Iterator[None]:
-    """Explain the error of a fenced producer; raise another fatal error of the client as it is.
+    """Convert the error of a fenced producer in this context.
 
-    The client calls our callbacks with a fatal error set, and Python wraps that in a SystemError.
+    Another error of the client is raised unchanged.
 
-    :param timeout_ms: after which brokers end a transaction.
+    The client calls its callbacks while a fatal error is set, and Python wraps that error in a SystemError.
+
+    :param timeout_ms: the milliseconds after which brokers end a transaction.
     :raises TargetUnavailable: the producer was fenced.
     :raises KafkaException: any other error.
     """

@@ -1,4 +1,4 @@
-"""The Kafka target. Its modules are loaded late, so that tasks never load librdkafka."""
+"""The Kafka target. It imports its modules late, so that tasks never import librdkafka."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from wal_sink.targets.kafka.options import KafkaOptions
 
 
 class KafkaTarget(ClientTarget):
-    """A topic of Kafka 2.5 or later. Consumers that read committed records see each row once.
-
-    :param options: see `KafkaOptions`.
-    """
+    """Topics of Kafka 2.5 or later. Consumers that read committed records get each row once."""
 
     interface = 2
     name = "kafka"
@@ -24,7 +21,7 @@ class KafkaTarget(ClientTarget):
     restores_together = False  # rows and ledger are in two topics
 
     to_correct = "Correct the options kafka.*."
-    to_reach = "See that the brokers run, and can be reached from here."
+    to_reach = "Check that the brokers run and can be reached from this host."
 
     options: KafkaOptions
 
@@ -35,12 +32,12 @@ class KafkaTarget(ClientTarget):
 
     @property
     def writes_to(self) -> str:
-        """Return the topic."""
+        """The topics."""
         return self.options.topic
 
     @property
     def description(self) -> Mapping[str, str]:
-        """Return brokers and topics."""
+        """The brokers and topics."""
         return {
             "target": f"{self.name} at {self.options.servers}",
             "topic": f"{self.options.topic}, ledger in {self.options.ledger_of('<query id>')}",
@@ -53,7 +50,7 @@ class KafkaTarget(ClientTarget):
         return Client(plan.agree, session.KafkaSession, topics.classify)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to the target's types, and refuse what does not fit."""
+        """Cast `batch` to a record's types, and refuse records that a topic would refuse."""
         from wal_sink.targets.kafka.records import check  # noqa: PLC0415 -- pyarrow.compute
 
         return check(batch, plan)

@@ -1,7 +1,4 @@
-"""Asks the brokers about the topics of records and ledger, and tells what librdkafka's errors mean.
-
-The ledger's topic is created where it is missing.
-"""
+"""Reads the limits of topics, creates the ledger's topic, and classifies librdkafka's errors."""
 
 from __future__ import annotations
 
@@ -29,29 +26,29 @@ _LEDGER = {
     "segment.bytes": "1048576",
     "delete.retention.ms": "3600000",
 }
-"""Settings of a ledger's topic. Kafka compacts what lies in full segments, and each session reads all that is
-there: with segments of 1 GiB, as they are by default, that would be days of records. Transaction markers stay
-for `delete.retention.ms`, here an hour; no reader of the ledger takes as long."""
+"""Settings of a ledger's topic. Kafka compacts only full segments, and each session reads the whole topic.
+With the default segments of 1 GiB a topic would have the records of days. Transaction markers stay for
+`delete.retention.ms`, one hour, which is longer than any read of the ledger."""
 
 _LARGEST_SEGMENT = 64 * 1024 * 1024
 
 
 def admin_of(options: KafkaOptions) -> Any:
-    """Return a client for the questions below."""
+    """Return an admin client."""
     return AdminClient(options.client, logger=logger)
 
 
 def is_there(admin: Any, topic: str) -> bool:
-    """Return True if the broker that is asked knows the topic."""
+    """Return True if the connected broker knows the topic."""
     return topic in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
 def limits(admin: Any, names: Sequence[str], ledger_topic: str) -> dict[str, Limits]:
-    """Return what topics take; see that the ledger's topic, if it is there, keeps its records.
+    """Return the limits of topics. Check that the ledger's topic, if it exists, keeps its records.
 
-    :param names: of the topics.
-    :raises SchemaMismatch: one of them does not serve any more.
-    :raises KafkaException: no answer.
+    :param names: the topics of the records.
+    :raises SchemaMismatch: a topic is missing or unfit.
+    :raises KafkaException: the brokers do not answer.
     """
     topics = admin.list_topics(timeout=TIMEOUT_S).topics
     if missing := [name for name in names if name not in topics]:
@@ -65,7 +62,7 @@ def limits(admin: Any, names: Sequence[str], ledger_topic: str) -> dict[str, Lim
 
 
 def _limits(settings: Mapping[str, str], partitions: int) -> Limits:
-    """Return what a topic with these settings takes."""
+    """Return the limits of a topic with these settings."""
     # Brokers before 3.6 have one setting for both.
     either = settings.get("message.timestamp.difference.max.ms", str(UNBOUNDED_MS))
     return Limits(
@@ -79,12 +76,12 @@ def _limits(settings: Mapping[str, str], partitions: int) -> Limits:
 
 
 def create_ledger(admin: Any, topic: str, *, dry: bool = False) -> None:
-    """Create a ledger's topic with the brokers' default of replicas, and wait until it is there.
+    """Create a ledger's topic with the brokers' default number of replicas, and wait until it exists.
 
-    :param dry: only ask whether it is missing, and may be created. The answer is the controller's, while what
-        other brokers know of topics may be old.
+    :param dry: True to check only that the topic is missing and may be created. The controller answers this,
+        while other brokers may have an old list of topics.
     :raises SchemaMismatch: the brokers refuse.
-    :raises KafkaException: it is there already, if `dry`; or no answer.
+    :raises KafkaException: the topic exists already, if `dry`; or the brokers do not answer.
     """
     new = NewTopic(topic, 1, -1, config=_LEDGER)
     (future,) = admin.create_topics(
@@ -99,7 +96,7 @@ def create_ledger(admin: Any, topic: str, *, dry: bool = False) -> None:
                 raise
         elif (
             kafka_error.code() < 0 or kafka_error.retriable()
-        ):  # librdkafka's own are about the connection
+        ):  # negative codes of librdkafka are about the connection
             raise
         else:
             settings = "".join(f" --config {name}={value}" for name, value in _LEDGER.items())
@@ -113,13 +110,13 @@ def create_ledger(admin: Any, topic: str, *, dry: bool = False) -> None:
     while not dry and not is_there(admin, topic):
         if time.monotonic() > until_s:
             raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-        time.sleep(0.02)  # the controller has it already
+        time.sleep(0.02)  # the controller has the topic already
 
 
 def _refuse_ledger(admin: Any, topic: str, partitions: int) -> None:
-    """Refuse a ledger's topic that has several partitions, or loses records, or is long to read.
+    """Refuse a ledger's topic that has several partitions, loses records, or has large segments.
 
-    :raises SchemaMismatch: it is one.
+    :raises SchemaMismatch: it is unfit.
     """
     if partitions != 1:
         raise SchemaMismatch(
@@ -157,7 +154,7 @@ def _is_unknown(error: BaseException) -> bool:
     reraise=True,
 )
 def _settings(admin: Any, topic: str) -> dict[str, str]:
-    """Return the topic's settings; a broker may learn of a new topic a moment late."""
+    """Return the topic's settings. Retries, since a broker may learn of a new topic a moment late."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (future,) = admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
     return {name: str(entry.value) for name, entry in future.result().items()}
@@ -169,7 +166,7 @@ _PERMANENT = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     KafkaError.SASL_AUTHENTICATION_FAILED,
-    KafkaError._AUTHENTICATION,  # noqa: SLF001 -- their public names
+    KafkaError._AUTHENTICATION,  # noqa: SLF001 -- documented names
     KafkaError._SSL,  # noqa: SLF001
     KafkaError._INVALID_ARG,  # noqa: SLF001
     KafkaError.MSG_SIZE_TOO_LARGE,
@@ -181,12 +178,12 @@ _PERMANENT = {
     KafkaError.POLICY_VIOLATION,
     KafkaError.UNSUPPORTED_VERSION,
 }
-"""Errors that a broker would give again. All others may pass: brokers come and go, another flusher fences,
-and a broker that has just started knows no topic for a moment."""
+"""Errors that a broker would return again. Others may pass: a broker restarts, another flusher fences, or a
+broker that has just started does not know the topic yet."""
 
 
 def classify(error: Exception) -> ErrorClass:
-    """Return what an exception means."""
+    """Return the class of an exception."""
     if not isinstance(error, KafkaException):
         return "fatal"
     kafka_error = error.args[0]

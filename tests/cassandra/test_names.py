@@ -1,4 +1,4 @@
-"""Quoting, and which name was probably meant."""
+"""Names of tables, and the primary key of a new one."""
 
 from __future__ import annotations
 
@@ -6,23 +6,7 @@ import pytest
 
 from wal_sink.errors import OptionError
 from wal_sink.targets.cassandra.options import primary_key, refuse_bad_name
-from wal_sink.targets.sql_text import quote
 from wal_sink.targets.table_options import Layout, TableOptions
-
-
-@pytest.mark.parametrize(
-    ("name", "quoted"),
-    [
-        ("id", '"id"'),
-        ("Order", '"Order"'),
-        ("select", '"select"'),
-        ('say "hi"', '"say ""hi"""'),
-        ("größe 😀", '"größe 😀"'),
-    ],
-)
-def test_quoted_name_doubles_its_quotes(name: str, quoted: str) -> None:
-    """Every name is quoted, and quotes in it are doubled."""
-    assert quote(name) == quoted
 
 
 @pytest.mark.parametrize(
@@ -30,7 +14,6 @@ def test_quoted_name_doubles_its_quotes(name: str, quoted: str) -> None:
     [("orders", True), ("Orders_2", True), ("", False), ("a.b", False), ("größe", False)],
 )
 def test_table_name_has_word_characters_alone(name: str, allowed: bool) -> None:
-    """Cassandra allows word characters of ASCII."""
     if allowed:
         refuse_bad_name("table", name)
         return
@@ -55,7 +38,6 @@ def layout(key: str, partition: str) -> Layout:
 def test_partition_key_is_the_first_column_by_default(
     key: str, partition: str, result: tuple[list[str], list[str]]
 ) -> None:
-    """The first column is the partition key, or those that are named."""
     options = primary_key(layout(key, partition))
     assert ([*options.partition], [*options.key]) == (result[0], result[0] + result[1])
 
@@ -65,6 +47,5 @@ def test_partition_key_is_the_first_column_by_default(
     [("", "", "names no column"), ("", "a", "names no column"), ("a", "b", "names b")],
 )
 def test_missing_primary_key_is_refused(key: str, partition: str, text: str) -> None:
-    """A table of Cassandra has one, and the partition key is part of it."""
     with pytest.raises(OptionError, match=text):
         primary_key(layout(key, partition))
