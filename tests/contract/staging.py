@@ -1,4 +1,4 @@
-"""A target that stages rows in files, and adds those of its receipts in one transaction of SQLite."""
+"""A target that stages rows in files; `finish` writes the rows of the receipts in one SQLite transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wal_sink.targets.sql.session import SqlSession
 
 
 class StagingTarget(SqliteTarget):
-    """SQLite, with a folder of staged files beside the table's file."""
+    """A SQLite target with a folder of staged files."""
 
     parallel_writes = True
 
@@ -31,7 +31,7 @@ class StagingTarget(SqliteTarget):
 
 
 class StagingSession(StagedSession):
-    """Stages each slice in a file, whose name is the receipt."""
+    """Stages each slice in a file, and returns the file's name as the receipt."""
 
     def __init__(self, target: StagingTarget, query_id: str) -> None:
         self.target = target
@@ -70,7 +70,7 @@ class StagingSession(StagedSession):
         return self.sql.finish(current, new)
 
     def add(self, receipts: Sequence[bytes]) -> None:
-        """Write what is staged in the open transaction."""
+        """Write the rows of the receipts in the open transaction."""
         for receipt in receipts:
             path = self.target.folder / receipt.decode()
             if not path.exists():

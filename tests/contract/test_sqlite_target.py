@@ -1,4 +1,4 @@
-"""The contract of SQL targets over the example that `docs/targets.md` grows from."""
+"""The contract of SQL targets over the example of docs/targets.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wal_sink.testing.faults import Faults
 
 
 class Served(SqliteTarget):
-    """SQLite as with a server: when that dies, all connections are lost."""
+    """A SQLite target whose connections are all lost at a restart, as those of a server are."""
 
     session: type[Any] = SqlSession
     connections: ClassVar[list[sqlite3.Connection]] = []
@@ -46,8 +46,6 @@ class Served(SqliteTarget):
 
 
 class TestSqlite(SqlContract, RestartContract):
-    """A table without a key."""
-
     kind: type[Served] = Served
 
     @pytest.fixture
@@ -69,7 +67,7 @@ class TestSqlite(SqlContract, RestartContract):
     def test_comparison_sees_an_altered_table(
         self, target: SqliteTarget, plan: Plan, query_id: str
     ) -> None:
-        """It writes nothing, and leaves no transaction that would hold up others."""
+        """`compare` raises for a lost column, and leaves no transaction that blocks other sessions."""
         with target.connect(query_id) as session, target.connect(query_id) as other:
             session.compare(plan)
             create(other, query_id)
@@ -84,7 +82,7 @@ class TestSqlite(SqlContract, RestartContract):
 
 
 def test_lock_passes_and_missing_table_does_not(tmp_path: Path) -> None:
-    """Both are an OperationalError of the driver."""
+    """Both errors are an `OperationalError`; the target retries only the lock."""
     path = str(tmp_path / "shop.db")
     target = SqliteTarget(SqliteOptions(path=path, table="t"))
     with contextlib.closing(target.open()) as one, contextlib.closing(target.open()) as other:
@@ -99,7 +97,7 @@ def test_lock_passes_and_missing_table_does_not(tmp_path: Path) -> None:
 
 
 class FewKills(TestSqlite):
-    """Notes what its kills meet."""
+    """The suite with a limit of kills, which notes the operations with a fault."""
 
     def __init__(self, most_kills: int) -> None:
         self.most_kills = most_kills
@@ -112,8 +110,6 @@ class FewKills(TestSqlite):
 
 
 class TestFewKills:
-    """Where a target takes long."""
-
     target = TestSqlite.target
     kind = TestSqlite.kind
 
@@ -128,7 +124,7 @@ class TestFewKills:
     def test_few_kills_include_the_end_of_a_window(
         self, target: SqliteTarget, test: Callable[[FewKills, Target], None], most: int
     ) -> None:
-        """There rows and ledger become one; also the answer to it is lost."""
+        """A limit of one kill keeps the kill in `finish`, where rows and ledger change together."""
         suite = FewKills(most)
         target.plan(suite.frame([]).schema, "key")
         test(suite, target)

@@ -1,4 +1,4 @@
-"""The contract of targets that stage, over a table of SQLite beside staged files."""
+"""The contract of staged targets, over staged files and a SQLite table."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from wal_sink.testing.contracts.staged import StagedContract
 
 
 class ServedStaging(sqlite.Served, StagingTarget):
-    """Files beside a table of SQLite."""
-
     session: type[Any] = StagingSession
 
     def connect(self, query_id: str) -> Session:
@@ -28,8 +26,6 @@ class ServedStaging(sqlite.Served, StagingTarget):
 
 
 class TestStaging(StagedContract, RestartContract):
-    """A table without a key."""
-
     kind: type[ServedStaging] = ServedStaging
 
     target = sqlite.TestSqlite.target

@@ -1,4 +1,4 @@
-"""The target contract over the target in memory; tests/cassandra runs the same over a real node."""
+"""The contract of idempotent targets over the target in memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
 
 class TestMemory(SequentialContract):
-    """It keeps the contract, so tests over it mean something."""
-
     kind: type[MemoryTarget] = MemoryTarget
     unwritable_error = RowsRefused
 
@@ -36,8 +34,6 @@ class TestMemory(SequentialContract):
 
 
 class TestMemoryDeletes(CellDeletesContract):
-    """Its deletes have timestamps, too."""
-
     @pytest.fixture
     def target(self) -> MemoryTarget:
         return MemoryTarget(
@@ -49,7 +45,7 @@ class TestMemoryDeletes(CellDeletesContract):
 
 @pytest.mark.parametrize(("lists", "twice"), [("", [1]), ("v", [1, 1])])
 def test_list_sent_twice_has_its_elements_twice(lists: str, twice: list[int]) -> None:
-    """Else no test over it could fail; at another timestamp it is replaced."""
+    """The target in memory doubles lists, as Cassandra does, so that tests of lists can fail."""
     target = MemoryTarget(MemoryOptions(keys="k", lists=lists))
     batch = pa.RecordBatch.from_pylist([{"k": "a", "v": [1]}])
     plan = target.plan(batch.schema, "key")
@@ -61,7 +57,7 @@ def test_list_sent_twice_has_its_elements_twice(lists: str, twice: list[int]) ->
 
 
 def test_suite_shows_the_values_of_an_assertion() -> None:
-    """Also to the author of a plug-in, in whose tests pytest would say "AssertionError" and no more."""
+    """By default pytest shows them only in test files."""
     unknown = MemoryTarget(MemoryOptions(keys="k")).connect(new_query())
     with pytest.raises(AssertionError, match="assert None is not None"):
         row_of(unknown)

@@ -1,4 +1,4 @@
-"""The shipped contract suites catch targets that are wrong on purpose."""
+"""The contract suites fail for targets with a deliberate bug."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from tests.contract import wrong_targets
 from tests.contract.wrong_targets import SUITES, WRONG, Wrong, named
 
 PLUGINS = ("cacheprovider", "terminal", "timeout", "xdist", "faulthandler", "logging")
-"""What belongs to the run outside."""
 
 
 class Failures:
-    """A plug-in that notes what becomes of tests."""
+    """A pytest plug-in that records the results of tests."""
 
     def __init__(self) -> None:
         self.passed: list[str] = []
@@ -44,7 +43,7 @@ def run(name: str, tests: Iterable[str]) -> Failures:
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.what)
 def test_wrong_target_is_caught(wrong: Wrong) -> None:
-    """By an assertion of each test that the table names, not by an accident before it."""
+    """Each test that the table names fails by an assertion, not by an error in a fixture."""
     tests = wrong.caught_by.split()
     result = run(named(wrong), tests)
     assert result.errors == []
@@ -53,7 +52,7 @@ def test_wrong_target_is_caught(wrong: Wrong) -> None:
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_right_target_passes(suite: str) -> None:
-    """What these tests say of the wrong ones is not due to how they are run."""
+    """The same tests pass for a target without a bug."""
     tests = {
         test for wrong in WRONG if wrong.suite is SUITES[suite] for test in wrong.caught_by.split()
     } - {
@@ -65,7 +64,7 @@ def test_right_target_passes(suite: str) -> None:
 
 
 def test_right_session_survives_a_driver_that_reconnects() -> None:
-    """The session proves its transaction; the wrong one of the same driver is caught by the same test."""
+    """A session that holds its ledger row in the transaction notices that the driver reconnected."""
     result = run("TestReconnecting", ["test_restart_of_the_server_keeps_whole_windows"])
     assert result.errors + result.failed == []
     assert len(result.passed) == 1

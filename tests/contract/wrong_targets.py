@@ -1,7 +1,6 @@
-"""Deliberately wrong targets, each of which the shipped contract suites have to catch.
+"""Targets with one deliberate bug each, which a contract suite must find.
 
-Each is a right target with as little changed as makes it lose, double or change rows: `test_wrong_targets`
-runs the test of the suite that is to catch it, and the right ones pass the whole suites beside this module.
+Each class changes a right target as little as possible. `WRONG` names the tests that must fail for it.
 """
 
 from __future__ import annotations
@@ -40,24 +39,24 @@ Staging = test_staging_target.ServedStaging
 
 
 class Wrong(NamedTuple):
-    """A wrong target."""
+    """A target with a bug."""
 
     what: str
-    """What is wrong with it."""
+    """The bug, in words."""
     suite: type[Suite]
-    """The suite of its delivery, as it is run over the right target."""
+    """The test class of the target without the bug."""
     kind: type[Target]
     caught_by: str
-    """Tests of that suite, each of which fails; blanks are between them."""
+    """The tests of the suite that must fail, separated by blanks."""
 
 
 def with_session(right: type[Target], session: type[Session]) -> type[Target]:
-    """Return a right target with wrong sessions."""
+    """Return a subclass of a target that opens sessions of another class."""
     return type(f"With{session.__name__}", (right,), {"session": session})
 
 
 class Cells(MemoryTarget):
-    """Rows and ledger in memory."""
+    """The target in memory, with a replaceable session class."""
 
     session: type[MemorySession] = MemorySession
 
@@ -73,11 +72,11 @@ CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "texts are cut at 65,535": ("values", lambda v: v[:65_535] if isinstance(v, str) else v),
     "doubles are rounded": ("doubles", lambda v: float(f"{v:.15g}") if isinstance(v, float) else v),
 }
-"""The test that sees it, and what becomes of a value."""
+"""For each bug, the test that must fail, and a function that changes a value."""
 
 
 def changing(right: type[Target], change: Callable[[Any], Any]) -> type[Target]:
-    """Return a target whose rows are not those that it was given."""
+    """Return a subclass of a target that changes each value of its rows."""
 
     def check(self: Target, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         checked = right.check(self, batch, plan)
@@ -94,7 +93,7 @@ def changing(right: type[Target], change: Callable[[Any], Any]) -> type[Target]:
 
 
 class ReconnectingConnection:
-    """A driver that connects again when its connection is lost; its transaction is then another one."""
+    """A connection that reconnects when it is lost, as some drivers do; its transaction is then a new one."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
@@ -109,7 +108,7 @@ class ReconnectingConnection:
 
 
 class UnprovenLedger(Ledger):
-    """Does not hold the row, and moves it in whichever transaction is open."""
+    """A ledger that does not lock its row at the start of the transaction."""
 
     def hold(self, row: LedgerRow) -> bool:
         return True
@@ -119,15 +118,13 @@ class UnprovenLedger(Ledger):
 
 
 class UnprovenSession(SqlSession):
-    """Keeps its row there."""
-
     def __init__(self, target: Sqlite, connection: Any, query_id: str) -> None:
         super().__init__(target, connection, query_id)
         self._ledger = UnprovenLedger(connection, target.ledger_name, target.parameter, query_id)
 
 
 class Reconnecting(Sqlite):
-    """SQLite with both."""
+    """SQLite with a driver that reconnects, and a session that does not notice."""
 
     session: type[SqlSession] = UnprovenSession
 
@@ -136,19 +133,17 @@ class Reconnecting(Sqlite):
 
 
 class ProvenReconnecting(Reconnecting):
-    """The same driver, under the session that proves its transaction."""
+    """The same driver with the right session."""
 
     session = SqlSession
 
 
 class TestReconnecting(SQL):
-    """A right target."""
-
     kind = ProvenReconnecting
 
 
 class TwoCommitsSession(SqlSession):
-    """Commits rows, then the ledger row."""
+    """Commits the rows, then the ledger row."""
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         if self._window and current is not None:
@@ -159,7 +154,7 @@ class TwoCommitsSession(SqlSession):
 
 
 class CommittingReadSession(SqlSession):
-    """Ends what is open by COMMIT before it reads the ledger row, and when it is closed."""
+    """Commits the open transaction before it reads the ledger row, and when it is closed."""
 
     def _roll_back(self) -> None:
         if self._window:
@@ -172,7 +167,7 @@ class CommittingReadSession(SqlSession):
 
 
 class CommittingInsert(Sqlite):
-    """As a command that loads rows in bulk may do."""
+    """Commits in `insert`, as a bulk load of some databases does."""
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         super().insert(connection, plan, batch)
@@ -180,7 +175,7 @@ class CommittingInsert(Sqlite):
 
 
 class SwallowingInsert(Sqlite):
-    """As INSERT IGNORE does."""
+    """Ignores errors of `insert`, as INSERT IGNORE does."""
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         with contextlib.suppress(sqlite3.Error):
@@ -188,7 +183,7 @@ class SwallowingInsert(Sqlite):
 
 
 class PreparedInsert(Sqlite):
-    """Its statement is that of the first plan."""
+    """Uses the INSERT statement of the first plan for all plans."""
 
     prepared: Plan | None = None
 
@@ -199,7 +194,7 @@ class PreparedInsert(Sqlite):
 
 
 class CuttingLedger(Ledger):
-    """Its texts have 64 characters at most."""
+    """Cuts texts of the ledger row at 64 characters."""
 
     def _execute(self, statement: str, values: tuple[object, ...]) -> int:
         return super()._execute(
@@ -208,15 +203,13 @@ class CuttingLedger(Ledger):
 
 
 class CuttingSession(SqlSession):
-    """Keeps its row there."""
-
     def __init__(self, target: Sqlite, connection: Any, query_id: str) -> None:
         super().__init__(target, connection, query_id)
         self._ledger = CuttingLedger(connection, target.ledger_name, target.parameter, query_id)
 
 
 class LastCommitConnection(sqlite3.Connection):
-    """Keeps the file as it was before the last COMMIT."""
+    """Keeps a copy of the file from before the last COMMIT."""
 
     path = ""
 
@@ -227,7 +220,7 @@ class LastCommitConnection(sqlite3.Connection):
 
 
 class NotDurable(Sqlite):
-    """COMMIT answers before the disk does: a crash of the server takes the last one back."""
+    """A server whose last COMMIT is lost in a crash."""
 
     def open(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -243,7 +236,7 @@ class NotDurable(Sqlite):
 
 
 class UnconditionalLedger(Ledger):
-    """What met a lock is tried again as a plain update."""
+    """Repeats an update without its condition if a lock refused it."""
 
     def _update(self, cells: tuple[object, ...], present: tuple[object, ...]) -> int:
         with contextlib.suppress(sqlite3.OperationalError):
@@ -256,8 +249,6 @@ class UnconditionalLedger(Ledger):
 
 
 class UnconditionalSession(SqlSession):
-    """Keeps its row there."""
-
     def __init__(self, target: Sqlite, connection: Any, query_id: str) -> None:
         super().__init__(target, connection, query_id)
         self._ledger = UnconditionalLedger(
@@ -266,7 +257,7 @@ class UnconditionalSession(SqlSession):
 
 
 class UnconditionalRetry(Sqlite):
-    """Its server does not let an update wait for long."""
+    """A server that does not let an update wait long for a lock."""
 
     session = UnconditionalSession
 
@@ -277,7 +268,7 @@ class UnconditionalRetry(Sqlite):
 
 
 class CommittingDelete(SqlAlchemyTarget):
-    """As a command that deletes rows in bulk may do."""
+    """Commits in a delete, as a bulk delete of some databases does."""
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         super().insert(connection, plan, batch)
@@ -286,7 +277,7 @@ class CommittingDelete(SqlAlchemyTarget):
 
 
 class ForgettingSession(SqlSession):
-    """Skips the rows that the server refuses."""
+    """Ignores the rows that the server refuses."""
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         if self._window:
@@ -295,7 +286,7 @@ class ForgettingSession(SqlSession):
 
 
 class NeighbourSession(SqlSession):
-    """Names the row after the one that the server refuses."""
+    """Reports the row after the refused row."""
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         if self._window:
@@ -305,7 +296,7 @@ class NeighbourSession(SqlSession):
 
 
 class WrongRefusals(SqlAlchemyTarget):
-    """A target with wrong sessions."""
+    """A target with a replaceable session class."""
 
     session: type[SqlSession]
 
@@ -317,7 +308,7 @@ class WrongRefusals(SqlAlchemyTarget):
 
 
 class SkippingSession(StagingSession):
-    """Commits those of the files that are there."""
+    """Ignores receipts whose files are missing."""
 
     def add(self, receipts: Sequence[bytes]) -> None:
         folder = self.target.folder
@@ -325,7 +316,7 @@ class SkippingSession(StagingSession):
 
 
 class MeetingItselfSession(StagingSession):
-    """Its client repeats a request whose answer was lost, meets the first one, and calls that a conflict."""
+    """Reports a conflict when its repeated commit meets its first commit."""
 
     def finish(
         self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
@@ -336,7 +327,7 @@ class MeetingItselfSession(StagingSession):
 
 
 class RowsFirstSession(StagingSession):
-    """Commits rows, then the ledger row."""
+    """Commits the rows, then the ledger row."""
 
     def finish(
         self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
@@ -351,7 +342,7 @@ class RowsFirstSession(StagingSession):
 
 
 class LateStagingSession(StagingSession):
-    """Answers, and commits when it is closed."""
+    """Returns APPLIED from `finish`, and commits when it is closed."""
 
     late: tuple[LedgerRow | None, LedgerRow, Sequence[bytes]] | None = None
 
@@ -370,7 +361,7 @@ class LateStagingSession(StagingSession):
 
 
 class LateStaging(Staging):
-    """Travels to another process, by its name."""
+    """A target of these sessions that pickles, since its class has a name."""
 
     session = LateStagingSession
 
@@ -379,7 +370,7 @@ class LateStaging(Staging):
 
 
 class SwallowingCells(MemorySession):
-    """`drain` waits, and drops the rows that are refused."""
+    """Ignores refused rows in `drain`."""
 
     def drain(self) -> None:
         with contextlib.suppress(RowsRefused):
@@ -387,7 +378,7 @@ class SwallowingCells(MemorySession):
 
 
 class OneTimestamp(MemorySession):
-    """A slice has one timestamp, where each row of it should have its own."""
+    """Writes all rows of a slice with the timestamp of the first."""
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
         for number in range(rows.batch.num_rows):
@@ -395,7 +386,7 @@ class OneTimestamp(MemorySession):
 
 
 class OneTimestampForKeys(OneTimestamp):
-    """The same, by a client that sends the last row of each key alone."""
+    """Writes only the last row of each key in a slice, all with one timestamp."""
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
         last = {(row["k"], row["n"]): row for row in rows.batch.to_pylist()}
@@ -404,7 +395,7 @@ class OneTimestampForKeys(OneTimestamp):
 
 
 class ComparingFirstCells(MemorySession):
-    """Compares the ledger row, and then updates whatever the row is."""
+    """Compares the ledger row, and then updates it without a condition."""
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         self.drain()
@@ -415,14 +406,14 @@ class ComparingFirstCells(MemorySession):
         return self.put(new)
 
     def put(self, new: LedgerRow) -> Outcome:
-        """Update the row, whatever it is."""
+        """Update the ledger row without a condition."""
         with self._target.lock:
             self._target.ledger[self._query_id] = new
         return Outcome.APPLIED
 
 
 class PartialCells(MemorySession):
-    """Compares the epoch alone."""
+    """Compares only the epoch of the ledger row."""
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         present = self.read()
@@ -432,7 +423,7 @@ class PartialCells(MemorySession):
 
 
 class EpochAndLogCells(MemorySession):
-    """Compares all cells but the digest."""
+    """Compares all cells of the ledger row except the digest."""
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         present = self.read()
@@ -442,7 +433,7 @@ class EpochAndLogCells(MemorySession):
 
 
 class UnconditionalCells(ComparingFirstCells):
-    """Tries what was not applied again, as a plain update."""
+    """Updates the ledger row without a condition."""
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         self.drain()
@@ -450,7 +441,7 @@ class UnconditionalCells(ComparingFirstCells):
 
 
 class EarlyCells(MemorySession):
-    """Moves the ledger row before its rows are acknowledged."""
+    """Updates the ledger row before it writes its rows."""
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
         pending, self._in_flight = self._in_flight, []
@@ -463,7 +454,7 @@ _MEETINGS: dict[int, threading.Barrier] = {}
 
 
 def meet(target: Target) -> None:
-    """Let all racers come as far as this: what a slow network does now and then, always."""
+    """Wait until all racers have compared the ledger row, so that the bug shows in every race."""
     barrier = _MEETINGS.setdefault(id(target), threading.Barrier(RACERS))
     with contextlib.suppress(threading.BrokenBarrierError):
         barrier.wait(5)
@@ -593,7 +584,7 @@ SUITES = {"SQL": SQL, "STAGED": STAGED, "CELLS": CELLS, "DELETES": DELETES, "REF
 
 
 def named(wrong: Wrong) -> str:
-    """Return the name of the class that is collected for a wrong target."""
+    """Return the name of the test class of a wrong target."""
     return f"TestWrong{WRONG.index(wrong)}"
 
 

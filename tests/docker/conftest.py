@@ -1,4 +1,4 @@
-"""Everything here needs a Docker engine, whichever node the rest of the run uses."""
+"""Fixtures of a Cassandra container, whichever node the other tests use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.servers.docker import DockerNotUsable
 
 @pytest.fixture(scope="session")
 def engine() -> str:
-    """Return the version of the engine, or skip the test with the reason why there is none."""
+    """Return the version of the Docker engine; skip the test with the reason if there is none."""
     try:
         return docker.find(IMAGE)
     except DockerNotUsable as error:
@@ -22,6 +22,6 @@ def engine() -> str:
 
 @pytest.fixture(scope="session")
 def cassandra(engine: str) -> Iterator[CassandraContainer]:
-    """Start a container, also where the environment chooses the embedded node."""
+    """Start a container."""
     with CassandraContainer() as node:
         yield node

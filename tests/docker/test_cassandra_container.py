@@ -1,4 +1,4 @@
-"""The container keeps what the embedded node keeps, and leaves nothing behind."""
+"""`CassandraContainer` keeps the contract of nodes, and removes its container and volume."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(node._container.get_container_id(), flush=True)
 
 
 def containers(**filters: object) -> list[Any]:
-    """Ask Docker, by other means than testcontainers."""
+    """Return the containers of a filter, by Docker's own client."""
     client = docker.from_env()
     try:
         return list(client.containers.list(filters=filters, all=True))
@@ -39,13 +39,13 @@ def containers(**filters: object) -> list[Any]:
 
 @pytest.mark.test_all
 class TestCassandraContainer(NodeContract):
-    """The same promises; where Docker answers, all tests of Cassandra start, kill and fill a container."""
+    """The contract of nodes, which the embedded node keeps, too."""
 
     def new(self, folder: Any, **settings: object) -> CassandraContainer:
         return CassandraContainer(settings=settings)
 
     def processes(self, node: Node) -> list[int]:
-        """Return the process id of what listens on the node's port, as Docker knows it."""
+        """Return the process ids of the containers that publish the node's port."""
         result = [container.attrs["State"]["Pid"] for container in containers(publish=node.port)]
         return [pid for pid in result if pid]
 
@@ -69,7 +69,7 @@ class TestCassandraContainer(NodeContract):
 
 
 def volumes() -> set[str]:
-    """Return the names of Docker's volumes."""
+    """Return the names of all volumes."""
     client = docker.from_env()
     try:
         return {volume.id for volume in client.volumes.list()}

@@ -1,4 +1,4 @@
-"""The Dockerfiles copy all that the installation of the package needs."""
+"""The Dockerfiles copy all files that the package needs for its installation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def sources(dockerfile: str) -> list[str]:
-    """Return what a Dockerfile copies from the repository."""
+    """Return the paths that a Dockerfile copies from the repository."""
     lines = (ROOT / "docker" / dockerfile).read_text().splitlines()
     return [source for line in lines if line.startswith("COPY ") for source in line.split()[1:-1]]
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "flusher.Dockerfile"])
 def test_docker_sends_what_an_image_copies(name: str) -> None:
-    """The file .dockerignore leaves out everything but what it names."""
+    """The file .dockerignore excludes all paths that it does not name."""
     ignored, *exceptions = (ROOT / ".dockerignore").read_text().split()
     assert ignored == "*"
     sent = {exception.removeprefix("!") for exception in exceptions}

@@ -1,20 +1,13 @@
-"""Lets racers work on a state backend, in processes or threads that start together.
-
-Module-level functions, because another process finds them by name. Processes are forked from a server of
-them: what that has loaded (`multiprocessing.set_forkserver_preload`) none of them loads again, and their
-environment is that of the first one's start.
-
-The contract of a state backend, as a pytest suite for its author.
+"""The contract of a state backend: a pytest suite for its author.
 
     class TestMyBackend(StateBackendContract):
         @pytest.fixture
         def backend(self, tmp_path):
             return MyBackend(tmp_path / "log")
 
-The fixture gives an empty store. Processes race on it, so the class has to be importable by its
-module's name; set `racers = "threads"` for a store that other processes cannot see, and
-set the two tests in which a process is killed to None. (1), (2) and
-(3) in the texts below are the guarantees in the docstring of `StateBackend`.
+The fixture returns an empty store. Processes race on it, so the module must be importable by its name. For a
+store that other processes cannot see, set `racers = "threads"`, and set the two tests that kill a process to
+None. The numbers (1), (2) and (3) below are the guarantees in the docstring of `StateBackend`.
 """
 
 import multiprocessing
@@ -54,10 +47,10 @@ _line: _Barrier  # the starting line of the race that this process or thread is 
 def together(
     racers: Racers, work: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]
 ) -> list[Any]:
-    """Call every function of `work` with its arguments at the same time; return their results.
+    """Call all functions of `work` at the same time, each with its arguments; return the results.
 
-    The first error of a racer is raised. Threads switch often meanwhile: at the usual 5 ms, short
-    calls would only ever run one after the other.
+    The first error of a racer is raised. Threads switch every microsecond: at the default of 5 ms, short
+    calls would run one after the other.
     """
     count = len(work)
     pool: Executor
@@ -88,7 +81,7 @@ def _switching_often() -> Iterator[None]:
 
 
 def line_up() -> None:
-    """Wait until every racer of this race is here."""
+    """Wait until all racers of this race call this function."""
     _line.wait(PATIENCE_S)
 
 
@@ -107,13 +100,13 @@ def _race(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def content(path: str, version: object, size: int = 10_000) -> bytes:
-    """Return `size` bytes that differ for each path and version, from the first byte on."""
+    """Return `size` bytes that differ for each path and version."""
     piece = sha256(f"{path} {version}".encode()).digest()
     return (piece * (size // len(piece) + 1))[:size]
 
 
 def create_all(backend: StateBackend, way: str, paths: Sequence[str], name: str) -> list[str]:
-    """Try to create every path, side by side with the other racers; return the paths won."""
+    """Try to create each path at the same time as the other racers; return the paths created."""
     won = []
     for path in paths:
         line_up()
@@ -130,7 +123,7 @@ def create_all(backend: StateBackend, way: str, paths: Sequence[str], name: str)
 
 
 def write_large(backend: StateBackend, paths: Sequence[str]) -> None:
-    """Create large objects, in turn at once and piece by piece."""
+    """Create large objects, in turn by one call and by several writes."""
     for number, path in enumerate(paths):
         data = content(path, "large", LARGE)
         line_up()
@@ -143,7 +136,7 @@ def write_large(backend: StateBackend, paths: Sequence[str]) -> None:
 
 
 def poll_large(backend: StateBackend, paths: Sequence[str]) -> None:
-    """Look for each object until it is there; fail when it is ever there in part."""
+    """Poll each object until it exists; fail if a part of it is visible."""
     for path in paths:
         data = content(path, "large", LARGE)
         line_up()
@@ -165,13 +158,13 @@ def _is_there(backend: StateBackend, path: str, data: bytes) -> bool:
 
 
 def replace_often(backend: StateBackend, path: str, times: int) -> None:
-    """Replace the object with versions of different length."""
+    """Replace the object with versions of different sizes."""
     for version in range(1, times + 1):
         backend.replace(path, content(path, version, 10_000 + version * 100))
 
 
 def read_replaced(backend: StateBackend, path: str, times: int) -> None:
-    """Read until the last version comes; fail for bytes that are not one version."""
+    """Read the object until its last version; fail if the bytes are not one version."""
     versions = {
         content(path, version, 10_000 + version * 100): version for version in range(times + 1)
     }
@@ -185,7 +178,7 @@ def read_replaced(backend: StateBackend, path: str, times: int) -> None:
 
 
 def come_and_go(backend: StateBackend, folder: str, name: str, times: int) -> None:
-    """Create an object, see that it is listed, delete it; the folder may go as well."""
+    """Create an object, check that it is listed, and delete it, several times."""
     for number in range(times):
         path = f"{folder}/{number % 3}/{name}"
         backend.create(path, name.encode())
@@ -196,13 +189,13 @@ def come_and_go(backend: StateBackend, folder: str, name: str, times: int) -> No
 
 
 def come_and_go_until(backend: StateBackend, folder: str, name: str, end: str) -> None:
-    """Create and delete until another racer creates the object `end`."""
+    """Create and delete objects until another racer creates the object `end`."""
     while end not in backend.list("ends"):
         come_and_go(backend, folder, name, 3)
 
 
 def list_often(backend: StateBackend, stay: Sequence[str], times: int, end: str) -> None:
-    """List everything again and again, then create `end`; fail when one of `stay` is missing."""
+    """List all objects several times, then create `end`; fail if one of `stay` is not listed."""
     try:
         for _ in range(times):
             missing = set(stay).difference(backend.list())
@@ -212,7 +205,7 @@ def list_often(backend: StateBackend, stay: Sequence[str], times: int, end: str)
 
 
 def kill_inside_output(backend: StateBackend, path: str) -> None:
-    """Kill a process that has written a part of an object; return when it is dead."""
+    """Kill a process while it writes an object; return when it is dead."""
     context = multiprocessing.get_context("forkserver")
     ours, theirs = context.Pipe()
     with ours, theirs:
@@ -227,7 +220,7 @@ def kill_inside_output(backend: StateBackend, path: str) -> None:
 
 
 def kill_after_create(backend: StateBackend, path: str, data: bytes) -> None:
-    """Let a process create an object and be killed at once; return when it is dead."""
+    """Kill a process right after it has created an object; return when it is dead."""
     writer = multiprocessing.get_context("forkserver").Process(
         target=_create_and_die, args=(backend, path, data)
     )
@@ -255,23 +248,23 @@ HOSTILE = ("", "/", "/a", "..", "../a", "a/../b", "a/..", ".", "./a", "a/./b", "
 
 
 class StateBackendContract:
-    """Subclass it with a fixture `backend`; pytest runs the rest."""
+    """The suite; derive it and override the fixture `backend`."""
 
     racers: ClassVar[Racers] = "processes"
-    """Who races on the store: "processes", or "threads" when it is local to one process."""
+    """Who races: "processes", or "threads" for a store of one process."""
 
     rounds: ClassVar[int] = 200
-    """How many paths the racers race for. A broken create is met in a good part of them."""
+    """The number of paths that the racers try to create."""
 
     @pytest.fixture
     def backend(self) -> StateBackend:
-        """Give the store under test, empty."""
+        """Return the store, empty."""
         raise NotImplementedError("override the fixture `backend`: it returns an empty store")
 
     # Atomic visibility
 
     def test_object_is_whole_as_soon_as_it_is_visible(self, backend: StateBackend) -> None:
-        """(1) Who polls while large objects are created sees nothing or all of each."""
+        """(1) Racers poll while large objects are created: they see nothing, or the whole object."""
         paths = [f"large/{number}" for number in range(20)]
         work = [
             (write_large, (backend, paths)),
@@ -280,7 +273,7 @@ class StateBackendContract:
         together(self.racers, work)
 
     def test_replaced_object_is_never_torn(self, backend: StateBackend) -> None:
-        """(1) Who reads while an object is replaced gets one of its versions, whole."""
+        """(1) Racers read while an object is replaced: they read one whole version."""
         backend.replace("hint", content("hint", 0))
         work = [
             (replace_often, (backend, "hint", self.rounds)),
@@ -289,7 +282,7 @@ class StateBackendContract:
         together(self.racers, work)
 
     def test_output_is_invisible_until_left(self, backend: StateBackend) -> None:
-        """(1) Inside `open_output` there is no object; after it there is a whole one."""
+        """(1) The object is visible only after the block of `open_output`."""
         with backend.open_output("segments/1/a") as output:
             output.write(b"x" * 100_000)
             output.flush()
@@ -306,7 +299,7 @@ class StateBackendContract:
     def test_output_is_discarded_on_an_exception(
         self, backend: StateBackend, kind: type[BaseException]
     ) -> None:
-        """(1) An exception inside `open_output` passes through and leaves nothing behind."""
+        """(1) An exception in the block of `open_output` creates no object."""
 
         def fail_inside() -> None:
             with backend.open_output("a/b") as output:
@@ -320,14 +313,14 @@ class StateBackendContract:
         backend.create("a/b", b"the name is free")
 
     def test_output_closed_by_its_writer_is_kept(self, backend: StateBackend) -> None:
-        """(1) A writer that closes the file it was given has not lost its object."""
+        """(1) A writer may close the file in the block."""
         with backend.open_output("a") as output:
             output.write(b"x")
             output.close()
         assert backend.read("a") == b"x"
 
     def test_killed_writer_leaves_nothing_visible(self, backend: StateBackend) -> None:
-        """(1) A process killed inside `open_output` leaves no object, and the name is free."""
+        """(1) A process is killed in the block of `open_output`: there is no object, and the path is free."""
         kill_inside_output(backend, "segments/1/a")
         assert backend.list() == [], "the object of a killed writer is listed"
         with pytest.raises(FileNotFoundError):
@@ -341,7 +334,7 @@ class StateBackendContract:
 
     @pytest.mark.parametrize("way", ["create", "open_output"])
     def test_exactly_one_of_many_creators_wins(self, backend: StateBackend, way: str) -> None:
-        """(2) Creators that race for the same paths: one wins each, and the content is its own."""
+        """(2) Racers create the same paths: each path has one creator and the creator's content."""
         paths = [f"runs/{number:06}" for number in range(self.rounds)]
         work = [(create_all, (backend, way, paths, name)) for name in "abcd"]
         won = dict(zip("abcd", together(self.racers, work), strict=True))
@@ -364,7 +357,7 @@ class StateBackendContract:
         assert backend.read("a/b") == b"first"
 
     def test_output_refuses_what_exists_at_the_end(self, backend: StateBackend) -> None:
-        """(2) An object created while an output is open wins over it."""
+        """(2) An object that is created in the block of `open_output` wins."""
 
         def write_too_late() -> None:
             with backend.open_output("a") as output:
@@ -379,13 +372,13 @@ class StateBackendContract:
     # Durable and listed
 
     def test_acknowledged_object_survives_a_kill(self, backend: StateBackend) -> None:
-        """(3) What a process created before it was killed is there, and listed."""
+        """(3) A process creates an object and is killed: the object is there, and is listed."""
         kill_after_create(backend, "a/b/c", b"acknowledged")
         assert backend.list() == ["a/b/c"]
         assert backend.read("a/b/c") == b"acknowledged"
 
     def test_list_is_sorted_and_recursive(self, backend: StateBackend) -> None:
-        """(3) Every object under the folder is listed, in order, with its whole path."""
+        """(3) `list` returns the whole paths of all objects below a folder, in order."""
         paths = ["m/10", "m/2", "m/a/b/c", "m-2/x", "m0", "z", "m/a.json", "m/a/b/d"]
         for path in paths:
             backend.create(path, b"x")
@@ -398,12 +391,12 @@ class StateBackendContract:
         assert backend.list("z/") == [], "an object is not a folder"
 
     def test_list_of_a_missing_folder_is_empty(self, backend: StateBackend) -> None:
-        """(3) What was never written lists as nothing, the whole store included."""
+        """(3) An empty store, and a folder without objects, have an empty list."""
         assert backend.list() == backend.folders() == []
         assert backend.list("manifests/") == backend.list("segments/7/x") == []
 
     def test_copy_is_an_object_of_its_own(self, backend: StateBackend) -> None:
-        """(1, 2) It stays when the first one goes, and replaces nothing."""
+        """(1, 2) The copy stays when the original is deleted, and replaces no object."""
         backend.create("a/first", b"content")
         backend.create("b/third", b"other")
         backend.copy("a/first", "b/c/second")
@@ -415,7 +408,7 @@ class StateBackendContract:
             backend.copy("b", "d")
 
     def test_list_loses_nothing_while_others_come_and_go(self, backend: StateBackend) -> None:
-        """(3) Objects that stay are in every listing while others appear and vanish beside them."""
+        """(3) Racers create and delete objects beside others: each list has all the others."""
         # In two of the three folders of `come_and_go`; the third one comes and goes itself.
         stay = sorted(f"busy/{n % 2}/{n:04}-{'x' * 120}" for n in range(self.rounds * 2))
         for path in stay:
@@ -427,7 +420,7 @@ class StateBackendContract:
         assert backend.list() == [*stay, end]
 
     def test_create_survives_others_emptying_its_folder(self, backend: StateBackend) -> None:
-        """(3) Creating in a folder that deletions keep emptying works, and is listed at once."""
+        """(3) Racers create objects in a folder that other racers empty: each is listed."""
         work = [(come_and_go, (backend, "deep/er", name, self.rounds)) for name in "abcd"]
         together(self.racers, work)
         assert backend.list() == []
@@ -435,7 +428,7 @@ class StateBackendContract:
     # Reading, replacing, deleting
 
     def test_content_comes_back_as_it_was(self, backend: StateBackend) -> None:
-        """Every byte is kept, and `size` and `open_input` agree with `read`."""
+        """`read`, `size` and `open_input` return the same bytes that were written."""
         data = bytes(range(256)) * 8_192
         backend.create("segments/1/a b%20ü.arrow", data)
         assert backend.list() == ["segments/1/a b%20ü.arrow"]
@@ -449,7 +442,7 @@ class StateBackendContract:
             assert file.read() == data[-5:]
 
     def test_missing_object_is_file_not_found(self, backend: StateBackend) -> None:
-        """`read`, `size` and `open_input` raise `FileNotFoundError`, for a folder's name too."""
+        """`read`, `size` and `open_input` raise `FileNotFoundError`, also for a folder."""
         backend.create("folder/object", b"x")
         for path in ("missing", "folder", "folder/missing", "folder/object/missing"):
             for method in (backend.read, backend.size, backend.open_input):
@@ -457,14 +450,14 @@ class StateBackendContract:
                     method(path)
 
     def test_replace_writes_and_overwrites(self, backend: StateBackend) -> None:
-        """The last `replace` is read back, shorter than the one before or not."""
+        """`read` returns the content of the last `replace`."""
         for data in (b"a longer one", b"short"):
             backend.replace("hints/flusher.json", data)
             assert backend.read("hints/flusher.json") == data
         assert backend.list() == ["hints/flusher.json"]
 
     def test_delete_can_be_repeated(self, backend: StateBackend) -> None:
-        """Deleting takes what is there, ignores what is not, and frees the names."""
+        """`delete` ignores missing objects, and the deleted paths can be created again."""
         for path in ("a/1", "a/2", "b/1"):
             backend.create(path, b"x")
         for _ in range(2):
@@ -480,7 +473,7 @@ class StateBackendContract:
 
     @pytest.mark.parametrize("path", HOSTILE)
     def test_hostile_path_is_refused(self, backend: StateBackend, path: str) -> None:
-        """No method takes a path out of the store or one with two readings; nothing is touched."""
+        """All methods refuse a path that leaves the store or is ambiguous, before any I/O."""
         backend.create("keep", b"x")
         for method in (backend.read, backend.size, backend.open_input):
             with pytest.raises(ValueError, match="path"):
@@ -498,7 +491,6 @@ class StateBackendContract:
         assert backend.list() == ["keep"], "something was touched before the path was refused"
 
     def test_empty_object_is_refused(self, backend: StateBackend) -> None:
-        """Some stores create an empty object without the condition, so there are none."""
         for write in (backend.create, backend.replace):
             with pytest.raises(ValueError, match="empty"):
                 write("a", b"")
@@ -507,7 +499,6 @@ class StateBackendContract:
         assert backend.list() == []
 
     def test_pickled_backend_is_the_same_store(self, backend: StateBackend) -> None:
-        """A backend travels to executors: its copy equals it and sees the same objects."""
         backend.create("a", b"x")
         copy = pickle.loads(pickle.dumps(backend))
         assert copy == backend
@@ -517,7 +508,6 @@ class StateBackendContract:
         assert backend.list() == copy.list() == ["a", "b"]
 
     def test_probe_accepts_the_store_and_leaves_nothing(self, backend: StateBackend) -> None:
-        """A store that keeps its promises passes its own probe, on an empty store and a full one."""
         backend.probe()
         assert backend.list() == []
         backend.create("a", b"x")

@@ -1,4 +1,4 @@
-"""The shipped state backends keep the contract, and the contract's suite can fail."""
+"""The stores in this package keep the contract; the contract's suite finds wrong stores; URLs of folders."""
 
 import builtins
 import os
@@ -27,16 +27,12 @@ README = Path(__file__).parents[2] / "state_backends" / "README.md"
 
 
 class TestLocalBackend(StateBackendContract):
-    """Processes race on a folder that does not exist at first."""
-
     @pytest.fixture
     def backend(self, tmp_path: Path) -> StateBackend:
         return LocalBackend(tmp_path / "new" / "log")
 
 
 class TestMemoryBackend(StateBackendContract):
-    """Threads race on a dictionary."""
-
     racers = "threads"
     # A store of one process dies with it.
     test_killed_writer_leaves_nothing_visible = None  # type: ignore[assignment]
@@ -48,11 +44,11 @@ class TestMemoryBackend(StateBackendContract):
 
 
 _GAP_S = 0.001
-"""So wide is the gap in which a race can happen: a busy machine meets it as well."""
+"""The time between check and write in the wrong stores, so that each race shows the bug."""
 
 
 class ExistsThenWrite(LocalBackend):
-    """Creates as fsspec does by default: it looks first and writes then, in place."""
+    """Checks for existence before it creates, and writes in place, as fsspec does."""
 
     def create(self, path: str, data: bytes) -> None:
         file = self._root / path
@@ -69,7 +65,7 @@ class ExistsThenWrite(LocalBackend):
 
 
 class ReadThenReplace(MemoryBackend):
-    """Looks first and writes then, in memory."""
+    """Checks for existence before it creates, in memory."""
 
     def create(self, path: str, data: bytes) -> None:
         if path in self.list():
@@ -79,7 +75,7 @@ class ReadThenReplace(MemoryBackend):
 
 
 class ListsWithDetails(LocalBackend):
-    """Lists as older releases of fsspec do: a file that vanishes meanwhile hides its folder."""
+    """Lists as older releases of fsspec: a file that is deleted meanwhile hides the rest of its folder."""
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         result = []
@@ -93,20 +89,18 @@ class ListsWithDetails(LocalBackend):
 
 
 class Forgetful(MemoryBackend):
-    """Acknowledges what it does not list."""
+    """Lists no objects."""
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         return []
 
 
 class ThreadContract(StateBackendContract):
-    """The suite as a store of one process runs it."""
-
     racers = "threads"
 
 
 def test_suite_meets_a_create_that_loses_races(tmp_path: Path) -> None:
-    """Exists-then-write passes the sequential tests and fails the race."""
+    """A store that checks for existence first passes the sequential tests and the probe, not the race."""
     StateBackendContract().test_create_refuses_what_exists(ExistsThenWrite(tmp_path / "1"))
     ExistsThenWrite(tmp_path / "2").probe()
     with pytest.raises(AssertionError, match="have not one winner"):
@@ -116,7 +110,6 @@ def test_suite_meets_a_create_that_loses_races(tmp_path: Path) -> None:
 
 
 def test_suite_meets_a_create_that_loses_races_of_threads() -> None:
-    """The race of threads can fail as well as the one of processes."""
     with pytest.raises(AssertionError, match="have not one winner"):
         ThreadContract().test_exactly_one_of_many_creators_wins(
             ReadThenReplace(uuid4().hex), "create"
@@ -124,7 +117,6 @@ def test_suite_meets_a_create_that_loses_races_of_threads() -> None:
 
 
 def test_suite_meets_objects_visible_in_part(tmp_path: Path) -> None:
-    """Writing in place is seen by who polls."""
     with pytest.raises(AssertionError, match="was visible with"):
         StateBackendContract().test_object_is_whole_as_soon_as_it_is_visible(
             ExistsThenWrite(tmp_path)
@@ -132,7 +124,6 @@ def test_suite_meets_objects_visible_in_part(tmp_path: Path) -> None:
 
 
 def test_suite_meets_a_listing_that_stats(tmp_path: Path) -> None:
-    """A listing that asks for details loses names while others come and go."""
     with pytest.raises(AssertionError, match=r"objects were not listed|was created, not listed"):
         StateBackendContract().test_list_loses_nothing_while_others_come_and_go(
             ListsWithDetails(tmp_path)
@@ -148,7 +139,7 @@ def test_suite_meets_a_listing_that_stats(tmp_path: Path) -> None:
     ],
 )
 def test_probe_refuses_a_store_that_lies(backend: StateBackend, reason: str) -> None:
-    """`probe` names the promise that is not kept, and what to do."""
+    """The error names the guarantee that is broken, and a remedy."""
     with pytest.raises(StateBackendError, match=f"{reason}.*Choose a store"):
         backend.probe()
 
@@ -169,7 +160,6 @@ def test_probe_refuses_a_store_that_lies(backend: StateBackend, reason: str) -> 
     ],
 )
 def test_hadoop_urls_of_a_folder_open_one_store(url: str, absolute: str) -> None:
-    """Hadoop's ways to write a folder lead to one store, whose own URL leads there again."""
     backend = open_backend(url)
     assert backend.url == absolute
     assert open_backend(backend.url) == backend
@@ -179,7 +169,6 @@ def test_hadoop_urls_of_a_folder_open_one_store(url: str, absolute: str) -> None
 def test_open_backend_makes_a_relative_path_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plain relative path is below the current folder of the moment of opening."""
     monkeypatch.chdir(tmp_path)
     backend = open_backend("data/log")
     monkeypatch.chdir("/")
@@ -202,14 +191,14 @@ def test_open_backend_makes_a_relative_path_absolute(
     ],
 )
 def test_url_unfit_for_a_log_is_refused(url: str, reason: str) -> None:
-    """What cannot hold a log is refused by name, without repeating secrets."""
+    """The error does not contain the URL, which may contain a secret."""
     with pytest.raises(StateBackendError, match=reason) as caught:
         open_backend(url)
     assert "secret" not in str(caught.value)
 
 
 def test_open_backend_refuses_options_without_effect() -> None:
-    """A storage option that would change nothing is named, its value is not."""
+    """The error names the option, but not its value."""
     with pytest.raises(StateBackendError, match=r"\['key'\].*remove") as caught:
         open_backend("/data/log", {"key": "secret"})
     assert "secret" not in str(caught.value)
@@ -218,7 +207,6 @@ def test_open_backend_refuses_options_without_effect() -> None:
 
 @pytest.mark.parametrize("url", ["/", "/log/", "file:///log", "file:/", "file:///", "memory://log"])
 def test_child_url_is_a_folder_of_its_parent(url: str) -> None:
-    """The store at a child's URL is the folder of that name in the store at the URL."""
     child = open_backend(child_url(url, "wal_sink", "a/b"))
     parent = open_backend(url).url
     assert child.url == parent + ("" if parent.endswith("/") else "/") + "wal_sink/a/b"
@@ -226,7 +214,6 @@ def test_child_url_is_a_folder_of_its_parent(url: str) -> None:
 
 
 def test_child_sees_the_objects_of_its_parent(tmp_path: Path) -> None:
-    """`part/x` in a store is `x` in the child for that part."""
     for url in (str(tmp_path), f"memory://{uuid4().hex}"):
         parent, child = open_backend(url), open_backend(child_url(url, "part"))
         parent.create("part/x", b"1")
@@ -237,7 +224,6 @@ def test_child_sees_the_objects_of_its_parent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["..", "", "a/", "/a", ".hidden"])
 def test_child_url_refuses_what_is_no_path(part: str) -> None:
-    """A part cannot lead out of the store."""
     with pytest.raises(ValueError, match="path"):
         child_url("/log", part)
     with pytest.raises(ValueError, match="URL"):
@@ -245,7 +231,7 @@ def test_child_url_refuses_what_is_no_path(part: str) -> None:
 
 
 def test_readme_examples_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the README shows runs: opening a store, and the suite of a plug-in."""
+    """The README's code opens stores, and runs the contract suite over a store of another package."""
     use, s3, suite = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
     for example in (use.replace("/data/", f"{tmp_path}/"), s3):

@@ -1,4 +1,4 @@
-"""What the local backend owes the operating system: syncs, links, folders, and its errors."""
+"""LocalBackend and the operating system: syncs, links, folders, errors."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ def backend(root: Path) -> LocalBackend:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, list[str]]]:
-    """Record what is synced, in order: its path, and the names in its folder at that moment."""
+    """Record each sync, in order: its path, and the names in the folder at that time."""
     record = []
     sync = os.fsync
 
@@ -41,7 +41,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, list[str]]]:
 
 
 def _failing(code: int, on: str, real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `real`, but failing when the end of an argument is `on`."""
+    """Return a function that fails if an argument ends with `on`, and otherwise calls `real`."""
 
     def call(*arguments: Any) -> Any:
         if any(str(argument).endswith(on) for argument in arguments):
@@ -52,7 +52,6 @@ def _failing(code: int, on: str, real: Callable[..., Any]) -> Callable[..., Any]
 
 
 def test_construction_does_no_io(backend: LocalBackend, root: Path) -> None:
-    """Opening, comparing and listing make no folder."""
     assert backend == LocalBackend(str(root))
     assert backend.list() == []
     assert not root.parent.exists()
@@ -61,7 +60,7 @@ def test_construction_does_no_io(backend: LocalBackend, root: Path) -> None:
 def test_create_syncs_file_then_folders(
     backend: LocalBackend, root: Path, tmp_path: Path, synced: list[tuple[Path, list[str]]]
 ) -> None:
-    """The content is durable before it has its name, the name before `create` returns."""
+    """The content is synced before the object has its name, and the name before `create` returns."""
     backend.create("a/b/object", b"x")
     (file, beside), *folders = synced
     assert file.parent == root / "a/b"
@@ -81,7 +80,7 @@ def test_create_syncs_file_then_folders(
 def test_output_and_replace_sync_their_content(
     backend: LocalBackend, root: Path, synced: list[tuple[Path, list[str]]]
 ) -> None:
-    """`open_output` syncs as `create` does, `replace` its content only."""
+    """`open_output` syncs file and folders, `replace` only the file."""
     with backend.open_output("a/segment") as output:
         output.write(b"x")
         assert synced == []
@@ -95,7 +94,7 @@ def test_output_and_replace_sync_their_content(
 def test_delete_syncs_the_folders_that_stay(
     backend: LocalBackend, root: Path, synced: list[tuple[Path, list[str]]]
 ) -> None:
-    """A deletion is durable; folders that become empty go, the root stays."""
+    """Empty folders are removed, the others are synced, and the root stays."""
     for path in ("a/1", "b/c/1", "b/c/2", "b/d/1"):
         backend.create(path, b"x")
     synced.clear()
@@ -109,7 +108,7 @@ def test_delete_syncs_the_folders_that_stay(
 def test_failed_sync_is_not_an_acknowledgement(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the content cannot be synced there is no object; every failed sync is raised."""
+    """If a sync fails, the call raises; if the sync of the file fails, there is no object."""
 
     def fail(_: int) -> None:
         raise OSError(errno.EIO, "disk")
@@ -130,7 +129,7 @@ def test_failed_sync_is_not_an_acknowledgement(
 def test_mount_without_links_is_refused(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without hard links there is no atomic create: `probe` and `create` say so and what to do."""
+    """`probe` and `create` raise an error with a remedy."""
     monkeypatch.setattr(os, "link", _failing(errno.EPERM, "", os.link))
     for call in (backend.probe, lambda: backend.create("a", b"x")):
         with pytest.raises(StateBackendError, match=r"hard links.*Use a mount"):
@@ -141,7 +140,7 @@ def test_mount_without_links_is_refused(
 def test_probe_wraps_what_the_system_says(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder in which nothing may be written fails the probe with the system's reason."""
+    """The error of `probe` has the reason of the operating system."""
     monkeypatch.setattr(os, "open", _failing(errno.EACCES, ".tmp", os.open))
     with pytest.raises(StateBackendError, match=r"Permission denied.*Check that this user"):
         backend.probe()
@@ -150,7 +149,7 @@ def test_probe_wraps_what_the_system_says(
 def test_lost_reply_to_a_link_is_a_success(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On NFS a link that was made can be reported as existing: the winner is not told it lost."""
+    """NFS may report a link that it has made as existing."""
     link = os.link
 
     def lose_reply(source: Path, target: Path) -> None:
@@ -165,7 +164,7 @@ def test_lost_reply_to_a_link_is_a_success(
 def test_list_raises_what_hides_objects(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that cannot be read is an error; one that has vanished was empty."""
+    """A folder that cannot be read raises an error; a folder that was removed does not."""
     backend.create("a/1", b"x")
     backend.create("b/2", b"x")
     scandir = os.scandir
@@ -177,7 +176,6 @@ def test_list_raises_what_hides_objects(
 
 
 def test_sweep_takes_old_unfinished_files_only(backend: LocalBackend, root: Path) -> None:
-    """Nothing but our own unfinished files goes, and only when they are old enough."""
     backend.create("a/object", b"x")
     for remaining in (
         f"a/{_LEFT_BEHIND}",
@@ -197,7 +195,6 @@ def test_sweep_takes_old_unfinished_files_only(backend: LocalBackend, root: Path
 
 
 def test_sweep_takes_empty_folders(backend: LocalBackend, root: Path) -> None:
-    """Writers that failed leave them; they go with their parents."""
     backend.create("a/object", b"x")
     for remaining in ("a/b/c", "a/d", "e"):
         (root / remaining).mkdir(parents=True)
@@ -206,7 +203,7 @@ def test_sweep_takes_empty_folders(backend: LocalBackend, root: Path) -> None:
 
 
 def test_writer_whose_file_was_swept_fails(backend: LocalBackend) -> None:
-    """A sweep that was too eager costs an error, not an object that is silently missing."""
+    """A sweep with a low age costs a live writer an error, not a missing object."""
 
     def write_slowly() -> None:
         with backend.open_output("a/slow") as output:
@@ -220,7 +217,7 @@ def test_writer_whose_file_was_swept_fails(backend: LocalBackend) -> None:
 
 
 def test_object_and_folder_do_not_share_a_name(backend: LocalBackend, root: Path) -> None:
-    """A clash of names is not a lost race: who hears `FileExistsError` reads the object back."""
+    """The error is not a `FileExistsError`, after which a creator would read the object."""
     backend.create("a/b", b"x")
     for path in ("a", "a/b/c", "a/b/c/d"):
         with pytest.raises(StateBackendError, match=r"is a folder|is a file"):
@@ -231,7 +228,7 @@ def test_object_and_folder_do_not_share_a_name(backend: LocalBackend, root: Path
 
 
 def test_linked_folder_is_followed(backend: LocalBackend, root: Path, tmp_path: Path) -> None:
-    """An operator can move a folder to another disk and leave a link."""
+    """An operator may move a folder to another disk and leave a link."""
     (tmp_path / "disk").mkdir()
     root.mkdir(parents=True)
     (root / "segments").symlink_to(tmp_path / "disk")
@@ -242,7 +239,7 @@ def test_linked_folder_is_followed(backend: LocalBackend, root: Path, tmp_path: 
 
 
 def test_package_stands_alone() -> None:
-    """The state backends know nothing of the sink, Spark or a database."""
+    """The package imports neither wal_sink nor Spark nor a database driver."""
     split = subprocess.run(
         [sys.executable, "-c", "import sys, state_backends; print(*sys.modules)"],
         check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2],

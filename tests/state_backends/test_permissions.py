@@ -1,4 +1,4 @@
-"""Who may read a log in a local folder, whatever the umask says, and however the log was written."""
+"""The modes of files and folders in a local store, for each umask and each way to write."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
 
 @pytest.fixture
 def top(tmp_path: Path) -> Path:
-    """A folder that every user of the host can enter, as an administrator makes it."""
+    """Return a folder that every user may enter."""
     top = tmp_path / "top"
     top.mkdir()
     top.chmod(0o755)
@@ -43,7 +43,6 @@ def _write_in_every_way(backend: LocalBackend) -> None:
 
 @pytest.mark.usefixtures("umask")
 def test_folders_and_files_are_their_users_alone(top: Path) -> None:
-    """Every writer, every folder on the way down, also those above the log."""
     _write_in_every_way(LocalBackend(top / "a" / "log"))
     assert _modes(top) == {
         "a": 0o700,
@@ -59,7 +58,7 @@ def test_folders_and_files_are_their_users_alone(top: Path) -> None:
 
 @pytest.mark.usefixtures("umask")
 def test_unfinished_file_is_its_users_alone(top: Path) -> None:
-    """The rows are in it before it has its name."""
+    """The hidden file has the rows before the object has its name."""
     with LocalBackend(top / "log").open_output("a.arrow") as output:
         output.write(b"rows")
         assert set(_modes(top / "log").values()) == {0o600}
@@ -72,7 +71,7 @@ def test_unfinished_file_is_its_users_alone(top: Path) -> None:
 def test_folder_with_setgid_is_shared_with_its_group(
     top: Path, options: int, folders: int, files: int
 ) -> None:
-    """As the group's bits of the folder around say, at any depth; never with all users."""
+    """The group has the rights that it has in the outer folder; other users have none."""
     top.chmod(options)
     _write_in_every_way(LocalBackend(top / "log"))
     for path in (top / "log").rglob("*"):
@@ -82,14 +81,12 @@ def test_folder_with_setgid_is_shared_with_its_group(
 
 
 def test_group_without_access_to_a_folder_reads_nothing(top: Path) -> None:
-    """The setgid bit shares what the group's other bits say."""
     top.chmod(0o2700)
     LocalBackend(top / "log").create("log.json", b"{}")
     assert set(_modes(top).values()) <= {0o700, 0o2700, 0o600}
 
 
 def test_existing_object_keeps_its_mode(top: Path) -> None:
-    """A log of an older version is not changed unasked; what is new in it is private."""
     (top / "log" / "runs").mkdir(parents=True)
     (top / "log" / "runs" / "1.json").write_bytes(b"{}")
     for path in (top / "log", top / "log" / "runs"):

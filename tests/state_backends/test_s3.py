@@ -1,4 +1,4 @@
-"""S3 keeps the contract, over a real protocol, and what is special about it: answers, parts, errors."""
+"""S3Backend keeps the contract over moto's server; lost answers, parts and errors of S3."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ LARGE = b"0123456789abcdef" * (PART // 16) + b"and a second part" * 1_000
 
 
 class TestS3Backend(StateBackendContract):
-    """Processes race on a bucket of moto's server."""
-
     rounds = 10
 
     @pytest.fixture
@@ -39,7 +37,7 @@ def uploads(backend: S3Backend) -> list[dict[str, str]]:
 
 
 def abort_uploads(backend: S3Backend) -> None:
-    """Do as a bucket's lifecycle rule does."""
+    """Abort all uploads in parts, as a lifecycle rule does."""
     for upload in uploads(backend):
         names = {name: upload[name] for name in ("Key", "UploadId")}
         backend._call("abort_multipart_upload", **names)
@@ -50,7 +48,7 @@ def abort_uploads(backend: S3Backend) -> None:
 
 @pytest.mark.parametrize("lost", [1, 2, 4])
 def test_lost_answer_to_a_create_is_a_success(s3: S3, lost: int) -> None:
-    """The object is there, and a repeated request is refused because of it: the nonce tells."""
+    """The client repeats the request, and S3 refuses it because of the first object, whose nonce is ours."""
     backend = s3.backend(f"lossy-{lost}")
     s3.counts()
     backend.create("a", b"content")
@@ -62,7 +60,7 @@ def test_lost_answer_to_a_create_is_a_success(s3: S3, lost: int) -> None:
 
 @pytest.mark.parametrize("lost", [1, 2, 4])
 def test_lost_answer_to_an_upload_is_a_success(s3: S3, lost: int) -> None:
-    """Completing it once more finds the upload gone, or the object there."""
+    """The repeated completion finds no upload, or an existing object."""
     backend = s3.backend(f"lossy-{lost}")
     with backend.open_output("a") as output:
         output.write(LARGE)
@@ -74,14 +72,14 @@ def test_lost_answer_to_an_upload_is_a_success(s3: S3, lost: int) -> None:
 
 @pytest.mark.test_all
 def test_create_without_any_answer_is_looked_for(s3: S3) -> None:
-    """When every answer is lost, a read says whose object it is."""
+    """All answers are lost: a read finds the object and its nonce."""
     backend = s3.backend("lossy-1000")
     backend.create("a", b"content")
     assert backend.read("a") == b"content"
 
 
 def test_another_creators_object_is_not_taken_for_ours(s3: S3) -> None:
-    """Also when our first answer was lost because the other one's object was there already."""
+    """The answer to our create is lost, and another creator's object was there before."""
     backend = s3.backend("lossy-4")
     S3Backend(backend.url, s3.options).create("a", b"same")
     with pytest.raises(FileExistsError):
@@ -89,7 +87,7 @@ def test_another_creators_object_is_not_taken_for_ours(s3: S3) -> None:
 
 
 def test_busy_store_is_asked_again(s3: S3) -> None:
-    """SlowDown to the first requests of every kind is not an error."""
+    """S3 answers the first requests of each kind with SlowDown."""
     backend = s3.backend("busy-1")
     backend.create("a", b"x")
     assert backend.read("a") == b"x"
@@ -101,7 +99,7 @@ def test_busy_store_is_asked_again(s3: S3) -> None:
 
 @pytest.mark.parametrize("data", [b"content", LARGE], ids=["small", "large"])
 def test_create_that_meets_another_one_is_tried_again(s3: S3, data: bytes) -> None:
-    """409: the other one may fail yet, so nobody has won; 412 says that somebody has."""
+    """After 409 the other create may still fail, so the request is repeated; 412 means that it succeeded."""
     backend = s3.backend("conflict-2")
     with backend.open_output("a") as output:
         output.write(data)
@@ -111,7 +109,7 @@ def test_create_that_meets_another_one_is_tried_again(s3: S3, data: bytes) -> No
 
 
 def test_credentials_that_expire_in_between(s3: S3) -> None:
-    """It is said, with what to do; what was acknowledged before is there."""
+    """The error has a remedy, and contains no secret."""
     backend = s3.backend("expiring-3")
     backend.create("a", b"x")
     backend.create("b", b"x")
@@ -121,7 +119,7 @@ def test_credentials_that_expire_in_between(s3: S3) -> None:
 
 
 def test_store_that_never_answers_raises_connection_error() -> None:
-    """After a bounded number of tries: the flusher takes it for an outage and goes on trying."""
+    """The number of retries is bounded, and the flusher treats the error as an outage."""
     nobody = {"endpoint_url": "http://127.0.0.1:9", "key": "k", "secret": "Geheim"}
     backend = S3Backend("s3://bucket/log", nobody)
     acts: list[Callable[[], object]] = [
@@ -150,7 +148,7 @@ def test_store_that_never_answers_raises_connection_error() -> None:
 def test_probe_refuses_a_store_that_ignores_the_condition(
     s3: S3, behaviour: str, reason: str
 ) -> None:
-    """The header does not promise that: some stores drop it, some for completed uploads only."""
+    """Some stores ignore the condition of all creates, some only when an upload is completed."""
     backend = s3.backend(behaviour)
     with pytest.raises(StateBackendError, match=rf"{reason}.*If-None-Match.*Choose a store"):
         backend.probe()
@@ -159,7 +157,7 @@ def test_probe_refuses_a_store_that_ignores_the_condition(
 
 
 def test_missing_bucket_is_not_an_empty_store(s3: S3) -> None:
-    """To s3fs it is a missing object; a log that looks empty would be flushed as if nothing waited."""
+    """s3fs reports it as a missing object; an empty log would be flushed as if nothing were pending."""
     backend = S3Backend("s3://no-such-bucket/log", s3.options)
     acts: list[Callable[[], object]] = [
         *(backend.list, lambda: backend.read("a"), lambda: backend.size("a")),
@@ -172,7 +170,6 @@ def test_missing_bucket_is_not_an_empty_store(s3: S3) -> None:
 
 
 def test_denied_is_said_with_what_to_do(s3: S3) -> None:
-    """And without the secret."""
     backend = s3.backend("denied")
     for act in (backend.list, lambda: backend.read("a"), backend.probe):
         with pytest.raises(StateBackendError, match=r"AccessDenied.*s3:ListBucket") as caught:
@@ -181,7 +178,6 @@ def test_denied_is_said_with_what_to_do(s3: S3) -> None:
 
 
 def test_missing_credentials_say_how_to_give_them(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Botocore has looked everywhere by then."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -194,7 +190,7 @@ def test_missing_credentials_say_how_to_give_them(s3: S3, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("wrong", [{"enpoint_url": "x"}, {"endpoint_url": "no url"}])
 def test_wrong_storage_options_are_named(s3: S3, wrong: dict[str, object]) -> None:
-    """By name, never by value."""
+    """The error has the names of the options, but not their values."""
     backend = S3Backend(s3.bucket(), {"key": "k", "secret": "Geheim", **wrong})
     with pytest.raises(StateBackendError, match=f"storage options.*{next(iter(wrong))}") as caught:
         backend.list()
@@ -202,7 +198,7 @@ def test_wrong_storage_options_are_named(s3: S3, wrong: dict[str, object]) -> No
 
 
 def test_object_that_cannot_be_deleted_is_an_error(s3: S3) -> None:
-    """The answer to a bulk deletion is 200 all the same, and s3fs ignores what is in it."""
+    """S3 answers 200 to a bulk deletion that failed, and s3fs ignores the errors in the answer."""
     with pytest.raises(StateBackendError, match=r"could not be deleted.*AccessDenied"):
         s3.backend("keeping").delete(["a"])
 
@@ -211,7 +207,7 @@ def test_object_that_cannot_be_deleted_is_an_error(s3: S3) -> None:
 
 
 def test_pattern_is_a_name(s3: S3) -> None:
-    """`*` deletes what is called so, and nothing else."""
+    """`*` in a path is not a pattern."""
     backend = s3.backend()
     for path in ("a*", "ab", "a[b]", "what?", "100%25"):
         backend.create(path, b"x")
@@ -220,7 +216,7 @@ def test_pattern_is_a_name(s3: S3) -> None:
 
 
 def test_thousands_of_objects_are_listed_and_deleted(s3: S3) -> None:
-    """S3 gives some names at once, and deletes 1,000."""
+    """S3 lists names by pages, and deletes up to 1,000 objects in a request."""
     backend = s3.backend("paging-3")
     paths = [f"flushed/{number:020}" for number in range(1_001)]
     present = [*paths[:6], paths[-1]]
@@ -235,7 +231,7 @@ def test_thousands_of_objects_are_listed_and_deleted(s3: S3) -> None:
 
 
 def test_prefix_is_a_folder(s3: S3) -> None:
-    """Stores side by side in one bucket, and what Hadoop or a console leaves there."""
+    """A store ignores objects beside its prefix, and folders that Hadoop or a console has made."""
     bucket = s3.bucket()
     one, other, whole = (S3Backend(f"{bucket}{at}", s3.options) for at in ("/log", "/log-2", ""))
     one.create("a", b"1")
@@ -248,7 +244,6 @@ def test_prefix_is_a_folder(s3: S3) -> None:
 
 
 def test_large_object_is_read_in_pieces(s3: S3) -> None:
-    """Its parts come together, and reading jumps."""
     backend = s3.backend()
     with backend.open_output("a") as output:
         for start in range(0, len(LARGE), 1_000_000):
@@ -262,7 +257,7 @@ def test_large_object_is_read_in_pieces(s3: S3) -> None:
 
 
 def test_object_deleted_while_it_is_read_is_gone(s3: S3) -> None:
-    """A flusher asks the ledger then, as for any missing segment."""
+    """The flusher handles the `FileNotFoundError` as a missing segment."""
     backend = s3.backend()
     backend.create("a", LARGE * 3)
     with backend.open_input("a") as file:
@@ -274,7 +269,7 @@ def test_object_deleted_while_it_is_read_is_gone(s3: S3) -> None:
 
 
 def test_discarded_upload_leaves_no_part(s3: S3) -> None:
-    """Parts cost money for as long as they are there."""
+    """Parts of an unfinished upload are billed."""
     backend = s3.backend()
 
     def fail() -> None:
@@ -289,7 +284,7 @@ def test_discarded_upload_leaves_no_part(s3: S3) -> None:
 
 
 def test_writer_whose_upload_was_aborted_fails(s3: S3) -> None:
-    """A rule that is too eager costs an error, not an object that is silently missing."""
+    """An early lifecycle rule costs a writer an error, not a missing object."""
     backend = s3.backend()
 
     def write_slowly() -> None:
@@ -303,7 +298,7 @@ def test_writer_whose_upload_was_aborted_fails(s3: S3) -> None:
 
 
 def test_writer_that_continues_after_an_error_makes_no_object(s3: S3) -> None:
-    """It has swallowed what `write` raised; the object would lack a part."""
+    """A writer ignores an error of `write`, so the object would lack a part."""
     backend = s3.backend()
 
     def write_on() -> None:
@@ -320,7 +315,7 @@ def test_writer_that_continues_after_an_error_makes_no_object(s3: S3) -> None:
 
 
 def test_threads_share_a_client(s3: S3) -> None:
-    """A client costs a fraction of a second; other keys need another one."""
+    """A client takes 0.1 seconds to make; other keys need another client."""
     backend = s3.backend()
     backend.create("a", b"x")
     assert S3Backend(backend.url, s3.options)._fs is backend._fs
@@ -335,7 +330,7 @@ def test_threads_share_a_client(s3: S3) -> None:
 
 
 def test_forked_process_has_its_own_client(s3: S3) -> None:
-    """Spark's Python workers are forked; a client of the parent would hang or refuse."""
+    """Spark forks its Python workers; the client of the parent would hang or fail in them."""
     backend = s3.backend()
     backend.create("a", b"x")
     program = f"""
@@ -366,7 +361,6 @@ assert backend.read("a") == b"x"
     ],
 )
 def test_hadoop_url_opens_the_same_store(url: str, absolute: str) -> None:
-    """A checkpoint has one URL, however Spark was given it."""
     backend = open_backend(url)
     assert backend.url == absolute
     assert open_backend(absolute) == backend
@@ -382,21 +376,20 @@ def test_hadoop_url_opens_the_same_store(url: str, absolute: str) -> None:
     ],
 )
 def test_url_is_refused(url: str, reason: str) -> None:
-    """By the reason, without repeating secrets."""
+    """The error does not contain the URL, which may contain a secret."""
     with pytest.raises(StateBackendError, match=reason) as caught:
         open_backend(url)
     assert "secret" not in str(caught.value)
 
 
 def test_missing_s3fs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the extra that brings it."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(StateBackendError, match=r"s3fs.*pip install 'wal_sink\[s3\]'"):
         open_backend("s3://bucket/log")
 
 
 def test_secrets_travel_and_are_not_shown(s3: S3) -> None:
-    """A task opens the same store; its keys are in no log."""
+    """A pickled store has its keys, but `repr` does not show them."""
     backend = s3.backend()
     copy = pickle.loads(pickle.dumps(backend))
     assert copy._options == backend._options

@@ -1,4 +1,4 @@
-"""A small application that loads the classes which the tests' applications load: see `class_archive`."""
+"""A Spark application for `class_archive`: it loads the classes that the tests' applications load."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wal_sink.demo.local_spark import local_session
 
 
 class Nothing(DataSource):
-    """A sink that forgets."""
+    """A sink that discards rows."""
 
     @classmethod
     def name(cls) -> str:
@@ -25,8 +25,6 @@ class Nothing(DataSource):
 
 
 class Forgetting(DataSourceStreamArrowWriter):
-    """See `Nothing`."""
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         for _ in iterator:
             pass
@@ -40,7 +38,7 @@ class Forgetting(DataSourceStreamArrowWriter):
 
 
 def main() -> None:
-    """Run three queries; end the JVM in order, since it writes the archive then."""
+    """Run three queries; end the JVM normally, since it writes the archive when it ends."""
     spark = local_session()
     spark.dataSource.register(Nothing)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +72,7 @@ def run(spark: SparkSession, folder: str) -> None:
 
 
 def collect(batch: DataFrame, epoch: int) -> None:
-    """Be a batch function."""
+    """Collect a batch, as the function of `foreachBatch`."""
     batch.collect()
 
 

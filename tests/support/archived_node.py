@@ -1,4 +1,4 @@
-"""A Cassandra node that loads the classes which the tests' nodes load: see `class_archive`."""
+"""A Cassandra node for `class_archive`: it loads the classes that the tests' nodes load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 
 
 def main() -> None:
-    """Write and read a little; end the node in order, since it writes the archive then."""
+    """Write and read some rows; end the node normally, since its JVM writes the archive when it ends."""
     with EmbeddedCassandra() as node:
         node.create_keyspace("ks")
         node.execute("CREATE TABLE ks.t (id int PRIMARY KEY, v text)")

@@ -15,7 +15,7 @@ from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 
 
 def raw_options(node: Node, keyspace: str, table: str = "t", **more: str) -> dict[str, str]:
-    """Return the options of a target over a table, which need not be there yet."""
+    """Return the options of a target; the table need not exist."""
     return {
         "cassandra.contactPoints": node.host,
         "cassandra.port": str(node.port),
@@ -26,12 +26,12 @@ def raw_options(node: Node, keyspace: str, table: str = "t", **more: str) -> dic
 
 
 def options_of(node: Node, keyspace: str, table: str = "t", **more: str) -> CassandraOptions:
-    """Return the same, parsed."""
+    """Return the parsed options of a target."""
     return parse(raw_options(node, keyspace, table, **more), CassandraOptions)
 
 
 def target_of(node: Node, keyspace: str, table: str = "t", **more: str) -> CassandraTarget:
-    """Return a target with these options."""
+    """Return a target."""
     return CassandraTarget(options_of(node, keyspace, table, **more))
 
 

@@ -1,9 +1,8 @@
-"""A real Cassandra for pytest: a container where Docker answers, the embedded node otherwise.
+"""Fixtures of a real Cassandra: a container if a Docker engine answers, otherwise the embedded node.
 
-`cassandra` is a started `Node`, one for the whole run. `keyspace` is the name of a new keyspace in it. Pytest
-prints at its start which node it is, and why. The variable WAL_SINK_TEST_CASSANDRA forces one: `docker`,
-which refuses the run where Docker cannot do it, or `embedded`; the default is `auto`. Nothing starts before a
-test asks for it.
+`cassandra` is a started `Node`, one for the whole run; `keyspace` is the name of a new keyspace in it.
+Pytest's header names the node and the reason. The variable WAL_SINK_TEST_CASSANDRA forces a node: `docker`,
+which fails the run without a Docker engine, or `embedded`; the default is `auto`.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import WalSinkError
 
 QUICK_SCHEMA = "-Dcassandra.test.flush_local_schema_changes=false"
-"""For Cassandra's Java: a change of the schema takes its processor a sixth of what it does otherwise (0.05 s
-for a table). Its tables are written by a shutdown only, so a node that is killed starts without them."""
+"""A Java option of Cassandra: a change of the schema takes a sixth of its time, 0.05 seconds for a table. A
+killed node loses the changes of its schema.
+"""
 
 _CHOICE = pytest.StashKey[Choice]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose, before anything is collected; nothing is started or pulled."""
+    """Choose the node, before any test is collected; start nothing."""
     try:
         config.stash[_CHOICE] = choose(os.environ.get(VARIABLE, "auto"), docker.find)
     except WalSinkError as error:
@@ -35,20 +35,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say which Cassandra this run uses, and why."""
+    """Return the line that names the node and the reason."""
     return f"cassandra: {config.stash[_CHOICE].said}"
 
 
 @pytest.fixture(scope="session")
 def cassandra(pytestconfig: pytest.Config) -> Iterator[Node]:
-    """Start the one node; a test that leaves it stopped or paused takes one of its own."""
+    """Start the node; a test that stops or pauses a node starts its own."""
     with pytestconfig.stash[_CHOICE].node(java_options=QUICK_SCHEMA) as node:
         yield node
 
 
 @pytest.fixture
 def keyspace(cassandra: Node) -> str:
-    """Return the name of a new keyspace, which goes with the node: to drop one takes its processor 0.7 s."""
+    """Return the name of a new keyspace; it is not dropped, since that takes 0.7 seconds of CPU."""
     name = f"test_{secrets.token_hex(8)}"
     cassandra.create_keyspace(name)
     return name

@@ -1,10 +1,9 @@
-"""Classes in an archive that a JVM maps, instead of finding, parsing and checking each in a jar.
+"""Archives of Java classes, which make the start of a JVM faster.
 
-The tests start Spark some eighty times, and Cassandra about as often, mostly because they killed it. An
-archive nearly halves what a short application costs, and makes a node's start cheaper. Java makes one as
-a JVM ends (`-XX:ArchiveClassesAtExit`, JEP 350): here that of an application which does what the others do.
-A JVM whose archive is not there, or is of other jars or another Java, loads its classes in the ordinary way;
-nothing depends on it.
+The tests start Spark some eighty times, and Cassandra about as often. A JVM maps the classes of its archive
+instead of reading them from jars, which saves nearly half of a short application. Java writes an archive at
+the end of a JVM (`-XX:ArchiveClassesAtExit`, JEP 350); `archived_app` and `archived_node` run such JVMs. If
+an archive is missing, or is of other jars or another Java, the JVM loads its classes from the jars.
 """
 
 from __future__ import annotations
@@ -37,41 +36,41 @@ _PATIENCE_S = 600
 
 
 class ClassArchive(NamedTuple):
-    """What the JVMs of one kind map; the file is in the user's cache, one for each Java."""
+    """The archive of one kind of JVM, a file in the user's cache."""
 
     name: str
     jars: Path
-    """The folder that the classes come from; it need not be there yet."""
+    """The folder of the jars; it need not exist yet."""
     variable: str
-    """The environment variable from which such a JVM takes further options."""
+    """The environment variable with options for the JVM."""
     always: str
-    """Options with the archive and without."""
+    """Options for the JVM, with and without the archive."""
     app: str
-    """The module that runs one."""
+    """The Python module that runs a JVM to make the archive."""
 
     @property
     def options(self) -> str:
-        """Options for such a JVM; with the archive, from when it is there."""
+        """The options for a JVM; it uses the archive as soon as the file exists."""
         return f"{self.always} -XX:SharedArchiveFile={self.path}"
 
     @property
     def executor_options(self) -> str:
-        """The same for an executor of Spark, which takes no settings of Spark here."""
+        """The options for an executor of Spark, which refuses settings of Spark."""
         return " ".join(item for item in self.options.split() if not item.startswith("-Dspark."))
 
     @property
     def path(self) -> Path:
-        """Where the archive is."""
+        """The file of the archive."""
         source = [Path(_java() or "").resolve(), self.jars, self.always]
         digest = hashlib.sha256("\n".join(map(str, source)).encode()).hexdigest()[:12]
         return cache_folder() / f"{self.name}-{digest}.jsa"
 
     def make(self) -> None:
-        """Begin to make the archive unless it is there; no test waits for it."""
+        """Start to make the archive in the background, unless it exists."""
         _make_once(self)
 
     def is_there(self) -> bool:
-        """Return True if it is made, of the jars that are there now."""
+        """Return True if the archive exists and is newer than the jars."""
         made = self.path
         if not (made.exists() and self.jars.exists()):
             return False
@@ -107,7 +106,7 @@ def _make_once(archive: ClassArchive) -> None:
 
 
 def _make_alone(archive: ClassArchive) -> None:
-    """Make it, unless another process is doing that."""
+    """Make the archive, unless another process is making it."""
     with archive.path.with_suffix(".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

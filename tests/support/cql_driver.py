@@ -1,4 +1,4 @@
-"""What the driver itself makes of rows, and of the bytes of rows: what the encoder is checked by."""
+"""Rows as the Cassandra driver serializes them: tests compare the encoder with it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Field = tuple[str, Role, str, pa.DataType]
 
 
 def plan_of(*fields: Field, operations: Any = None, **details: Any) -> CassandraPlan:
-    """Return a plan of the table "ks"."t", unless `details` name another one."""
+    """Return a plan of the table "ks"."t", unless `details` name another table."""
     noted = {"keyspace": "ks", "table": "t", **details}
     return CassandraPlan(
         key="k",
@@ -52,14 +52,14 @@ def plan_of(*fields: Field, operations: Any = None, **details: Any) -> Cassandra
 
 
 def plan_of_column(cql: str, arrow: pa.DataType, nulls: str, types: UserTypes) -> CassandraPlan:
-    """Plan a table of a key, id, and a column c of a type."""
+    """Return a plan of a table with the key `id` and a column `c`."""
     result = {name: tuple(fields) for name, fields in types.items()}
     key, column = ("id", "partition", "int", pa.int32()), ("c", "regular", cql, arrow)
     return plan_of(key, column, nulls=nulls, types=result)  # type: ignore[arg-type]
 
 
 def driver_type(tree: CqlType) -> Any:
-    """Return the driver's serializer."""
+    """Return the driver's type, which serializes values."""
     parts = tuple(driver_type(part) for part in tree.parts)
     match tree.kind:
         case "udt":
@@ -74,7 +74,7 @@ def driver_type(tree: CqlType) -> Any:
 
 
 class Pairs(tuple[Any, ...]):
-    """A map for the driver's serializers, whose keys need not be hashable."""
+    """A map for the driver's serializers; its keys need not be hashable."""
 
     __slots__ = ()
 
@@ -101,7 +101,7 @@ _SCALARS: dict[str, Any] = {
 
 
 def for_driver(value: Any, tree: CqlType) -> Any:
-    """Return a value of the log as the driver's serializers take it."""
+    """Convert a value of the log to a value for the driver's serializers."""
     if value is None:
         return None
     if tree.kind in ("tuple", "udt"):
@@ -116,7 +116,7 @@ def for_driver(value: Any, tree: CqlType) -> Any:
 
 
 def column_for_driver(column: pa.Array, tree: CqlType) -> list[Any]:
-    """Return a column of the log as the driver's serializers take its values."""
+    """Convert a column of the log to values for the driver's serializers."""
     values = column.cast(pa.int32()) if column.type == pa.date32() else column
     return [for_driver(value, tree) for value in values.to_pylist()]
 
@@ -130,9 +130,9 @@ def bind(
     ttls: Sequence[int] | None = None,
     expired: bool = False,
 ) -> list[tuple[Any, ...]]:
-    """Return what the driver would bind of rows: values, then the timestamp, or before them.
+    """Return the values that the driver would bind for rows, followed or preceded by the timestamp.
 
-    :param expired: whether the rows have expired.
+    :param expired: True if the rows have expired.
     """
     columns = []
     for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
@@ -147,7 +147,7 @@ def bind(
 
 
 class DriverRow:
-    """A row bound to a prepared INSERT of the plan's columns and the timestamp."""
+    """A row that the driver binds to an INSERT of the plan's columns and the timestamp."""
 
     def __init__(self, plan: CassandraPlan, values: Any, protocol: int, key: list[int]) -> None:
         kinds = [*map(driver_type, column_types(plan)), cqltypes.LongType]
@@ -157,7 +157,7 @@ class DriverRow:
 
     @property
     def wire(self) -> bytes:
-        """The values as the driver's messages write them."""
+        """The bytes of the values in a message of the driver."""
         buffer = io.BytesIO()
         for value in self._bound.values:
             write_value(buffer, value)
@@ -165,7 +165,7 @@ class DriverRow:
 
     @property
     def routing_key(self) -> bytes:
-        """What the driver hashes."""
+        """The routing key that the driver computes."""
         return bytes(self._bound.routing_key)
 
 
@@ -177,24 +177,24 @@ def driver_rows(
     protocol: int = 5,
     key: tuple[int, ...] = (0,),
 ) -> list[DriverRow]:
-    """Bind a batch that `check` returned.
+    """Bind the rows of a batch that `check` returned.
 
-    :param key: which columns are the partition key, in the table's order.
+    :param key: the numbers of the partition key's columns, in the table's order.
     """
     values = bind(batch, plan, range(first_us, first_us + batch.num_rows))
     return [DriverRow(plan, item, protocol, list(key)) for item in values]
 
 
 def prepared(query: str, key: Sequence[int] = ()) -> PreparedStatement:
-    """Return what the driver makes of a server's answer; the id is the statement's text.
+    """Return a prepared statement whose id is its text.
 
-    :param key: which values are the partition key.
+    :param key: the numbers of the partition key's values.
     """
     return PreparedStatement([], query.encode(), list(key), query, "ks", 5, [], None)
 
 
 class OwnStatements(NamedTuple):
-    """The statements of requests that a test makes by itself, in place of `Statements` of a plan."""
+    """The statements of a test's requests, in place of the `Statements` of a plan."""
 
     by_id: dict[bytes, Statement]
     keyspace: str = ""
@@ -216,21 +216,21 @@ def request_of(*rows: BoundStatement) -> EncodedBatch:
 def encode_from(
     batch: pa.RecordBatch, plan: CassandraPlan, first_us: int, head: bytes = b""
 ) -> Encoded:
-    """Encode rows, of which row i has the write timestamp `first_us + i`."""
+    """Encode rows; row i has the write timestamp `first_us + i`."""
     timestamps_us = np.arange(first_us, first_us + batch.num_rows, dtype=np.int64)
     return encode(batch, plan, timestamps_us, head)
 
 
 class DecodedRow(NamedTuple):
-    """A row of the encoder, as the driver's deserializers decode it."""
+    """A row of the encoder, decoded by the driver."""
 
     values: dict[str, Any]
-    """By column; None for null, `UNSET_VALUE` for a value that leaves its cell."""
+    """The values by column: None for null, `UNSET_VALUE` for a cell that is not written."""
     timestamp_us: int
 
 
 def decoded(encoded: Encoded, plan: CassandraPlan) -> list[DecodedRow]:
-    """Decode rows of an INSERT by the driver; every byte of them is a part of a value."""
+    """Decode the rows of an INSERT by the driver; fail if a byte is not part of a value."""
     data, bounds = encoded.data.to_pybytes(), encoded.offsets.tolist()
     trees = dict(zip([column.name for column in plan.columns], column_types(plan), strict=True))
     rows = []

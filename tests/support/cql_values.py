@@ -1,4 +1,4 @@
-"""Every CQL type with the values that Spark has for it, and what Cassandra gives back."""
+"""Values of each CQL type, for tests with random rows, and what Cassandra returns for them."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ DAY = 86_400 * 10**9
 
 
 class Case(NamedTuple):
-    """A CQL type beside a Spark type that fits."""
+    """A CQL type with a Spark type that can be written to it."""
 
     cql: str
     arrow: pa.DataType
     values: st.SearchStrategy[Any]
-    """As `pyarrow.array` takes them."""
+    """Random values, as `pyarrow.array` takes them."""
     back: Callable[[Any], Any] = lambda value: value
-    """What the driver gives back for one that is not null."""
+    """Converts a value to what the driver returns for it."""
     cast: pa.DataType | None = None
-    """What to make the array of, where `pyarrow.array` does not take the values as `arrow`."""
+    """The type of the array before its cast to `arrow`; None if `pyarrow.array` takes `arrow`."""
     as_key: Callable[[Any], Any] = lambda value: value
-    """Make a value one that a set or a map's keys may hold."""
+    """Converts a value to one that a set, or the keys of a map, may have."""
 
     def array(self, values: list[Any]) -> pa.Array:
-        """Make the DataFrame's column."""
+        """Return values as a column of the DataFrame."""
         return pa.array(values, self.cast or self.arrow).cast(self.arrow)
 
 
 def whole(bits: int) -> st.SearchStrategy[int]:
-    """Integers of a width; extremes are likely."""
+    """Return random integers of a width, with frequent extremes."""
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     return st.one_of(st.integers(low, high), st.sampled_from([low, -1, 0, high]))
 
 
 def decimals(scale: int, digits: int = 38) -> st.SearchStrategy[decimal.Decimal]:
-    """Decimals of a scale, made without the context's rounding."""
+    """Return random decimals of a scale, without the context's rounding."""
     return st.integers(-(10**digits - 1), 10**digits - 1).map(
         lambda n: decimal.Decimal((int(n < 0), tuple(map(int, str(abs(n)))), -scale))
     )
 
 
 def as_float(value: float) -> float:
-    """Round to 32 bits."""
+    """Round a number to 32 bits."""
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
@@ -65,7 +65,7 @@ def _time(nanoseconds: int) -> str:
 
 
 def inet(text: str) -> str:
-    """Print an address as the driver does."""
+    """Return an address as the driver prints it."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv4Address):
         return text
@@ -79,7 +79,7 @@ DOUBLES = st.floats(allow_nan=False)
 MAPPED = st.ip_addresses(v=4).map("::ffff:{}".format)
 NANOSECONDS = st.one_of(st.integers(0, DAY - 1), st.sampled_from([0, DAY - 1]))
 MICROS = st.integers(-(2**51), 2**51)
-"""From 1898 to 2041: farther off the driver's reader rounds wrongly; see `test_instants`."""
+"""Microseconds from 1898 to 2041; the driver rounds other times wrongly, see `test_instants`."""
 MOST = (2**63 - 1) // 1_000
 V1 = st.integers(0, 2**128 - 1).map(lambda n: str(uuid.UUID(int=n, version=1)))
 
@@ -96,7 +96,7 @@ TEXTS = st.one_of(
 
 
 def once(text: str) -> str:
-    """Write a number in the only way in which a key may have it."""
+    """Return a decimal text in the only form that a key may have."""
     plain = f"{decimal.Decimal(text):f}"
     whole, _, fraction = plain.partition(".")
     fraction = fraction.rstrip("0")
@@ -104,7 +104,7 @@ def once(text: str) -> str:
 
 
 def either_case(value: uuid.UUID) -> st.SearchStrategy[str]:
-    """Write a uuid in lower or in upper case."""
+    """Return a uuid as text, in lower or upper case."""
     return st.sampled_from([str(value), str(value).upper()])
 
 
@@ -162,18 +162,18 @@ SCALARS = [
 
 
 NO_KEYS = ("duration",)
-"""Types that Cassandra has in no set and in no key."""
+"""Types that a key and a set may not have."""
 FIELDS = ('a "b', "Order", "later")
-"""Of the user-defined types; the DataFrame has the second and the first."""
+"""The fields of the user-defined types; the DataFrame has the second and the first."""
 
 
 def type_name(case: Case) -> str:
-    """Name the user-defined type of two fields of a type."""
+    """Return the name of the user-defined type with two fields of a type."""
     return f"Two {case.cql}"
 
 
 def shapes(case: Case) -> list[Case]:
-    """Return the case itself, and everything that it can be a part of."""
+    """Return the case, and each collection, tuple and user-defined type of it."""
     many, some = st.lists(case.values, max_size=4), st.none() | case.values
     elements = st.lists(case.values.map(case.as_key), max_size=4)
     distinct = st.lists(case.values.map(case.as_key), max_size=4, unique=True)
@@ -213,12 +213,12 @@ def _to_itself(keys: list[Any]) -> dict[Any, Any]:
 
 
 class _Shape(Case):
-    """A case whose arrays are put together of the arrays of its part."""
+    """A case whose arrays are made from the arrays of another case."""
 
     make: Callable[[list[Any]], pa.Array]
 
     def array(self, values: list[Any]) -> pa.Array:
-        """Make the DataFrame's column."""
+        """Return values as a column of the DataFrame."""
         return self.make(values)
 
 
@@ -284,7 +284,7 @@ def _structs(part: Case, values: list[Any]) -> pa.Array:
 
 
 def plain(value: Any) -> Any:
-    """Make what the driver gives and what is expected comparable: order, duplicates, 0.0 and -0.0."""
+    """Normalize order, duplicates, and the sign of 0.0, so that expected and actual values compare."""
     if isinstance(value, float):
         return repr(value + 0.0)
     if isinstance(value, Mapping):
@@ -297,7 +297,7 @@ def plain(value: Any) -> Any:
 
 
 def expected(case: Case, value: Any) -> Any:
-    """Return what is read for a value: to Cassandra an empty collection in place is null."""
+    """Return the value that Cassandra returns; an empty collection that is not frozen is null."""
     if value is None or (case.cql.startswith(("list<", "set<", "map<")) and not value):
         return None
     return plain(case.back(value))

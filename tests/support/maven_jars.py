@@ -1,4 +1,4 @@
-"""Jars of several Maven artifacts and of all that they need, downloaded once by Maven."""
+"""Jars of Maven artifacts and of their dependencies, downloaded once."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _POM = """\
 
 
 def maven_jars(name: str, artifacts: Sequence[str], without: Sequence[str] = ()) -> Path:
-    """Return the folder of the jars, below the user's cache; the test is skipped without Maven.
+    """Return the folder of the jars in the user's cache; skip the test if Maven is missing.
 
-    :param name: of the folder, with the versions.
+    :param name: the name of the folder, with the versions.
     :param artifacts: each `group:name:version` or `group:name:version:classifier`.
-    :param without: each `group:name` of what they say they need, and is left out.
+    :param without: dependencies that are left out, each `group:name`.
     """
     folder = cache_folder() / name
     if folder.is_dir():

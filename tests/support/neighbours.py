@@ -1,6 +1,6 @@
-"""What only `make test-all` runs, and the table of the neighbours: what people run beside the sink.
+"""Selects the tests of `make test-all`, and prints the table of systems that were tested beside the sink.
 
-A test marked `test_all` runs with WAL_SINK_TEST=all only. What was left out is printed at the end.
+A test marked `test_all` runs only with WAL_SINK_TEST=all. Pytest prints the number of deselected tests.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import pytest
 
 _PROPERTY = "neighbour"
 _MOST_KILLS = 40
-"""In a test of a slow target's contract suite, where all is asked for."""
+"""The minimum of `most_kills` of a contract suite in `make test-all`."""
 
 
 class Row(NamedTuple):
-    """One row of the table."""
+    """A row of the table."""
 
     neighbour: str
     version: str
     faults: str
-    """What was done to it, and how often."""
+    """The faults that were injected, with their number."""
     expected: int
-    """Rows."""
+    """The number of rows that the target must have."""
     found: int
 
 
@@ -35,7 +35,7 @@ Counted = Callable[[Row], None]
 
 @pytest.fixture
 def counted(record_property: Callable[[str, object], None]) -> Counted:
-    """Return a function that adds a row to the table, and fails where other rows were found than expected."""
+    """Return a function that adds a row to the table, and fails if the numbers of rows differ."""
 
     def add(row: Row) -> None:
         record_property(_PROPERTY, json.dumps(row))
@@ -48,7 +48,7 @@ _left_out: Counter[str] = Counter()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long, unless all is asked for; and most kills in the suites of slow targets."""
+    """Deselect the tests marked `test_all`, or raise the number of kills in the contract suites."""
     if os.environ.get("WAL_SINK_TEST") == "all":
         suites: set[Any] = {getattr(item, "cls", None) for item in items}
         for suite in suites:
@@ -64,20 +64,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand over what was left out, where tests run in several processes (xdist)."""
+    """Send the numbers of deselected tests to the main process (xdist)."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = dict(_left_out)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take what another process has left out, unless it died; all have left out the same."""
+    """Take the numbers of deselected tests from one process; all have the same."""
     if not _left_out:
         _left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the table, and what was left out."""
+    """Print the table, and the numbers of deselected tests."""
     rows = [
         Row(*json.loads(value))
         for reports in terminalreporter.stats.values()
@@ -97,7 +97,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def table(rows: list[Row]) -> list[str]:
-    """Lay the rows out below each other."""
+    """Return the lines of the table."""
     cells = [("neighbour", "version", "faults", "expected", "found")]
     cells += [tuple(map(str, row)) for row in rows]  # type: ignore[misc]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

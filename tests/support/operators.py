@@ -1,4 +1,4 @@
-"""What an operator does about a played query, whose target is not in the options of its log."""
+"""Commands of an operator on a played query, whose log has no options of a target."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from wal_sink.flush.pipeline import Pipeline
 
 
 class _PlayedQuery(Query):
-    """A query whose pipelines are given."""
+    """A query with a fixed pipeline."""
 
 
 def set_mark(pipeline: Pipeline, epoch: int) -> None:
-    """Do as `wal-sink set-mark` does."""
+    """Set the mark, as `wal-sink set-mark` does."""
     query = _PlayedQuery(pipeline.query_id, pipeline.checkpoint, pipeline.store)
     query.pipelines = lambda *_: [pipeline]  # type: ignore[method-assign]
     repair.set_mark(query, epoch, "")

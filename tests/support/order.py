@@ -1,4 +1,4 @@
-"""The order of the tests where several processes share them (xdist)."""
+"""The order of the tests when several processes share them (xdist)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ Test = TypeVar("Test")
 
 
 class Rank(NamedTuple):
-    """Where a test comes."""
+    """The place of a test in the order."""
 
     length: int
-    """The lower, the longer it takes."""
+    """Tests with a lower number take longer."""
     group: str
-    """Tests of one length and group stay together: they share what is made once in each process."""
+    """Tests of one length and group stay together, since they share fixtures of a process."""
 
 
 def dealt(ranked: Sequence[tuple[Rank, Test]], processes: int) -> list[Test]:
-    """Return the tests so that each process begins with its share of the long ones, longest first.
+    """Return the tests so that each process starts with its share of the long tests, longest first.
 
-    `--dist worksteal` cuts the list into one piece for each process, the first ones being shorter by one
-    test if need be; who is done takes from the end of another's piece. So every piece begins with long
-    tests, and ends with short ones to be taken. A group goes to the process that has the fewest tests by
-    then; the groups of the shortest ones are single tests, and even the pieces out.
+    `--dist worksteal` splits the list into one piece for each process; an idle process takes tests from the
+    end of another piece. So each piece begins with long tests and ends with short ones. A group goes to the
+    process with the fewest tests. The shortest tests are groups of one, which make the pieces equal.
     """
     pieces: list[list[Test]] = [[] for _ in range(processes)]
     in_order = sorted(ranked, key=lambda item: item[0].length)

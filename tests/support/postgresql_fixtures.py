@@ -1,8 +1,8 @@
-"""A real PostgreSQL for pytest: a private server.
+"""Fixtures of a real PostgreSQL.
 
-`postgresql` is a started server, one for the whole run; `schema` is the name of a new schema in it, dropped
-after the test. Its version stands in pytest's header. Nothing starts before a test asks for it. Where
-PostgreSQL is not installed, its programs are downloaded once.
+The fixture `postgresql` is a started server, one for the whole run; `schema` is the name of a new schema in
+it, dropped after the test. Pytest's header has the version. If PostgreSQL is not installed, its programs
+are downloaded once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wal_sink.errors import WalSinkError
 
 
 def pytest_report_header() -> str:
-    """Say which PostgreSQL this run uses, or why it has none."""
+    """Return the line that names the version, or the reason why there is no PostgreSQL."""
     try:
         return f"postgresql: {version(folder := programs())}, {folder}"
     except WalSinkError as error:
@@ -26,14 +26,14 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Server]:
-    """Start the one server; a test that leaves it stopped or paused takes one of its own."""
+    """Start the server; a test that stops or pauses a server starts its own."""
     with Server() as server:
         yield server
 
 
 @pytest.fixture
 def schema(postgresql: Server) -> Iterator[str]:
-    """Return the name of a new schema in `postgresql`, dropped after the test."""
+    """Return the name of a new schema, which is dropped after the test."""
     name = f"test_{secrets.token_hex(8)}"
     postgresql.execute(f"CREATE SCHEMA {name}")
     yield name

@@ -1,4 +1,4 @@
-"""A machine that loses its power: what was not synced is gone, with its name or its content."""
+"""A simulated power loss: files and names that were not synced are deleted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 class Power:
-    """Watches what this process syncs of a folder by `os.fsync`; what is there already is durable."""
+    """Records the calls of `os.fsync` for a folder; its present content counts as synced."""
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self._folder = folder
@@ -25,14 +25,14 @@ class Power:
         patch.setattr(os, "fsync", sync)
 
     def synced(self, path: Path) -> None:
-        """Note that a file is durable, or the names in a folder."""
+        """Record a synced file, or the names in a synced folder."""
         if path.is_dir():
             self._named.update(path.iterdir())
         else:
             self._contents.add(path)
 
     def lose(self) -> None:
-        """Delete what a power loss could take."""
+        """Delete each file and folder that was not synced."""
         for path in self._folder.rglob("*"):
             if path.is_dir():
                 if path not in self._named:

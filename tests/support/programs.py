@@ -1,4 +1,4 @@
-"""Programs that a test starts."""
+"""Runs programs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 
 def ran(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, whatever its exit code; return what it printed, as text.
+    """Run a program until it ends, with any exit code; return its output as text.
 
-    :param options: of `subprocess.run`.
+    :param options: options of `subprocess.run`.
     """
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)

@@ -1,4 +1,4 @@
-"""The example of README.md and of the page Quick start, as a program: what readers copy is what runs."""
+"""The example of README.md and docs/quickstart.md as a program."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ EXAMPLE = ROOT / "examples" / "quickstart.py"
 
 
 def quick_start(page: Path = README) -> str:
-    """Return the program: the one block of Python of a page that begins with its imports."""
+    """Return the program: the block of Python that begins with imports."""
     (program,) = (block for block in _blocks("python", page) if block.startswith("import "))
     return program
 
 
 def commands() -> list[str]:
-    """Return the lines of all blocks of shell in README.md."""
+    """Return the lines of all shell blocks in README.md."""
     return [line for block in _blocks("sh", README) for line in block.splitlines()]
 
 

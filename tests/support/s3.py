@@ -1,4 +1,4 @@
-"""A server of S3 for the whole run, and a bucket for each test that wants one."""
+"""A fixture of an S3 server, one for the whole run, with buckets that misbehave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from state_backends import S3Backend
 class S3:
     """A started server.
 
-    :param port: on 127.0.0.1.
+    :param port: its port on 127.0.0.1.
     """
 
     def __init__(self, port: int) -> None:
@@ -32,7 +32,7 @@ class S3:
         }
 
     def bucket(self, behaviour: str = "plain") -> str:
-        """Make a new bucket; return its URL. See `tests.support.s3_server` for what it may be like."""
+        """Make a bucket; return its URL. `tests.support.s3_server` lists the behaviours."""
         name = f"{behaviour}-{uuid.uuid4().hex[:12]}"
         request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
         urllib.request.urlopen(request).close()
@@ -43,22 +43,22 @@ class S3:
         return self.open(f"{self.bucket(behaviour)}/the/log")
 
     def open(self, url: str) -> S3Backend:
-        """Open a place in a bucket."""
+        """Return the store at a URL."""
         return S3Backend(url, self.options)
 
     def counts(self) -> dict[str, int]:
-        """Return how many requests of each kind came since the last call."""
+        """Return the number of requests of each kind since the last call."""
         return dict(self.ask("counts"))
 
     def ask(self, what: str) -> Any:
-        """Ask the server itself, see `tests.support.s3_server`."""
+        """Send a command to the server, see `tests.support.s3_server`."""
         with urllib.request.urlopen(f"{self.endpoint}/{what}") as answer:
             return json.load(answer)
 
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[S3]:
-    """Start the server, in a process of its own: other processes are to use it, too."""
+    """Start the server in its own process, so that other processes can use it."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.s3_server"],
         stdout=subprocess.PIPE,

@@ -1,6 +1,6 @@
-"""Serves S3 by moto in a process of its own: `python -m tests.support.s3_server` prints its port.
+"""An S3 server by moto, in its own process: `python -m tests.support.s3_server` prints its port.
 
-In front of it stands what a test may want of a store, chosen by the start of a bucket's name.
+The name of a bucket begins with a behaviour, see `Front`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _WITH_NUMBER = {"lossy", "busy", "conflict", "expiring", "paging"}
 
 
 class Front:
-    """A WSGI application before moto's.
+    """A WSGI application in front of moto's.
 
-    One request at a time: moto looks for the object and writes it then, and S3 does that at once.
+    It handles one request at a time: moto checks for an object and writes it in two steps, S3 in one.
 
     `careless-…`  ignores If-None-Match; `careful-…` ignores it only when an upload is completed
-    `lossy-N-…`   performs writes, and drops the connection instead of the first N answers for each object
-    `busy-N-…`    answers the first N requests of each kind for each object with SlowDown
-    `conflict-N-…`  answers the first N conditional writes of each object with 409: another one is under way
-    `expiring-N-…`  answers as if the credentials had expired, from the Nth request on
-    `paging-N-…`  lists N names at once
+    `lossy-N-…`   performs writes, and drops the connection for the first N answers of each object
+    `busy-N-…`    answers the first N requests of each kind and object with SlowDown
+    `conflict-N-…`  answers the first N conditional writes of each object with 409, as for a concurrent write
+    `expiring-N-…`  answers that the credentials have expired, from the Nth request on
+    `paging-N-…`  lists N names in a page
     `denied-…`    answers AccessDenied
-    `keeping-…`   says of bulk deletions that each object was kept
+    `keeping-…`   answers to bulk deletions that no object was deleted
 
-    In any bucket the next copy onto an object that `/hold/NAME` has named waits for `/release/NAME`, and is
-    carried out then; `/held/NAME` says whether it waits.
+    After `/hold/NAME`, the next copy to an object whose path ends with NAME waits for `/release/NAME`.
+    `/held/NAME` returns whether a copy waits.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Front:
             return self._answer(environment, start)
 
     def _told(self, verb: str, name: str) -> object:
-        """Do what a test asks the server itself; None for a request to a bucket."""
+        """Execute a command of a test; return None for a request to a bucket."""
         match verb:
             case "counts":
                 counts, self._counts = self._counts, Counter()
@@ -120,7 +120,7 @@ class Front:
     def _refusal(
         self, environment: Environment, behaviour: str, times: int
     ) -> tuple[str, str] | None:
-        """Return status and code with which a bucket refuses a request; None: it does not."""
+        """Return the status and code of a refused request; None if it is not refused."""
         match behaviour:
             case "denied":
                 return "403 Forbidden", "AccessDenied"
@@ -144,7 +144,7 @@ class Front:
 
 
 def _kind(environment: Environment) -> str:
-    """Return the kind of request, as the store bills it."""
+    """Return the kind of a request, as S3 bills it."""
     method, query = environment["REQUEST_METHOD"], environment["QUERY_STRING"]
     if method == "GET" and "list-type" in query:
         return "LIST"

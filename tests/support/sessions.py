@@ -1,4 +1,4 @@
-"""Fixtures of Spark's session: one for each process of the tests, as a JVM has one."""
+"""Fixtures of a Spark session: one for each process, since a JVM has one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def sessions() -> Iterator[tuple[SparkSession, SparkSession]]:
-    """Return a classic session with three slots, since a flush job needs two; and one of the same context."""
+    """Return a classic session with three slots, since a flush job needs two, and its sibling."""
     from wal_sink.demo.local_spark import local_session  # noqa: PLC0415 -- the same
     from wal_sink.spark.data_source import WalSinkDataSource  # noqa: PLC0415 -- loads Spark
 
@@ -27,7 +27,7 @@ def sessions() -> Iterator[tuple[SparkSession, SparkSession]]:
 
 @pytest.fixture(scope="session")
 def spark(sessions: tuple[SparkSession, SparkSession]) -> SparkSession:
-    """Return the session of the tests."""
+    """Return the session."""
     return sessions[0]
 
 

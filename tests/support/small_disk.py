@@ -1,4 +1,4 @@
-"""A file system of a few megabytes, to fill; root may mount one."""
+"""A file system of 4 MB, which a test can fill; only root can mount it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 
 
 class SmallDisk:
-    """A file system that is mounted at `folder`."""
+    """A file system mounted at `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def fill(self, leave: int) -> None:
-        """Use up all but `leave` bytes; less, if another process writes meanwhile."""
+        """Fill the file system, so that `leave` bytes are free."""
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "ballast").unlink()
         free = os.statvfs(self.folder)
@@ -27,11 +27,11 @@ class SmallDisk:
             file.write(b"x" * (free.f_bavail * free.f_frsize - leave))
 
     def free(self) -> None:
-        """Give back what `fill` has used up."""
+        """Delete the file that `fill` has written."""
         (self.folder / "ballast").unlink()
 
     def files(self) -> list[str]:
-        """Return the paths of all files, hidden ones as well, without the ballast."""
+        """Return the paths of all files, also hidden ones, without the file of `fill`."""
         result = (str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
         return sorted(path for path in result if path != "ballast")
 
@@ -48,10 +48,10 @@ def suppress_full() -> Iterator[None]:
 
 @contextlib.contextmanager
 def mounted(folder: Path, size: str) -> Iterator[SmallDisk]:
-    """Mount so much memory; only root may.
+    """Mount a file system in memory.
 
-    :param folder: is made.
-    :param size: in the notation of `mount`.
+    :param folder: the mount point, which is made.
+    :param size: the size, in the notation of `mount`.
     """
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "wal_sink", str(folder)]

@@ -1,7 +1,6 @@
-"""Starts a played query as Spark does: the first micro-batch agrees with the target on the plan.
+"""Starts a played query that compares its plan with the table, as Spark's first micro-batch does.
 
-`PlayedQuery.run` makes a plan once, and never compares it with the table again: what its tests are about
-are the log and the flush. Tests of altered tables start their runs here.
+`PlayedQuery.run` makes a plan once, and never compares it again. Tests of altered tables use this module.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ Query = TypeVar("Query", bound=PlayedQuery)
 def start(query: Query) -> Run[Query]:
     """Start a run of a query.
 
-    :raises SchemaMismatch: the table does not fit, or pending rows do not.
+    :raises SchemaMismatch: if the DataFrame or pending rows do not fit the table.
     """
     return _AgreeingRun(query, Faults())
 
 
 class _AgreeingRun(Run[Any]):
-    """A run that takes the plans in force, as `publish.agreement.agree` does."""
+    """A run with the plans of `publish.agreement.agree`."""
 
     def agreed(self, schema: pa.Schema, key: str) -> Mapping[str, Plan]:
         compare_again(self.store)

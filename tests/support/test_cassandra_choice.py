@@ -1,4 +1,4 @@
-"""Which Cassandra a run of tests uses, and that it says so."""
+"""The choice of the Cassandra node for a run of tests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_container_where_docker_answers() -> None:
     ],
 )
 def test_users_run_says_which(wanted: str, code: int, words: str, tmp_path: Path) -> None:
-    """In a project of its own, with the one line that the documentation asks for."""
+    """Pytest runs in another project, with only the plug-in that the documentation names."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.support.cassandra_fixtures"]\n')
     (tmp_path / "test_one.py").write_text("def test_one(cassandra, keyspace): pass\n")
     done = ran(

@@ -1,4 +1,4 @@
-"""The transcripts of docs/mistakes.md: what it shows of a mistake is what tests compare with."""
+"""The transcripts of docs/mistakes.md, with which tests compare output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MISTAKES = Path(__file__).parents[2] / "docs" / "mistakes.md"
 
 
 def transcript(mistake: str) -> str:
-    """Return what `docs/mistakes.md` shows of a mistake, by its heading."""
+    """Return the transcript of a mistake, by its heading."""
     text = MISTAKES.read_text(encoding="utf-8")
     match = re.search(rf"(?ims)^## {mistake}$.*?^```text\n(.*?)^```$", text)
     assert match, mistake

@@ -1,4 +1,4 @@
-"""Waiting for what another thread, process or server does."""
+"""Waits for a condition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def eventually(condition: Callable[[], object], seconds: float = 60) -> bool:
-    """Say whether a condition holds within some seconds."""
+    """Return True if a condition holds within some seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -17,5 +17,5 @@ def eventually(condition: Callable[[], object], seconds: float = 60) -> bool:
 
 
 def until(condition: Callable[[], object], seconds: float = 60, reason: str = "") -> None:
-    """Wait until a condition holds; a test fails where it does not within some seconds."""
+    """Wait until a condition holds; fail if it does not hold within some seconds."""
     assert eventually(condition, seconds), reason or f"not within {seconds} s"

@@ -1,4 +1,4 @@
-"""The wheel, built from this tree, and environments that have what it asks for, without a download."""
+"""Builds the wheel of this tree, and environments with its requirements, without a download."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def build(folder: Path) -> Path:
-    """Build the wheel; in this environment if what builds it is there, which saves a download."""
+    """Build the wheel; use this environment if it has hatchling."""
     isolation = ["--no-isolation"] if importlib.util.find_spec("hatchling") else []
     run(sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", folder, ROOT)
     (built,) = folder.iterdir()
@@ -26,12 +26,12 @@ def build(folder: Path) -> Path:
 
 
 def symbolic(present: Path, here: Path) -> None:
-    """Link a package into an environment."""
+    """Link a package into an environment by a symbolic link."""
     here.symlink_to(present)
 
 
 def hard(present: Path, here: Path) -> None:
-    """Link each file of a package into an environment, so that it can be packed."""
+    """Link each file of a package into an environment, so that the environment can be packed."""
     if present.is_file():
         _link(str(present), str(here))
         return
@@ -54,9 +54,9 @@ def link_requirements(
     link: Callable[[Path, Path], None] = symbolic,
     without: Collection[str] = (),
 ) -> None:
-    """Link into an empty environment what a wheel asks for, and what that asks for.
+    """Link the requirements of a wheel into an empty environment, with their own requirements.
 
-    :param without: distributions that are left out, and what only they ask for.
+    :param without: distributions that are left out, with their requirements.
     """
     (result,) = metadata.Distribution.discover(name="wal_sink", path=[str(wheel)])
     waiting = [Requirement(text) for text in result.requires or () if _applies(text, extra)]
@@ -87,13 +87,13 @@ def _applies(text: str, extra: str) -> bool:
 
 
 def run(*command: str | Path, folder: Path | None = None) -> str:
-    """Run a program as from a fresh shell; return what it printed, or fail with all that it said."""
+    """Run a program as from a new shell; return its output, or fail with it."""
     done = ran([str(part) for part in command], cwd=folder, env=fresh_environment())
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
 def fresh_environment() -> dict[str, str]:
-    """Return the environment without what tests add to it."""
+    """Return the environment variables without those that tests set."""
     ours = ("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV")
     return {key: value for key, value in os.environ.items() if not key.startswith(ours)}

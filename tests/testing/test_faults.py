@@ -1,4 +1,4 @@
-"""A fault in a call of a driver ends the operation, whatever the driver makes of it."""
+"""Faults in calls of a driver."""
 
 import sqlite3
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from wal_sink.testing.faults import CallFaults, Crash
 
 
 class _Target:
-    """Whose code, this package, calls the drivers."""
+    """A class whose package, this one, calls the driver."""
 
 
 def _function_of_a_driver() -> Callable[[], int]:
@@ -21,7 +21,7 @@ def _function_of_a_driver() -> Callable[[], int]:
 
 
 def test_fault_in_a_compiled_driver_is_still_raised() -> None:
-    """SQLite's says of a callback that raises: user-defined function raised exception."""
+    """sqlite3 replaces an exception in a callback by its own error."""
     with sqlite3.connect(":memory:") as connection:
         connection.create_function("one", 0, _function_of_a_driver())
 

@@ -1,6 +1,6 @@
-"""What a type checker knows of the public API; `make lint` checks it, nothing here is ever called.
+"""The types of the public API, as a type checker sees them. `make lint` checks this file; it is never run.
 
-A type that becomes wider, an argument that is renamed or loses its keyword, fails mypy in one of these lines.
+mypy fails here if a type becomes wider, or an argument is renamed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wal_sink import Flushed, Sink, Status, WalSinkError, errors
 
 
 def registers(spark: SparkSession) -> None:
-    """`register` returns the handle, which is its own context manager and swallows no exception."""
+    """`register` returns the handle, which is a context manager that suppresses no exception."""
     assert_type(wal_sink.register(spark), Sink)
     sink = wal_sink.register(spark, flush=False, metrics_port=None, drain_timeout=1.5)
     with wal_sink.register(spark, metrics_port=0, metrics_host="::1") as entered:
@@ -28,7 +28,7 @@ def registers(spark: SparkSession) -> None:
 
 
 def the_handle_asks(sink: Sink, query: StreamingQuery) -> None:
-    """The handle takes queries, with a timeout by position or by name."""
+    """The methods of the handle take queries, and a timeout by position or name."""
     assert_type(sink.await_flushed(query), Flushed)
     assert_type(sink.await_flushed(query, 10), Flushed)
     assert_type(sink.await_flushed(query, timeout=None), Flushed)
@@ -36,7 +36,7 @@ def the_handle_asks(sink: Sink, query: StreamingQuery) -> None:
 
 
 def the_module_asks(query: StreamingQuery) -> None:
-    """The functions take a query or the location of a checkpoint; where the log is goes by name only."""
+    """The functions take a query or the location of a checkpoint; the log's location is keyword-only."""
     assert_type(wal_sink.await_flushed(query, 10), Flushed)
     assert_type(wal_sink.await_flushed("checkpoint", timeout=10, wal="s3://bucket/log"), Flushed)
     assert_type(wal_sink.status(query), Status)
@@ -46,7 +46,7 @@ def the_module_asks(query: StreamingQuery) -> None:
 
 
 def what_is_flushed(flushed: Flushed) -> None:
-    """The answer of `await_flushed` is frozen."""
+    """The result of `await_flushed` is frozen."""
     assert_type(flushed.epoch, int)
     assert_type(flushed.rows, int)
     assert_type(flushed.seconds, float)
@@ -54,7 +54,7 @@ def what_is_flushed(flushed: Flushed) -> None:
 
 
 def how_far_it_is(status: Status) -> None:
-    """The fields of `status`; None only where there may be nothing to say."""
+    """The fields of `status`."""
     for epoch in (status.checkpointed, status.published, status.flushed):
         assert_type(epoch, int)
     for count in (status.pending_epochs, status.pending_rows, status.pending_bytes):
@@ -68,7 +68,7 @@ def how_far_it_is(status: Status) -> None:
 
 
 def what_is_raised() -> None:
-    """Every error has one base, with what happened, the remedy and the command line's exit code."""
+    """The base class of all errors has message, remedy and exit code."""
     try:
         wal_sink.await_flushed("checkpoint")
     except (errors.FlushTimeout, errors.NoFlusher) as error:

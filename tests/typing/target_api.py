@@ -1,7 +1,6 @@
-"""What the author of a target has to write, as a type checker sees it; `make lint` checks it.
+"""The methods that the author of a target must write. `make lint` checks this file; it is never run.
 
-The classes are complete: a method that the interface gains, or changes, fails mypy here. Nothing here is
-ever called.
+mypy fails here if the interface gains or changes a method.
 """
 
 from __future__ import annotations
@@ -25,13 +24,11 @@ from wal_sink.targets import (
 
 
 class PaperOptions(Options, frozen=True, kw_only=True):
-    """The options of `PaperTarget`."""
-
     table: str
 
 
 class PaperSession(IdempotentSession):
-    """Writes to paper: all that such a session owes, and nothing more."""
+    """The methods of an `IdempotentSession`."""
 
     def read(self) -> LedgerRow | None:
         raise NotImplementedError
@@ -50,7 +47,7 @@ class PaperSession(IdempotentSession):
 
 
 class PaperTransaction(TransactionalSession):
-    """All that one owes whose rows count by a transaction."""
+    """The methods of a `TransactionalSession`."""
 
     def read(self) -> LedgerRow | None:
         raise NotImplementedError
@@ -66,7 +63,7 @@ class PaperTransaction(TransactionalSession):
 
 
 class PaperStage(StagedSession):
-    """All that one owes whose rows are staged."""
+    """The methods of a `StagedSession`."""
 
     def read(self) -> LedgerRow | None:
         raise NotImplementedError
@@ -87,7 +84,7 @@ class PaperStage(StagedSession):
 
 
 class PaperTarget(Target):
-    """Paper: all that a target owes, and nothing more."""
+    """The members of a target."""
 
     name = "paper"
     options_type = PaperOptions
@@ -110,7 +107,7 @@ class PaperTarget(Target):
 
 
 def it_is_complete(options: PaperOptions) -> None:
-    """No class is abstract any more, and a session is its own context manager."""
+    """The classes have no abstract methods left, and a session is a context manager."""
     target: Target = PaperTarget(options)
     with target.connect("query") as session:
         row: LedgerRow | None = session.read()

@@ -1,4 +1,4 @@
-"""A Cassandra node in a container, by testcontainers; and which node a run of tests uses."""
+"""A Cassandra node in a container, and the choice between it and the embedded node."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ _CONTAINER_FLAGS = (
 
 
 class CassandraContainer(Container, Node):
-    """One Cassandra node in a container, with the interface of `EmbeddedCassandra`.
+    """A Cassandra node in a container, with the interface of `EmbeddedCassandra`.
 
-    :param image: the official one or one that behaves like it, at least Cassandra 5.0; pulled at
-        the first start.
-    :param heap: of the Java heap, in Java's notation.
-    :param settings: entries of cassandra.yaml; they override the choices made here.
-    :param java_options: further options of its Java, separated by blanks.
-    :raises DockerNotUsable: no Docker engine answers.
+    :param image: an image of Cassandra 5.0 or later, which is pulled at the first start.
+    :param heap: the size of the Java heap, in Java's notation.
+    :param settings: entries of cassandra.yaml, which override the defaults here.
+    :param java_options: more options of Java, separated by blanks.
+    :raises DockerNotUsable: if no Docker engine answers.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class CassandraContainer(Container, Node):
 
 
 def _configured(image: str, heap: str, flags: str, yaml: str) -> DockerContainer:
-    """Describe the container; nothing is started, and `start` waits for nothing."""
+    """Describe the container, without starting it."""
     from testcontainers.community.cassandra import CassandraContainer as Official  # noqa: PLC0415
 
     return (
@@ -70,19 +69,19 @@ VARIABLE = "WAL_SINK_TEST_CASSANDRA"
 
 
 class Choice(NamedTuple):
-    """Which node, and a line that says which and why."""
+    """A class of nodes, and a line that names it and the reason."""
 
     node: Callable[..., Node]
     said: str
 
 
 def choose(wanted: str, find: Callable[[str], str]) -> Choice:
-    """Choose the container where Docker can run it, and the embedded node otherwise.
+    """Choose the container if Docker can run it, otherwise the embedded node.
 
-    :param wanted: `auto`, or `docker` or `embedded` to force one.
+    :param wanted: `auto`; or `docker` or `embedded` to force one.
     :param find: `docker.find`.
-    :raises DockerNotUsable: a container is forced and there is none to be had.
-    :raises OptionError: anything else is wanted.
+    :raises DockerNotUsable: if a container is forced, and Docker cannot run it.
+    :raises OptionError: if `wanted` is another word.
     """
     embedded = f"embedded node {VERSION}"
     if wanted == "embedded":

@@ -1,7 +1,4 @@
-"""A server in a Docker container, by testcontainers, with the interface of a child process.
-
-Also here: whether the Docker engine that testcontainers would use answers, and its images and ports.
-"""
+"""A server in a Docker container, by testcontainers, with the interface of a child process."""
 
 from __future__ import annotations
 
@@ -22,26 +19,26 @@ if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
 
 _PATIENCE_S = 5
-"""For an engine to answer, and for a registry to be found by it."""
+"""The timeout of requests to the engine, in seconds."""
 
 
 class DockerNotUsable(WalSinkError):
-    """No Docker engine answers, or an image is neither there nor to be had."""
+    """No Docker engine answers, or it cannot get an image."""
 
     exit_code = 4
 
 
 class Place(NamedTuple):
-    """Where a container's ports are published, and where they are reached from here."""
+    """The address at which a container's port is published, and the host at which this process reaches it."""
 
     bind: str
     host: str
 
 
 def find(image: str) -> str:
-    """Return the version of an engine that can run `image`; nothing is started or pulled.
+    """Return the version of an engine that can run `image`; start and pull nothing.
 
-    :raises DockerNotUsable: there is none.
+    :raises DockerNotUsable: if there is no such engine.
     """
     from testcontainers.core.config import testcontainers_config as config  # noqa: PLC0415
 
@@ -55,9 +52,9 @@ def find(image: str) -> str:
 
 
 def place() -> Place:
-    """Find out where ports are to be published, so that they are reached from here and no further.
+    """Return the addresses for published ports, which other machines should not reach.
 
-    :raises DockerNotUsable: no engine answers.
+    :raises DockerNotUsable: if no engine answers.
     """
     from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415
     from testcontainers.core.utils import inside_container  # noqa: PLC0415
@@ -122,14 +119,14 @@ def _require_image(client: Any, image: str) -> None:
 
 
 def _innermost_reason(error: BaseException) -> str:
-    """Return the innermost reason, in one line."""
+    """Return the innermost cause of an error, in one line."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
     return " ".join(str(getattr(error, "explanation", None) or error).split())
 
 
 def _is_local(address: str) -> bool:
-    """Return True if an address belongs to this machine, or to the container that we are in."""
+    """Return True if an address belongs to this machine, or to the container of this process."""
     try:
         socket.create_server((address, 0)).close()
     except OSError:
@@ -138,15 +135,15 @@ def _is_local(address: str) -> bool:
 
 
 class Container(AnyServer):
-    """One server in a container.
+    """A server in a container.
 
-    The container stays, stopped or running, until `close`; its data goes with it. If this process ends
-    before, the container is removed at the interpreter's exit, and after a SIGKILL by testcontainers' ryuk
-    unless that is disabled. Its port is published on the loopback address, except for an engine on another
+    The container stays until `close`, which deletes its data, too. If this process ends without `close`,
+    the container is removed at the interpreter's exit; after a SIGKILL testcontainers' ryuk removes it,
+    unless ryuk is disabled. The port is published on the loopback address, unless the engine is on another
     machine.
 
-    :param image: pulled at the first start.
-    :raises DockerNotUsable: no Docker engine answers.
+    :param image: the image, which is pulled at the first start.
+    :raises DockerNotUsable: if no Docker engine answers.
     """
 
     def __init__(self, image: str) -> None:
@@ -156,10 +153,10 @@ class Container(AnyServer):
         self._bind = engine.bind
 
     def _is_to_run(self, container: DockerContainer, port: int) -> None:
-        """Say which container it is, before anything else.
+        """Set the container; a subclass calls this in its constructor.
 
         :param container: described, not started; its `start` waits for nothing.
-        :param port: where the server listens inside.
+        :param port: the port of the server in the container.
         """
         self._container = container
         # testcontainers' type knows no address; what it hands on to Docker does.
@@ -168,29 +165,29 @@ class Container(AnyServer):
 
     @property
     def running(self) -> bool:
-        """Return True if the container runs, also if it is paused."""
+        """Return True if the container runs or is paused."""
         return self._status() in {"running", "paused"}
 
     def stop(self) -> None:
-        """Shut the server down as an operator would; kill it if that takes over 30 seconds."""
+        """Shut the server down normally; kill it after 30 seconds."""
         self._disconnect()
         if self._thaw():
             self._docker.stop(timeout=30)
 
     def kill(self) -> None:
-        """End the container at once, as a crash does; what was acknowledged must survive."""
+        """Kill the container, as a crash does."""
         self._disconnect()
         if self._thaw():
             self._docker.kill()
             self._docker.wait()
 
     def pause(self) -> None:
-        """Freeze the container: connections stay open and nothing answers."""
+        """Freeze the container: connections stay open, and the server does not answer."""
         self._require_running()
         self._docker.pause()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._require_running()
         self._docker.unpause()
 
@@ -215,7 +212,7 @@ class Container(AnyServer):
         return str(self._docker.status)
 
     def _thaw(self) -> bool:
-        """Return whether it runs; a paused container takes no signal, so it runs on for a moment."""
+        """Unpause a paused container, since it takes no signal; return True if the container runs."""
         status = self._status()
         if status == "paused":
             self._docker.unpause()
@@ -242,7 +239,7 @@ class Container(AnyServer):
 
 
 def no_wait() -> Any:
-    """Return what testcontainers waits for: nothing, as `AnyServer.start` waits, also at each later start."""
+    """Return a strategy of testcontainers that waits for nothing; `AnyServer.start` waits for the server."""
     from testcontainers.core.waiting_utils import WaitStrategy  # noqa: PLC0415
 
     class Afterwards(WaitStrategy):
