@@ -1,7 +1,6 @@
-"""A log full of checkpointed epochs that are not flushed, made without Spark.
+"""Makes a log with epochs that are completed but not flushed, without Spark.
 
-It plays Spark's part, the files of the checkpoint; segments and manifests are made by the product's own
-steps, as a task and `commit()` do.
+This module writes the files of the checkpoint; the product's code makes segments and manifests.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from wal_sink.publish.agreement import agree
 
 _TASKS = 2
 _SLICE = 10_000
-"""Rows of a record batch, as Spark makes them."""
+"""The rows of a record batch, as Spark makes them."""
 
 
 class Backlog(NamedTuple):
-    """Where it is."""
+    """A query with pending epochs."""
 
     options: dict[str, str]
-    """Those of the query, with the checkpoint."""
+    """The options of the query, with the checkpoint."""
     query_id: str
 
 
 def make(folder: Path, options: Mapping[str, str], source: Source, epochs: int) -> Backlog:
-    """Make a checkpoint in `folder` and fill its log with a source.
+    """Make a checkpoint in `folder`, and a log with the rows of a source.
 
-    :param options: of the sink, without the checkpoint.
-    :param epochs: on which the rows are spread.
+    :param options: the options of the sink, without the checkpoint.
+    :param epochs: the number of epochs.
     """
     query = Query(folder, options)
     bounds = [source.rows * number // epochs for number in range(epochs + 1)]
@@ -52,10 +51,10 @@ def make(folder: Path, options: Mapping[str, str], source: Source, epochs: int) 
 
 
 class Query:
-    """A query whose epochs wait, one more with each call.
+    """A query that is not flushed.
 
-    :param folder: its checkpoint, which is made.
-    :param options: of the sink, without the checkpoint.
+    :param folder: the folder of the checkpoint, which is made.
+    :param options: the options of the sink, without the checkpoint.
     """
 
     def __init__(self, folder: Path, options: Mapping[str, str]) -> None:
@@ -66,7 +65,7 @@ class Query:
         self._configuration = configure(self.backlog.options)
 
     def checkpoint(self, epoch: int, source: Source, first: int, last: int) -> None:
-        """Make the next epoch of a source's rows, from `first` up to `last`, and checkpoint it."""
+        """Publish and complete the next epoch, with a source's rows from `first` to before `last`."""
         _write(
             self._folder / "offsets" / str(epoch),
             f'v1\n{{"batchTimestampMs":0}}\n{{"offset":{last}}}',
@@ -75,7 +74,7 @@ class Query:
         _write(self._folder / "commits" / str(epoch), 'v1\n{"nextBatchWatermarkMs":0}')
 
     def _publish(self, epoch: int, source: Source, first: int, last: int) -> None:
-        """Do what tasks and `commit()` do."""
+        """Run the tasks and `commit()`."""
         micro_batch = agree(self._configuration, source.table(np.arange(0)).schema)
         bounds = [first + (last - first) * part // _TASKS for part in range(_TASKS + 1)]
         appended = []
@@ -98,18 +97,18 @@ def _write(path: Path, text: str) -> None:
 
 
 class Timed(FlushMetrics):
-    """Notes what each window of a flush took, from the read of the ledger row to the mark."""
+    """Records the duration of each window, from the read of the ledger row to the mark."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
     def flushed(self, epochs: Sequence[FlushedEpoch], seconds: float | None) -> None:
-        """Note a window."""
+        """Record a window."""
         self.seconds.append(seconds or 0.0)
 
 
 def flusher_of(backlog: Backlog, metrics: FlushMetrics) -> Flusher:
-    """Return a flusher of the only target of a query."""
+    """Return a flusher of the query's only target."""
     configuration = configure(backlog.options)
     (destination,) = configuration.destinations
     pipeline = Pipeline(

@@ -1,4 +1,4 @@
-"""What the parts of the benchmark share: server, session, folder, and the runs so far."""
+"""The state that all parts of the benchmark share."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _FAILURES = (
     RuntimeError,
     subprocess.CalledProcessError,
 )
-"""Of a contender; the others go on."""
+"""Errors of a contender, after which the other contenders continue."""
 
 
 class Bench:
-    """One benchmark.
+    """A benchmark.
 
-    :param folder: for checkpoints and logs.
-    :param plots: folder for plots; it is made when there is one.
-    :param say: is told what happens.
-    :param with_connector: False leaves the connector out, whose jars are a download.
+    :param folder: the folder for checkpoints and logs.
+    :param plots: the folder for plots, which is made if there are any.
+    :param say: prints a line of progress.
+    :param with_connector: False leaves out the connector, whose jars are downloaded.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Bench:
         self.folder, self.plots = folder, plots
         self.runs: list[Run] = []
         self.wrong: list[str] = []
-        """Runs that failed, or whose rows were not complete."""
+        """Runs that failed or whose rows are wrong."""
         self.plotted: list[Path] = []
         self._with_connector = with_connector
         self._numbers = itertools.count()
 
     @functools.cached_property
     def spark(self) -> SparkSession:
-        """The session, made when it is first asked for."""
+        """The session, which is made at the first use."""
         sinks = session.sink_jars() if self._with_connector else []
         return session.open_shared(self.server, [*self._jars, *sinks])
 
@@ -71,22 +71,22 @@ class Bench:
         return session.connector_jars() if self._with_connector else []
 
     def close(self) -> None:
-        """Stop the session, if there is one."""
+        """Stop the session if it was made."""
         if "spark" in self.__dict__:
             self.spark.stop()
 
     def can(self, contender: Contender) -> bool:
-        """Return True if what it needs is there."""
+        """Return True if the jars of a contender are there."""
         return bool(self._jars) or not isinstance(contender, Connector)
 
     def new_folder(self) -> Path:
-        """Return a folder that does not exist yet."""
+        """Return the path of a folder that does not exist."""
         return self.folder / str(next(self._numbers))
 
     def stream(self, contender: Contender, source: Source, number: int) -> Run | None:
-        """Let a contender stream a source; None when it is left out, since its rows are wrong.
+        """Let a contender stream a source; return None if it failed or its rows are wrong.
 
-        :param number: of the round; -1 for one that only warms up.
+        :param number: the number of the round; -1 for a round that only warms up.
         """
         epochs = self.sizes.micro_batches
         source.files(epochs)
@@ -116,9 +116,9 @@ class Bench:
         prepare: Callable[[Table], None] = lambda _table: None,
         check: Callable[[Table], None] | None = None,
     ) -> Run | None:
-        """Take a run into a new table, and check that.
+        """Run a contender on a new table, and check the table.
 
-        :param check: raises `RowsWrong`; None: all rows of the source are there.
+        :param check: raises `RowsWrong`; None checks that all rows of the source are there.
         """
         table = Table(self.server, source.columns)
         try:
@@ -148,7 +148,7 @@ class Bench:
         return run
 
     def complete(self, contender: str, check: Callable[[], None]) -> bool:
-        """Return True if a table is complete; when not, the run does not count, and the exit code says so."""
+        """Return True if a check passes; otherwise record the failure."""
         try:
             check()
         except RowsWrong as error:

@@ -1,4 +1,4 @@
-"""CPU time of processes and of all that they have started, as Linux counts it."""
+"""The CPU time of processes and their children, from /proc."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ class _Stat(NamedTuple):
     parent: int
     own_s: float
     reaped_s: float
-    """Of children that have ended and were waited for."""
+    """The CPU time of children that have ended."""
 
 
 def of(pid: int) -> float:
-    """Return the seconds that one process has used, with its ended children, in user and system mode."""
+    """Return the CPU seconds of a process and its ended children."""
     stat = _stat(pid)
     return stat.own_s + stat.reaped_s if stat else 0.0
 
 
 def of_tree(root: int, without: int | None = None) -> float:
-    """Return the seconds of a process and all that it has started, directly or not.
+    """Return the CPU seconds of a process and all its descendants.
 
-    :param without: a child whose whole tree does not count.
+    :param without: the id of a child that is left out with its descendants.
     """
     return sum(stat.own_s + stat.reaped_s for stat in _tree(root, without).values())
 
 
 def below(root: int) -> set[int]:
-    """Return the ids of the processes that one has started, directly or not, and that live."""
+    """Return the ids of a process's descendants."""
     return {*_tree(root)} - {root}
 
 
@@ -54,7 +54,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> _Stat | None:
-    """Read `/proc/<pid>/stat`, see proc(5); None when the process has ended."""
+    """Read `/proc/<pid>/stat`, see proc(5); return None if the process has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Draws curves into files, all in one style; knows nothing of what they show."""
+"""Draws curves into files, in one style."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _SMALL = 9
 
 
 def grid(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """Make a figure of several panels with one horizontal axis in common.
+    """Return a figure with panels that share a horizontal axis.
 
-    :param size: of the whole, in inches.
+    :param size: the size of the figure in inches.
     :return: the figure and its panels, row by row.
     """
     figure = Figure(figsize=size, layout="constrained")
@@ -24,7 +24,7 @@ def grid(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, li
 
 
 def label(axes: Axes, title: str, across: str = "", up: str = "") -> None:
-    """Say what a panel shows and in what units; the vertical axis begins at 0."""
+    """Set title and units of a panel; its vertical axis begins at 0."""
     axes.set_title(title, fontsize=10)
     axes.set_xlabel(across, fontsize=_SMALL)
     axes.set_ylabel(up, fontsize=_SMALL)
@@ -37,7 +37,7 @@ def label(axes: Axes, title: str, across: str = "", up: str = "") -> None:
 def curve(axes: Axes, name: str, across: Sequence[float], values: Sequence[float]) -> None:
     """Draw a line in the next colour.
 
-    :param name: for the legend.
+    :param name: the name in the legend.
     """
     colour = COLOURS[len(axes.lines)]
     axes.plot(across, values, color=colour, linewidth=1.2, label=name)
@@ -45,12 +45,12 @@ def curve(axes: Axes, name: str, across: Sequence[float], values: Sequence[float
 
 
 def legend(axes: Axes) -> None:
-    """Put the names of what is drawn beside it."""
+    """Draw the legend of a panel."""
     axes.legend(frameon=False, fontsize=_SMALL)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure into a file, whose suffix says the format; text stays text in SVG."""
+    """Write a figure to a file in the format of its suffix; text in SVG stays text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "wal_sink"}):
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -1,4 +1,4 @@
-"""A measured figure beside its target."""
+"""A measured figure and its target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a figure should be."""
+    """The target of a figure."""
 
     way: Literal["at least", "at most"]
     value: float
@@ -20,23 +20,23 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure, from one or more rounds."""
+    """A figure, measured in one or more rounds."""
 
     name: str
     values: tuple[float, ...]
-    """One for each round; none when it could not be measured, and `note` says why."""
+    """The value of each round; empty if it was not measured, and `note` has the reason."""
     unit: str
     target: Target | None = None
     note: str = ""
 
     @property
     def median(self) -> float | None:
-        """The middle one."""
+        """The median of the rounds; None if there are none."""
         return statistics.median(self.values) if self.values else None
 
     @property
     def met(self) -> bool | None:
-        """Return True if the median reaches the target; None without one of both."""
+        """Return True if the median reaches the target; None without a median or a target."""
         if self.target is None or self.median is None:
             return None
         if self.target.way == "at least":
@@ -51,20 +51,20 @@ def figure(
     target: Target | None = None,
     note: str = "",
 ) -> Figure:
-    """Make a figure."""
+    """Return a figure."""
     return Figure(name=name, values=tuple(values), unit=unit, target=target, note=note)
 
 
 def at_least(value: float) -> Target:
-    """Make a target."""
+    """Return a lower bound as a target."""
     return Target("at least", value)
 
 
 def at_most(value: float) -> Target:
-    """Make a target."""
+    """Return an upper bound as a target."""
     return Target("at most", value)
 
 
 def p99(values: Sequence[float]) -> float:
-    """Return the value that one of a hundred exceeds; the largest of fewer."""
+    """Return the 99th percentile."""
     return sorted(values)[min(len(values) - 1, round(len(values) * 0.99))]

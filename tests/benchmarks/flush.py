@@ -1,7 +1,7 @@
-"""The flush alone, in a fresh process: `python -m tests.benchmarks.flush BACKLOG`.
+"""The flush of a backlog in its own process: `python -m tests.benchmarks.flush BACKLOG`.
 
-It ends when the flusher is idle, and prints how long the windows took together and the CPU time that the
-process used. A window's time begins when the ledger row is read, so connecting is not in it; its CPU is.
+It prints the total time of the windows, and the CPU time of the process. The time of a window begins at the
+read of the ledger row, so the time to connect is left out; its CPU time is not.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from wal_sink.testing.micro_batches import until_idle
 
 
 def flush(backlog: Backlog) -> Taken:
-    """Flush a backlog in a process of its own."""
+    """Flush a backlog in its own process."""
     text = msgspec.json.encode(backlog).decode()
     return msgspec.json.decode(result_of("tests.benchmarks.flush", text), type=Taken)
 
 
 def main(backlog: Backlog) -> Taken:
-    """Flush."""
+    """Flush a backlog."""
     timed = Timed()
     flusher = flusher_of(backlog, timed)
     used_s = cpu.of_tree(os.getpid())

@@ -1,4 +1,4 @@
-"""A driver with one large epoch: `python -m tests.benchmarks.memory_app CONFIG` prints its memory."""
+"""An application with one large epoch: `python -m tests.benchmarks.memory_app CONFIG` prints its memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.benchmarks.session import open_session
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """What is streamed in one micro-batch, after a small one that loads everything."""
+    """The source of the large epoch, and a small source that loads all code before it."""
 
     folder: str
     source: Source
@@ -25,14 +25,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Resident memory of the driver's Python process, in MB."""
+    """The resident memory of the driver's Python process, in MB."""
 
     start: float
     peak: float
 
 
 def main(config: Config) -> Memory:
-    """Run both queries; the start is between them."""
+    """Stream both sources; return the memory between them and the peak after it."""
     spark = open_session()
 
     def run(source: Source, options: dict[str, str], checkpoint: Path) -> None:

@@ -1,8 +1,7 @@
-"""A reader in a process of its own: from `commits/N` until all rows of epoch N are visible.
+"""Measures the time from `commits/N` until all rows of epoch N are visible, in its own process.
 
-`python -m tests.benchmarks.prober PROBE` prints the seconds of each epoch as a JSON list. It reads one row
-again and again, the last of the epoch, and counts the others when that is there: the less it reads, the less
-it disturbs.
+`python -m tests.benchmarks.prober PROBE` prints the seconds of each epoch as a JSON list. To disturb less,
+it polls one row, the last of the epoch, and counts the other rows when that row is visible.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _PATIENCE_S = 600
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """What to watch."""
+    """The epochs to measure."""
 
     host: str
     port: int
@@ -35,11 +34,11 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str
     first: int
     last: int
-    """Epochs, both included."""
+    """The last epoch, which is included."""
 
 
 class Prober:
-    """The process; it begins to watch when it is made."""
+    """The process, which starts to measure when it is constructed."""
 
     def __init__(self, table: Table, checkpoint: Path, first: int, last: int) -> None:
         probe = Probe(
@@ -55,20 +54,20 @@ class Prober:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
     def seconds(self) -> list[float]:
-        """Wait for its end and return the latencies."""
+        """Wait until the process ends; return the seconds of each epoch."""
         printed, _ = self._process.communicate(timeout=2 * _PATIENCE_S)
         if self._process.returncode:
             raise RuntimeError("the reader failed; see above")
         return msgspec.json.decode(printed, type=list[float])
 
     def kill(self) -> None:
-        """End it if it still runs."""
+        """Kill the process if it still runs."""
         self._process.kill()
         self._process.wait()
 
 
 def main(probe: Probe) -> list[float]:
-    """Watch."""
+    """Measure each epoch."""
     from cassandra.cluster import Cluster  # noqa: PLC0415 - the parent needs no driver
 
     session = Cluster([probe.host], probe.port, protocol_version=5).connect()

@@ -1,4 +1,4 @@
-"""Another Python process of the benchmark, run to its end."""
+"""Runs other Python processes of the benchmark."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def result_of(module: str, argument: str) -> str:
-    """Run a module with one argument and return what it prints; its errors go to standard error.
+    """Run a module with one argument; return its output.
 
-    :raises subprocess.CalledProcessError: it fails.
+    :raises subprocess.CalledProcessError: if it fails.
     """
     command = [sys.executable, "-m", module, argument]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout

@@ -1,4 +1,4 @@
-"""What `make bench` prints and writes."""
+"""The output of `make bench`."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from tests.benchmarks.sizes import Sizes
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was measured."""
+    """All results."""
 
     version: str
-    """Of Cassandra."""
+    """The version of Cassandra."""
     python: str
     processors: int | None
     load: float
-    """Processes that wanted a processor in the minute before: a busy machine measures itself."""
+    """The load average before the benchmark; on a busy machine the figures are wrong."""
     sizes: Sizes
     seconds: dict[str, float]
-    """What each part took."""
+    """The duration of each part."""
     runs: list[Run]
     figures: list[Figure]
     wrong: list[str]
-    """Runs that failed, or whose rows were not complete."""
+    """Runs that failed or whose rows are wrong."""
     plots: list[str]
-    """Files of the plots."""
+    """The files of the plots."""
 
 
 def machine() -> dict[str, object]:
-    """Return what of a report is about the machine."""
+    """Return the fields of a report about the machine."""
     return {
         "python": platform.python_version(),
         "processors": os.cpu_count(),
@@ -47,7 +47,7 @@ def machine() -> dict[str, object]:
 
 
 def show(report: Report, console: Console) -> None:
-    """Print it."""
+    """Print a report."""
     if report.runs:
         console.print(_runs(report.runs))
     console.print(_figures(report.figures))

@@ -1,4 +1,4 @@
-"""The rows that all contenders write: computed from their ids alone, so that any can be checked."""
+"""The rows that all contenders write: each row is computed from its id, so that any row can be checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wal_sink.demo.servers.maven import cache_folder
 Name = Literal["grouped", "scattered"]
 
 _VERSION = 1
-"""Of the files in the cache: another one for other contents."""
+"""The version of the files in the cache; increase it if their content changes."""
 _FILES_PER_EPOCH = 2  # one for each of Spark's two slots
 _CHUNK = 250_000
 _BEGIN_MS = 1_767_225_600_000  # 2026-01-01
@@ -28,13 +28,13 @@ _WORDS = 4_096
 _ROW_GROUP = 50_000
 
 COLUMNS = {"device": "text", "id": "bigint", "at": "timestamp", "amount": "bigint", "note": "text"}
-"""CQL types by column; about 150 bytes a row."""
+"""The CQL types by column; a row has about 150 bytes."""
 
 _SPARK = {"text": "string", "bigint": "bigint", "timestamp": "timestamp"}
 
 
 class Totals(NamedTuple):
-    """What a complete table adds up to."""
+    """The number of rows in a table, and the sums of two columns."""
 
     rows: int
     ids: int
@@ -47,20 +47,20 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     shape: Name
     rows: int
     partitions: int = PARTITIONS
-    """Of the table; as many as rows when the rows are scattered."""
+    """The number of partitions of the table; scattered rows have one each."""
 
     @property
     def columns(self) -> Mapping[str, str]:
-        """CQL types by column."""
+        """The CQL types by column."""
         return COLUMNS
 
     @property
     def schema(self) -> str:
-        """The columns as Spark writes them."""
+        """The columns, as a schema of Spark."""
         return ", ".join(f"`{name}` {_SPARK[kind]}" for name, kind in self.columns.items())
 
     def table(self, ids: np.ndarray[Any, Any]) -> pa.Table:
-        """Return the rows of these ids (int64)."""
+        """Return the rows with these ids (int64)."""
         random = _mixed(ids)
         columns: dict[str, pa.Array] = {
             "device": pc.binary_join_element_wise(
@@ -74,7 +74,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return pa.table(columns)
 
     def totals(self) -> Totals:
-        """Compute what the complete table adds up to."""
+        """Return the totals of the complete table."""
         amounts = 0
         for first in range(0, self.rows, _CHUNK):
             ids = np.arange(first, min(first + _CHUNK, self.rows))
@@ -84,7 +84,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def files(self, epochs: int) -> Path:
         """Return a folder of Parquet files, two for each micro-batch; it is kept in the user's cache.
 
-        The folder appears by one rename, so that one that exists is complete.
+        A rename makes the folder visible when it is complete.
         """
         name = f"{self.shape}-{self.rows}-{self.partitions}-{epochs}-v{_VERSION}"
         folder = cache_folder() / "benchmarks" / name
@@ -115,12 +115,12 @@ _AT = pa.timestamp("us", "UTC")
 
 
 def files_per_trigger() -> int:
-    """Return Spark's `maxFilesPerTrigger` that makes one micro-batch of what `files` meant for one."""
+    """Return the value of `maxFilesPerTrigger`."""
     return _FILES_PER_EPOCH
 
 
 def _mixed(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Hash integers to uint64: the finaliser of SplitMix64."""
+    """Hash integers to uint64 by the finalizer of SplitMix64."""
     with np.errstate(over="ignore"):
         z = ids.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -129,7 +129,7 @@ def _mixed(ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _notes(random: np.ndarray[Any, Any]) -> pa.Array:
-    """Texts of 80 to 120 letters; of a fixed stock, so that the files stay small."""
+    """Return texts of 80 to 120 letters, from a fixed stock, so that the files stay small."""
     return _STOCK.take(pa.array((random % np.uint64(_WORDS)).astype(np.int32)))
 
 

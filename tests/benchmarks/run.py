@@ -1,4 +1,4 @@
-"""What one run of one contender took, and how it is taken."""
+"""Measures one run of one contender."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.benchmarks.server import Server
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run."""
+    """The result of a run."""
 
     contender: str
     shape: str
@@ -22,41 +22,40 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     seconds: float
     client_cpu_s: float
-    """Of everything that sends: driver, JVM and Python workers."""
+    """The CPU time of the client: driver, JVM and Python workers."""
     server_cpu_s: float
     warnings: int
-    """Batches that the server's log calls too large."""
+    """The number of batches that the server's log reports as too large."""
     partitions: int = 0
-    """Of the table; 0 where a table has none."""
+    """The number of partitions of the table; 0 for a table without partitions."""
 
     @property
     def rows_per_s(self) -> float:
-        """Rows a second."""
         return self.rows / self.seconds
 
     @property
     def client_us(self) -> float:
-        """Microseconds of client CPU a row."""
+        """The client CPU of a row in microseconds."""
         return self.client_cpu_s / self.rows * 1e6
 
     @property
     def server_us(self) -> float:
-        """Microseconds of server CPU a row."""
+        """The server CPU of a row in microseconds."""
         return self.server_cpu_s / self.rows * 1e6
 
 
 class Taken(NamedTuple):
-    """What a contender says of its own run."""
+    """The measurements that a contender makes itself."""
 
     seconds: float
     client_cpu_s: float | None = None
-    """None: what this process and all that it has started used meanwhile."""
+    """The client CPU; None takes that of this process and its descendants."""
 
 
 def take(
     server: Server, what: Callable[[], Taken], *, contender: str, source: Source, number: int
 ) -> Run:
-    """Bring a source into a table, and count both sides' CPU meanwhile."""
+    """Let a contender write a source; measure the CPU of client and server."""
     client, served, warned = _client(server), server.cpu_s(), server.warnings()
     taken = what()
     own = taken.client_cpu_s

@@ -1,6 +1,6 @@
-"""A small model of how long an epoch takes, from constants that were measured on two cores. Pure.
+"""A model of an epoch's duration, with constants that were measured on two cores.
 
-`docs/scale.md` has its tables, and a test compares them with it.
+`docs/scale.md` has its tables; a test compares them.
 """
 
 from __future__ import annotations
@@ -8,25 +8,25 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 EPOCH_S = 0.21
-"""Fixed: 0.12 s of Spark's addBatch, 0.09 s of its checkpoint in a folder."""
+"""The fixed time of an epoch: 0.12 s of Spark's addBatch, 0.09 s of its checkpoint in a folder."""
 TASK_S = 0.055
-"""A slot's time for a task, beside its rows: mostly Spark's Python worker."""
+"""The time of a task without its rows, mostly of Spark's Python worker."""
 APPEND_S = 3.3e-6
-"""CPU of a task for a row of three columns, from Spark's rows to a segment with lz4."""
+"""The CPU time of a task for a row of three columns, from Spark's rows to a segment with lz4."""
 FLUSH_S = 2.5e-6
-"""CPU of the flush for a row whose partition has few others; 1.0e-6 where they come in groups."""
+"""The CPU time of the flush for a scattered row; a grouped row takes 1.0e-6."""
 PUBLISH_S = 7.6e-6
-"""CPU of `commit()` for a segment, in one Python worker on the driver's host."""
+"""The CPU time of `commit()` for a segment, in one Python worker on the driver's host."""
 MANIFEST_BYTES = 204
-"""Of a segment in the manifest."""
+"""The bytes of a segment in the manifest."""
 LOOK_S = {"folder": 5e-6, "bucket": 0.1 / 1_000}
-"""Of `commit()` for a segment, to see that it is there: a `stat`, or its share of a listing."""
+"""The time of `commit()` to check that a segment exists: a `stat`, or its share of a listing."""
 
 Store = Literal["folder", "bucket"]
 
 
 class Epoch(NamedTuple):
-    """How long the steps of an epoch take, in seconds."""
+    """The duration of the steps of an epoch, in seconds."""
 
     tasks_s: float
     commit_s: float
@@ -34,12 +34,12 @@ class Epoch(NamedTuple):
 
     @property
     def micro_batch_s(self) -> float:
-        """What Spark waits for."""
+        """The duration of Spark's micro-batch."""
         return EPOCH_S + self.tasks_s + self.commit_s
 
     @property
     def saturates(self) -> str:
-        """What takes longest."""
+        """The name of the longest step."""
         steps = {
             "Spark's fixed time": EPOCH_S,
             "the tasks": self.tasks_s,
@@ -50,9 +50,9 @@ class Epoch(NamedTuple):
 
 
 def epoch(rows: int, tasks: int, cores: int, store: Store) -> Epoch:
-    """Return what an epoch takes that has the cores for itself; its flush has them after that.
+    """Return the durations of an epoch; its flush comes after it, and has all cores.
 
-    The target is taken to keep up, and the network, too.
+    The model assumes that target and network are fast enough.
     """
     at_a_time = min(tasks, cores)
     return Epoch(
@@ -63,7 +63,7 @@ def epoch(rows: int, tasks: int, cores: int, store: Store) -> Epoch:
 
 
 def table() -> list[str]:
-    """Return the rows of the page's table."""
+    """Return the rows of the table in docs/scale.md."""
     lines = []
     for cores in (10, 100, 1_000):
         for rows, tasks in (

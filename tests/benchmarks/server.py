@@ -1,4 +1,4 @@
-"""The one Cassandra node of a benchmark, set as in production and not as for tests."""
+"""The Cassandra node of the benchmark, configured as in production."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.benchmarks import cpu
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 
 _FOR_TESTS = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-ea"}
-"""What starts a test's node quickly would cap the server: the optimising compiler is off in it."""
+"""Java options that start a test's node quickly, but slow the server down."""
 
 _SETTINGS = {
     "commitlog_sync": "periodic",  # as by default
@@ -14,21 +14,21 @@ _SETTINGS = {
     "range_request_timeout": "300s",
     "read_request_timeout": "300s",
 }
-"""The time-outs are for the checks, which read whole tables; writes keep Cassandra's default."""
+"""Cassandra's default commit log, and long timeouts for the checks, which read whole tables."""
 
 
 class Server(EmbeddedCassandra):
-    """A node with Java's optimising compiler and default collector, and Cassandra's default commit log."""
+    """A node with Java's optimizing compiler and default collector."""
 
     def __init__(self) -> None:
         super().__init__(heap="2g", settings=_SETTINGS)
 
     def cpu_s(self) -> float:
-        """Return the CPU seconds that it has used."""
+        """Return the CPU seconds of the node."""
         return cpu.of(self.pid)
 
     def warnings(self) -> int:
-        """Count the batches of which its log has said so far that they are too large."""
+        """Return the number of batches that the node's log reports as too large."""
         return self._printed().count("exceeding specified threshold")
 
     def _command(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Spark sessions: the one that all contenders share, and that of a driver of its own."""
+"""Spark sessions of the benchmark."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _SPARKS_OWN = ("scala-library", "scala-reflect", "slf4j-api")
 
 
 def connector_jars() -> list[Path]:
-    """Return the connector's jars, downloaded once; none, with a warning, where that fails."""
+    """Return the connector's jars, downloaded once; return none, with a warning, if the download fails."""
     return _without_sparks_own(CONNECTOR, f"spark-cassandra-connector-{CONNECTOR.version}")
 
 
 def sink_jars() -> list[Path]:
-    """Return the jars of Spark's sinks for JDBC and Kafka, in the same way."""
+    """Return the jars of Spark's sinks for JDBC and Kafka, downloaded once."""
     try:
         kafka = kafka_jars()
     except WalSinkError as error:
@@ -56,7 +56,7 @@ def _without_sparks_own(artifact: maven.Artifact, name: str) -> list[Path]:
 
 
 def open_shared(server: Server, jars: list[Path]) -> SparkSession:
-    """Make the session of all contenders."""
+    """Return the session that all contenders share."""
     return open_session(
         **{
             "spark.jars": ",".join(map(str, jars)),
@@ -68,7 +68,7 @@ def open_shared(server: Server, jars: list[Path]) -> SparkSession:
 
 
 def open_session(**settings: object) -> SparkSession:
-    """Make a session whose workers run this Python and find this package."""
+    """Return a session whose workers run this Python with this package."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     common = {"spark.driver.memory": "3g", "spark.sql.session.timeZone": "UTC"}

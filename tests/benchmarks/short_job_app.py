@@ -1,7 +1,7 @@
-"""A driver with one short job: `python -m tests.benchmarks.short_job_app CONFIG` prints what it took.
+"""A Spark application with one short job: `python -m tests.benchmarks.short_job_app CONFIG` prints its cost.
 
-Whatever a job imports, it imports within the time that counts. The sink that counts is
-sent to the workers by value, as from a script, so that they import nothing of ours.
+The imports of a sink count as a part of the job. The counting sink is defined in this module, which runs as
+a script, so that the workers get it by value and import nothing of this repository.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from wal_sink.demo.local_spark import local_session
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """One job."""
+    """A job."""
 
     api: str
-    """One of `APIS`."""
+    """A name in `APIS`."""
     files: str
     """A folder of Parquet files, two for each micro-batch."""
     schema: str
-    """Their columns as Spark writes them."""
+    """The columns, as a schema of Spark."""
     checkpoint: str
     options: dict[str, str]
-    """Of wal_sink, which say where the table is."""
+    """The options of wal_sink, with the table."""
     insert: str
     """The statement of `foreachBatch`."""
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """What the job took, without the start of the session."""
+    """The cost of a job, without the start of the session."""
 
     seconds: float
     driver_s: float
-    """CPU of this process."""
+    """The CPU time of this process."""
     jvm_s: float
     workers_s: float
-    """CPU of all Python workers and their daemons."""
+    """The CPU time of all Python workers and their daemons."""
 
     @property
     def cpu_s(self) -> float:
-        """CPU of all."""
+        """The CPU time of all processes."""
         return self.driver_s + self.jvm_s + self.workers_s
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 @dataclass
 class Counted(WriterCommitMessage):
-    """How many rows a task saw."""
+    """The number of rows of a task."""
 
     rows: int
 
@@ -75,37 +75,35 @@ class CountingWriter(DataSourceStreamArrowWriter):
     """Counts the rows of Arrow batches."""
 
     def write(self, iterator: Iterator[Any]) -> Counted:
-        """Count a partition."""
+        """Count the rows of a partition."""
         return Counted(sum(batch.num_rows for batch in iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing is kept."""
+        """Do nothing."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 class CountingSource(DataSource):
-    """The format of the sink that counts."""
+    """The format of the counting sink."""
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return "counting"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> CountingWriter:  # noqa: N802
-        """Return a writer."""
         return CountingWriter()
 
 
 def counting(spark: SparkSession, writer: DataStreamWriter, _config: Config) -> None:
-    """The least that a Python sink can be."""
+    """Run the job with a sink that only counts, which is the minimum of a Python sink."""
     spark.dataSource.register(CountingSource)
     _to_the_end(writer.format("counting").start())
 
 
 def for_each_batch(_spark: SparkSession, writer: DataStreamWriter, config: Config) -> None:
-    """`foreachBatch`, `foreachPartition` and the driver's concurrent helper."""
+    """Run the job with `foreachBatch`, `foreachPartition` and the driver's concurrent requests."""
     host, port = config.options["cassandra.contactPoints"], config.options["cassandra.port"]
     send = partial(send_rows, host, int(port), config.insert)
 
@@ -116,7 +114,7 @@ def for_each_batch(_spark: SparkSession, writer: DataStreamWriter, config: Confi
 
 
 def ours(spark: SparkSession, writer: DataStreamWriter, config: Config) -> None:
-    """`format("wal_sink")`, until all is in the table."""
+    """Run the job with `format("wal_sink")`, until all rows are in the table."""
     import wal_sink  # noqa: PLC0415 -- counts
 
     with wal_sink.register(spark):
@@ -124,7 +122,7 @@ def ours(spark: SparkSession, writer: DataStreamWriter, config: Config) -> None:
 
 
 def our_batch_writer(spark: SparkSession, writer: DataStreamWriter, config: Config) -> None:
-    """`wal_sink.batch_writer`, until all is in the table."""
+    """Run the job with `wal_sink.batch_writer`, until all rows are in the table."""
     import wal_sink  # noqa: PLC0415 -- counts
 
     with wal_sink.register(spark, with_format=False):
@@ -141,7 +139,7 @@ APIS: dict[str, Callable[[SparkSession, DataStreamWriter, Config], None]] = {
 
 
 def main(config: Config) -> Taken:
-    """Do the job in a fresh session."""
+    """Run the job in a new session."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = local_session()
     gateway = spark.sparkContext._gateway
@@ -157,7 +155,7 @@ def main(config: Config) -> Taken:
 
 
 def _used(jvm: int) -> tuple[float, float, float]:
-    """Return the CPU seconds so far of this process, the JVM and the workers, which the JVM has started."""
+    """Return the CPU seconds so far of this process, of the JVM, and of the workers."""
     own = cpu.of(jvm)
     return cpu.of(os.getpid()), own, cpu.of_tree(jvm) - own
 

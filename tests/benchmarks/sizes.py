@@ -1,4 +1,4 @@
-"""How much is measured: the sizes of `make bench`, `--quick` and `--tiny`."""
+"""The sizes of `make bench`, `--quick` and `--tiny`."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ import msgspec
 
 
 class Long(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the long run is."""
+    """The size of the long run."""
 
     epochs: int
-    """Where it ends."""
+    """The number of epochs."""
     rows: int
-    """Of each epoch."""
+    """The rows of an epoch."""
     minutes: float
-    """Where it ends at the latest."""
+    """The time limit."""
     warm_up: int
-    """The first epochs, in which worker processes start."""
+    """The number of epochs without samples, in which worker processes start."""
     sample_s: float
-    """Between two samples."""
+    """The time between two samples."""
 
 
 class Sizes(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows, epochs and seconds of all parts."""
+    """The sizes of all parts: numbers of rows, of epochs, and seconds."""
 
     rounds: int
     side_rounds: int
-    """Of other stores and pending epochs, which take long."""
+    """The rounds of other stores and of pending epochs, which take long."""
     warm_up: int
-    """Rows of the untimed round before the timed ones."""
+    """The rows of the round that is not timed."""
     grouped: int
     scattered: int
     micro_batches: int
-    """Of every run that streams files."""
+    """The epochs of a run that streams files."""
     epochs: int
-    """Small ones: of the latency, and of the overhead in each round."""
+    """The small epochs of `latency`, and of each round of `overhead`."""
     every_ms: int
-    """Between two small epochs."""
+    """The time between two small epochs."""
     pending: tuple[int, int]
-    """How many small epochs wait, of how many rows each."""
+    """The number of small pending epochs, and the rows of each."""
     memory: int
     pause_s: float
     long: Long
@@ -63,10 +63,10 @@ _SIZES: dict[str, tuple[Any, Any, Any]] = {
         Long(epochs=20, rows=1_000, minutes=1, warm_up=3, sample_s=0.5),
     ),
 }
-"""Of each part without an option, with `--quick`, and with `--tiny`."""
+"""The sizes without an option, with `--quick`, and with `--tiny`."""
 DEFAULT, QUICK, TINY = (
     Sizes(**{name: sizes[option] for name, sizes in _SIZES.items()}) for option in range(3)
 )
 PARTITIONS = 2_000
 SMALL = 1_000
-"""Rows of a small epoch."""
+"""The rows of a small epoch."""

@@ -1,4 +1,4 @@
-"""A stream of small epochs, one every now and then, for what is about epochs and not about rows."""
+"""A stream of small epochs, one every half second, for figures of epochs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.benchmarks.rows import Totals
 from tests.benchmarks.sizes import SMALL
 
 DEVICES = 10
-"""Partitions of an epoch; each epoch has its own."""
+"""The partitions of an epoch; no two epochs share a partition."""
 
 _SELECT = (
     f"concat(value div {SMALL}, '-', value % {DEVICES}) AS device",
@@ -28,15 +28,15 @@ _SELECT = (
 )
 _PATIENCE_S = 600
 _LOOK_EVERY_S = 0.25
-"""Each sample takes the interpreter's lock, for which the flusher waits, too: so there are few."""
+"""The time between two polls: each poll takes the interpreter's lock, for which the flusher waits."""
 
 
 class MicroBatch(NamedTuple):
-    """What Spark says of one."""
+    """The progress that Spark reports of a micro-batch."""
 
     epoch: int
     began_s: float
-    """Since 1970."""
+    """The start, in seconds since 1970."""
     ms: float
 
 
@@ -46,7 +46,7 @@ def devices(epoch: int) -> list[str]:
 
 
 def totals(epochs: int) -> Totals:
-    """Return what a table holds after that number of epochs."""
+    """Return the totals of a table after that number of epochs."""
     rows = epochs * SMALL
     ids = rows * (rows - 1) // 2
     return Totals(rows, ids, ids * 7)
@@ -60,7 +60,7 @@ def rows(spark: SparkSession) -> DataFrame:
 
 @contextmanager
 def running(writer: DataStreamWriter, checkpoint: Path, every_ms: int) -> Iterator[StreamingQuery]:
-    """Run a query; it is stopped between two micro-batches."""
+    """Run a query in the block; stop it between two micro-batches."""
     writer = writer.option("checkpointLocation", str(checkpoint))
     query = writer.trigger(processingTime=f"{every_ms} milliseconds").start()
     try:
@@ -71,7 +71,7 @@ def running(writer: DataStreamWriter, checkpoint: Path, every_ms: int) -> Iterat
 
 
 def await_epoch(query: StreamingQuery, epoch: int) -> None:
-    """Wait until an epoch is checkpointed, as Spark says."""
+    """Wait until Spark reports that an epoch is completed."""
 
     def reached() -> bool:
         last = query.lastProgress
@@ -81,7 +81,7 @@ def await_epoch(query: StreamingQuery, epoch: int) -> None:
 
 
 def seen(query: StreamingQuery) -> list[MicroBatch]:
-    """Return the micro-batches so far; the first one, which warms up, is left out."""
+    """Return the micro-batches so far, without the first one, which warms up."""
     return [
         MicroBatch(
             progress.batchId,

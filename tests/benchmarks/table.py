@@ -1,4 +1,4 @@
-"""A contender's table: made for one run, checked for completeness after it, dropped."""
+"""A contender's table: made for one run, checked after it, and dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.benchmarks.rows import Source, Totals
 from wal_sink.demo.servers.cassandra import Node
 
 _ROWS_A_REQUEST = 40_000
-"""Rows that one request counts, about: more may take a busy server longer than it allows itself."""
+"""The rows that one request counts; a busy server may time out at more."""
 _COUNTED_AT_ONCE = 2
 _SAMPLE = 200
 
@@ -23,13 +23,13 @@ _numbers = itertools.count()
 
 
 class RowsWrong(Exception):
-    """A sink lost rows, doubled them, or changed them."""
+    """A contender lost, doubled or changed rows."""
 
 
 class Table:
-    """A new table in the server.
+    """A new table.
 
-    :param columns: CQL types by column; `device` is the partition key, `id` the clustering column.
+    :param columns: the CQL types by column; `device` is the partition key, `id` the clustering column.
     """
 
     def __init__(self, server: Node, columns: Mapping[str, str]) -> None:
@@ -43,18 +43,18 @@ class Table:
 
     @property
     def insert(self) -> str:
-        """The statement that everybody would write for a row."""
+        """The INSERT statement of a row."""
         marks = ", ".join("?" for _ in self.columns)
         return f"INSERT INTO {self.where} ({', '.join(self.columns)}) VALUES ({marks})"
 
     def drop(self) -> None:
-        """Drop it."""
+        """Drop the table."""
         self.server.execute(f"DROP TABLE {self.where}")
 
     def check(self, source: Source) -> None:
         """Compare the table with its source: all totals, and every column of a sample of rows.
 
-        :raises RowsWrong: saying what differs.
+        :raises RowsWrong: if they differ.
         """
         self.check_totals(source.totals())
         ids = np.unique(np.linspace(0, source.rows - 1, min(source.rows, _SAMPLE)).astype(np.int64))
@@ -70,9 +70,9 @@ class Table:
                 raise RowsWrong(f"{self.where} lacks {row}")
 
     def check_totals(self, wanted: Totals) -> None:
-        """Compare count and sums, and that no column has a null.
+        """Compare the number of rows and the sums; check that no column has a null.
 
-        :raises RowsWrong: saying what differs.
+        :raises RowsWrong: if they differ.
         """
         others = [name for name in self.columns if name not in {"device", "id"}]
         counts = ", ".join(f"count({name})" for name in others)
@@ -95,7 +95,7 @@ class Table:
 
 
 def _ranges(number: int) -> list[tuple[int, int]]:
-    """Divide the tokens."""
+    """Divide the tokens into ranges."""
     bounds = [-(2**63) + (2**64 * item) // number for item in range(number)]
     return list(itertools.pairwise([*bounds, 2**63 - 1]))
 

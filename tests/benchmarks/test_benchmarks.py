@@ -1,4 +1,4 @@
-"""The benchmark works, and notices when rows are missing; what it measures here says nothing."""
+"""The benchmark runs, and detects missing rows; its figures here mean nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ CHANGES = (
 
 @pytest.mark.cassandra
 def test_table_that_is_not_complete_is_noticed(cassandra: Node) -> None:
-    """A sink that loses rows is not measured."""
     source = Source(shape="grouped", rows=50, partitions=5)
     table = Table(cassandra, source.columns)
     session = cassandra.session()
@@ -51,7 +50,6 @@ def test_table_that_is_not_complete_is_noticed(cassandra: Node) -> None:
 
 
 def test_figure_is_judged_by_its_median() -> None:
-    """One bad round does not decide, in either direction."""
     assert figure("", [1, 3, 4], "x", at_least(3)).met is True
     assert figure("", [1, 2, 4], "x", at_least(3)).met is False
     assert figure("", [1, 3, 9], "x", at_most(3)).met is True
@@ -64,7 +62,7 @@ def test_figure_is_judged_by_its_median() -> None:
 @pytest.mark.cassandra
 @pytest.mark.timeout(600)
 def test_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
-    """Missed targets are no failure; every figure has a value, and rows were complete."""
+    """Each figure has a value, and the rows are complete; missed targets are no failure."""
     file = tmp_path / "report.json"
     parts = [f"--only={part}" for part in ("flush", "pending", "overhead")]
     command = [sys.executable, "-m", "tests.benchmarks", "--tiny", f"--json={file}", *parts]
@@ -78,7 +76,7 @@ def test_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
 
 
 def test_long_run_leaves_the_newest_row_of_each_key() -> None:
-    """Of each key the newest row, before and after all keys are there; by hand on few keys."""
+    """The totals are those of the newest rows, before and after all keys exist."""
     for streamed in (0, 3, stream.KEYS, stream.KEYS + 5):
         values = np.arange(max(0, streamed - stream.KEYS), streamed)
         wanted = Totals(len(values), int((values % stream.KEYS).sum()), int((values * 7).sum()))
@@ -86,7 +84,7 @@ def test_long_run_leaves_the_newest_row_of_each_key() -> None:
 
 
 def _samples(growth: float) -> list[Sample]:
-    """Make a hundred samples, of which some grow."""
+    """Return a hundred samples; some of their values grow."""
     return [
         Sample(
             seconds=float(n),
@@ -105,7 +103,7 @@ def _samples(growth: float) -> list[Sample]:
 
 
 def test_long_run_that_grows_is_noticed() -> None:
-    """Ten tenths of samples: a cost that doubles misses its target, one that stays meets it."""
+    """A cost that doubles misses its target, and a constant cost meets it."""
     assert {item.met for item in compared(_samples(0))} == {True}
     missed = {item.name.partition(",")[0] for item in compared(_samples(1)) if not item.met}
     assert missed == {
@@ -119,7 +117,7 @@ def test_long_run_that_grows_is_noticed() -> None:
 def test_files_are_counted_while_their_folders_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log of a query that runs: a folder is deleted between the look at its parent and at itself."""
+    """A folder is deleted while its parent is walked."""
     for name in ("manifests/7", "state/6.json", "state/5.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

@@ -1,4 +1,4 @@
-"""The model of docs/scale.md: against what was measured, and against its page."""
+"""The model of docs/scale.md agrees with measurements and with its page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 
 
 def test_page_has_what_the_model_says() -> None:
-    """Each row of its table."""
     page = PAGE.read_text(encoding="utf-8").splitlines()
     start = page.index(scale.table()[0])
     assert page[start : start + len(scale.table())] == scale.table()
@@ -28,12 +27,12 @@ def test_page_has_what_the_model_says() -> None:
     ids=["2,000 tasks", "a million rows", "nearly no rows"],
 )
 def test_model_agrees_with_two_cores(rows: int, tasks: int, seconds: float) -> None:
-    """Epochs that were measured, on two cores with other work."""
+    """The measured epochs ran on two cores with other work."""
     assert scale.epoch(rows, tasks, 2, "folder").micro_batch_s == pytest.approx(seconds, rel=0.25)
 
 
 def test_publishing_grows_with_the_segments_and_no_faster() -> None:
-    """CPU and bytes for each of many segments, beside the store's answers."""
+    """CPU time and bytes of many segments are proportional to their number."""
     world = World(*in_memory())
     run = world.run()
     run.write_offsets()

@@ -1,1 +1,1 @@
-"""Deliberate bugs in the protocol, each of which some test has to catch: `make mutants`."""
+"""Deliberate bugs in the product, each of which a test must catch: `make mutants`."""

@@ -1,6 +1,6 @@
-"""`make mutants`: put each bug into a copy of the tree, and say which test catches it; survivors fail.
+"""`make mutants`: puts each bug into a copy of the tree, and prints the test that catches it.
 
-`ARGS="wal_sink/wal Flusher"` tries only the bugs of files, or of symbols, that begin so.
+`ARGS="wal_sink/wal Flusher"` selects the bugs whose file or symbol begins with one of these texts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ROOT = Path(__file__).parents[2]
 _COPIED = ("wal_sink", "state_backends", "tests", "examples", "docs", "pyproject.toml", "README.md")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 _NO_SERVER = re.compile(r"^E +\S*DidNotStart: ", re.MULTILINE)
-"""On a busy machine: the test failed for want of time, not by the bug."""
+"""The output of pytest if a server did not start; such a test did not fail by the bug."""
 
 
 def main() -> int:
-    """Return the exit code."""
+    """Return the exit code: 1 if no test caught a bug."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "place", nargs="*", help="how a file or symbol begins that has the bug; default: all"
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def caught_by(tree: Path, bug: Bug) -> str | None:
-    """Put the bug in, run its tests, take it out; return the first test that failed."""
+    """Put a bug in, run its tests, and take it out; return the first test that failed."""
     mutation = change(tree, bug)
     file = tree / mutation.file
     file.write_text(mutation.after, encoding="utf-8")
@@ -74,7 +74,7 @@ def caught_by(tree: Path, bug: Bug) -> str | None:
 
 
 def first_failure(tree: Path, selected: tuple[str, ...]) -> str | None:
-    """Run the tests until one fails; return its name."""
+    """Run tests until one fails; return its name."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selected],
         cwd=tree,

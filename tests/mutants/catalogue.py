@@ -1,6 +1,6 @@
-"""The catalogue of deliberate bugs: what is in `bugs.txt`, where each stands in the code, and its tests.
+"""The catalogue of deliberate bugs: reads `bugs.txt`, and finds the code and the tests of each bug.
 
-A bug is found by symbol and not by file, so a class or function may move to another module with its bugs.
+A bug names a symbol, not a file, so a symbol can move to another module without a change of its bugs.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import NamedTuple
 
 PACKAGES = ("wal_sink", "state_backends")
 _BETWEEN = r"(?:\s|#[^\n]*\n)"
-"""What may stand between two words of code: layout and comments."""
+"""A regular expression for the layout and comments between two words of code."""
 
 
 class Bug(NamedTuple):
-    """One deliberate bug."""
+    """A deliberate bug."""
 
     name: str
     symbol: str
-    """Its qualified name, after parts of its module where there are two of it."""
+    """The qualified name of the symbol, after parts of the module's name if it is ambiguous."""
     old: str
-    """Stands in the symbol exactly once; line breaks and comments of the code do not count."""
+    """The code that is replaced; it is in the symbol exactly once."""
     new: str
     tests: tuple[str, ...]
-    """Names of test functions or test modules, the quick ones first."""
+    """The names of test functions or modules that must catch the bug, the fast ones first."""
     unplayed: str = ""
-    """Why no history of the simulator can show it, a word of `UNPLAYED`; empty: one can."""
+    """A word of `UNPLAYED` if the simulator cannot show the bug; otherwise empty."""
 
 
 UNPLAYED = {
@@ -45,10 +45,7 @@ UNPLAYED = {
     "look": "another look, of the same pass or the next, comes to the same",
     "limit": "docs/limits.md rules out what it takes",
 }
-"""Why no history of the simulator can show a bug, by the word after its name in `bugs.txt`.
-
-Not that none was found: such a bug counts as missed.
-"""
+"""The reasons why no history of the simulator can show a bug, by the word after its name in `bugs.txt`."""
 
 
 class Symbol(NamedTuple):
@@ -61,20 +58,20 @@ class Symbol(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a file becomes with a bug in it."""
+    """A file without a bug and with it."""
 
     file: Path
-    """Relative to the tree."""
+    """The path relative to the tree."""
     earlier: str
     after: str
 
 
 class UnfitBugError(Exception):
-    """A bug cannot be put in, or its tests are gone."""
+    """The code or the tests of a bug do not exist."""
 
 
 def parse(text: str) -> tuple[Bug, ...]:
-    """Read the catalogue; the head of `bugs.txt` says how it is written."""
+    """Read the catalogue; the first lines of `bugs.txt` describe its format."""
     bugs: list[Bug] = []
     tests: tuple[str, ...] = ()
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
@@ -96,7 +93,7 @@ def parse(text: str) -> tuple[Bug, ...]:
 
 
 def _block(text: str) -> str:
-    """Return a piece of code, dedented where it has several lines."""
+    """Return code without its common indentation."""
     inside = text.strip("\n").rstrip()
     return textwrap.dedent(inside) if "\n" in inside else inside.strip()
 
@@ -137,7 +134,7 @@ def _by_last_name(tree: Path) -> dict[str, list[Symbol]]:
 
 
 def find(tree: Path, name: str) -> list[Symbol]:
-    """Return the symbols that a name means: the qualified name, after some parts of its module."""
+    """Return the symbols that a name can mean."""
     named = _by_last_name(tree).get(name.rpartition(".")[2], [])
     return [symbol for symbol in named if _means(name, symbol)]
 
@@ -151,7 +148,7 @@ def _means(name: str, symbol: Symbol) -> bool:
 
 
 def change(tree: Path, bug: Bug) -> Change:
-    """Return the file that has the bug, without it and with it."""
+    """Return the file of a bug, without the bug and with it."""
     places = []
     for symbol in find(tree, bug.symbol):
         text = (tree / symbol.file).read_text(encoding="utf-8")
@@ -175,7 +172,7 @@ def _indent(text: str) -> int:
 
 @cache
 def _pattern(old: str) -> re.Pattern[str]:
-    """Match a piece of code however it is broken into lines."""
+    """Return a regular expression for code in any layout."""
     words = re.findall(r"[(\[{]\s*|\s*[)\]}]|\s+|[^\s()\[\]{}]+", old)
     pattern = ""
     for place, word in enumerate(words):
@@ -198,7 +195,7 @@ def _test_modules(tree: Path) -> tuple[Path, ...]:
 
 @cache
 def _tests_named(tree: Path, name: str) -> tuple[str, ...]:
-    """Return what pytest calls the test modules or functions of a name, as `test_x` or `wal/test_x`."""
+    """Return the paths of the test modules or functions with a name, as `test_x` or `wal/test_x`."""
     *folders, last = name.split("/")
     near = [
         path
@@ -213,7 +210,7 @@ def _tests_named(tree: Path, name: str) -> tuple[str, ...]:
 
 
 def find_tests(tree: Path, bug: Bug) -> tuple[str, ...]:
-    """Return the tests that are to catch a bug, as pytest names them."""
+    """Return the paths of a bug's tests."""
     result = {name: _tests_named(tree, name) for name in bug.tests}
     if missing := [name for name in bug.tests if not result[name]]:
         raise UnfitBugError(f"{bug.name}: there is no test function or module {missing}")

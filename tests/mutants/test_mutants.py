@@ -1,4 +1,4 @@
-"""The deliberate bugs of `make mutants` still fit the code: a bug that cannot be put in proves nothing."""
+"""The deliberate bugs fit the code, and the catalogue refuses bugs that do not."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 
 @functools.cache
 def meaning(code: str) -> str:
-    """Return what a file says but for its layout; most files have several bugs, and are parsed once."""
+    """Return the syntax tree of a file as text; it is cached, since most files have several bugs."""
     return ast.dump(ast.parse(code))
 
 
 @pytest.mark.parametrize("tests", sorted({bug.tests for bug in BUGS}), ids=lambda tests: tests[0])
 def test_bugs_of_these_tests_can_be_put_in(tests: tuple[str, ...]) -> None:
-    """Each stands in its symbol once, the file has another meaning with it, and its tests exist."""
+    """The code of each bug is in its symbol once, the bug changes the syntax tree, and its tests exist."""
     for bug in (bug for bug in BUGS if bug.tests == tests):
         mutation = change(ROOT, bug)
         assert meaning(mutation.earlier) != ast.dump(ast.parse(mutation.after)), bug.name
@@ -30,7 +30,6 @@ def test_bugs_of_these_tests_can_be_put_in(tests: tuple[str, ...]) -> None:
 
 
 def test_bug_has_a_name_of_its_own() -> None:
-    """By which it is chosen and reported."""
     assert len(BUGS) > 200
     assert len({bug.name for bug in BUGS}) == len(BUGS)
 
@@ -52,7 +51,7 @@ class Session:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Two modules of two packages, which have symbols of the same names, and a test."""
+    """Return a tree with two modules, which have symbols of the same names, and with tests."""
     for package, name in ("flush/rows.py", "send"), ("publish/batch.py", "give"):
         file = tmp_path / "wal_sink" / package
         file.parent.mkdir(parents=True)
@@ -78,7 +77,7 @@ def tree(tmp_path: Path) -> Path:
     ],
 )
 def test_bug_is_put_into_its_symbol(tree: Path, entry: str, after: str) -> None:
-    """Line breaks and comments of the code do not count; what is put in has the indentation of its place."""
+    """Layout and comments are ignored, and the new code has the indentation of its place."""
     (bug,) = parse(f"# Bugs\n\n[wal/test_rows test_protocol]\nrows are lost\n    {entry}\n")
     assert after in change(tree, bug).after
     assert find_tests(tree, bug) == (
@@ -97,13 +96,11 @@ def test_bug_is_put_into_its_symbol(tree: Path, entry: str, after: str) -> None:
     ],
 )
 def test_bug_that_does_not_fit_is_refused(tree: Path, entry: str, problem: str) -> None:
-    """It would prove nothing, or another thing."""
     with pytest.raises(UnfitBugError, match=problem):
         change(tree, parse(f"[test_rows]\nrows are lost\n    {entry}")[0])
 
 
 def test_bug_without_its_tests_is_refused(tree: Path) -> None:
-    """A test that was renamed leaves its bugs to be named here."""
     (bug,) = parse("[test_rows test_gone]\nrows are lost\n    flush.write: send( => give(")
     with pytest.raises(UnfitBugError, match="test_gone"):
         find_tests(tree, bug)
@@ -123,7 +120,7 @@ def test_rows(node):
 
 
 def test_server_that_does_not_start_catches_no_bug(tmp_path: Path) -> None:
-    """A busy machine is to blame; any other error of a fixture is the bug's."""
+    """A server may not start on a busy machine; other errors of a fixture count."""
     test = tmp_path / "test_rows.py"
     test.write_text(NODE.format(error="ValueError"))
     assert first_failure(tmp_path, ("test_rows.py",)) == "test_rows.py::test_rows"

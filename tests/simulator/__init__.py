@@ -1,1 +1,1 @@
-"""A simulator: the real code over simulated stores, target and clocks, all from one seed."""
+"""Random histories of the product's code over simulated stores, targets and clocks."""

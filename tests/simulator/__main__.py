@@ -1,4 +1,4 @@
-"""`make simulate`: plays random histories of the real code, and says which seed replays a failure."""
+"""`make simulate`: plays random histories, and prints the seed of each failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulator.without import named, report_bugs
 
 
 def main() -> int:
-    """Return the exit code: 1 when a history failed."""
+    """Return the exit code: 1 if a history failed."""
     arguments = _arguments()
     if arguments.without is not None:
         return report_bugs(
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def report(console: Console, played: Played) -> None:
-    """Print what was played, and what failed."""
+    """Print the counts of events, and the failures."""
     table = Table("what happened", "times", box=None)
     for what, times in sorted(played.counts.items()):
         table.add_row(what, f"{times:,}")
@@ -70,7 +70,7 @@ def report(console: Console, played: Played) -> None:
 
 
 def _kind(outcome: Outcome) -> str:
-    """Return what was violated, without the numbers that differ from history to history."""
+    """Return the first violation of a history, without the numbers that differ between histories."""
     text = re.sub(r"\S*[0-9]\S*", "#", outcome.violations[0])
     return re.sub(r"#( #)+", "#", text)[:160]
 

@@ -1,6 +1,6 @@
-"""What happens to a history beside its own work: disasters from outside, and what operators do about them.
+"""Disasters from outside, and the commands of operators.
 
-What docs/limits.md rules out is not played: an action brings about only what it leaves possible.
+An action does only what docs/limits.md allows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DECIDED = {
     "moves",
     "passed batches",
 }
-"""By these a log holds what no target has."""
+"""Faults after which a log has decisions that no target has."""
 
 
 class Actions:
@@ -42,7 +42,7 @@ class Actions:
     # --- operators ---
 
     def operator(self, name: str, act: Callable[[Query], Any], *, faults: bool = True) -> bool:
-        """Let an operator give a command; return True if it came to its end."""
+        """Run a command of an operator; return True if it succeeded."""
         world, done = self.world, []
         process = world.process("operator")
         if faults and world.chance.random() < 0.3:
@@ -77,7 +77,7 @@ class Actions:
         return self.world.pipeline(self.world.site, process, name)
 
     def give_up_next(self) -> None:
-        """Give up the next epoch of a target, which a flusher may be writing."""
+        """Give up the next epoch of a target; a flusher may be writing it."""
         world, state = self.world, self.world.checker.truth.state
         if state is None or not state.live:
             return
@@ -98,7 +98,7 @@ class Actions:
         self.operator("give up a target", lambda query: give_up(query, None, name))
 
     def remedy(self, error: str, name: str = "") -> None:
-        """Do what the error of a flusher or of a run says."""
+        """Follow the remedy of an error of a flusher or a run."""
         world, state = self.world, self.world.checker.truth.state
         if state is None:
             return
@@ -116,11 +116,11 @@ class Actions:
         if error == "TargetRefused":
             self.give_up_next()
         for about in [name] if name else [target.name for target in state.live]:
-            if error == "LedgerBehindLog" and world.stopping(error, about):
+            if error == "LedgerBehindLog" and world.expects_error(error, about):
                 self._set_mark(state, about)
 
     def _set_mark(self, state: State, name: str) -> None:
-        """Accept what a restored target has, and go on after the mark."""
+        """Set the mark of a restored target, which accepts the loss of its missing epochs."""
         world, target = self.world, state.target(name)
         if target is None or target.given_up:
             return
@@ -145,7 +145,7 @@ class Actions:
         world.happened("target restored", f"{database.name} {world.row(database.name)}")
 
     def _stop_flushers(self, name: str) -> None:
-        """Stop the flushers of an idempotent target, as docs/limits.md asks for before a restore."""
+        """Stop the flushers of an idempotent target, as docs/limits.md requires before a restore."""
         for flusher in self.all_flushers():
             if flusher.name != name:
                 continue
@@ -155,7 +155,7 @@ class Actions:
                 flusher.restart()
 
     def all_flushers(self) -> list[Flushing]:
-        """Return every flusher."""
+        """Return the flushers of all processes."""
         world = self.world
         return [
             *(flusher for driver in world.drivers for flusher in driver.flushers.values()),
@@ -163,12 +163,15 @@ class Actions:
         ]
 
     def save(self) -> None:
-        """Make a backup of checkpoint and log."""
+        """Back up checkpoint and log."""
         self.world.saved = [*self.world.saved[-3:], Saved(self.world)]
         self.world.happened("backup made")
 
     def restore_query(self, *, targets: bool) -> None:
-        """Restore checkpoint and log together; the targets as well, to that moment or an earlier one."""
+        """Restore checkpoint and log from one backup.
+
+        :param targets: True restores the targets, too, from the same or an earlier moment.
+        """
         world = self.world
         if not world.saved:
             return
@@ -202,7 +205,7 @@ class Actions:
         world.happened("everything restored")
 
     def _fits(self, ledger: dict[str, Any], name: str) -> bool:
-        """Return True if a target's backup is not newer than the log that was restored."""
+        """Return True if a target's backup is not newer than the restored log."""
         row, truth = ledger.get(self.world.key(name)), self.world.checker.truth
         state = truth.state
         if row is None or state is None or row.log_id != state.log_id:
@@ -212,7 +215,7 @@ class Actions:
         return begins or (final is not None and final.digest == row.digest)
 
     def set_back(self) -> None:
-        """Set the checkpoint back by its newest epoch, which Spark then computes again."""
+        """Delete the newest epoch of the checkpoint, so that Spark computes it again."""
         world, checkpoint = self.world, self.world.site.checkpoint
         commits, state = checkpoint.epochs("commits"), world.checker.truth.state
         if not commits or state is None or state.last.epoch > commits[-1]:
@@ -229,14 +232,14 @@ class Actions:
         world.happened("checkpoint set back", newest)
 
     def lose_power(self) -> None:
-        """Let every host lose its power."""
+        """Let all hosts lose their power."""
         world, checkpoint = self.world, self.world.site.checkpoint
         world.kill_all()
         world.happened("power lost", checkpoint.unsynced)
         checkpoint.lose(world.chance.randrange(len(checkpoint.unsynced) + 1))
 
     def move(self) -> None:
-        """Move checkpoint and log to another place; an operator adopts them as the run is refused."""
+        """Move checkpoint and log to another place; an operator adopts them after the error."""
         world = self.world
         world.kill_all()
         for volume in (world.site.checkpoint, world.site.log):
@@ -244,7 +247,7 @@ class Actions:
         world.happened("moved")
 
     def clone(self) -> None:
-        """Run a copy of checkpoint and log at another place: it writes nothing."""
+        """Run a copy of checkpoint and log at another place; it must not write anything."""
         world = self.world
         away = any(database.away for database in world.databases.values())
         if world.checker.truth.state is None or away:
@@ -288,7 +291,7 @@ class Actions:
             self.world.happened("former targets")
 
     def outage(self) -> None:
-        """Let a target, the log, or the checkpoint be away for a while; or end that."""
+        """Begin an outage of a target, the log or the checkpoint; or end all outages."""
         world = self.world
         stores = world.site.log, world.site.checkpoint
         places: list[Database | Volume] = [*world.databases.values(), *stores]
@@ -304,14 +307,14 @@ class Actions:
         self.world.happened("disk full" if log.full else "disk freed")
 
     def clock_jump(self) -> None:
-        """Let the clock of a host jump."""
+        """Change the clock of a host."""
         seconds = self.world.chance.choice((-86_400, -60, -1, 0, 1, 60, 86_400))
         self.world.chance.choice(self.world.hosts).ahead_us = seconds * 1_000_000
         self.world.happened("clock jumps", seconds)
 
 
 class _OperatorsQuery(Query):
-    """A query whose targets are simulated."""
+    """A query with simulated targets."""
 
 
 def _names(state: State, name: str) -> list[str]:

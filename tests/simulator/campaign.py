@@ -1,4 +1,4 @@
-"""Many histories, in some processes, until the time is over or one fails."""
+"""Plays many histories in several processes, until the time is over or a history fails."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from tests.simulator.history import Outcome, play
 
 
 class Campaign(NamedTuple):
-    """What is to be played."""
+    """The histories to play."""
 
     seed: int
-    """Of the first history; the others have the numbers after it."""
+    """The seed of the first history; the next history has the next number."""
     histories: int | None = None
-    """How many; None: as many as there is time for."""
+    """The number of histories; None for no limit."""
     seconds: float | None = None
-    """How long; None: until all are played."""
+    """The time limit; None for no limit."""
     processes: int = 1
     go_on: bool = False
-    """True to go on after a failure."""
+    """True to continue after a failure."""
 
 
 @dataclass
 class Played:
-    """What came of it."""
+    """The result of a campaign."""
 
     histories: int = 0
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    """Of all processes."""
+    """The CPU time of all processes."""
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[Outcome] = field(default_factory=list)
 
@@ -48,10 +48,10 @@ def run(
     progress: Callable[[int], None] = lambda _histories: None,
     failed: Callable[[Outcome], None] = lambda _outcome: None,
 ) -> Played:
-    """Play in as many processes as wanted.
+    """Play histories.
 
-    :param progress: told how many histories were played, again and again.
-    :param failed: told of each failure as it comes.
+    :param progress: called with the number of histories so far.
+    :param failed: called with each failure.
     """
     played, began_s = Played(), time.monotonic()
     seeds = itertools.count(campaign.seed)
@@ -82,7 +82,7 @@ def _timed(seed: int) -> tuple[float, Outcome]:
 
 
 def play_safely(seed: int) -> Outcome:
-    """Play one history; an error of the simulator is a failure of its seed, and the others are played."""
+    """Play one history; an exception in the simulator is a failure of its seed."""
     try:
         return play(seed)
     except Exception:  # noqa: BLE001 - whatever it is, the seed shows it again
@@ -90,9 +90,9 @@ def play_safely(seed: int) -> Outcome:
 
 
 def prepare() -> None:
-    """Let this process be the simulated machine.
+    """Install the simulated machine in this process.
 
-    Most of what a history makes is gone by reference counting; to look for cycles takes a fifth of the time.
+    Reference counting frees most objects of a history, so rare garbage collections save a fifth of the time.
     """
     machine.install()
     gc.freeze()

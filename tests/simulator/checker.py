@@ -1,7 +1,7 @@
-"""Checks every change of state, table, ledger and log as it happens, with code of its own.
+"""Checks each change of state, table, ledger and log when it happens, by its own code.
 
-What a history did so far is in `Truth`; a backup of checkpoint and log has a copy of it, since with the
-stores the history goes back, too. Violations are collected; the first one fails the history.
+`Truth` has what happened to checkpoint and log so far. A backup has a copy of it, since a restore takes
+back what happened. The first violation fails the history.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 
 class Attempt(NamedTuple):
-    """What one run has computed for an epoch. Every row of it has its value."""
+    """The rows that one run has computed for an epoch; all rows of an attempt have the same value."""
 
     epoch: int
     run_id: str
     value: int
     taken: tuple[str, ...]
-    """Keys that the tasks take, in the order of their write timestamps."""
+    """The keys that the tasks accept, in the order of their write timestamps."""
     server_refuses: frozenset[str]
-    """Keys among them that the server refuses."""
+    """The keys among `taken` that the server refuses."""
     tasks_refuse: int
-    """How many other rows the tasks refuse."""
+    """The number of other rows, which the tasks refuse."""
 
     @property
     def for_target(self) -> tuple[str, ...]:
-        """Keys that are to be in each target."""
+        """The keys that each target must have."""
         return tuple(key for key in self.taken if key not in self.server_refuses)
 
 
@@ -49,19 +49,19 @@ class Truth:
 
     state: State | None = None
     kept: dict[int, set[str]] = field(default_factory=dict)
-    """Runs that wrote `commits/N`, by epoch."""
+    """The runs that wrote `commits/N`, by epoch."""
     final: dict[int, EpochManifest] = field(default_factory=dict)
     """The settled attempt of each epoch."""
     marked_us: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Since when, by the true time, the log says that a target has an epoch."""
+    """The true time of each mark, by target and epoch."""
     lacks: dict[str, set[int]] = field(default_factory=dict)
-    """Epochs that an operator has given up for a target."""
+    """The epochs that an operator has given up, by target."""
 
 
 class Checker:
-    """Judges one history.
+    """Checks one history.
 
-    :param counts: of what happened.
+    :param counts: the numbers of events, by name.
     """
 
     def __init__(self, counts: Counter[str]) -> None:
@@ -70,46 +70,47 @@ class Checker:
         self.attempts: dict[tuple[int, str], Attempt] = {}
         self.by_value: dict[int, Attempt] = {}
         self.two_drivers = False
-        """Two live drivers: the attempt that is applied may be the one that Spark did not keep."""
+        """True if two drivers may run: the attempt that is applied may then be one that Spark did not keep.
+        """
         self.retention_us = 0
-        """What every trim has to respect; 0: nothing, since clocks jump or bytes decide."""
+        """The retention that every trim must respect; 0 if clocks jump or bytes limit the retention."""
         self.operator = False
-        """An operator acts now."""
+        """True while an operator's command runs."""
         self.log: Volume
         self.checkpoint: Volume
         self.ledgers: dict[str, set[tuple[str, int, str]]] = {}
-        """Every ledger row that a target ever had: log id, epoch, digest."""
+        """All ledger rows that a target ever had, as (log id, epoch, digest)."""
         self.named: dict[str, tuple[str, ...]] = {}
-        """Each manifest with its segments."""
+        """The paths of each manifest and its segments, by the manifest's path."""
         self._counts = counts
 
     def violate(self, what: str) -> None:
-        """Note a violation."""
+        """Record a violation."""
         self.violations.append(what)
 
     def demand(self, condition: object, what: str) -> None:
-        """Note a violation, unless a condition holds."""
+        """Record a violation unless a condition is true."""
         if not condition:
             self.violate(what)
 
     def snapshot(self) -> Truth:
-        """Copy what goes back with checkpoint and log."""
+        """Return a copy of the truth, for a backup."""
         return copy.deepcopy(self.truth)
 
     def computed(self, attempt: Attempt) -> None:
-        """Note what a run has computed."""
+        """Record an attempt that a run has computed."""
         self.attempts[attempt.epoch, attempt.run_id] = attempt
         self.by_value[attempt.value] = attempt
 
     def attempt_of(self, manifest: EpochManifest) -> Attempt | None:
-        """Return the attempt that a manifest publishes; None for one that an operator made."""
+        """Return the attempt of a manifest; None for a manifest that an operator's command made."""
         name = paths.MANIFEST.parse(manifest.manifest)
         return self.attempts.get((name.epoch, name.run_id)) if name is not None else None
 
     # --- checkpoint and log ---
 
     def spark_wrote(self, path: str, data: bytes) -> None:
-        """Note that an epoch is completed."""
+        """Record that Spark has completed an epoch."""
         folder, _, name = path.partition("/")
         if folder == "commits":
             body = json.loads(data.split(b"\n")[1])
@@ -126,7 +127,7 @@ class Checker:
             self.truth.state = new
 
     def deleted(self, path: str) -> None:
-        """Check that an object of the log may go."""
+        """Check that an object of the log may be deleted."""
         state = self.truth.state
         if path.startswith(("refused/", "plans/")):
             self.violate(f"{path} is deleted")
@@ -143,7 +144,7 @@ class Checker:
         self.demand(may_go or path not in names, f"{path} is deleted, and is not trimmed")
 
     def _created_state(self, old: State | None, new: State) -> None:
-        """Check a transition."""
+        """Check the transition from one state to the next."""
         reason = f"state {new.number} ({new.changed.reason})"
         if old is None:
             self.demand(
@@ -299,7 +300,7 @@ class Checker:
             self.demand(us not in versions, f"{what} twice with one timestamp")
 
     def ledger_moved(self, database: Database, current: LedgerRow | None, new: LedgerRow) -> None:
-        """Check that the epochs that a ledger row names are in the target, whole."""
+        """Check that the target has the epochs up to a new ledger row, whole."""
         what = f"the ledger of {database.name} moves to {new.epoch}"
         state = self.truth.state
         self.ledgers.setdefault(database.name, set()).add((new.log_id, new.epoch, new.digest))
@@ -323,7 +324,7 @@ class Checker:
             self._whole(database, epoch, what)
 
     def _whole(self, database: Database, epoch: int, what: str) -> None:
-        """Check that the final attempt of an epoch is in a target, each row once."""
+        """Check that a target has each row of an epoch's settled attempt."""
         state, final = self.truth.state, self.truth.final.get(epoch)
         given_up = state is not None and any(
             (item.epoch, item.target) == (epoch, database.name) for item in state.given_up
@@ -355,7 +356,7 @@ class Checker:
         self.demand(same, f"{what}: {of_tasks} of {attempt.tasks_refuse} rows are in refused/")
 
     def complete(self, databases: dict[str, Database], key: str) -> None:
-        """Check, at the end, that every target has every epoch, whole."""
+        """Check, at the end, that every target has every epoch."""
         state = self.truth.state
         assert state is not None
         newest = max(self.truth.kept, default=-1)
@@ -381,4 +382,4 @@ _TRANSITIONS = (
     ("settled",),
     ("trimmed",),
 )
-"""Which fields change together. The first one of each changes always."""
+"""The fields that a transition may change; it always changes the first of them."""

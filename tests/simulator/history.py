@@ -1,4 +1,4 @@
-"""One history: steps that are drawn from a seed, then an end without faults: everything has to arrive."""
+"""A history: random steps, then an end without faults, after which every target must have every epoch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from wal_sink.progress.status import Status, read_status
 from wal_sink.protocol.retention import Retention
 
 _ROUNDS = 60
-"""After that number of rounds without faults everything is in the targets, or never will be."""
+"""The maximum number of rounds in which the end must complete."""
 
 
 class Outcome(NamedTuple):
-    """What came of a history."""
+    """The result of a history."""
 
     seed: int
     violations: tuple[str, ...]
@@ -29,16 +29,16 @@ class Outcome(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What may be the next step."""
+    """A possible step."""
 
     fault: str | None
-    """The fault that a history must have drawn; None: none."""
+    """The fault that the history must have drawn for this step; None for a step of every history."""
     weight: int
     act: Callable[[], None]
 
 
 class History:
-    """A history, step by step."""
+    """A history."""
 
     def __init__(self, seed: int, trace: Trace) -> None:
         MACHINE.reset(seed)
@@ -78,7 +78,7 @@ class History:
         self.table = [step for step in steps if step.fault is None or step.fault in swarm]
 
     def play(self) -> None:
-        """Play the steps, then the end."""
+        """Play the steps and the end."""
         for _ in range(self.steps):
             if self.world.checker.violations:
                 return
@@ -89,37 +89,37 @@ class History:
     # --- steps ---
 
     def drive(self, *, poison: bool = False) -> None:
-        """Let a driver go on: with the batch that stalled, or with another one."""
+        """Let a driver run a batch, or continue a stalled batch."""
         driver = self.driver()
         self._arm(driver.process)
         if driver.main.stalled:
-            driver.main.go_on()
+            driver.main.resume()
         elif driver.process.alive:
             driver.batch(self.chance.randrange(4), poison=poison)
         driver.process.disarm()
-        self._see_to(driver.error)
+        self._follow_remedy(driver.error)
         driver.error = ""
 
     def pass_by(self) -> None:
-        """Complete a batch of which the sink gets no call."""
+        """Complete a batch without a call of the writer."""
         driver = self.driver()
         if not driver.main.stalled and self.world.batch_writer:
             driver.pass_by()
             self.world.happened("batch passed by")
 
     def flush(self) -> None:
-        """Let a flusher go on."""
+        """Let a flusher run, or continue."""
         self.driver()
         flushers = self.actions.all_flushers()
         flusher = self.chance.choice(flushers)
         self._arm(flusher.process)
         flusher.act(self.chance.choice((1, 1, 2, 5)))
         flusher.process.disarm()
-        self._see_to(flusher.error, flusher.name)
+        self._follow_remedy(flusher.error, flusher.name)
         flusher.error = ""
 
     def driver(self) -> Driver:
-        """Return a driver that runs; start one if there is none."""
+        """Return a running driver; start one if there is none."""
         world = self.world
         for driver in world.drivers:
             if not driver.process.alive and "two drivers" not in world.swarm:
@@ -131,13 +131,13 @@ class History:
         return self.chance.choice(world.drivers)
 
     def second_driver(self) -> None:
-        """Start a driver beside another one that runs."""
+        """Start a driver while another one runs."""
         if len(self.world.drivers) < 2:
             self.world.drivers.append(Driver(self.world))
             self.world.happened("second driver")
 
     def other_flusher(self) -> None:
-        """Start `wal-sink flush` in a process of its own."""
+        """Start `wal-sink flush` in its own process."""
         world = self.world
         process, name = world.process("flush"), self.chance.choice([*world.databases])
         world.flushers = [
@@ -168,8 +168,8 @@ class History:
         most = 12 if changes_only else 40
         process.arm(fault, self.chance.randrange(1, most), changes_only=changes_only)
 
-    def _see_to(self, error: str, name: str = "") -> None:
-        """Do, sooner or later, what an error says that stops query or flush."""
+    def _follow_remedy(self, error: str, name: str = "") -> None:
+        """Follow the remedy of an error, now or in a later step."""
         if error == "OptionError":
             self.actions.former_targets()
             for driver in self.world.drivers:
@@ -180,10 +180,10 @@ class History:
     # --- the end ---
 
     def end(self) -> None:
-        """Complete one more epoch without faults; then everything is in the targets."""
+        """Complete one more epoch without faults; then check that every target has every epoch."""
         world, checker = self.world, self.world.checker
         world.happened("the end")
-        self._calm()
+        self._end_faults()
         world.names = world.names if checker.truth.state is None else self._names()
         goal = max(checker.truth.kept, default=-1) + 1
         for number in range(_ROUNDS):
@@ -191,7 +191,7 @@ class History:
                 return
             driver = self.driver()
             if driver.main.stalled:
-                driver.main.go_on()
+                driver.main.resume()
             elif max(checker.truth.kept, default=-1) < goal:
                 driver.batch(3)
             if driver.error and number > 5:
@@ -214,8 +214,8 @@ class History:
         self._status(driver)
         self._nothing_is_left()
 
-    def _calm(self) -> None:
-        """End all faults; what stalled goes on, or its process was killed."""
+    def _end_faults(self) -> None:
+        """End all faults; continue or kill what has stalled."""
         world = self.world
         for database in world.databases.values():
             database.away = False
@@ -236,7 +236,7 @@ class History:
         return tuple(target.name for target in state.targets)
 
     def _status(self, driver: Driver) -> None:
-        """Demand that `status` says so, too."""
+        """Check that `status` reports that everything is flushed."""
         answers: list[Status] = []
         checkpoint = self.world.site.open_checkpoint(driver.process)
         driver.main.start(lambda: answers.append(read_status(checkpoint, driver.log)))
@@ -247,7 +247,7 @@ class History:
             self.world.checker.violate(f"status says {status!r}")
 
     def _nothing_is_left(self) -> None:
-        """Demand that nothing of a flushed epoch is left in the log when `wal.retention` is over."""
+        """Check that the log has no object of a flushed epoch after `wal.retention`."""
         world, state = self.world, self.world.checker.truth.state
         world.time_passes(world.retention.us / 1_000_000 + 1)
         world.retention = Retention(us=0, bytes=0)
@@ -256,14 +256,14 @@ class History:
             flusher.act(100)
         assert state is not None
         kept = {item.epoch for item in state.given_up}
-        actions = [
+        remaining = [
             path
             for path in world.site.log.paths()
             if not path.startswith(("state/", "plans/", "refused/", "report-"))
             and not any(f"/{epoch:020}" in path for epoch in kept)
         ]
-        if actions:
-            world.checker.violate(f"the log still has {actions[:3]}")
+        if remaining:
+            world.checker.violate(f"the log still has {remaining[:3]}")
 
 
 def _is_alive(driver: Driver) -> bool:

@@ -1,7 +1,6 @@
-"""The machine that the product asks for the time, for random names and for processes: all from the seed.
+"""The simulated machine: time, random names and processes, all from the seed.
 
-`install` puts it in the place of the modules `time`, `uuid`, `socket` and `os` in the product's own modules,
-and nowhere else: Python, pytest and pyarrow keep the real ones.
+`install` replaces the modules `time`, `uuid`, `socket` and `os` in the product's modules only.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ START_US = 1_700_000_000_000_000
 
 
 class Machine:
-    """What all processes of one history share: the true time, and chance."""
+    """The true time, the random numbers and the processes of one history."""
 
     def __init__(self) -> None:
         self.true_us = START_US
         self.random = random.Random(0)
         self.thread: Thread | None = None
-        """The thread that runs now; None: the world itself."""
+        """The thread that runs now; None if the world itself runs."""
         self.processes: dict[str, Process] = {}
-        """By `host:pid`."""
+        """The processes, by `host:pid`."""
         self.volumes: list[Volume] = []
         """The file systems of all hosts."""
 
     def reset(self, seed: int) -> None:
-        """Begin a history."""
+        """Start a new history."""
         self.true_us = START_US
         self.random = random.Random(seed)
         self.thread = None
@@ -45,16 +44,16 @@ class Machine:
 
     @property
     def current(self) -> Process | None:
-        """The process that runs now; None: the world itself."""
+        """The process that runs now; None if the world itself runs."""
         return self.thread.process if self.thread is not None else None
 
     def now_us(self) -> int:
-        """Return what the clock of the current process's host says; it ticks whenever it is asked."""
+        """Return the time of the current process's host; each call advances the time."""
         self.true_us += 1
         return self.true_us + (self.current.host.ahead_us if self.current is not None else 0)
 
     def monotonic_s(self) -> float:
-        """Return what a clock says that never goes back."""
+        """Return the time of a clock that never goes back."""
         return (self.true_us - START_US) / 1_000_000 + 1_000.0
 
 
@@ -62,7 +61,7 @@ MACHINE = Machine()
 
 
 class _Time:
-    """Stands for the module `time`."""
+    """Replaces the module `time`."""
 
     def time_ns(self) -> int:
         return MACHINE.now_us() * 1_000
@@ -83,12 +82,12 @@ class _Time:
 
 
 def uuid4() -> uuid.UUID:
-    """Stand for `uuid.uuid4`."""
+    """Replace `uuid.uuid4`."""
     return uuid.UUID(int=MACHINE.random.getrandbits(128), version=4)
 
 
 class _Uuid:
-    """Stands for the module `uuid`."""
+    """Replaces the module `uuid`."""
 
     uuid4 = staticmethod(uuid4)
 
@@ -97,7 +96,7 @@ class _Uuid:
 
 
 class _Socket:
-    """Stands for the module `socket`."""
+    """Replaces the module `socket`."""
 
     def gethostname(self) -> str:
         return MACHINE.current.host.name if MACHINE.current is not None else "world"
@@ -107,7 +106,7 @@ class _Socket:
 
 
 class _Os:
-    """Stands for the module `os`: processes, and the sync of files."""
+    """Replaces the module `os`: processes, and the sync of files."""
 
     def getpid(self) -> int:
         return MACHINE.current.pid if MACHINE.current is not None else 0
@@ -152,7 +151,7 @@ _STANDS_FOR: dict[int, Any] = {
 
 
 def install() -> None:
-    """Let every module of the product that is loaded ask the simulated machine."""
+    """Replace the modules in each loaded module of the product."""
     for name, module in list(sys.modules.items()):
         if name.split(".", maxsplit=1)[0] not in {"wal_sink", "state_backends"}:
             continue
@@ -167,7 +166,7 @@ def install() -> None:
 
 
 def _replace_defaults(function: object) -> None:
-    """Replace what a function has kept of the real modules as the defaults of its parameters."""
+    """Replace the modules in the default values of a function's parameters."""
     if not isinstance(function, FunctionType):
         return
     kept, named = function.__defaults__ or (), function.__kwdefaults__ or {}

@@ -1,7 +1,7 @@
-"""Processes that take turns on one thread: each of their I/O calls may fail, be the last, or last for hours.
+"""Simulated processes: each I/O call of a process may fail, be its last, or take hours.
 
-A thread of a simulated process is a greenlet. It runs until its task is done, unless a fault was armed: at
-the n-th I/O call from then on the process dies, loses the answer, or stalls until it gets another turn.
+A thread of a process is a greenlet, which runs until its task is done. At an armed fault the process dies,
+gets an error in place of an answer, or stalls until its next turn.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ READS = frozenset(("read", "size", "input", "list", "read ledger", "plan", "conn
 """Calls that change nothing."""
 
 IO_US = 700
-"""How long an I/O call takes."""
+"""The duration of an I/O call in microseconds."""
 
 
 class Fault(enum.Enum):
-    """What happens at an I/O call."""
+    """A fault at an I/O call."""
 
     CRASH_BEFORE = "crash before"
     CRASH_AFTER = "crash after"
     REFUSED = "refused"
-    """It has no effect, and the process gets an error."""
+    """The call has no effect, and raises an error."""
     ANSWER_LOST = "answer lost"
-    """It has its effect, and the process gets an error."""
+    """The call has its effect, and raises an error."""
     STALL_BEFORE = "stall before"
     STALL_AFTER = "stall after"
     LATE = "arrives late"
-    """The process dies, and the call has its effect some time later."""
+    """The process dies, and the call has its effect later."""
 
 
 class Lost(ConnectionError):
-    """The error of a call that was refused, or whose answer was lost."""
+    """The error of a call that was refused or whose answer was lost."""
 
 
 class Host:
-    """A machine with a clock of its own."""
+    """A machine with its own clock."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.ahead_us = 0
-        """By how much its clock is ahead of the true time."""
+        """The difference between its clock and the true time."""
 
 
 class Process:
-    """A process of an operating system, with any number of threads."""
+    """A process with threads."""
 
     def __init__(
         self, name: str, host: Host, trace: Trace, injected: Callable[[str], None]
@@ -74,18 +74,18 @@ class Process:
         MACHINE.processes[f"{host.name}:{self.pid}"] = self
 
     def arm(self, fault: Fault, call: int, *, changes_only: bool = False) -> None:
-        """Let a fault happen at the `call`-th I/O call from now on, from 1.
+        """Inject a fault at the `call`-th I/O call from now on, counted from 1.
 
-        :param changes_only: count only calls that change something.
+        :param changes_only: True counts only calls that change something.
         """
         self._fault, self._calls_left, self._changes_only = fault, call, changes_only
 
     def disarm(self) -> None:
-        """Let nothing happen."""
+        """Remove the armed fault."""
         self._calls_left = 0
 
     def io(self, verb: str, what: str, effect: Callable[[], T]) -> T:
-        """Do an I/O call, or fail at it."""
+        """Perform an I/O call, or fail."""
         if not self.alive:
             raise Crash
         MACHINE.true_us += IO_US
@@ -119,9 +119,9 @@ class Process:
         return answer
 
     def stall(self, *, dies: bool = False) -> None:
-        """Let others run; go on at the next turn, or end there if the process was killed meanwhile.
+        """Let other threads run until the next turn; raise `Crash` if the process was killed meanwhile.
 
-        :param dies: the process is dead, but for the call under way.
+        :param dies: True if the process is dead, except for this call.
         """
         if dies:
             self.alive = False
@@ -130,24 +130,24 @@ class Process:
             raise Crash
 
     def sleep(self, seconds: float) -> None:
-        """Let others run while this thread sleeps."""
+        """Let other threads run while this thread sleeps."""
         MACHINE.true_us += int(seconds * 1_000_000)
         self.stall()
 
     def die(self) -> None:
-        """End at once, from within."""
+        """Die, from within the process."""
         self.alive = False
         raise Crash
 
     def kill(self) -> None:
-        """End it from outside, with what it has under way."""
+        """Kill the process, from outside; its stalled tasks end."""
         self.alive = False
         for thread in self.threads:
             thread.finish()
 
 
 class Thread:
-    """A thread of a process: does one task at a time, and may stall in the middle of it."""
+    """A thread of a process, with at most one task."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -156,17 +156,17 @@ class Thread:
 
     @property
     def stalled(self) -> bool:
-        """True if it is in the middle of a task."""
+        """True if the task is not done."""
         return self._greenlet is not None
 
     def start(self, task: Callable[[], None]) -> None:
-        """Begin a task, and run until it is done or stalls."""
+        """Run a task until it is done or stalls."""
         assert self._greenlet is None
         self._greenlet = greenlet(lambda: self._run(task))
-        self.go_on()
+        self.resume()
 
-    def go_on(self) -> None:
-        """Run until the task is done or stalls."""
+    def resume(self) -> None:
+        """Continue the task until it is done or stalls."""
         thread, MACHINE.thread = MACHINE.thread, self
         self._greenlet.parent = getcurrent()  # where it comes back to
         try:
@@ -177,9 +177,9 @@ class Thread:
                 self._greenlet = None
 
     def finish(self) -> None:
-        """Let a task go on to its end; that of a process that was killed ends at once."""
+        """Continue the task until it is done."""
         while self._greenlet is not None:
-            self.go_on()
+            self.resume()
 
     def _run(self, task: Callable[[], None]) -> None:
         try:

@@ -1,7 +1,7 @@
-"""A Spark application with its query, and flushers: the durable steps in their order, and the sink's code.
+"""A simulated Spark driver and flushers: Spark's durable steps in their order, around the product's code.
 
-The order is the one measured on Spark 4.3: `metadata`, read the checkpoint, `offsets/N`, tasks, `commit()`,
-`commits/N`. `foreachBatch` has the same order.
+The order is that of Spark 4.3: `metadata`, read the checkpoint, `offsets/N`, tasks, `commit()`, `commits/N`.
+`foreachBatch` has the same order.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ class Flushing:
         self.name = name
         self.thread = Thread(process)
         self.idle = False
-        """True if its last pass found nothing to do."""
+        """True if the last pass had nothing to do."""
         self.error = ""
-        """The kind of error with which its last pass ended."""
+        """The class of the error that ended the last pass."""
         self.restart()
 
     def restart(self) -> None:
-        """Stop it, and start another one in its place."""
+        """Replace the flusher by a new one."""
         assert not self.thread.stalled
         pipeline = self.world.pipeline(self.site, self.process, self.name)
         reporter = Reporter(pipeline.store, self.name)
         self._flusher = Flusher(pipeline, reporter)
 
     def act(self, passes: int) -> None:
-        """Do some passes, or go on with the one that stalled."""
+        """Run some passes, or continue the stalled pass."""
         if self.thread.stalled:
-            self.thread.go_on()
+            self.thread.resume()
         elif self.process.alive:
             self.thread.start(lambda: self._flush(passes))
 
     def _flush(self, passes: int) -> None:
-        """Flush as the loop does: an error closes the connection, and the pass is tried again later."""
+        """Run passes; close the connection after an error, as the loop does."""
         self.idle, self.error = False, ""
         try:
             for _ in range(passes):
@@ -72,7 +72,7 @@ class Flushing:
             self.world.trace.say(f"    {self.process.name}: {self.name}: {self.error}: {error}")
             if not error.transient and self.site is self.world.site:
                 self.world.flush_errors.add(self.error)
-                if not self.world.stopping(self.error, self.name):
+                if not self.world.expects_error(self.error, self.name):
                     self.world.checker.violate(f"the flush of {self.name} stops: {error!r}")
             self._flusher.close()
             self._flusher.reporter.failed(error, wait_s=1.0)
@@ -82,7 +82,7 @@ class Flushing:
 
 
 class Driver:
-    """A process in which Spark runs the query, one run after the other, and which flushes it."""
+    """A process with the query, one run after the other, and with its flushers."""
 
     def __init__(self, world: World, site: Site | None = None) -> None:
         self.world = world
@@ -95,13 +95,13 @@ class Driver:
         self.log = self.site.open_log(self.process)
         self.store = Mount(self.site.checkpoint, self.process, syncs=False)
         self.begins_after = max(self.site.checkpoint.epochs("commits"), default=-1)
-        """Of its `batch_writer`."""
+        """The last completed epoch when the driver started, for its `batch_writer`."""
         self.run: Run | None = None
         self.error = ""
-        """The kind of error with which its last run ended."""
+        """The class of the error that ended the last run."""
 
     def batch(self, count: int, *, poison: bool = False) -> None:
-        """Run a micro-batch with `count` rows; start the query first, if it does not run."""
+        """Run a micro-batch with `count` rows; start the query first if it does not run."""
 
         def act() -> None:
             if self.run is None:
@@ -128,7 +128,7 @@ class Driver:
         self.main.start(lambda: self._as_spark(act))
 
     def _as_spark(self, act: Callable[[], None]) -> None:
-        """Do as Spark does: an error ends the query."""
+        """End the query after an error, as Spark does."""
         world, self.error = self.world, ""
         try:
             act()
@@ -141,7 +141,7 @@ class Driver:
                 or kind in {"InvalidRow", "LogFull"}
                 or (kind in {"Fenced", "Diverged"} and self._is_rival)
                 or kind in world.flush_errors
-                or world.stopping(kind)
+                or world.expects_error(kind)
             )
             self._ends(error, expected=expected)
         except Exception as error:  # noqa: BLE001 - a bug of the product, or of ours
@@ -161,7 +161,7 @@ class Driver:
 
 
 class Run:
-    """One run of the query."""
+    """A run of the query."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
@@ -169,12 +169,12 @@ class Run:
         self.run_id = str(uuid4())
         self.next = 0
         self.planned = False
-        """True if `offsets/<next>` is there, of this run or of one before."""
+        """True if `offsets/<next>` exists."""
         self.names = self.world.names
         self.plans: dict[str, Plan] = {}
 
     def start(self) -> None:
-        """Begin: read the checkpoint, and agree on plans."""
+        """Read the checkpoint, and agree on plans."""
         driver, store = self.driver, self.driver.store
         if "metadata" not in store.list():
             store.create("metadata", json.dumps({"id": self.world.query_id}).encode())
@@ -195,7 +195,10 @@ class Run:
             self.plans[name] = plan
 
     def batch(self, count: int, *, poison: bool) -> None:
-        """Run one micro-batch to the end, or to a row that is refused."""
+        """Run a micro-batch to its end.
+
+        :param poison: True lets a task refuse a row, which fails the micro-batch.
+        """
         self.plan_batch()
         keys = self._keys(count)
         value = self.world.next_value()
@@ -225,7 +228,7 @@ class Run:
         self.world.counts["batches"] += 1
 
     def publish(self, execution: Execution, appended: list[Appended]) -> object:
-        """Call `commit()`, which keeps nothing in memory."""
+        """Call `commit()` on a new publisher, since `commit()` keeps nothing in memory."""
         world, driver = self.world, self.driver
         checkpoint = driver.site.open_checkpoint(driver.process)
         options = {"targets": ",".join(self.names)} if world.several else {}
@@ -239,7 +242,7 @@ class Run:
         ).publish(execution, appended)
 
     def plan_batch(self) -> None:
-        """Write `offsets/N`, unless a run before has planned the batch."""
+        """Write `offsets/N`, unless an earlier run has written it."""
         if self.planned:
             return
         metadata = {"batchTimestampMs": clock.now_us() // 1_000, "conf": {}}
@@ -257,14 +260,14 @@ class Run:
         self.next += 1
 
     def _keys(self, count: int) -> list[str]:
-        """Return the keys of the rows of an attempt."""
+        """Return the keys of an attempt's rows."""
         keys = [f"k{number}" for number in range(count)]
         if self.world.quarantine and self.world.chance.random() < 0.4:
             keys[1:1] = [f"{INVALID}0", f"{REFUSED}0", f"{REFUSED}1"]
         return keys
 
     def _tasks(self, keys: Sequence[str], value: int, call: str) -> list[Appended]:
-        """Write the rows in one task, or in two."""
+        """Write the rows in one task or two."""
         first = self.world.chance.choice((len(keys), len(keys) // 2))
         small = "small segments" in self.world.swarm and self.world.chance.random() < 0.8
         parts = [part for part in (keys[:first], keys[first:]) if part] or [[]]
@@ -294,14 +297,14 @@ class Run:
         return batch
 
     def _publish_again(self, execution: Execution, keys: Sequence[str], value: int) -> None:
-        """Call the writer with the batch once more, as a wrong function may: that is refused."""
+        """Call the writer with the same batch again, as a wrong function may: the call must be refused."""
         again = f"{MACHINE.random.getrandbits(64):016x}"
         with contextlib.suppress(errors.AlreadyPublished, errors.Fenced):
             if self.publish(execution, self._tasks(keys, value, again)) is not None:
                 self.world.checker.violate(f"epoch {execution.epoch} can be written a second time")
 
     def _purge(self) -> None:
-        """Delete old batches, as Spark does while it plans one, in no certain order."""
+        """Delete old batches in random order, as Spark does when it plans a batch."""
         retained = self.world.retained_batches
         if retained is None:
             return

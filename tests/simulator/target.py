@@ -1,4 +1,4 @@
-"""A target in memory: rows and ledger of a database, with the three kinds of sessions, each call checked."""
+"""A simulated database with rows and ledger, and a target with each of the three sessions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
 INVALID, REFUSED = "r", "x"
-"""How the keys begin of rows that tasks refuse, and of those that the server refuses."""
+"""The first letters of keys that tasks refuse, and of keys that the server refuses."""
 
 Kind = Literal["idempotent", "transactional", "staged"]
 KINDS: tuple[Kind, ...] = ("idempotent", "transactional", "staged")
@@ -39,7 +39,7 @@ _BACKUPS = 12
 
 
 class Row(NamedTuple):
-    """A row on its way: its value names the attempt that has computed it."""
+    """A row to be written; its value identifies the attempt."""
 
     key: str
     value: int
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 class Backup(NamedTuple):
-    """A copy of rows and ledger, which are of one moment."""
+    """A copy of rows and ledger."""
 
     rows: dict[tuple[int, str], tuple[int, ...]]
     ledger: dict[str, LedgerRow]
@@ -56,9 +56,9 @@ class Backup(NamedTuple):
 
 
 class Database:
-    """Rows and ledger of one target.
+    """The rows and the ledger of one target.
 
-    :param lists: rows are elements of lists, which are doubled if they are sent twice with one timestamp.
+    :param lists: True if a row that is sent twice with one timestamp is doubled, as an element of a list is.
     """
 
     def __init__(self, name: str, kind: Kind, checker: Checker, *, lists: bool) -> None:
@@ -67,20 +67,20 @@ class Database:
         self.lists = lists
         self.checker = checker
         self.rows: dict[tuple[int, str], tuple[int, ...]] = {}
-        """Write timestamps of each row, by value and key; of a row that was added twice, two."""
+        """The write timestamps of each row, by value and key."""
         self.ledger: dict[str, LedgerRow] = {}
         self.backups: list[Backup] = []
-        """Made as the ledger moves, the newest last."""
+        """Backups, one for each move of the ledger, the newest last."""
         self.away = False
         self.generation = 0
-        """Sessions of an older one are broken."""
+        """The number of restores; a session of an older generation is broken."""
 
     def backup(self) -> Backup:
-        """Copy everything."""
+        """Return a copy of rows and ledger."""
         return Backup(dict(self.rows), dict(self.ledger), MACHINE.true_us)
 
     def restore(self, backup: Backup) -> None:
-        """Put a copy in the place of everything; all sessions end."""
+        """Replace rows and ledger by a backup; all sessions end."""
         self.rows, self.ledger = dict(backup.rows), dict(backup.ledger)
         self.generation += 1
 
@@ -94,7 +94,7 @@ class Database:
     def finish(
         self, key: str, rows: Sequence[Row], current: LedgerRow | None, new: LedgerRow
     ) -> Outcome:
-        """Write rows and move the ledger row, at one moment, if the row is `seen`."""
+        """Write rows and replace the ledger row, in one step, if the ledger row is `current`."""
         if self.ledger.get(key) != current:
             return Outcome.CONFLICT
         for row in rows:
@@ -106,7 +106,7 @@ class Database:
 
 
 class SimulatedTarget(Target):
-    """The database, as a process sees it."""
+    """The target in one process."""
 
     interface = 2
     name = "memory"
@@ -119,16 +119,16 @@ class SimulatedTarget(Target):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """Return what shapes the statements."""
+        """The options that shape the statements."""
         return self._plans.shape
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Take any schema."""
+        """Return a plan for any columns."""
         self.refuse_away()
         return self._process.io("plan", key[:8], lambda: self._plans.plan(schema, key))
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Refuse what tasks refuse."""
+        """Refuse the keys that tasks refuse."""
         bad = pc.starts_with(batch.column("k"), INVALID)
         if pc.any(bad).as_py():
             raise InvalidRow(
@@ -137,29 +137,29 @@ class SimulatedTarget(Target):
         return batch
 
     def connect(self, query_id: str) -> Session:
-        """Open a session."""
+        """Return a session."""
         self.refuse_away()
         self._process.io("connect", self._database.name, lambda: None)
-        way = Way(self._database, self._process, query_id)
-        kinds: dict[Kind, Callable[[Way], Session]] = {
+        connection = Connection(self._database, self._process, query_id)
+        kinds: dict[Kind, Callable[[Connection], Session]] = {
             "idempotent": Idempotent,
             "transactional": Transactional,
             "staged": Staged,
         }
-        return kinds[self._database.kind](way)
+        return kinds[self._database.kind](connection)
 
     def classify(self, error: Exception) -> ErrorClass:
-        """Retry what the simulator injects."""
+        """Retry the errors of the simulator."""
         return "retry" if isinstance(error, ConnectionError) else "fatal"
 
     def refuse_away(self) -> None:
-        """Raise while the target is away."""
+        """Raise an error during an outage."""
         if self._database.away:
             raise ConnectionError("the target is away")
 
 
-class Way:
-    """A connection's way to the database."""
+class Connection:
+    """A connection to the database."""
 
     def __init__(self, database: Database, process: Process, key: str) -> None:
         self.database = database
@@ -168,7 +168,7 @@ class Way:
         self._generation = database.generation
 
     def io(self, verb: str, what: str, effect: Callable[[], object]) -> object:
-        """Do a call, unless the database is away or was restored."""
+        """Perform a call, unless there is an outage or the database was restored."""
         if self.database.away or self.database.generation != self._generation:
             raise ConnectionError("the connection is lost")
 
@@ -180,14 +180,14 @@ class Way:
         return self._process.io(verb, what, unless_lost)
 
     def read(self) -> LedgerRow | None:
-        """Read the ledger row."""
+        """Return the ledger row."""
         name = self.database.name
         row = self.io("read ledger", name, lambda: self.database.ledger.get(self.key))
         assert row is None or isinstance(row, LedgerRow)
         return row
 
     def finish(self, rows: Sequence[Row], current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Move the ledger row; the answer may be lost."""
+        """Replace the ledger row; return UNKNOWN if the answer is lost."""
 
         def effect() -> Outcome:
             return self.database.finish(self.key, rows, current, new)
@@ -201,7 +201,7 @@ class Way:
 
 
 def accepted(rows: RowSlice) -> tuple[list[Row], list[RefusedRow]]:
-    """Return the rows that the server takes, and those that it refuses."""
+    """Return the rows that the server accepts, and those that it refuses."""
     taken, refused = [], []
     for us, row in enumerate(rows.batch.to_pylist(), rows.first_us):
         if row["k"].startswith(REFUSED):
@@ -213,62 +213,62 @@ def accepted(rows: RowSlice) -> tuple[list[Row], list[RefusedRow]]:
 
 
 class Idempotent(IdempotentSession):
-    """Sends the rows of a call with the next one, one by one."""
+    """A session that writes rows one by one; it writes the rows of a call at the next call."""
 
-    def __init__(self, way: Way) -> None:
-        self._way = way
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._in_flight: list[Row] = []
         self._refused: list[RefusedRow] = []
 
     def read(self) -> LedgerRow | None:
-        """Read the ledger row."""
-        return self._way.read()
+        """Return the ledger row."""
+        return self._connection.read()
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        """Send the rows of the call before."""
+        """Write the rows of the previous call, and keep those of this call."""
         self._send()
         self._in_flight, refused = accepted(rows)
         self._refused += refused
 
     def drain(self) -> None:
-        """Send what is in flight."""
+        """Write all rows."""
         self._send()
         refused, self._refused = self._refused, []
         if refused:
             raise RowsRefused(refused)
 
     def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Drain, and move the row."""
+        """Write all rows, then replace the ledger row."""
         self.drain()
-        return self._way.finish((), current, new)
+        return self._connection.finish((), current, new)
 
     def close(self) -> None:
-        """Forget what is in flight."""
+        """Discard the rows that are not written."""
         self._in_flight, self._refused = [], []
 
     def _send(self) -> None:
         while self._in_flight:
             row = self._in_flight[0]
-            what = f"{self._way.database.name} {row.key}={row.value}"
-            self._way.io("write", what, lambda: self._way.database.put(row))  # noqa: B023
+            what = f"{self._connection.database.name} {row.key}={row.value}"
+            self._connection.io("write", what, lambda: self._connection.database.put(row))  # noqa: B023
             self._in_flight.pop(0)
 
 
 class _Gathered:
-    """Rows that count with `finish` alone, of a transaction or staged; those of a lost answer are gone."""
+    """A session whose `finish` writes all rows; after a lost answer the rows are discarded."""
 
-    def __init__(self, way: Way) -> None:
-        self._way = way
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._rows: list[Row] = []
 
     def read(self) -> LedgerRow | None:
-        """Read the ledger row."""
-        return self._way.read()
+        """Return the ledger row."""
+        return self._connection.read()
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        """Gather rows."""
+        """Keep rows for `finish`."""
         taken, refused = accepted(rows)
-        self._way.io("gather", self._way.database.name, lambda: None)
+        self._connection.io("gather", self._connection.database.name, lambda: None)
         if refused:
             raise RowsRefused(refused)
         self._rows += taken
@@ -276,22 +276,22 @@ class _Gathered:
     def finish(
         self, current: LedgerRow | None, new: LedgerRow, _receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        """Add the rows, and move the ledger row."""
+        """Write the rows, and replace the ledger row."""
         rows, self._rows = self._rows, []
-        return self._way.finish(rows, current, new)
+        return self._connection.finish(rows, current, new)
 
     def close(self) -> None:
-        """Forget the rows."""
+        """Discard the rows."""
         self._rows = []
 
 
 class Transactional(_Gathered, TransactionalSession):
-    """Has a transaction for each window."""
+    """A session with a transaction for each window."""
 
 
 class Staged(_Gathered, StagedSession):
-    """Stages the rows of a window."""
+    """A session that stages rows."""
 
     def drain(self) -> tuple[bytes, ...]:
-        """Fail: no history has a flush job."""
+        """Fail: a history has no flush job."""
         raise AssertionError

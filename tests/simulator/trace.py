@@ -1,4 +1,4 @@
-"""What happened in a history, line by line, for the person who replays it."""
+"""Prints the steps and I/O calls of a history."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Trace:
-    """Prints each step and each I/O call, with the true time, while it is on."""
+    """Prints each step and each I/O call with the true time, if there is a function to print with."""
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
         self._write = write
@@ -23,7 +23,7 @@ class Trace:
             self._write(f"{(MACHINE.true_us - START_US) / 1_000_000:14.3f} s  {text}")
 
     def call(self, who: str, verb: str, what: str, effect: Callable[[], T]) -> T:
-        """Do a call, and print it with what came of it."""
+        """Perform a call, and print it with its result."""
         if self._write is None:
             return effect()
         try:
@@ -36,7 +36,7 @@ class Trace:
 
 
 def _short(result: object) -> str:
-    """Return what a call gave, if that is short to say."""
+    """Return a result as a short text."""
     if isinstance(result, list):
         names = ", ".join(
             str(name).rpartition("/")[2].removesuffix(".json").lstrip("0") or "0" for name in result

@@ -1,4 +1,4 @@
-"""A folder in memory, and a process's way to it: every call of a `Mount` is an I/O call of its process."""
+"""A simulated file system, and its mount in a process, whose calls are I/O calls of the process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Files = dict[str, bytes]
 
 
 class Volume:
-    """Objects by path. Copied by `snapshot`.
+    """A file system.
 
-    :param created: told of every object that was created or replaced.
-    :param deleted: told of every object that is about to be deleted.
+    :param created: called with each object that is created or replaced.
+    :param deleted: called with the path of each object before it is deleted.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Volume:
         self.full = False
         self.away = False
         self.unsynced: list[str] = []
-        """Files that a power loss may take, in the order in which they came."""
+        """Files that a power loss may delete, the oldest first."""
         self._created = created
         self._deleted = deleted
         self._files: Files = {}
@@ -41,20 +41,20 @@ class Volume:
 
     @property
     def folder(self) -> str:
-        """Its path in the file system of every host."""
+        """The path of the file system on every host."""
         return self.url.removeprefix("file://")
 
     def snapshot(self) -> Files:
-        """Return a copy of everything."""
+        """Return a copy of all files."""
         return dict(self._files)
 
     def restore(self, files: Files) -> None:
-        """Put a copy in the place of everything."""
+        """Replace all files by a copy."""
         self._files = dict(files)
         self.unsynced = []
 
     def put(self, path: str, data: bytes, *, exclusive: bool = True) -> None:
-        """Create an object; replace it, if that is not exclusive."""
+        """Create an object; replace it if `exclusive` is False."""
         if self.full:
             raise OSError(errno.ENOSPC, "no space left on device", path)
         if exclusive and path in self._files:
@@ -69,40 +69,40 @@ class Volume:
         return self._files[path]
 
     def remove(self, path: str) -> None:
-        """Delete an object, if it is there."""
+        """Delete an object if it exists."""
         if path in self._files:
             self._deleted(path)
             del self._files[path]
 
     def paths(self, prefix: str = "") -> list[str]:
-        """List the objects of a folder."""
+        """Return the paths of all objects in a folder."""
         below = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
         return sorted(path for path in self._files if path.startswith(below))
 
     def epochs(self, folder: str) -> list[int]:
-        """List a folder of Spark's, whose files have numbers for names."""
+        """Return the numbers in a folder of the checkpoint."""
         return sorted(int(path.rpartition("/")[2]) for path in self.paths(folder))
 
     def exists(self, name: str) -> bool:
-        """Return True if there is such a file or folder."""
+        """Return True if there is a file or folder of this name."""
         return name in self._files or bool(self.paths(name))
 
     def sync(self, name: str) -> None:
-        """Make a file durable; for a folder nothing more is to be done here."""
+        """Make a file durable; a folder needs no sync here."""
         if name in self.unsynced:
             self.unsynced.remove(name)
 
     def lose(self, kept: int) -> None:
-        """Lose what was not synced by a power loss, but for the first `kept` files."""
+        """Delete the unsynced files, except the first `kept`."""
         for path in self.unsynced[kept:]:
             self._files.pop(path, None)
         self.unsynced = []
 
 
 class Mount(StateBackend):
-    """A volume, as a process sees it.
+    """A volume in a process.
 
-    :param syncs: what is created is durable; Spark does not sync its files.
+    :param syncs: True if created objects are durable; Spark does not sync its files.
     """
 
     process_local = False
@@ -167,6 +167,6 @@ class Mount(StateBackend):
         return listed
 
     def delete(self, paths: Iterable[str]) -> None:
-        """See `StateBackend.delete`; each object is a call of its own."""
+        """See `StateBackend.delete`; each object is deleted by its own call."""
         for path in builtins.list(paths):
             self._io("delete", path, lambda path=path: self._volume.remove(path))  # type: ignore[misc]

@@ -1,7 +1,6 @@
-"""The simulator's power: with each deliberate bug in the product, how many histories find it.
+"""Plays histories of the product with a deliberate bug, and counts the histories until one fails.
 
-Each bug is played in a fork of this process, which loads the product again, with the changed module in the
-place of the one on the disk.
+Each bug is played in a fork of this process, which loads the product again with the changed module.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _PLAYED = tuple(
     f"wal_sink/{package}/"
     for package in ("checkpoint", "flush", "model", "progress", "protocol", "publish", "wal")
 )
-"""The packages that run in each history. Targets, Spark, stores are simulated."""
+"""The packages whose code runs in a history; targets, Spark and stores are simulated."""
 
 _LONGEST_S = 20
-"""Of CPU time: a history that takes longer never ends."""
+"""The maximum CPU time of a history in seconds; a history that takes longer never ends."""
 
 
 class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads one module of the product from other code than that of its file."""
+    """Loads one module of the product from changed code."""
 
     def __init__(self, module: str, code: CodeType) -> None:
         self._module, self._code = module, code
@@ -43,20 +42,20 @@ class Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find this module alone."""
+        """Return a spec for this module only."""
         if fullname != self._module:
             return None
         return importlib.util.spec_from_loader(fullname, self)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the other code."""
+        """Run the changed code."""
         exec(self._code, module.__dict__)
 
 
 def named(text: str) -> list[Bug]:
-    """Return the bugs that a history can show and whose names contain a text, or those of a module of tests.
+    """Return the bugs that a history can show, and whose names or tests contain a text.
 
-    :param text: `all` for all of them.
+    :param text: `all` for all bugs.
     """
     bugs = (bug for bug in BUGS if text == "all" or text in bug.name or text in bug.tests)
     bugs = (bug for bug in bugs if not bug.unplayed)
@@ -64,7 +63,7 @@ def named(text: str) -> list[Bug]:
 
 
 def _find(bug: Bug, seeds: range, answer: Connection) -> None:
-    """Answer which history fails first in the product with a bug; in a process of its own."""
+    """Play histories with a bug until one fails; send its number and violation. Runs in its own process."""
     mutation = change(_ROOT, bug)
     code = compile(mutation.after, str(mutation.file), "exec")
     for name in list(sys.modules):
@@ -89,7 +88,7 @@ def _find(bug: Bug, seeds: range, answer: Connection) -> None:
 
 
 def report_bugs(bugs: list[Bug], *, seed: int, histories: int, processes: int) -> int:
-    """Print after how many histories each bug was found, then the share; return 1 if one was not."""
+    """Print the number of histories for each bug, and the share that was found; return 1 if a bug was not."""
     console = Console(highlight=False, soft_wrap=True)
     context = multiprocessing.get_context("fork")
     pending, running, count = [*reversed(bugs)], dict[Connection, Bug](), 0

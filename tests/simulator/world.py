@@ -1,7 +1,6 @@
-"""What all processes of one history share, and what a history may have (swarm testing).
+"""The hosts, stores and targets of one history, and its faults (swarm testing).
 
-A history that may have everything has much of nothing: one fault hides what another one would show. So each
-draws a few.
+Each history draws a few kinds of faults: if a history had all kinds, one fault would hide what another shows.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ IO_FAULTS = {
     "stalls": (Fault.STALL_BEFORE, Fault.STALL_AFTER),
     "late calls": (Fault.LATE,),
 }
-"""Faults at I/O calls, by the name under which a history draws them."""
+"""The faults at I/O calls, by name."""
 
 FAULTS = (
     *IO_FAULTS,
@@ -61,7 +60,7 @@ FAULTS = (
     "given-up epochs",
     "changed targets",
 )
-"""What a history may draw."""
+"""All faults that a history may draw."""
 
 _EXCLUDES = {
     # Whose attempt counts can then not be told from `commits/`: docs/limits.md.
@@ -76,18 +75,18 @@ _EXCLUDES = {
     # What was decided since the backup, and what was refused, is in the log that is lost.
     "restored logs": {"restored targets", "given-up epochs", "changed targets", "refused rows"},
 }
-"""What a history cannot have together."""
+"""Faults that a history cannot have together with the fault."""
 
 _MUCH = 10**12
 _FEW_BYTES = 6_000
 
 
 class Swarm(frozenset[str]):
-    """The faults that one history may have."""
+    """The faults of one history."""
 
     @classmethod
     def drawn(cls, chance: random.Random) -> Swarm:
-        """Draw them."""
+        """Draw the faults."""
         share = chance.choice((0.1, 0.2, 0.35))
         faults = {fault for fault in FAULTS if chance.random() < share}
         for fault, others in _EXCLUDES.items():
@@ -121,7 +120,7 @@ class Site:
         )
 
     def open_checkpoint(self, process: Process) -> Checkpoint:
-        """Open the checkpoint, as the product does."""
+        """Open the checkpoint."""
         return Checkpoint(Mount(self.checkpoint, process))
 
     def open_log(self, process: Process) -> LogStore:
@@ -130,7 +129,7 @@ class Site:
 
 
 class Saved:
-    """A backup of checkpoint and log, of one moment, with what has happened to them."""
+    """A backup of checkpoint and log, with the truth of its moment."""
 
     def __init__(self, world: World) -> None:
         self.files: tuple[Files, Files] = (
@@ -143,14 +142,14 @@ class Saved:
 
 
 class World:
-    """Hosts, stores, targets, checker, and the chance that drives them."""
+    """The hosts, stores, targets and checker of one history."""
 
     def __init__(self, swarm: Swarm, chance: random.Random, trace: Trace) -> None:
         self.swarm = swarm
         self.chance = chance
         self.trace = trace
         self.counts: Counter[str] = Counter()
-        """How often each thing happened."""
+        """The number of events, by name."""
         self.checker = Checker(self.counts)
         self.checker.two_drivers = "two drivers" in swarm
         self.site = Site(self.checker, "first")
@@ -159,7 +158,7 @@ class World:
         names = ("a", "b", "c")[: chance.choice((2, 2, 3))]
         several = "several targets" in swarm or "changed targets" in swarm
         self.names: tuple[str, ...] = names if several else ("memory",)
-        """Names of the targets that the next run is started with."""
+        """The names of the targets of the next run."""
         self.several = several
         self.databases = {
             name: Database(
@@ -173,14 +172,14 @@ class World:
         self.hosts = [Host("one"), Host("two")]
         self.drivers: list[Driver] = []
         self.flushers: list[Flushing] = []
-        """Those of other processes than drivers."""
+        """The flushers in processes of their own."""
         self.saved: list[Saved] = []
         self.offsets: dict[int, int] = {}
-        """What Spark plans each epoch from, of the source as it is."""
+        """The source offset of each planned epoch."""
         self.documented: set[str] = set()
-        """Kinds of errors that docs/limits.md says of what was done to this history."""
+        """Classes of errors that docs/limits.md documents for a disaster of this history."""
         self.flush_errors: set[str] = set()
-        """Kinds at which a flusher stopped: a run that waits for space raises them."""
+        """Classes of errors that stopped a flusher; a run that waits for space raises the same."""
         seconds = chance.choice((5, 60, 600)) if "retention" in swarm else 0
         size = chance.choice((3_000, _MUCH)) if seconds else 0
         self.retention = Retention(us=seconds * 1_000_000, bytes=size)
@@ -203,7 +202,7 @@ class World:
         return Process(name, self.chance.choice(self.hosts), self.trace, self._injected)
 
     def pipeline(self, site: Site, process: Process, name: str) -> Pipeline:
-        """Return what a flusher works on."""
+        """Return the pipeline of a flusher."""
         return Pipeline(
             query_id=self.query_id,
             store=site.open_log(process),
@@ -224,17 +223,17 @@ class World:
         return self.databases[name].ledger.get(self.key(name))
 
     def kill_all(self) -> None:
-        """End every process of the query."""
+        """Kill every process of the query."""
         for driver in self.drivers:
             driver.process.kill()
         for flusher in self.flushers:
             flusher.process.kill()
         self.drivers, self.flushers = [], []
 
-    def stopping(self, kind: str, name: str = "") -> bool:
-        """Return True if an error of this kind is right, as things are.
+    def expects_error(self, kind: str, name: str = "") -> bool:
+        """Return True if an error of this class is right in the present state.
 
-        :param name: of the target that it is about; empty: any.
+        :param name: the name of the error's target; empty for any target.
         """
         state, kept = self.checker.truth.state, self.checker.truth.kept
         if state is None or kind in self.documented:
@@ -260,11 +259,11 @@ class World:
         self.counts[what] += 1
 
     def happened(self, what: str, detail: object = "") -> None:
-        """Count a thing, and trace it."""
+        """Count an event, and trace it."""
         self.counts[what] += 1
         if self.trace.on:
             self.trace.say(f"=== {what} {detail}".rstrip())
 
     def time_passes(self, seconds: float) -> None:
-        """Let time pass in which nobody acts."""
+        """Advance the time."""
         MACHINE.true_us += int(seconds * 1_000_000)

@@ -1,8 +1,8 @@
-"""`make soak`: a query that uses nine features at once, and deaths for some minutes.
+"""`make soak`: a query with nine features, whose processes are killed for some minutes; each cell is compared.
 
-Each cell is compared in the end, with its write time and when it expires.
-With `--cluster`: a topic of Kafka, read by a standalone cluster of Spark into three nodes of Cassandra,
-PostgreSQL and Delta Lake, out of one log; each process is killed, and paused. It draws wal-sink-soak.svg.
+With `--cluster`, a standalone Spark cluster reads a topic of Kafka into three nodes of Cassandra,
+PostgreSQL and Delta Lake, from one log. Each process is killed and paused. The picture is
+wal-sink-soak.svg.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.soak.features import FeaturesOutcome, FeaturesSoak
 from tests.support.class_archive import CASSANDRA, SPARK
 
 _WIDTH = 120
-"""Where the output is not a terminal."""
+"""The width of the output if it is not a terminal."""
 
 
 def main() -> int:
@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _tell(console: Console, outcome: FeaturesOutcome, seconds: float) -> int:
-    """Print what a soak of features found; return the exit code."""
+    """Print the result of a soak of features; return the exit code."""
     cells, wanted = outcome.cells, outcome.wanted
     deaths = ", ".join(f"{name} {count}" for name, count in sorted(outcome.deaths.items()))
     console.print(

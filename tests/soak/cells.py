@@ -1,7 +1,7 @@
-"""The checker of the soak: what each cell has to be, by the source and the log alone.
+"""The checker of the soak: computes the value of each cell from the source and the log.
 
-The log says in which order the rows of the attempts that were flushed lie, so which write timestamp each has;
-the source says what is in them. It uses none of the sink's code.
+The log has the order of the rows of the flushed attempts, and so their write timestamps; the source has their
+values. The checker uses no code of the sink.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from tests.protocol import raw
 from tests.soak.changes import is_bad, is_long
 
 _ON_ITS_WAY_S = 32
-"""Seconds that a request may be on its way: to a node that stalls for 20, on a machine with more to do.
-A TTL is longer by that time, see docs/protocol/README.md#where-cassandra-differs."""
+"""The maximum time of a request in seconds: a node stalls for 20. A cell may expire later by that time, see
+docs/protocol/README.md#where-cassandra-differs.
+"""
 
 Key = tuple[int, ...]
 KEYS = {"customers": ("day", "customer_id")}
 
 
 class Cell(NamedTuple):
-    """A value, when it was written, and the second at which it expires."""
+    """A value, its write timestamp in microseconds, and the second at which it expires."""
 
     us: int
     value: Any
@@ -38,24 +39,24 @@ class Cell(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """A row of the attempt that was flushed."""
+    """A row of a flushed attempt."""
 
     epoch: int
     us: int
-    """Its write timestamp; 0 for a row that a task has refused."""
+    """The write timestamp; 0 for a row that a task has refused."""
     values: dict[str, Any]
-    """Of a delete the log has the key alone."""
+    """The values by column; a delete has only its key."""
     refused: bool
-    """Whether a task has refused it."""
+    """True if a task has refused the row."""
 
     @property
     def is_delete(self) -> bool:
-        """Return True if it is one, and not refused."""
+        """Return True for a delete that was not refused."""
         return self.values["seq"] is None
 
 
 def logged(log: Path) -> Iterator[Logged]:
-    """Yield the rows of each flushed epoch, with the write timestamps that they have by the log."""
+    """Yield the rows of each flushed epoch."""
     for manifest in _kept(log):
         us = manifest["first_us"]
         for value, is_refused in ((manifest["refused"], True), (manifest["segments"], False)):
@@ -73,7 +74,7 @@ def logged(log: Path) -> Iterator[Logged]:
 
 
 def _kept(log: Path) -> Iterator[dict[str, Any]]:
-    """Yield the manifest of each flushed epoch, the newest first: `wal.retention` keeps all of them."""
+    """Yield the manifest of each flushed epoch, the newest first; `wal.retention` keeps all of them."""
     state = raw.state(open_backend(str(log)))
     assert state["targets"][0]["mark"]["epoch"] == state["last"]["epoch"]
     path = state["last"]["manifest"]
@@ -84,7 +85,7 @@ def _kept(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def refused_by_server(log: Path) -> set[int]:
-    """Return the write timestamps of the rows that Cassandra has refused, and `refused/` has."""
+    """Return the write timestamps of the rows in `refused/` that Cassandra has refused."""
     result = (re.fullmatch(r"1-\w+-(\d+)\.arrow", path.name) for path in log.glob("refused/*/*"))
     return {int(match[1]) for match in result if match}
 
@@ -99,17 +100,17 @@ def _names(segment: pa.Table) -> list[str]:
 
 
 class Expected(NamedTuple):
-    """What has to be in the tables, and what is wrong with the log."""
+    """The expected content of the tables, and the faults of the log."""
 
     cells: dict[str, dict[Key, dict[str, Cell]]]
     deleted: dict[str, dict[Key, int]]
-    """Write timestamp of the newest delete of a key."""
+    """The write timestamp of the newest delete of each key, by table."""
     bad: int
-    """Rows that the tasks refuse."""
+    """The number of rows that the tasks must refuse."""
     late: int
-    """Rows that only the server refuses."""
+    """The number of rows that only the server refuses."""
     wrong: list[str]
-    """What is wrong with the log itself."""
+    """The faults of the log."""
     mixed: list[int]
     epochs: int
     changes: int
@@ -118,9 +119,9 @@ class Expected(NamedTuple):
 def expected(
     changes: Sequence[dict[str, Any]], rows: Sequence[Logged], refused_us: Set[int]
 ) -> Expected:
-    """Lay the rows over each other, cell by cell: the larger timestamp wins.
+    """Merge the rows, cell by cell: the larger timestamp wins.
 
-    :param refused_us: write timestamps of the rows that the server has refused.
+    :param refused_us: the write timestamps of the rows that the server has refused.
     """
     cells: dict[str, dict[Key, dict[str, Cell]]] = {table: defaultdict(dict) for table in KEYS}
     deleted: dict[str, dict[Key, int]] = {table: {} for table in KEYS}
@@ -159,7 +160,7 @@ def expected(
 
 
 def _not_once(changes: Sequence[dict[str, Any]], rows: Sequence[Logged]) -> list[str]:
-    """Say which changes of the source are not in the log exactly once; deletes are told by their keys."""
+    """Return the changes that are not in the log exactly once; a delete is identified by its key."""
     present = Counter(
         (row.values["customerId"], row.values["day"]) if row.is_delete else row.values["seq"]
         for row in rows
@@ -178,7 +179,7 @@ _NAMES = {"customer_id": "customerId"}
 
 
 def _values(change: dict[str, Any], row: Logged) -> dict[str, Any]:
-    """Return what a change writes to the table; a null leaves a cell as it is."""
+    """Return the values that a change writes; a null leaves its cell unchanged."""
     values = {
         "customer_id": change["customerId"],
         "day": change["day"],
@@ -201,35 +202,36 @@ def _second(expires: datetime) -> int:
 
 
 class CellVerdict(NamedTuple):
-    """How the cells of all tables compare, counted in cells."""
+    """The result of the comparison: numbers of cells."""
 
     expected: int
     found: int
     missing: int
     extra: int
     values: int
-    """Cells with another value."""
+    """Cells with a wrong value."""
     times: int
-    """Cells with another write time."""
+    """Cells with a wrong write timestamp."""
     ttls: int
-    """Cells that expire earlier by more than a second, or later than a request may be on its way."""
+    """Cells that expire more than a second too early, or more than `_ON_ITS_WAY_S` too late."""
     examples: tuple[str, ...]
 
     @property
     def exact(self) -> bool:
-        """Return True if every cell is as it has to be."""
+        """Return True if every cell is right."""
         return not any(self[2:7])
 
 
 Found = dict[str, dict[Key, dict[str, tuple[Any, int, tuple[int, int] | None]]]]
-"""By table, key and column: value, write time, and between which seconds it expires; a slow read takes
-more than one."""
+"""For each table, key and column: the value, the write timestamp, and the first and last second at which the
+cell may expire, since a read takes time.
+"""
 
 
 def compare(wanted: Expected, result: Found, now_s: float) -> CellVerdict:
     """Compare every cell.
 
-    :param now_s: when the tables were read; nothing may expire within seconds of it.
+    :param now_s: the time at which the tables were read; no cell may expire within seconds of it.
     """
     counts: Counter[str] = Counter()
     examples: list[str] = []
@@ -266,7 +268,7 @@ def compare(wanted: Expected, result: Found, now_s: float) -> CellVerdict:
 
 
 def _living(wanted: Expected, table: str, now_s: float) -> dict[tuple[Key, str], Cell]:
-    """Return the cells that no newer delete covers, and that have not expired."""
+    """Return the cells that no newer delete covers and that have not expired."""
     return {
         (key, name): cell
         for key, cells in wanted.cells[table].items()

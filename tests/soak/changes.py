@@ -1,4 +1,4 @@
-"""The source of the soak: changes of customers, some of which no table takes."""
+"""The source of the soak: changes of customers, some of which are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = (
 )
 CUSTOMERS, DAYS = 40, 5
 LONG = 70_000
-"""Characters of a note that an index on it refuses."""
+"""The number of characters of a note that its index refuses."""
 MOST_LIFE_S = 25
 """The longest of the short TTLs: such rows expire soon after the source ends."""
 
@@ -47,7 +47,7 @@ _DAY_S = 86_400
 class Changes(Background):
     """Writes a file of changes now and then, until the `with` block is left.
 
-    :param seed: of what is in the files, but for times of expiry: they begin when a file is written.
+    :param seed: determines the changes, except the times at which rows expire.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -57,17 +57,17 @@ class Changes(Background):
         self._random = random.Random(seed)
         self._files = 0
         self.long_notes = False
-        """Whether some notes are too long for the index, which is there from then on."""
+        """True if some notes are too long for the index."""
         self.changes: list[dict[str, Any]] = []
         self.write()  # Spark wants to see a file
 
     def work(self) -> None:
-        """Write until told to end."""
+        """Write files until the end."""
         while not self._left.wait(_EVERY_S):
             self.write()
 
     def write(self) -> None:
-        """Write some changes; the last ones are newer than all before."""
+        """Write a file of changes."""
         rows = [self._change(len(self.changes) + i) for i in range(_CHANGES)]
         if self.long_notes:
             rows[-1] |= {"note": "x" * LONG, **_GOOD}
@@ -107,7 +107,7 @@ _BAD: list[dict[str, Any]] = [
 
 
 def is_bad(change: dict[str, Any]) -> bool:
-    """Return True if no table ever takes a change."""
+    """Return True if the tasks must refuse a change."""
     return any(all(change[name] == value for name, value in bad.items()) for bad in _BAD)
 
 

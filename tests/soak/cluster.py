@@ -1,7 +1,8 @@
-"""The cluster's soak: all that people run beside each other; each of it is killed, and stalls.
+"""The soak of a cluster, whose processes are all killed and paused.
 
-Spark on a standalone cluster reads a topic of Kafka into three nodes of Cassandra, PostgreSQL and Delta Lake,
-out of one log. Readers look at each target all the time. In the end each has exactly what the topic has.
+Spark on a standalone cluster reads a topic of Kafka into three nodes of Cassandra, PostgreSQL and Delta
+Lake, from one log. Readers read each target all the time. At the end, each target must have exactly the
+rows of the topic.
 """
 
 from __future__ import annotations
@@ -41,26 +42,25 @@ from wal_sink.progress.status import Status
 
 VICTIMS = ("driver", "executor", "worker", "master", "Cassandra", "Kafka", "PostgreSQL")
 KINDS = ("killed", "paused", "overtaken")
-"""The last one is for drivers alone: one stalls until another one has gone on, and then wakes up."""
+"""Faults of a process. An `overtaken` driver stalls until another driver has completed an epoch."""
 FAULTS = [*((item, kind) for item in VICTIMS for kind in KINDS[:2]), ("driver", "overtaken")]
 TARGETS = {"nodes": "Cassandra", "books": "PostgreSQL", "lake": "Delta Lake"}
-"""What the query calls them, and what they are."""
+"""The names of the targets in the query, with their titles."""
 
 ROOT = Path(__file__).parents[2]
 _TOPIC = "soak"
 _BETWEEN_S, _DOWN_S = (2, 8), (1, 10)
 """Between two faults, and how long a server is left dead, or a process stalls."""
 _PATIENCE_S = 1_000.0
-"""How long the query may take to go on, on a busy machine and while others are killed: an hour's soak ended
-after 400 s without an epoch, at a load of 60 on two cores."""
+"""The maximum time in which the query must complete an epoch on a busy machine; 400 seconds were too few."""
 _OVERTAKEN_S = 20.0
-"""How long an application that was overtaken may take to end."""
+"""The maximum time in which an application that was overtaken may end by itself."""
 _STARTS = 3
-"""How often a server is started that does not come in time."""
+"""The number of attempts to start a server."""
 
 
 class Fault(NamedTuple):
-    """What was done to one process; times in seconds since the soak began."""
+    """A fault of one process; the times are seconds since the start of the soak."""
 
     victim: str
     kind: str
@@ -69,16 +69,16 @@ class Fault(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """How many rows there are at one moment."""
+    """The numbers of rows at one time."""
 
     at_s: float
     produced: int
     visible: Mapping[str, int]
-    """By target."""
+    """The number of visible rows, by target."""
 
 
 class Found(NamedTuple):
-    """What one target has in the end, and what its reader saw meanwhile."""
+    """The final rows of a target, and what its reader saw."""
 
     counts: RowCounts
     looks: int
@@ -88,42 +88,41 @@ class Found(NamedTuple):
 
 
 class ClusterOutcome(NamedTuple):
-    """What the cluster's soak found."""
+    """The result of the soak."""
 
     found: Mapping[str, Found]
-    """By target."""
+    """The results, by target."""
     differ: int
-    """Rows that not all targets have with one key: they are of different attempts."""
+    """The number of rows that are not the same in all targets: they are of different attempts."""
     aborted: int
-    """Numbers of transactions that were aborted."""
+    """The number of records in aborted transactions."""
     faults: Sequence[Fault]
     recovered_s: Sequence[float]
-    """Of each round: until all targets went on, when all was up again."""
+    """For each round, the seconds until all targets had a new epoch after the last fault."""
     starts: int
     ended: Counter[str]
-    """How applications ended by themselves: the last line of each, and how often."""
+    """The last lines of applications that ended by themselves, with their numbers."""
     said: Counter[str]
-    """What status gave as the last error, in looks."""
+    """The last errors of `status`, with the number of times that they were read."""
     samples: Sequence[Sample]
 
     @property
     def exact(self) -> bool:
-        """Return True if each target has what the topic has, of one attempt, and no reader saw other rows."""
+        """Return True if each target has the topic's rows, of one attempt, and no reader saw a wrong row."""
         right = all(result.counts.exact and not result.wrong for result in self.found.values())
         return right and not self.differ and all(f.counts.expected for f in self.found.values())
 
 
 class Feed(Background):
-    """Writes numbers in transactions, and aborts every fifth; no number comes back."""
+    """Writes numbers in transactions, and aborts every fifth transaction."""
 
     def __init__(self, broker: Broker) -> None:
         super().__init__("soak-feed")
         self._address = broker.address
         self.next = self.committed = 0
-        """The number that comes next, and how many are known to be committed."""
 
     def work(self) -> None:
-        """Write until told to end; the last transaction is complete, one way or the other."""
+        """Write transactions until the end; the last one is committed or aborted."""
         producer: Producer | None = None
         transactions = 0
         while producer is None or not self._left.wait(0.2):
@@ -159,10 +158,10 @@ class Feed(Background):
 
 
 class ClusterSoak:
-    """All servers, the application, the readers, and what kills them; a context manager.
+    """All servers, the application, the readers and the faults; a context manager.
 
-    :param folder: an empty one.
-    :param seed: of the order of faults and of what is left to chance; the timing of the machine is not.
+    :param folder: an empty folder.
+    :param seed: determines the order of the faults, but not the timing of the machine.
     """
 
     def __init__(
@@ -259,7 +258,7 @@ class ClusterSoak:
         }
 
     def run_for(self, seconds: float) -> ClusterOutcome:
-        """Let faults come in rounds for so long, and one whole round at least; let the query end; compare."""
+        """Inject faults in rounds for some seconds, at least one round; let the query end; compare."""
         self._began_s = time.monotonic()
         self._feed = Feed(self._broker)
         self._start()
@@ -286,7 +285,7 @@ class ClusterSoak:
         self._drivers.append(self._driver)
 
     def _round(self) -> None:
-        """Let each fault come once, in any order; then wait until all are up again."""
+        """Inject each fault once, in random order; then wait until all processes run again."""
         for victim, kind in self._random.sample(FAULTS, len(FAULTS)):
             self._pass(self._random.uniform(*_BETWEEN_S))
             self._strike(victim, kind)
@@ -318,7 +317,7 @@ class ClusterSoak:
         self._busy[chosen] = self._pool.submit(self._repair, repair, down_s, fault)
 
     def _candidates(self, victim: str) -> Sequence[object]:
-        """Return servers, or ids of processes, of which one is to be hit."""
+        """Return the servers or process ids from which the victim is chosen."""
         driver = self._driver
         assert driver is not None
         processes: dict[str, Callable[[], Sequence[object]]] = {
@@ -333,7 +332,7 @@ class ClusterSoak:
         return processes[victim]()
 
     def _hit(self, chosen: object, kind: str, victim: str) -> Callable[[], object]:
-        """Kill or pause it; return what brings it back."""
+        """Kill or pause a process; return the function that repairs it."""
         if isinstance(chosen, AnyServer):
             (chosen.kill if kind == "killed" else chosen.pause)()
             return (lambda: patiently(chosen)) if kind == "killed" else chosen.resume
@@ -356,15 +355,16 @@ class ClusterSoak:
         return lambda: None  # who supervises it starts another one
 
     def _overtake(self) -> int:
-        """Start another application beside the one that stalls; return which epoch was the last."""
+        """Start a second application while the first stalls; return the last completed epoch."""
         status = self._status()
         self._start()
         return status.checkpointed if status else -1
 
     def _wake(self, overtaken: Driver, last: int) -> None:
-        """Let an application go on when another one has completed an epoch; end it if it does not end.
+        """Wake an application when the second one has completed an epoch; kill it if it does not end.
 
-        It does not where the master has given its executors away: Spark waits for others for ever.
+        It may not end: Spark waits forever for executors if the master has given its own to another
+        application.
         """
         end_s = time.monotonic() + _PATIENCE_S
         while (status := self._status()) is None or status.checkpointed <= last:
@@ -386,7 +386,7 @@ class ClusterSoak:
         self._faults.append(fault._replace(ended_s=self._now()))
 
     def _pass(self, seconds: float) -> None:
-        """Let time pass, and do what supervises the application."""
+        """Wait for some seconds, and supervise the application meanwhile."""
         end_s = time.monotonic() + seconds
         while True:
             self._look()
@@ -396,7 +396,7 @@ class ClusterSoak:
             time.sleep(min(1, left_s))
 
     def _look(self) -> None:
-        """Take a sample; start the application again if it ended."""
+        """Take a sample; start the application again if it has ended."""
         assert self._driver is not None
         if (code := self._driver.process.poll()) is not None:
             if code != -signal.SIGKILL:
@@ -434,7 +434,7 @@ class ClusterSoak:
             self._pass(0.5)
 
     def _goes_on(self) -> float:
-        """Wait until each target has an epoch that is newer than all that there are; return the seconds."""
+        """Wait until each target has a new epoch; return the seconds."""
         since_s = time.monotonic()
         status = self._status()
         newest = status.checkpointed if status else -1
@@ -447,7 +447,7 @@ class ClusterSoak:
         return time.monotonic() - since_s
 
     def _read_the_rest(self) -> list[int]:
-        """Let the query read the topic to its end, flush and end in order; return the topic's numbers."""
+        """Let the query read the topic to its end and end normally; return the topic's numbers."""
         numbers = [int(value or b"") for _, value in self._broker.records(_TOPIC)]
         self._until(
             lambda: all(len(rows) >= len(numbers) for rows in self._read_all().values()),
@@ -487,9 +487,9 @@ class ClusterSoak:
 
 
 def patiently(server: AnyServer) -> None:
-    """Start a server, which on a busy machine may take more than one go.
+    """Start a server, in several attempts, since a start may time out on a busy machine.
 
-    :raises DidNotStart: it does not come.
+    :raises DidNotStart: if the last attempt fails.
     """
     for _ in range(_STARTS - 1):
         with contextlib.suppress(DidNotStart):

@@ -1,6 +1,6 @@
 """The application of the cluster's soak: `python -m tests.soak.cluster_app CONFIG.json`.
 
-From a topic, in committed transactions, to several targets. Each attempt gives each row another key.
+It writes the committed records of a topic to several targets. Each attempt computes other keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ stopping = threading.Event()
 
 
 def main(config: dict[str, Any]) -> None:
-    """Run the query until SIGTERM, and end in order."""
+    """Run the query until SIGTERM, then end normally."""
     spark = local_session(**config["settings"])
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     records = spark.readStream.format("kafka").options(**config["source"]).load()

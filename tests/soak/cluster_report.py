@@ -1,4 +1,4 @@
-"""What the cluster's soak found, as tables and as a picture."""
+"""The result of the cluster's soak as tables and as a picture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLOURS = dict(zip(KINDS, ("#d62728", "#8c8c8c", "#1f6fb4"), strict=True))
 
 
 def tables(outcome: ClusterOutcome) -> Iterator[Table]:
-    """Make the tables: targets, faults, and what applications and status said meanwhile."""
+    """Yield the tables of targets, of faults, and of errors."""
     columns = ("expected", "found", "missing", "extra", "looks of readers", "rows they read")
     targets = Table("target", *columns, "looks without an answer", "what no reader may see")
     for name, result in outcome.found.items():
@@ -46,7 +46,7 @@ def tables(outcome: ClusterOutcome) -> Iterator[Table]:
 
 
 def draw(path: Path, outcome: ClusterOutcome) -> None:
-    """Draw the rows that were produced and those that are visible, over the faults."""
+    """Draw the produced and the visible rows over time, with the faults."""
     figure, (rows, faults) = drawing.grid(2, 1, (10, 6))
     samples = outcome.samples
     at_s = [sample.at_s for sample in samples]

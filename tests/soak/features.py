@@ -1,8 +1,8 @@
-"""The soak: one query that uses nine features at once, and deaths; each cell is compared in the end.
+"""The soak of features: processes of one query with nine features are killed; at the end each cell is compared.
 
-Features: `batch_writer` in output mode update, upserts and deletes by row, an update in place of an insert,
-times of expiry, quarantine by the tasks and in the flush, text as varint and decimal and binary as uuid,
-columns of other names, an epoch column, a table that grows under the query.
+The features: `batch_writer` in output mode update; upserts and deletes; `cassandra.writeMode=update`; times
+of expiry; quarantine by tasks and by the flush; text as varint and decimal; binary as uuid; renamed
+columns; an epoch column. The table gets a new column while the query runs.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ from wal_sink.wal.location import locate
 KEYSPACE = "soak"
 _WEIGHTS = {"driver": 3, "worker": 3, "cassandra": 2, "pause": 2}
 _GROWS_AT = 0.4
-"""The part of the time after which the tables grow."""
+"""The fraction of the time after which the table gets a new column."""
 _PATIENCE_S = 600.0
 _LAST_PATIENCE_S = 360.0
-"""How long the last run may stall, or flush when its query has ended."""
+"""The maximum time in which the last run must complete an epoch."""
 
 
 class FeaturesOutcome(NamedTuple):
-    """What a soak of features found."""
+    """The result of the soak."""
 
     cells: CellVerdict
     wanted: Expected
     quarantined: int
-    """Rows in `refused/`."""
+    """The number of rows in `refused/`."""
     deaths: Counter[str]
     starts: int
 
     @property
     def exact(self) -> bool:
-        """Return True if every cell is as it has to be, and the log has each change of the source once."""
+        """Return True if every cell is right, and the log has each change of the source once."""
         wanted = self.wanted
         in_place = self.quarantined == wanted.bad + wanted.late
         return self.cells.exact and not (wanted.wrong or wanted.mixed) and in_place
 
 
 class FeaturesSoak:
-    """One query with nine features, one node, and the thread that kills them.
+    """The query, its node, and the faults.
 
-    :param folder: an empty one.
-    :param seed: of everything that is left to chance here; the timing of the machine is not.
+    :param folder: an empty folder.
+    :param seed: determines all random choices, but not the timing of the machine.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class FeaturesSoak:
         self._grown = False
 
     def run_for(self, seconds: float) -> FeaturesOutcome:
-        """Let processes die, and the node stall, for that long; let the query end; compare."""
+        """Inject faults for some seconds; let the query end; compare."""
         until_s = time.monotonic() + seconds
         dealt = deal(self._random, _WEIGHTS)
 
@@ -95,7 +95,7 @@ class FeaturesSoak:
         return self._run(next_death)
 
     def run_through(self, deaths: Sequence[str]) -> FeaturesOutcome:
-        """Let these happen one after the other; let the query end; compare."""
+        """Inject these faults one after the other; let the query end; compare."""
         waiting = list(deaths)
         return self._run(lambda: waiting.pop(0) if waiting else None)
 
@@ -123,7 +123,7 @@ class FeaturesSoak:
     def _start(self, *, last: bool = False) -> Driver:
         """Start the application.
 
-        :param last: to the end of its source.
+        :param last: True to run it to the end of its source.
         """
         self._starts += 1
         config = self._folder / f"config-{self._starts}.json"
@@ -146,7 +146,7 @@ class FeaturesSoak:
         )
 
     def _read_the_rest(self) -> None:
-        """Run the application to the end of its source; on a busy machine that is hundreds of files."""
+        """Run the application to the end of its source, which may be hundreds of files."""
         with self._start(last=True) as last:
             reached, deadline = -1, 0.0
             while last.process.poll() is None:
@@ -157,7 +157,7 @@ class FeaturesSoak:
             last.finish()
 
     def _wait(self) -> None:
-        """Wait until the query has gone on, mostly; start it again if it ended."""
+        """Wait, usually until the query has completed an epoch; start it again if it has ended."""
         _checkpointed = self._checkpointed()
         patient = self._random.random() < 0.8  # else it dies as it starts
         deadline = time.monotonic() + (_PATIENCE_S if patient else self._random.uniform(0, 8))
@@ -185,7 +185,7 @@ class FeaturesSoak:
             self._node.start()
 
     def _kill_worker(self) -> None:
-        """SIGKILL one of Spark's Python processes: of the tasks, of the planner, or of `commit`."""
+        """Kill one of Spark's Python workers: of a task, of the planner, or of `commit`."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             started = processes(self._driver.process.pid)
@@ -202,10 +202,10 @@ class FeaturesSoak:
         return locate(str(self._checkpoint)).open_checkpoint().last_commit()
 
     def _grow(self) -> None:
-        """Let the table grow under the query.
+        """Add the column and the index, and wait for three more epochs.
 
-        Of three more epochs the first may be under
-        way, and the second may have files from before; the third has a note that the flush refuses.
+        The first of these epochs may have begun before, and the second may have files from before. The
+        third has a note that the index refuses.
         """
         self._go_on(1)
         self._execute(*GROWTH)
@@ -214,7 +214,7 @@ class FeaturesSoak:
         self._grown = True
 
     def _go_on(self, epochs: int) -> None:
-        """Wait until the query has checkpointed `more` more; start it again if it ended."""
+        """Wait until the query has completed `epochs` more epochs; start it again if it has ended."""
         reached, deadline = self._checkpointed() + epochs, time.monotonic() + _PATIENCE_S
         while self._checkpointed() < reached:
             assert time.monotonic() < deadline, self._driver.log()
@@ -241,7 +241,7 @@ class FeaturesSoak:
         )
 
     def _found(self) -> Found:
-        """Read every cell, with its write time and when it expires."""
+        """Read every cell, with its write timestamp and its TTL."""
         result: Found = {}
         for table, keys in KEYS.items():
             described = self._node.execute(
@@ -273,14 +273,14 @@ class FeaturesSoak:
 
 
 def _ends(ttl_s: int | None, began_s: float, ended_s: float) -> tuple[int, int] | None:
-    """Return between which seconds a cell expires, of which the server has said the TTL that is left."""
+    """Return the first and last second at which a cell may expire, from its TTL; None without a TTL."""
     return None if ttl_s is None else (int(began_s) + ttl_s, int(ended_s) + ttl_s)
 
 
 def deal(chance: random.Random, weights: Mapping[str, int]) -> Iterator[str]:
-    """Deal names from a shuffled deck, again and again: each comes before one comes too often.
+    """Yield names from a shuffled deck, again and again.
 
-    :param weights: how many cards a name has; the first deck has one of each, so that a short soak has all.
+    :param weights: the number of cards of each name; the first deck has one of each, so that a short soak has all.
     """
     deck = list(weights)
     while True:

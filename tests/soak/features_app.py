@@ -1,6 +1,6 @@
-"""The application of the soak: `python -m tests.soak.features_app CONFIG.json`.
+"""The application of the soak of features: `python -m tests.soak.features_app CONFIG.json`.
 
-Not deterministic: each start makes up a word, and a shuffle brings rows into another order at each attempt.
+The query is not deterministic: each start writes another word, and a shuffle changes the order of the rows.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ GROWTH = (
     "ALTER TABLE {}.customers ADD tag text",
     "CREATE INDEX notes ON {}.customers (note)",
 )
-"""What the table gets while the query runs. The DataFrame has the column from its next start on."""
+"""Statements that change the table while the query runs; its next start has the column, too."""
 
 
 def main(config: dict[str, Any]) -> None:
-    """Run the query, to the end of its source if it is the last time."""
+    """Run the query, if it is the last time to the end of its source."""
     spark = local_session(
         **{
             "spark.master": "local[3,4]",  # a task whose worker is killed is tried again

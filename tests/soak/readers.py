@@ -1,4 +1,4 @@
-"""Readers that look at a target all the time: no row comes twice, and none that was there goes or changes."""
+"""Readers that read a target all the time: no row may come twice, disappear or change."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from deltalake import DeltaTable
 from wal_sink.demo.background import Background
 
 BUCKET = 500
-"""How many numbers share a bucket, which is what a reader asks for."""
+"""The number of rows in a bucket, which a reader reads by one query."""
 _EVERY_S = 0.4
 
 Rows = Sequence[tuple[int, str]]
-"""Number and key of each."""
+"""The number and the key of each row."""
 
 
 class Store(ABC):
-    """One target, as its users read it."""
+    """A target, as its users read it."""
 
     unanswered: ClassVar[tuple[type[BaseException], ...]] = ()
-    """What is raised while it is down."""
+    """The exceptions during an outage."""
 
     @abstractmethod
     def rows(self, bucket: int) -> Rows:
-        """Read one bucket."""
+        """Read a bucket."""
 
     def close(self) -> None:  # noqa: B027 - not each has something open
-        """Close what is open."""
+        """Close the connection."""
 
 
 class CassandraStore(Store):
-    """The table at LOCAL_QUORUM, by a client of its own.
+    """A table at LOCAL_QUORUM.
 
-    :param table: with its keyspace.
+    :param table: the name, with the keyspace.
     """
 
     unanswered = (
@@ -74,7 +74,7 @@ class CassandraStore(Store):
 
 
 class PostgresqlStore(Store):
-    """The table, by a connection that is made again where it was lost."""
+    """A table, by a connection that is opened again after it was lost."""
 
     unanswered = (psycopg.OperationalError,)
 
@@ -94,7 +94,7 @@ class PostgresqlStore(Store):
 
 
 class DeltaStore(Store):
-    """The newest version of the table."""
+    """The newest version of a table."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -107,7 +107,7 @@ class DeltaStore(Store):
 
 
 class Reader(Background):
-    """Looks at buckets where rows come, and at older ones in turn, until the `with` block is left."""
+    """Reads the newest buckets and, in turn, older buckets, until the `with` block is left."""
 
     def __init__(self, name: str, store: Store) -> None:
         super().__init__(f"soak-reader-{name}")
@@ -116,7 +116,7 @@ class Reader(Background):
         self._seen: dict[int, dict[int, str]] = defaultdict(dict)
         self.looks = self.unanswered = self.rows_read = 0
         self.wrong: set[str] = set()
-        """What no reader may see."""
+        """Descriptions of wrong rows."""
 
     def __exit__(self, *_: object) -> None:
         self.end()
@@ -124,11 +124,11 @@ class Reader(Background):
 
     @property
     def visible(self) -> int:
-        """How many rows were seen."""
+        """The number of rows that were read."""
         return sum(map(len, list(self._seen.values())))
 
     def work(self) -> None:
-        """Look, again and again; a store that is down is not a failure."""
+        """Read buckets until the end; ignore outages."""
         for older in itertools.count():
             if self._left.wait(_EVERY_S):
                 return
@@ -138,7 +138,7 @@ class Reader(Background):
                 self._newest += 1
 
     def look(self, bucket: int) -> int:
-        """Look at a bucket, and compare it with the look before; return how many rows it has."""
+        """Read a bucket, and compare it with the previous read; return its number of rows."""
         try:
             rows = self._store.rows(bucket)
         except self._store.unanswered:
@@ -157,7 +157,7 @@ class Reader(Background):
         return len(rows)
 
     def read_all(self, last: int) -> list[tuple[int, str]]:
-        """Read the whole table; nothing while the store is down.
+        """Read the whole table; return no rows during an outage.
 
         :param last: the highest number that may be there.
         """

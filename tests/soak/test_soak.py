@@ -1,4 +1,4 @@
-"""Deaths of two queries and all under them; what checker and readers notice; the order of deaths."""
+"""Short soaks, the checker of cells, the readers, and the order of faults."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from tests.support.neighbours import Counted, Row
 @pytest.mark.cassandra
 @pytest.mark.timeout(1200)
 def test_soak_with_three_kills_is_exact(tmp_path: Path) -> None:
-    """Each kind of process dies under a query with nine features: every cell is as source and log say."""
     seed = secrets.randbelow(1_000_000)
     outcome = FeaturesSoak(tmp_path, seed).run_through(["worker", "growth", "cassandra", "driver"])
     assert outcome.exact, f"seed {seed}: {outcome.cells}, {outcome.wanted.wrong[:5]}, {outcome}"
@@ -40,7 +39,7 @@ def test_soak_with_three_kills_is_exact(tmp_path: Path) -> None:
 @pytest.mark.cassandra
 @pytest.mark.timeout(1800)
 def test_soak_with_every_process_killed_is_exact(tmp_path: Path, counted: Counted) -> None:
-    """Driver, executor, worker, master, Cassandra, Kafka, PostgreSQL: killed, paused; a driver overtaken."""
+    """Driver, executor, worker, master, Cassandra, Kafka and PostgreSQL are killed and paused."""
     seed = secrets.randbelow(1_000_000)
     with ClusterSoak(tmp_path, seed) as soak:
         outcome = soak.run_for(0)
@@ -54,7 +53,7 @@ def test_soak_with_every_process_killed_is_exact(tmp_path: Path, counted: Counte
 
 
 class Pages(Store):
-    """A store that has each of these in turn."""
+    """A store that returns these rows in turn."""
 
     def __init__(self, *pages: Rows) -> None:
         self._pages = iter(pages)
@@ -73,7 +72,7 @@ class Pages(Store):
     ],
 )
 def test_reader_says_what_it_may_not_see(later: Rows, wrong: str) -> None:
-    """A row that comes twice, goes, or changes its key."""
+    """A row comes twice, disappears, or changes its key."""
     reader = Reader("store", Pages([(1, "a")], later))
     for _ in range(2):
         reader.look(0)
@@ -105,7 +104,7 @@ CELL = ("new", 2_000, (1_060, 1_060))
 def test_oracle_looks_at_each_cell(
     column: str, cell: tuple[str, int, tuple[int, int] | None] | None, what: str
 ) -> None:
-    """At its value, its write time and when it expires; at what was deleted, and at what has expired."""
+    """The checker compares value, write timestamp and expiry, and knows deleted and expired cells."""
     wanted = {
         "city": Cell(2_000, "new", 1_060),
         "seq": Cell(500, "deleted", 1_060),
@@ -133,7 +132,7 @@ def test_oracle_looks_at_each_cell(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_soak_draws_every_event_before_a_second_time(seed: int) -> None:
-    """Then as often as its weight says; the same seed gives the same order."""
+    """After the first deck, each name comes as often as its weight; a seed repeats the order."""
     weights = {"clock": 3, "full disk": 2, "zombie": 1}
     dealt = list(itertools.islice(deal(random.Random(seed), weights), 3 + 6 + 6))
     assert sorted(dealt[:3]) == sorted(weights)

@@ -1,4 +1,4 @@
-"""The Spark Cassandra Connector in `foreachBatch`, the other thing that people use."""
+"""The Spark Cassandra Connector in `foreachBatch`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ ONE_BY_ONE = {
 
 
 class Connector:
-    """Its DataFrame writer.
+    """The connector's DataFrame writer.
 
-    :param settings: its options; none for its defaults.
+    :param settings: options of the writer; none for its defaults.
     """
 
     def __init__(self, name: str = "connector", settings: Mapping[str, str] = {}) -> None:
@@ -31,7 +31,7 @@ class Connector:
         self._settings = dict(settings)
 
     def prepare(self, job: Job) -> None:
-        """Wait until its session, which it keeps between jobs, has heard of the new table."""
+        """Wait until the connector's session, which all jobs share, has the metadata of the new table."""
         reader = job.spark.read.format(_FORMAT).options(keyspace=KEYSPACE, table=job.table.name)
         for attempt in tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Py4JJavaError),
@@ -43,7 +43,7 @@ class Connector:
                 reader.load()
 
     def run(self, job: Job) -> Taken:
-        """Do the job."""
+        """Run the job."""
 
         def write(batch: DataFrame, _epoch: int) -> None:
             writer = batch.write.format(_FORMAT).mode("append")

@@ -1,4 +1,4 @@
-"""A sink that only counts: what Spark needs to hand Arrow batches to Python, and nothing else."""
+"""A sink that only counts rows: the minimum that any Python sink costs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMAT = "wal_sink_bench_counting"
 
 @dataclass
 class Counted(WriterCommitMessage):
-    """How many rows a task saw."""
+    """The number of rows of a task."""
 
     rows: int
 
@@ -26,15 +26,15 @@ class CountingWriter(DataSourceStreamArrowWriter):
     """Counts the rows of Arrow batches."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Counted:
-        """Count a partition."""
+        """Count the rows of a partition."""
         return Counted(sum(batch.num_rows for batch in iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """See that every task has counted."""
+        """Check that every task has counted."""
         assert all(isinstance(message, Counted) for message in messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 class CountingSource(DataSource):
@@ -42,24 +42,22 @@ class CountingSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format's name."""
         return FORMAT
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> CountingWriter:  # noqa: N802
-        """Return a writer."""
         return CountingWriter()
 
 
 class Counting:
-    """The floor of any Python sink; it writes nothing, so its table is not checked."""
+    """The contender; its table is not checked, since it writes no rows."""
 
     name = "counts only"
 
     def prepare(self, job: Job) -> None:
-        """Give the session the format."""
+        """Register the format."""
         job.spark.dataSource.register(CountingSource)
 
     def run(self, job: Job) -> Taken:
-        """Do the job."""
+        """Run the job."""
         job.run(job.rows().writeStream.format(FORMAT))
         return Taken(job.committed_s() - job.began_s())

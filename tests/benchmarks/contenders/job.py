@@ -1,4 +1,4 @@
-"""What a contender on Spark is given, and how its time is read from the checkpoint."""
+"""The job of a contender on Spark, and its times, which are those of files in the checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.benchmarks.table import Table
 
 @dataclass(frozen=True)
 class Stream:
-    """A source, and in how many epochs it is streamed."""
+    """A source that is streamed in several epochs."""
 
     spark: SparkSession
     source: Source
@@ -30,16 +30,16 @@ class Stream:
         return files.parquet(str(self.source.files(self.epochs)))
 
     def run(self, writer: DataStreamWriter) -> None:
-        """Run a query over all there is."""
+        """Run a query to the end of the source."""
         query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
         query.start().awaitTermination()
 
     def began_s(self) -> float:
-        """When the first micro-batch was planned; seconds since 1970."""
+        """Return the time at which the first micro-batch was planned, in seconds since 1970."""
         return (self.checkpoint / "offsets" / "0").stat().st_mtime
 
     def committed_s(self) -> float:
-        """When the last micro-batch was checkpointed; seconds since 1970."""
+        """Return the time at which the last micro-batch was completed, in seconds since 1970."""
         commits = [path for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit()]
         if len(commits) != self.epochs:
             raise RuntimeError(f"{len(commits)} micro-batches instead of {self.epochs}")
@@ -48,20 +48,20 @@ class Stream:
 
 @dataclass(frozen=True)
 class Job(Stream):
-    """Stream a source into a table."""
+    """A source that is streamed into a table."""
 
     table: Table
 
 
 class Contender(Protocol):
-    """A way to bring a stream into Cassandra."""
+    """A way to stream rows into Cassandra."""
 
     name: str
 
     def prepare(self, job: Job) -> None:
-        """Prepare what is not measured."""
+        """Prepare the job; this is not measured."""
         ...
 
     def run(self, job: Job) -> Taken:
-        """Do the job; return when all is written."""
+        """Run the job; return when all rows are written."""
         ...

@@ -1,4 +1,4 @@
-"""wal_sink, through its public interface."""
+"""wal_sink, by its public interface."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ DRAIN_S = 3_600
 
 
 class Ours:
-    """The whole way: from the first offsets file to the record that the last epoch is flushed."""
+    """The contender, from the first offsets file to the mark of the last epoch."""
 
     name = "wal_sink"
 
     def prepare(self, job: Job) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def run(self, job: Job) -> Taken:
-        """Do the job."""
+        """Run the job."""
         return to_the_last_flush(job, writer(job.rows(), job.table))
 
 
 def to_the_last_flush(job: Stream, writer: DataStreamWriter) -> Taken:
-    """Run a query of the sink until everything is flushed."""
+    """Run a query of the sink until all epochs are flushed."""
     with wal_sink.register(job.spark, drain_timeout=DRAIN_S):
         job.run(writer)
     flushed = wal_sink.status(str(job.checkpoint)).flushed_as_of
@@ -38,12 +38,12 @@ def to_the_last_flush(job: Stream, writer: DataStreamWriter) -> Taken:
 
 
 def writer(rows: DataFrame, table: Table) -> DataStreamWriter:
-    """Return a writer into the table, without checkpoint and trigger."""
+    """Return a writer to the table, without checkpoint and trigger."""
     return rows.writeStream.format("wal_sink").options(**options(table))
 
 
 def options(table: Table) -> dict[str, str]:
-    """Return the sink's options."""
+    """Return the options of the sink."""
     return {
         "cassandra.contactPoints": table.server.host,
         "cassandra.port": str(table.server.port),

@@ -1,4 +1,4 @@
-"""What most people run in a task of `foreachPartition`: it imports nothing before that, but Python's own."""
+"""The function of `foreachPartition` that most people write; it imports the driver only in the worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def send_rows(host: str, port: int, insert: str, rows: Iterable[Any]) -> None:
-    """Send rows by the driver's concurrent helper; session and statement are cached in each worker."""
+    """Send rows by the driver's concurrent requests; each worker caches session and statement."""
     from cassandra.concurrent import execute_concurrent_with_args  # noqa: PLC0415 - in a worker
 
     session = _session(host, port)

@@ -1,4 +1,4 @@
-"""What is about epochs, not rows: latency, overhead, and micro-batches while Cassandra is away."""
+"""The parts about epochs: latency, overhead, and micro-batches during an outage of Cassandra."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from wal_sink.model.state import State
 from wal_sink.wal.store import LogStore
 
 _SKIPPED = 3
-"""The first epochs: worker processes start, a session is opened."""
+"""The number of first epochs that do not count, since worker processes start in them."""
 _WARM_UP = 3
-"""Warm-up epochs of `latency`, as a multiple of the measured ones. The JVMs of Spark and of the node compile
-what they have run often enough; while they do, a query of two epochs a second waits for processors.
+"""The epochs before those that `latency` measures, as a multiple of them. The JVMs of Spark and of the node
+compile their code in these epochs, which takes CPU from the query.
 """
 _CONDITIONAL = 100
 
 
 def latency(bench: Bench) -> list[Figure]:
-    """From `commits/N` to visible rows, over epochs of 1,000 rows on a local log."""
+    """Measure the time from `commits/N` to visible rows, over epochs of 1,000 rows with a local log."""
     first = _SKIPPED + _WARM_UP * bench.sizes.epochs
     last = first + bench.sizes.epochs - 1
     bench.say(f"latency, {bench.sizes.epochs} epochs after {first}")
@@ -59,7 +59,7 @@ def latency(bench: Bench) -> list[Figure]:
 
 
 def _stages(bench: Bench, checkpoint: Path, first: int) -> str:
-    """Say how long it took until an epoch was marked, of those whose marks the newest states have."""
+    """Return a note with the median time from `commits/N` to the mark."""
     query_id = Checkpoint(open_backend(str(checkpoint))).query_id()
     store = LogStore(open_backend(f"{checkpoint}/wal_sink/{query_id}"))
     states = [store.read_record(State, path) for path in store.list("state/")]
@@ -76,7 +76,7 @@ def _stages(bench: Bench, checkpoint: Path, first: int) -> str:
 
 
 def _conditional_ms(server: Server) -> float:
-    """Return the median time of a conditional update, one after the other, while nothing else happens."""
+    """Return the median duration of a conditional update on an idle server."""
     table = f"{KEYSPACE}.conditional"
     server.execute(f"CREATE TABLE IF NOT EXISTS {table} (id int PRIMARY KEY, n int)")
     server.execute(f"INSERT INTO {table} (id, n) VALUES (0, 0) IF NOT EXISTS")
@@ -90,7 +90,7 @@ def _conditional_ms(server: Server) -> float:
 
 
 def overhead(bench: Bench) -> list[Figure]:
-    """How much longer a micro-batch takes than with a sink that only counts."""
+    """Measure how much longer a micro-batch takes than with a sink that only counts."""
     epochs = bench.sizes.epochs // bench.sizes.rounds + _SKIPPED
     bench.say(f"overhead, {bench.sizes.rounds} rounds of 2 x {epochs} epochs")
     values, note = [], ""
@@ -109,7 +109,7 @@ def overhead(bench: Bench) -> list[Figure]:
 
 
 def outage(bench: Bench) -> list[Figure]:
-    """How much longer micro-batches take while Cassandra does not answer."""
+    """Measure how much longer micro-batches take while Cassandra does not answer."""
     pause_s = bench.sizes.pause_s
     bench.say(f"outage of {pause_s:g} s")
     away: list[float] = []
@@ -143,7 +143,7 @@ def outage(bench: Bench) -> list[Figure]:
 def _ours(
     bench: Bench, table: Table, checkpoint: Path, until: Callable[[StreamingQuery], None]
 ) -> list[MicroBatch]:
-    """Run our sink for a while, and check what came of it."""
+    """Run wal_sink until a condition, and check the table."""
     with wal_sink.register(bench.spark, drain_timeout=ours.DRAIN_S):
         writer = ours.writer(small_epochs.rows(bench.spark), table)
         with small_epochs.running(writer, checkpoint, bench.sizes.every_ms) as query:

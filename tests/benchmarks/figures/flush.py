@@ -1,4 +1,4 @@
-"""The flush alone: what a row costs, and what many small epochs cost."""
+"""The parts about the flush alone: the cost of a row, and the cost of many small epochs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAME = "wal_sink, flush alone"
 
 
 def alone(bench: Bench) -> list[Figure]:
-    """What a row of the flush costs, grouped and scattered."""
+    """Measure the cost of a row in the flush, grouped and scattered."""
     rows = bench.sizes.scattered
     sources = (
         Source(shape="grouped", rows=bench.sizes.grouped),
@@ -39,7 +39,7 @@ def _row_of(bench: Bench, source: Source) -> Figure:
 
 
 def pending(bench: Bench) -> list[Figure]:
-    """Return True if many small epochs that wait cost much more than one large one."""
+    """Compare the flush of many small epochs with the flush of one large epoch."""
     epochs, rows = bench.sizes.pending
     source = _of_size(bench, epochs * rows)
     bench.say(f"backlog of {epochs:,} epochs of {rows:,} rows")
@@ -73,13 +73,13 @@ def flushed(bench: Bench, source: Source, epochs: int, number: int) -> Run | Non
 
 
 def _of_size(bench: Bench, rows: int) -> Source:
-    """Return rows in partitions as large as those of the grouped run."""
+    """Return a source whose partitions are as large as those of the grouped run."""
     item = max(1, bench.sizes.grouped // PARTITIONS)
     return Source(shape="grouped", rows=rows, partitions=max(1, rows // item))
 
 
 def _excess(pairs: list[list[Run | None]], epochs: int) -> str:
-    """Say what an epoch costs beside its rows, in the last round."""
+    """Return a note with the cost of an epoch without its rows, in the last round."""
     one, many = pairs[-1]
     if not one or not many:
         return ""

@@ -1,4 +1,4 @@
-"""SQL databases beside JDBC in `foreachBatch`, of the whole way, append and upsert."""
+"""The parts about SQL databases: wal_sink and JDBC in `foreachBatch`, append and upsert."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ JDBC, TUNED = "JDBC", "JDBC, rewritten"
 
 
 class Database(NamedTuple):
-    """A database in a server of its own."""
+    """A database in its own server."""
 
     title: str
     server: Child
     execute: Callable[[str], list[tuple[int, ...]]]
-    """Runs a statement in a transaction of its own, and returns its rows."""
+    """Runs a statement in its own transaction, and returns its rows."""
     types: Mapping[str, str]
-    """The database's types by those of CQL."""
+    """The database's types, by CQL type."""
     ours: Mapping[str, Mapping[str, str]]
-    """Options of our targets that take part, by contender."""
+    """The options of wal_sink's targets, by contender."""
     jdbc: Mapping[str, str]
-    """Spark's options of its JDBC writer."""
+    """The options of Spark's JDBC writer."""
     rewritten: Mapping[str, str]
-    """What makes the JDBC driver send many rows in one statement."""
+    """Options with which the JDBC driver sends many rows in one statement."""
     merge: str
     """The end of a statement that replaces the row of a key."""
     change: str
-    """How it names the new value of a column."""
+    """The assignment of a column in that statement."""
     settle: str = "SELECT 1"
-    """Writes back what earlier tables have left in memory, so that it costs the next one nothing."""
+    """A statement that writes cached pages to disk, so that the next table does not pay for them."""
 
     def writer(self, mode: str, name: str) -> Callable[[DataFrame, str], DataStreamWriter]:
-        """Return what writes a stream into a table by our sink."""
+        """Return a function that writes a stream to a table by wal_sink."""
         options = {**self.ours[name], f"{self.ours[name]['target']}.mode": mode}
         return lambda rows, table: rows.writeStream.format("wal_sink").options(
             **options, table=table
@@ -52,7 +52,7 @@ class Database(NamedTuple):
     def by_jdbc(
         self, mode: str, settings: Mapping[str, str]
     ) -> Callable[[DataFrame, str], DataStreamWriter]:
-        """Return what people write: `foreachBatch`, and for an upsert a staging table."""
+        """Return a function that writes a stream to a table by `foreachBatch` and JDBC."""
 
         def write(rows: DataFrame, table: str) -> DataStreamWriter:
             names = ", ".join(rows.columns)
@@ -80,7 +80,7 @@ class Database(NamedTuple):
 
 
 def postgresql(bench: Bench) -> list[Figure]:
-    """Compare `target=postgresql` with JDBC, and with itself where rows may go into quarantine."""
+    """Compare `target=postgresql` with JDBC, and with itself with quarantine."""
     with Server({"max_wal_size": "4GB"}) as server:
         uri = {"target": "postgresql", "postgresql.uri": server.uri}
         database = Database(
@@ -142,9 +142,9 @@ def mariadb(bench: Bench) -> list[Figure]:
 def _compare(
     bench: Bench, database: Database, pairs: list[tuple[str, str, Target | None]]
 ) -> list[Figure]:
-    """Return rows a second and CPU of the first of each pair over the second.
+    """Return rows a second and CPU of the first contender of each pair, divided by those of the second.
 
-    :param pairs: (ours, the other, target of the rows a second).
+    :param pairs: (ours, other, target of the rows a second).
     """
     source = Source(shape="grouped", rows=bench.sizes.scattered)
     typed = ", ".join(f"{name} {database.types[kind]}" for name, kind in source.columns.items())

@@ -1,4 +1,4 @@
-"""Whether a row and an epoch cost at the end of a long run what they cost at its beginning."""
+"""The part `long`: compares the costs at the end of a long run with those at its beginning."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _TENTH = 10
 
 
 def long(bench: Bench) -> list[Figure]:
-    """Run one query for long, draw its curves, and compare the last tenth of its epochs with the second.
+    """Run one query for an hour, draw its curves, and compare the last tenth of its epochs with the second.
 
-    The second and not the first: Java's compiler is still at work in that.
+    The first tenth is not used, since Java's compiler still works then.
     """
     sizes = bench.sizes.long
     bench.say(
@@ -42,7 +42,7 @@ def long(bench: Bench) -> list[Figure]:
 
 
 def compared(samples: Sequence[Sample]) -> list[Figure]:
-    """Compare the last tenth of the samples with the second."""
+    """Compare the last tenth of the samples with the second tenth."""
     size = max(2, len(samples) // _TENTH)
     early, late = samples[size : 2 * size], samples[-size:]
     if len(samples) < 2 * size + 2:

@@ -1,4 +1,4 @@
-"""Whether the driver's memory grows with the epoch."""
+"""The part `memory`: the driver's memory during a large epoch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.benchmarks.table import Table
 
 
 def memory(bench: Bench) -> list[Figure]:
-    """Stream one large epoch from a driver of its own."""
+    """Stream one large epoch in its own application."""
     source = Source(shape="grouped", rows=bench.sizes.memory)
     warm_up = Source(shape="grouped", rows=source.rows // 20)
     bench.say(f"memory, {source.rows:,} rows in one epoch")

@@ -1,4 +1,4 @@
-"""Rows a second and CPU of all contenders on one shape, in rounds that take turns."""
+"""Rows a second and CPU of several contenders, in rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run
 
 Round = dict[str, Run]
-"""Runs of one round, by contender."""
+"""The runs of one round, by contender."""
 
 
 def rounds(
@@ -19,7 +19,7 @@ def rounds(
     contenders: Sequence[Contender],
     count: int,
 ) -> list[Round]:
-    """Let the contenders take turns."""
+    """Run the contenders in turn, in several rounds."""
     bench.say(f"{source.shape}, {source.rows:,} rows")
     turns = [contender for contender in contenders if bench.can(contender)]
     if bench.sizes.warm_up:
@@ -36,7 +36,7 @@ def rounds(
 
 
 def smaller(source: Source, rows: int) -> Source:
-    """Return fewer rows with partitions of the same size."""
+    """Return a source with fewer rows and partitions of the same size."""
     rows = min(rows, source.rows)
     partitions = max(1, source.partitions * rows // source.rows)
     return Source(shape=source.shape, rows=rows, partitions=partitions)
@@ -45,5 +45,5 @@ def smaller(source: Source, rows: int) -> Source:
 def ratios(
     result: Sequence[Round], one: str, other: str, what: Callable[[Run], float]
 ) -> list[float]:
-    """Return `one` over `other` in each round that has both."""
+    """Return the figure of `one` divided by that of `other`, for each round that has both."""
     return [what(item[one]) / what(item[other]) for item in result if one in item and other in item]

@@ -1,4 +1,4 @@
-"""End to end, beside what others do: grouped and scattered rows."""
+"""The parts `grouped` and `scattered`: wal_sink and the connector."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RATE, _CLIENT, _SERVER = map(attrgetter, ("rows_per_s", "client_us", "server_us
 
 
 def grouped(bench: Bench) -> list[Figure]:
-    """Rows of one partition follow each other: the case that batches are for."""
+    """Compare rows whose partitions have many rows in sequence."""
     source = Source(shape="grouped", rows=bench.sizes.grouped)
     contenders = (Ours(), DEFAULTS, Counting())
     result = rounds(bench, source, contenders, bench.sizes.rounds)
@@ -48,7 +48,7 @@ def grouped(bench: Bench) -> list[Figure]:
 
 
 def scattered(bench: Bench) -> list[Figure]:
-    """Each row is a partition of its own."""
+    """Compare rows that have a partition each."""
     rows = bench.sizes.scattered
     source = Source(shape="scattered", rows=rows, partitions=rows)
     contenders = (Ours(), DEFAULTS, TUNED, Counting())

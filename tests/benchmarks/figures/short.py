@@ -1,4 +1,4 @@
-"""A short job in a fresh session: three epochs of 1,000 rows, then the application ends."""
+"""The part `short`: a job of three epochs of 1,000 rows in a new session."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _PAIRS = (
     ("wal_sink", "foreachBatch", 1.0),
     ("wal_sink, batch_writer", "foreachBatch", 1.0),
 )
-"""A contender over another one, and the target."""
+"""A contender, the contender that it is compared with, and the target of the ratio."""
 _COMPILED = ("wal_sink", "state_backends", "tests/benchmarks")
-"""What pip compiles where it installs it, as it has done with all that others import."""
+"""Packages to compile before the first round, as pip does for installed packages."""
 
 
 def short(bench: Bench) -> list[Figure]:
-    """CPU and time of `register` and query, in a driver of its own for each contender and round."""
+    """Compare CPU and time of a short job, in an application for each contender and round."""
     source = Source(shape="grouped", rows=_EPOCHS * SMALL, partitions=10)
     bench.say(f"short, {bench.sizes.rounds} rounds of {_EPOCHS} epochs of {SMALL:,} rows")
     for package in _COMPILED:  # else each process would, where PYTHONDONTWRITEBYTECODE is set
@@ -51,7 +51,7 @@ def short(bench: Bench) -> list[Figure]:
 
 
 def _taken(bench: Bench, source: Source, api: str) -> Taken:
-    """Let a driver of its own do the job, and check the table."""
+    """Run an application of one contender, and check the table."""
     table = Table(bench.server, source.columns)
     config = Config(
         api=api,

@@ -1,7 +1,7 @@
-"""Each store beside what a user would take instead, of the whole way.
+"""The parts `kafka` and `lakes`: wal_sink and the sinks that people would use instead.
 
-Kafka beside Spark's sink; Delta and Iceberg beside delta-rs and pyiceberg in `foreachBatch`, which append a
-replayed micro-batch twice. `jdbc` has the SQL databases.
+Kafka is compared with Spark's sink; Delta and Iceberg with delta-rs and pyiceberg in `foreachBatch`, which
+append a repeated micro-batch twice. The module `jdbc` has the SQL databases.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ KAFKA = "Spark's Kafka sink"
 
 
 class Way(NamedTuple):
-    """A way to bring a stream into a new table or topic."""
+    """A way to stream rows into a new table or topic."""
 
     name: str
     writer: Callable[[DataFrame, str], DataStreamWriter]
-    """Returns what writes these rows to the table or topic of this name."""
+    """Returns a writer of these rows to the table or topic of this name."""
 
 
 def lakes(bench: Bench) -> list[Figure]:
-    """Rows a second and CPU of the whole way into tables of Delta and Iceberg, in this machine's files."""
+    """Compare rows a second and CPU for Delta and Iceberg tables in local files."""
     source = Source(shape="grouped", rows=bench.sizes.scattered)
     schema = source.table(np.arange(0)).schema
     folder = bench.new_folder()
@@ -109,7 +109,7 @@ def lakes(bench: Bench) -> list[Figure]:
 
 
 def kafka(bench: Bench) -> list[Figure]:
-    """Rows a second and CPU of the whole way: ours in transactions, Spark's not."""
+    """Compare rows a second and CPU for Kafka; wal_sink uses transactions, Spark's sink does not."""
     source = Source(shape="grouped", rows=bench.sizes.scattered)
     with Broker() as broker:
 
@@ -142,10 +142,10 @@ def rounds(
     make: Callable[[str], object],
     wrong: Callable[[str], str | None],
 ) -> list[Round]:
-    """Let them take turns, each into a new table or topic; the first round is not timed.
+    """Run the ways in turn, each into a new table or topic; the first round only warms up.
 
     :param make: makes a table or topic.
-    :param wrong: says what is wrong with one afterwards.
+    :param wrong: returns a description of wrong rows, or None.
     """
     result = []
     for number in range(-1 if bench.sizes.warm_up else 0, bench.sizes.side_rounds):
@@ -202,7 +202,7 @@ def _server_s(server: Child | None) -> float:
 
 
 def _client_s(bench: Bench, server: Child | None) -> float:
-    """Return the CPU seconds of everything but the servers; the node of Cassandra only waits."""
+    """Return the CPU seconds of all processes except the servers."""
     servers = _server_s(server) + cpu.of_tree(bench.server.pid)
     return cpu.of_tree(os.getpid()) - servers
 

@@ -1,4 +1,4 @@
-"""Draws the long run: what a row and an epoch cost, and what the process holds, against the epochs."""
+"""Draws the curves of the long run: the costs of rows and epochs, and the resources of the process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tests.benchmarks.long.sample import Sample
 
 
 def draw(path: Path, samples: Sequence[Sample], rows: int) -> None:
-    """Draw the curves into a file, whose suffix says the format.
+    """Draw the curves into a file in the format of its suffix.
 
-    :param rows: of an epoch.
+    :param rows: the rows of an epoch.
     """
     figure, panels = drawing.grid(2, 3, (12, 6.5))
     pairs = [(a, b) for a, b in itertools.pairwise(samples) if b.epochs > a.epochs]

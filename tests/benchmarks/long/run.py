@@ -1,4 +1,4 @@
-"""The long run itself: one query, epoch after epoch, with a sample every now and then."""
+"""The query of the long run, with a sample every few seconds."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def run(
     server: int,
     say: Callable[[str], None],
 ) -> list[Sample]:
-    """Stream until there are as many epochs as wanted, or the time is over; return the samples.
+    """Stream until the number of epochs or the time limit is reached; return the samples.
 
-    :param checkpoint: a folder that does not exist yet.
+    :param checkpoint: a folder that does not exist.
     :param server: the process id of the Cassandra node.
     """
     gateway = spark.sparkContext._gateway

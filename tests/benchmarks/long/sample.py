@@ -1,4 +1,4 @@
-"""What one process looks like at an instant of the long run, and what the epochs since the last one took."""
+"""Samples of the long run: the resources of the process, and the latencies since the last sample."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ _LOOK_S = 0.1
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One sample of the run; what is counted is since its start."""
+    """A sample; numbers count from the start of the run."""
 
     seconds: float
     epochs: int
-    """Flushed so far."""
+    """The number of flushed epochs."""
     client_cpu_s: float
-    """Of the driver's Python, its JVM and their workers."""
+    """The CPU time of the driver's Python, its JVM and their workers."""
     python_mb: float
-    """Resident memory of the driver's Python."""
+    """The resident memory of the driver's Python."""
     jvm_mb: float
     workers_mb: float
-    """Of Spark's Python workers, all together."""
+    """The resident memory of all Python workers of Spark."""
     threads: int
-    """Of the driver's Python."""
+    """The threads of the driver's Python."""
     handles: int
-    """Files, sockets and pipes that it has open."""
+    """The open files, sockets and pipes of the driver's Python."""
     names: int
-    """Files in the log: the newest 100 states, and the epochs that `wal.retention` keeps."""
+    """The files in the log: the newest 100 states, and the epochs that `wal.retention` keeps."""
     visible_ms: tuple[float, ...]
-    """From `commits/N` to the mark of epoch N, of epochs since the sample before."""
+    """The times from `commits/N` to the mark of epoch N, for epochs since the last sample."""
 
 
 class Latencies:
-    """Looks again and again which epoch is the last that is flushed, and how long that took.
+    """Polls the mark, and records the latency of the newest marked epoch.
 
-    A window of several epochs counts by its newest one. Of several between two looks the last is seen.
+    A window of several epochs counts by its newest one, and so do several windows between two polls.
     """
 
     def __init__(self, checkpoint: Path, log: Path) -> None:
@@ -57,7 +57,7 @@ class Latencies:
         self._found: list[float] = []
 
     def look(self) -> None:
-        """Look once."""
+        """Poll once."""
         state = newest(self._log)
         if state is None or state.targets[0].mark.epoch <= self._last:
             return
@@ -68,14 +68,14 @@ class Latencies:
             self._found.append((mark.at_us - committed) / 1_000)
 
     def taken(self) -> tuple[float, ...]:
-        """Return what was found since the last call."""
+        """Return the latencies since the last call."""
         with self._lock:
             result, self._found = self._found, []
         return tuple(result)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look in a thread for as long as the block runs."""
+        """Poll in a thread while the block runs."""
         stop = threading.Event()
 
         def watch() -> None:
@@ -95,7 +95,7 @@ class Sampler:
     """Takes samples of this process, which is the driver.
 
     :param jvm: the process id of its JVM.
-    :param server: that of the Cassandra node, which is started from here and is not a client.
+    :param server: the process id of the Cassandra node, which is a child of this process but not a client.
     """
 
     def __init__(self, jvm: int, server: int, log: Path, latencies: Latencies) -> None:
@@ -104,9 +104,9 @@ class Sampler:
         self._cpu_s = self._used()
 
     def sample(self, epochs: int) -> Sample:
-        """Take one.
+        """Return a sample.
 
-        :param epochs: that are flushed.
+        :param epochs: the number of flushed epochs.
         """
         return Sample(
             seconds=time.monotonic() - self._began_s,
@@ -126,7 +126,7 @@ class Sampler:
 
 
 def files_below(log: Path) -> int:
-    """Count a log's files while others make and remove some."""
+    """Return the number of files in a log, while others create and delete files."""
     return sum(len(names) for _, _, names in os.walk(log))
 
 

@@ -1,4 +1,4 @@
-"""The stream of the long run: epochs of one size, one after the other, and what a table holds after them."""
+"""The stream of the long run, and the totals of its table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from tests.benchmarks.rows import Totals
 from tests.benchmarks.sizes import PARTITIONS
 
 KEYS = 1_000_000
-"""Rows of the table. Once all are there, each row replaces an older one: the server stays as it is, and what
-grows is the number of rows and epochs that went through the sink."""
+"""The rows of the table. When all keys exist, each row replaces an older one: the table stays as large as it is,
+while the number of rows and epochs that went through the sink grows.
+"""
 
 _SELECT = (
     f"concat('device-', value % {KEYS} div {KEYS // PARTITIONS}) AS device",
@@ -21,13 +22,13 @@ _SELECT = (
 
 
 def rows(spark: SparkSession, per_epoch: int) -> DataFrame:
-    """Return the stream: `per_epoch` rows in each micro-batch, numbered from 0 over all of them."""
+    """Return a stream with `per_epoch` rows in each micro-batch, numbered from 0."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", per_epoch)
     return source.option("numPartitions", 2).load().selectExpr(*_SELECT)
 
 
 def totals(streamed: int) -> Totals:
-    """Return what the table holds after that number of rows: of each key the newest."""
+    """Return the totals of the table after that number of rows: it has the newest row of each key."""
     kept = min(streamed, KEYS)
     first = streamed - kept
     values = (first + streamed - 1) * kept // 2
