@@ -1,8 +1,7 @@
-"""`make soak`: a query with nine features, whose processes are killed for some minutes; each cell is compared.
+"""`make soak`: kills the processes of a query with nine features for some minutes, and compares each cell.
 
-With `--cluster`, a standalone Spark cluster reads a topic of Kafka into three nodes of Cassandra,
-PostgreSQL and Delta Lake, from one log. Each process is killed and paused. The picture is
-wal-sink-soak.svg.
+With `--cluster`, a standalone Spark cluster reads a topic of Kafka into three nodes of Cassandra, PostgreSQL
+and Delta Lake, from one log. Each process is killed and paused. The picture is wal-sink-soak.svg.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The soak of features: processes of one query with nine features are killed; at the end each cell is compared.
+"""The soak of features: kills processes of one query with nine features, then compares each cell.
 
 The features: `batch_writer` in output mode update; upserts and deletes; `cassandra.writeMode=update`; times
-of expiry; quarantine by tasks and by the flush; text as varint and decimal; binary as uuid; renamed
-columns; an epoch column. The table gets a new column while the query runs.
+of expiry; quarantine by tasks and by the flush; text as varint and decimal; binary as uuid; renamed columns;
+an epoch column. The table gets a new column while the query runs.
 """
 
 from __future__ import annotations
@@ -204,8 +204,8 @@ class FeaturesSoak:
     def _grow(self) -> None:
         """Add the column and the index, and wait for three more epochs.
 
-        The first of these epochs may have begun before, and the second may have files from before. The
-        third has a note that the index refuses.
+        The first epoch may have begun before, and the second may have files from before. The third has a note that
+        the index refuses.
         """
         self._go_on(1)
         self._execute(*GROWTH)

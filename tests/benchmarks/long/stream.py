@@ -8,9 +8,7 @@ from tests.benchmarks.rows import Totals
 from tests.benchmarks.sizes import PARTITIONS
 
 KEYS = 1_000_000
-"""The rows of the table. When all keys exist, each row replaces an older one: the table stays as large as it is,
-while the number of rows and epochs that went through the sink grows.
-"""
+"""The rows of the table. When all keys exist, each row replaces an older row, so the table does not grow."""
 
 _SELECT = (
     f"concat('device-', value % {KEYS} div {KEYS // PARTITIONS}) AS device",
