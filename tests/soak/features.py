@@ -204,7 +204,7 @@ class FeaturesSoak:
     def _grow(self) -> None:
         """Add the column and the index, and wait for three more epochs.
 
-        The first epoch may have begun before, and the second may have files from before. The third has a note that
+        The first epoch may have begun before, and the second may have old files. The third has a note that
         the index refuses.
         """
         self._go_on(1)
@@ -280,7 +280,7 @@ def _ends(ttl_s: int | None, began_s: float, ended_s: float) -> tuple[int, int] 
 def deal(chance: random.Random, weights: Mapping[str, int]) -> Iterator[str]:
     """Yield names from a shuffled deck, again and again.
 
-    :param weights: the number of cards of each name; the first deck has one of each, so that a short soak has all.
+    :param weights: the number of cards of each name; the first deck has one of each.
     """
     deck = list(weights)
     while True:
