@@ -147,7 +147,7 @@ def test_target_of_ones_own_marks_its_options() -> None:
         )
 
     refuse_unconfirmed(Own, {"own.url": "https://x"}, {}, {})
-    with pytest.raises(OptionError, match="OWN_TOKEN would be sent there"):
+    with pytest.raises(OptionError, match="OWN_TOKEN would be sent to"):
         refuse_unconfirmed(Own, {"own.url": "https://x"}, {}, {"OWN_TOKEN": "t"})
 
 

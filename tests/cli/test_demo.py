@@ -21,7 +21,7 @@ from wal_sink.demo.compare import compare_rows
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
 from wal_sink.demo.queries import FLIGHTS as FLIGHTS_QUERY
 from wal_sink.demo.queries import epochs
-from wal_sink.demo.report import Comparison, Death, Report, report
+from wal_sink.demo.report import Comparison, KillOutcome, Report, report
 from wal_sink.demo.stores import Stores
 from wal_sink.errors import OptionError
 from wal_sink.target_info import OWN
@@ -31,7 +31,7 @@ COMMAND = [str(Path(sys.executable).with_name("wal-sink"))]
 ONE_KILL = """
 from wal_sink.demo import queries, report, run
 run.KILLS = report.KILLS = run.KILLS[1:2]
-queries._FEW = 3
+queries._FEW_EPOCHS = 3
 from wal_sink.cli.main import app
 app()
 """
@@ -173,7 +173,7 @@ def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         (["--targets", "cassandra,cassandra"], "--targets"),
         (["--flight", "3000"], "--flight"),
         (["--failover", "--connect"], "--connect does not go with --failover"),
-        (["--failover", "--target", "delta"], "--failover has a target of its own, PostgreSQL"),
+        (["--failover", "--target", "delta"], "--failover always writes to PostgreSQL"),
     ],
 )
 def test_demo_option_that_would_fail_later_is_refused(
@@ -203,7 +203,7 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
         counts: dict[str, Any] = {**compare_rows("abc", rows)._asdict(), "examples": ()}
         comparisons.append(Comparison(query="q", sink=sink, table="t", target="c", **counts))
     dead = [
-        Death(window=kill.window, epoch=kill.epoch(24), rows_discarded=1, seconds=1.0)
+        KillOutcome(window=kill.window, epoch=kill.epoch(24), rows_discarded=1, seconds=1.0)
         for kill in KILLS[:deaths]
     ]
     return report(comparisons, Stores([]), 1.0, kills=dead, picture="picture.svg")

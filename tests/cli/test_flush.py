@@ -15,7 +15,7 @@ from tests.cli.job import KIND, Job, batches, rows_of
 from tests.cli.shell import FOLLOWS, run, start
 from tests.protocol.engine import World
 from tests.support.waiting import until
-from wal_sink.demo.servers import process
+from wal_sink.demo.servers.process import choose_port
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.progress.report import FlusherReport, read_report
@@ -101,7 +101,7 @@ def following(job: Job, *more: object) -> subprocess.Popen[str]:
 @pytest.mark.usefixtures("_on_path")
 def test_following_flushes_what_comes_until_sigterm(job: Job) -> None:
     """Prometheus can ask it."""
-    port = process.choose("127.0.0.1")
+    port = choose_port("127.0.0.1")
     metrics = ("--metrics-port", port)
     with following(job, "--json", *metrics) as follower:
         try:

@@ -20,7 +20,7 @@ from tests.support.programs import ran
 from tests.support.s3 import S3
 from tests.support.waiting import until
 from wal_sink.admin.follow import Follower, LogsUnder, at_checkpoint
-from wal_sink.demo.servers import process
+from wal_sink.demo.servers.process import choose_port
 from wal_sink.errors import OptionError
 from wal_sink.protocol.retention import Retention
 from wal_sink.wal.discovery import logs_below
@@ -78,7 +78,7 @@ def lines() -> list[str]:
 def test_under_flushes_present_and_later_logs(tmp_path: Path) -> None:
     """Prometheus sees all of them, and the document has each."""
     early = a_job(tmp_path / "team" / "early", 0, 1)
-    port = process.choose("127.0.0.1")
+    port = choose_port("127.0.0.1")
     with Following(tmp_path, "--metrics-port", port) as follower:
         until(lambda: early.rows() == rows_of(0, 1))
         late = a_job(tmp_path / "late", 0)
@@ -100,7 +100,7 @@ def test_health_check_of_the_container_tells_life(tmp_path: Path) -> None:
     text = (ROOT / "docker" / "flusher.Dockerfile").read_text().replace("\\\n", "")
     checks = re.search(r"HEALTHCHECK .*CMD (\[.*\])", text)
     assert checks is not None
-    port = process.choose("127.0.0.1")
+    port = choose_port("127.0.0.1")
     command = [sys.executable, *json.loads(checks[1].replace("9123", str(port)))[1:]]
     assert ran(command).returncode == 1
     with Following(tmp_path, "--metrics-port", port):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_sink.demo.crash import Driver, DriverDidNot
+from wal_sink.demo.crash import Driver, DriverFailed
 
 
 def test_crash_shows_the_stacks_of_all_threads(tmp_path: Path) -> None:
@@ -14,7 +14,7 @@ def test_crash_shows_the_stacks_of_all_threads(tmp_path: Path) -> None:
     script = "import signal, threading\ndef crash(): signal.raise_signal(signal.SIGSEGV)\n"
     script += "another = threading.Thread(target=crash); another.start(); another.join()"
     driver = Driver(["-c", script], tmp_path / "output")
-    with pytest.raises(DriverDidNot) as caught:
+    with pytest.raises(DriverFailed) as caught:
         driver.finish()
     text = str(caught.value)
     assert "ended with -11" in text

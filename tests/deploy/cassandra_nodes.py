@@ -23,7 +23,7 @@ from cassandra.query import SimpleStatement
 from tests.deploy.proxy import Proxy
 from wal_sink.demo.servers import maven
 from wal_sink.demo.servers.cassandra import OPENED, VERSION, EmbeddedCassandra
-from wal_sink.demo.servers.process import are_free, choose
+from wal_sink.demo.servers.process import choose_port, ports_are_free
 from wal_sink.errors import TargetUnavailable
 
 _MORE = """
@@ -242,8 +242,8 @@ def until(condition: Callable[[], bool], seconds: float = 240) -> None:
 
 def _choose_port() -> int:
     while True:
-        port = choose("127.0.0.1", 6)
-        if all(are_free(host, port, 2) for host in _hosts()):
+        port = choose_port("127.0.0.1", 6)
+        if all(ports_are_free(host, port, 2) for host in _hosts()):
             return port
 
 

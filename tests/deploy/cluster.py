@@ -19,7 +19,7 @@ from typing import Self
 import pyspark
 
 from tests.support.class_archive import SPARK
-from wal_sink.demo.servers import process as free_port
+from wal_sink.demo.servers.process import choose_port
 
 HOME = Path(pyspark.__file__).parent
 _PATIENCE_S = 180.0
@@ -37,7 +37,7 @@ class Cluster:
     ) -> None:
         folder.mkdir(parents=True)
         self._folder = folder
-        self._port = free_port.choose("127.0.0.1", 2)
+        self._port = choose_port("127.0.0.1", 2)
         self._cores = cores
         ours = ("PYTHON", "PYSPARK", "SPARK", "VIRTUAL_ENV")
         clean = {key: value for key, value in os.environ.items() if not key.startswith(ours)}

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, Self
 
-from wal_sink.demo.servers import process as free_port
 from wal_sink.demo.servers.maven import cache_folder
+from wal_sink.demo.servers.process import choose_port
 
 GCS_VERSION = "1.56.1"
 AZURITE_VERSION = "3.35.0"
@@ -53,7 +53,7 @@ def fake_gcs(*, fronted: bool) -> Iterator[Store]:
     if not program.exists():
         where = f"github.com/fsouza/fake-gcs-server@v{GCS_VERSION}"
         _install("go", ["install", where], {"GOBIN": str(bin_folder)})
-    port = free_port.choose("127.0.0.1")
+    port = choose_port("127.0.0.1")
     with Front(port, fronted=fronted) as front, _running(
         [program, "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1", "-port", port,
          "-external-url", front.url, "-log-level", "error"], port,
@@ -79,7 +79,7 @@ def azurite(*, fronted: bool) -> Iterator[Store]:
     if not program.exists():
         folder.mkdir(parents=True, exist_ok=True)
         _install("npm", ["install", "--prefix", str(folder), f"azurite@{AZURITE_VERSION}"], {})
-    port = free_port.choose("127.0.0.1")
+    port = choose_port("127.0.0.1")
     with Front(port, fronted=fronted) as front, _running(
         [program, "--inMemoryPersistence", "--blobHost", "127.0.0.1", "--blobPort", port,
          "--skipApiVersionCheck", "--silent"], port,

@@ -17,8 +17,8 @@ from tests.protocol.engine import World
 from tests.support.neighbours import Counted, Row
 from tests.support.operators import set_mark
 from tests.support.small_disk import mounted
-from wal_sink.demo.servers import process as free_port
-from wal_sink.demo.servers.postgresql import REPLICATES, USER, Server, Standby, _unprivileged
+from wal_sink.demo.servers.postgresql import REPLICATES, USER, Server, Standby, unprivileged
+from wal_sink.demo.servers.process import choose_port, ports_are_free
 from wal_sink.errors import LedgerBehindLog, OptionError, WalSinkError
 from wal_sink.protocol.retention import Retention
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
@@ -174,7 +174,7 @@ def pgbouncer(server: Server, mode: str) -> Iterator[int]:
     """Run PgBouncer before a server; yield its port."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     assert program, "install pgbouncer: on Debian and Ubuntu `apt-get install pgbouncer`"
-    port, folder = free_port.choose("127.0.0.1"), server.folder  # which its user can read
+    port, folder = choose_port("127.0.0.1"), server.folder  # which its user can read
     (folder / "users").write_text(f'"{USER}" "{server.password}"\n')
     config = folder / "pgbouncer.ini"
     config.write_text(
@@ -184,11 +184,11 @@ def pgbouncer(server: Server, mode: str) -> Iterator[int]:
         "ignore_startup_parameters = extra_float_digits\n"
     )
     process = subprocess.Popen(
-        list(map(str, _unprivileged([program, "--quiet", config]))), stderr=subprocess.DEVNULL
+        list(map(str, unprivileged([program, "--quiet", config]))), stderr=subprocess.DEVNULL
     )
     try:
         deadline = time.monotonic() + 30
-        while free_port.are_free("127.0.0.1", port):
+        while ports_are_free("127.0.0.1", port):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from wal_sink.demo.servers import process as free_port
+from wal_sink.demo.servers.process import choose_port
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "docker" / "prometheus" / "rules.yml"
@@ -62,7 +62,7 @@ class Prometheus:
     def __init__(self, folder: Path, asked: int) -> None:
         folder.mkdir()
         self._folder = folder
-        self.port = free_port.choose("127.0.0.1")
+        self.port = choose_port("127.0.0.1")
         (folder / "rules.yml").write_text(faster(RULES.read_text()))
         config = {
             "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},

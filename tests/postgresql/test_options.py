@@ -89,7 +89,7 @@ def test_password_in_uri_and_option_is_refused() -> None:
 def test_uri_of_the_log_gets_no_password() -> None:
     logged = {"postgresql.uri": URI, "table": "orders"}
     refuse_unconfirmed(PostgresqlOptions, logged, {}, {})
-    with pytest.raises(OptionError, match="only the log says where to connect"):
+    with pytest.raises(OptionError, match="a place that only the log names"):
         refuse_unconfirmed(PostgresqlOptions, logged, {}, {"WAL_SINK_POSTGRESQL_PASSWORD": "hush"})
 
 

@@ -30,7 +30,7 @@ ROWS = 240
 @pytest.fixture(autouse=True)
 def in_two_epochs(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     """Stream the flights in two micro-batches, with times as the demo's application has them."""
-    monkeypatch.setattr(queries, "_FEW", 2)
+    monkeypatch.setattr(queries, "_FEW_EPOCHS", 2)
     monkeypatch.setenv("TZ", "UTC")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
@@ -54,7 +54,7 @@ def fill_and_compare(spark: SparkSession, stores: Stores, folder: Path) -> None:
             assert store.count(query.table) == sources[query.source].num_rows
         for _ in range(2):
             batch = tenth.selectExpr(*CONTROL.select)  # again, or uuid() would be the same
-            written.write(written.written(batch), CONTROL.table, _go_on)
+            written.write(written.converted(batch), CONTROL.table, _go_on)
         assert store.count(CONTROL.table) == 2 * ROWS // 10, store.target
 
 

@@ -1,5 +1,5 @@
-"""What an operator asks of a query, without Spark.
+"""What operators do with a query, without Spark.
 
-`deep`, `show` and `quarantine` only read; `flush` and `follow` host flushers; `repair` changes the state of
-the log, or a ledger row.
+`deep`, `show` and `quarantine` only read. `flush` and `follow` run flushers. `repair` changes the state of
+the log or a ledger row.
 """

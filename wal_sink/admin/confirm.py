@@ -1,9 +1,9 @@
-"""Which options of a log a command may use without the operator's word.
+"""Decides which options in a log a command may use without the operator's confirmation.
 
-A command reads in the log how the query's newest run connected. All who may write to the log may write that,
-too. So a password of the operator's, from the environment or an option, goes only to the place that the
-operator has named; and a class that no installed package has registered as a target is imported only at the
-operator's word. Where no secret is at hand, the log's word is enough.
+A command reads in the log how the newest run of the query connected. Everyone who can write to the log can
+change these options. So a command sends a password only to a place that the operator has named. It imports a
+class that no installed package registers as a target only if the operator names the class. Without a secret,
+the options of the log need no confirmation.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.text import printable
 
 OPTIONS_VARIABLE = "WAL_SINK_OPTIONS"
-"""The variable that holds options of the operator for every command."""
+"""The variable with the operator's options for every command."""
 
 
-def refuse_unsaid(logged: Mapping[str, str], confirmed: Mapping[str, str]) -> None:
-    """Refuse what only the log says about a query's targets, where the operator has to say it.
+def check_logged_options(logged: Mapping[str, str], confirmed: Mapping[str, str]) -> None:
+    """Check every target of a query, before a command imports its class and connects to it.
 
-    :param logged: the options that the log has, by names in lower case.
-    :param confirmed: those of the operator, which win; by names in lower case.
+    :param logged: the options in the log, by lower-case name.
+    :param confirmed: the operator's options, by lower-case name. They override those in the log.
     :raises OptionError: see `refuse_unregistered` and `refuse_unconfirmed`.
     """
     for target in options_by_target({**logged, **confirmed}):
@@ -49,20 +49,21 @@ def refuse_unsaid(logged: Mapping[str, str], confirmed: Mapping[str, str]) -> No
 
 
 def refuse_unregistered(logged: str, confirmed: str | None, prefix: str = "") -> None:
-    """Refuse to import what only the log names, and no installed package has registered as a target.
+    """Refuse a class in option `target` that no installed package registers, if only the log names it.
 
-    :param logged: option `target`, as the log has it.
-    :param confirmed: the operator's, None without one.
-    :param prefix: the name of the target, where there are several.
-    :raises OptionError: the operator has to say it.
+    :param logged: option `target` in the log.
+    :param confirmed: the operator's option `target`; None if the operator gave none.
+    :param prefix: the name of the target in a query with several.
+    :raises OptionError: the operator has to confirm the class.
     """
     if confirmed is None and not is_installed(logged):
         option = qualified(prefix, "target")
         pair = shlex.quote(f"{option}={printable(logged)}")
         raise OptionError(
             f"Only the log says that option {option} is {printable(logged)}, which no package installed"
-            " here registers. Anyone who can write to the log can change that.",
-            f"If it is right, add: --option {pair}. Else correct it, or install the package that has it.",
+            " here registers. Anyone who can write to the log can change this option.",
+            f"If the class is right, add: --option {pair}. Otherwise correct the option, or install the"
+            " package that registers the class.",
         )
 
 
@@ -73,14 +74,14 @@ def refuse_unconfirmed(
     environment: Mapping[str, str],
     prefix: str = "",
 ) -> None:
-    """Refuse options of the log that say where to connect, if a secret would go there.
+    """Refuse to send a secret to a place that only the log names.
 
     :param declared: the options of the target.
-    :param logged: options by lower-case name, as the log has them.
-    :param confirmed: those of the operator, which win.
+    :param logged: the options in the log, by lower-case name.
+    :param confirmed: the operator's options, by lower-case name. They override those in the log.
     :param environment: the variables of this process.
-    :param prefix: the name of the target, where there are several.
-    :raises OptionError: an option of the log is to be confirmed; the remedy has the words to type.
+    :param prefix: the name of the target in a query with several.
+    :raises OptionError: the operator has to confirm options; the remedy has the text to paste.
     """
     secrets = list(_secrets(declared, confirmed, environment))
     unconfirmed = [
@@ -91,19 +92,19 @@ def refuse_unconfirmed(
         and value.lower() != _default(option).lower()
     ]
     if secrets and unconfirmed:
-        words = " ".join(f"--option {shlex.quote(pair)}" for pair in unconfirmed)
+        pairs = " ".join(f"--option {shlex.quote(pair)}" for pair in unconfirmed)
         raise OptionError(
-            f"{' and '.join(secrets)} would be sent there: only the log says where to connect"
-            f" ({', '.join(unconfirmed)}), and anyone who can write to the log can change that.",
-            f"If it is right, add: {words}. If not, add what is right; NAME= leaves an option out. The"
-            f" variable {OPTIONS_VARIABLE} has such NAME=VALUE pairs for every command.",
+            f"{' and '.join(secrets)} would be sent to a place that only the log names"
+            f" ({', '.join(unconfirmed)}). Anyone who can write to the log can change these options.",
+            f"If they are right, add: {pairs}. Otherwise add the right ones; NAME= removes an option. For"
+            f" all commands, put such NAME=VALUE pairs into the variable {OPTIONS_VARIABLE}.",
         )
 
 
 def _secrets(
     declared: type[Options], confirmed: Mapping[str, str], environment: Mapping[str, str]
 ) -> Iterator[str]:
-    """Name the secrets that a connection would get: options of the operator, and variables."""
+    """Yield the name of each option or variable with a secret that a connection would send."""
     for option in fields(declared):
         variable = str(option.extra.get("environment", ""))
         if "secret" not in option.extra:
@@ -114,43 +115,46 @@ def _secrets(
             yield variable
 
 
-def fitting(
+def options_for_query(
     options: Mapping[str, str], logged: Mapping[str, str], checkpoint: str
 ) -> dict[str, str]:
-    """Return those options of an operator for many queries that one query can have.
+    """Select the operator's options that apply to one of many queries.
 
-    What another target has is left out, and so is another class of a target.
+    Options of targets that the query does not have are left out.
 
-    :param logged: the options that the query's log has, by names in lower case.
-    :raises OptionError: an option says another place to connect to than the log does.
+    :param options: the operator's options for all queries.
+    :param logged: the options in the query's log, by lower-case name.
+    :raises OptionError: an option and the log name different places to connect to.
     """
     operators = lowered(options)
     of_sink = {name.lower() for name in names(SinkOptions)} - {"target"}
-    fit = {name: value for name, value in operators.items() if name in of_sink}
+    selected = {name: value for name, value in operators.items() if name in of_sink}
     for prefix, kind, of_log in options_by_target(logged):
         of_operator = options_of(prefix, operators)
         if of_operator.get("target") == kind:
-            fit[qualified(prefix, "target")] = kind
+            selected[qualified(prefix, "target")] = kind
         elif not is_installed(kind):
-            continue  # only the log names it: no code of it is imported
+            continue  # only the log names the class, so it is not imported
         declared = target_type(kind).options_type
-        mine = {name.lower() for name in names(declared)}
-        own = {name: value for name, value in of_operator.items() if name in mine}
-        asked = lowered(public(parse({**of_log, **own}, declared)))  # without passwords
+        known = {name.lower() for name in names(declared)}
+        own = {name: value for name, value in of_operator.items() if name in known}
+        effective = lowered(public(parse({**of_log, **own}, declared)))  # without passwords
         for option in fields(declared):
             name = option.name.lower()
-            place, of_query = (texts.get(name, _default(option)) for texts in (asked, of_log))
-            if name in own and "connects" in option.extra and place != of_query:
+            place, logged_place = (
+                values.get(name, _default(option)) for values in (effective, of_log)
+            )
+            if name in own and "connects" in option.extra and place != logged_place:
                 raise OptionError(
                     f"This flusher was given {qualified(prefix, option.name)}={printable(place)}, and the"
-                    f" log says {printable(of_query) or 'nothing'}.",
-                    "Flush the query by a process of its own:\n"
+                    f" log says {printable(logged_place) or 'nothing'}.",
+                    "Flush this query by a process of its own:\n"
                     f"wal-sink flush {checkpoint} --follow --option NAME=VALUE",
                 )
-        fit |= {qualified(prefix, name): value for name, value in own.items()}
-    return fit
+        selected |= {qualified(prefix, name): value for name, value in own.items()}
+    return selected
 
 
 def _default(option: Declared) -> str:
-    """Return the default of an option as a run records it; empty for none."""
+    """Return the default of an option as the log has it; empty for none."""
     return "" if option.required else str(option.default)

@@ -1,7 +1,8 @@
-"""`status --deep`: says before the flush meets it what would stop it. Changes nothing; the query may run.
+"""`status --deep`: finds every error at which the flush would stop. Changes nothing; the query may run.
 
-It reads every pending manifest and segment by its digest, and every plan. Unless it is offline, it reads the
-ledger row, asks the functions of the protocol what a flusher would do with it, and compares plan and table.
+It reads all pending manifests, segments and plans, and compares their digests. Unless it is offline, it also
+reads the ledger row of each target, makes a flusher's decision about the row, and compares the plans with the
+table.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from wal_sink.wal.manifests import ManifestChain
 from wal_sink.wal.segment import check_segment
 from wal_sink.wal.states import newest
 
-_READS = 5
-"""How often all is read at most, while findings may come of a log that changes meanwhile."""
+_MOST_READS = 5
+"""How often the log is read at most. It is read again if it had changed when there were findings."""
 
-Read = Callable[[int], object]
-"""Called with how many bytes were read so far."""
+Progress = Callable[[int], object]
+"""Called with the number of bytes read so far."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """An error that would stop the flush."""
+    """An error at which the flush would stop."""
 
     kind: str
     """Name of a class in `wal_sink.errors`."""
     target: str = ""
-    """The only target that it stops; empty: all."""
+    """The target whose flush would stop; empty for all targets."""
     epoch: int | None = None
     what: str
     remedy: str
@@ -47,31 +48,35 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeepStatus(Status, frozen=True, kw_only=True):
-    """The status of a query, and what would stop its flush."""
+    """The status of a query, and the errors at which its flush would stop."""
 
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
-    """What the flusher will do by itself, such as bring epochs again to a target that went back."""
+    """What a flusher will do by itself, for example write epochs again to a target that went back."""
     read_epochs: int
-    """Manifests that were read: those of the epochs that a target lacks."""
+    """Number of manifests that were read: one for each epoch that a target lacks."""
     read_bytes: int
-    """Bytes of their segments."""
+    """Size of their segments."""
     ledger: dict[str, int | None]
-    """The epoch of each target's ledger row; None: there is none, or it was not read."""
+    """The epoch in each target's ledger row; None without a row. Targets that were not read are left out."""
 
 
 @store_errors()
 def deep_status(
-    query: Query, name: str = "", *, offline: bool = False, progress: Read = lambda _size: None
+    query: Query,
+    name: str = "",
+    *,
+    offline: bool = False,
+    progress: Progress = lambda _size: None,
 ) -> DeepStatus:
-    """Read all that is pending, and compare it with the targets.
+    """Read everything that is pending, and compare it with the targets.
 
-    :param name: of the only target to report on; empty: all.
-    :param offline: no target is asked.
-    :raises CheckpointNotVisible: no query's checkpoint is there.
-    :raises OptionError: the target cannot be asked with these options.
+    :param name: the only target to report on; empty for all targets.
+    :param offline: True to connect to no target.
+    :raises CheckpointNotVisible: the folder has no checkpoint of a query.
+    :raises OptionError: a target cannot be opened with these options.
     """
-    for _ in range(_READS):
+    for _ in range(_MOST_READS):
         inspection, state = _Inspection(query, progress), None
         with inspection.finding():
             refuse_other_log(query.store, query.checkpoint)
@@ -82,11 +87,11 @@ def deep_status(
                 protocol.refuse_other_place(state, query.query_id, query.checkpoint.url)
         if state is not None and not inspection.findings:
             inspection.read(state, name, offline=offline)
-        # A finding may come of an older state: a flusher trims while this reads.
+        # A flusher that trims meanwhile makes findings that are not true.
         if not inspection.findings or newest(query.store) == state:
             break
     status = read_status(query.checkpoint, query.store, name)
-    # Those in the log by epoch, then those in the targets.
+    # Findings in the log come first, by epoch. Findings in the targets follow.
     findings = sorted(inspection.findings, key=lambda f: (bool(f.target), f.epoch or -1))
     return DeepStatus(
         **{field: getattr(status, field) for field in Status.__struct_fields__},
@@ -99,23 +104,23 @@ def deep_status(
 
 
 class _Inspection:
-    """Reads a log and its targets once, and collects what would stop a flusher."""
+    """Reads a log and its targets once, and collects the findings."""
 
-    def __init__(self, query: Query, progress: Read) -> None:
+    def __init__(self, query: Query, progress: Progress) -> None:
         self._query, self._progress = query, progress
         self._store = query.store
         self._chain: dict[int, EpochManifest] = {}
         self.plans: dict[int, str] = {}
-        """Keys of the plans of the epochs that were read, by epoch."""
+        """The key of each epoch's plan, by epoch."""
         self.rows: dict[str, LedgerRow | None] = {}
-        """Ledger rows that were read, by target."""
+        """The ledger rows that were read, by target."""
         self.findings: list[Finding] = []
         self.notes: list[str] = []
         self.bytes = 0
 
     @contextlib.contextmanager
     def finding(self, target: str = "", epoch: int | None = None) -> Iterator[None]:
-        """Take an error of the block as a finding."""
+        """Make a finding of an error that the block raises."""
         try:
             yield
         except WalSinkError as error:
@@ -130,14 +135,14 @@ class _Inspection:
             remedy=error.remedy,
             exit_code=error.exit_code,
         )
-        # The decision about a ledger row meets again what the log lacks.
+        # The decision about a ledger row fails at a missing manifest that is a finding already.
         is_known = finding.what in {known.what for known in self.findings}
         gaps = isinstance(error, MissingManifest) and any(not f.target for f in self.findings)
         if not is_known and not (target and gaps):
             self.findings.append(finding)
 
     def read(self, state: State, name: str, *, offline: bool) -> None:
-        """Read what a flusher would read."""
+        """Read everything that a flusher would read."""
         committed = self._query.checkpoint.last_commit()
         state = protocol.settle(state, committed, actor()) or state
         wanted = [target for target in wanted_targets(state, name) if name or not target.given_up]
@@ -156,7 +161,7 @@ class _Inspection:
                 self._compare(pipeline, lacking[target_name])
 
     def _lacks_after(self, state: State, target: TargetState) -> int:
-        """Return the epoch after which a target needs the log, by its mark and by its ledger row."""
+        """Return the last epoch that a target needs no more, by its mark and its ledger row."""
         row = self.rows.get(target.name)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         given_up = state.epochs_given_up(target.name)
@@ -167,7 +172,7 @@ class _Inspection:
     def _read_log(
         self, state: State, committed: int, after: int, lacking: Mapping[str, int]
     ) -> None:
-        """Read completed epochs from the newest one down: each manifest names the one before."""
+        """Read the completed epochs, the newest first, since each manifest names its predecessor."""
         if committed > state.last.epoch:
             with self.finding(epoch=state.last.epoch + 1):
                 raise missing_manifest(state, state.last.epoch + 1)
@@ -175,27 +180,27 @@ class _Inspection:
         while manifest.epoch > after and manifest.manifest:
             epoch, link = manifest.epoch, manifest.predecessor
             self._chain[epoch] = manifest
-            needs = [
+            needed_by = [
                 name
                 for name, last in lacking.items()
                 if last < epoch <= committed and epoch not in state.epochs_given_up(name)
             ]
-            if needs:
+            if needed_by:
                 with self.finding(epoch=epoch):
-                    self._read_epoch(reader.read(manifest).manifest, needs)
+                    self._read_epoch(reader.read(manifest).manifest, needed_by)
             if epoch - 1 <= after or not link.manifest:
                 return
             try:
                 manifest = reader.named(epoch - 1, link)
             except WalSinkError as error:
-                if epoch - 1 > after + 1:  # nobody names the epochs before: they cannot be given up
+                if epoch - 1 > after + 1:  # no manifest names the epochs before, to give them up
                     broken = broken_chain(state, state.slowest, after + 1, epoch - 1)
                     error.remedy = broken.remedy
                 self._add_finding(error, "", epoch - 1)
                 return
 
     def _read_epoch(self, manifest: Manifest, targets: Sequence[str]) -> None:
-        """Read the segments and plans of an epoch."""
+        """Read the segments of an epoch, and its plan for each target."""
         epoch = manifest.epoch
         self.plans[epoch] = manifest.plan
         for segment in manifest.all_segments:
@@ -208,7 +213,7 @@ class _Inspection:
                 plan_of(self._store, target, manifest.plan, epoch)
 
     def _decide(self, state: State, committed: int, pipeline: Pipeline) -> None:
-        """Do what a flusher would do with the ledger row, up to the change."""
+        """Make a flusher's decision about the ledger row, without the change that follows."""
         name = pipeline.target_name
         if committed < protocol.named_target(state, name).first:
             return
@@ -223,12 +228,12 @@ class _Inspection:
         if decision.step is Step.WENT_BACK:
             protocol.went_back(state, name, decision.row, self._chain, actor())
             self.notes.append(
-                f"Target {name} went back to epoch {decision.row.epoch}. The flush brings the epochs after it"
-                " again, from the log."
+                f"Target {name} went back to epoch {decision.row.epoch}. The flusher writes the epochs after"
+                " it again, from the log."
             )
 
     def _compare(self, pipeline: Pipeline, after: int) -> None:
-        """Compare each pending plan with the table as it is now."""
+        """Compare each pending plan with the present table."""
         name, epochs = pipeline.target_name, sorted(self.plans, reverse=True)
         first = {self.plans[epoch]: epoch for epoch in epochs if epoch > after}
         with self.finding(name), connected(pipeline) as connection:

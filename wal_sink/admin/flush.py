@@ -1,6 +1,6 @@
-"""`flush`: hosts flushers in a process without Spark. Any number of flushers may act on one query.
+"""`flush`: runs flushers in a process without Spark. Any number of flushers may work on one query.
 
-A flusher trims as well: it deletes flushed epochs once `wal.retention` is over.
+A flusher also deletes flushed epochs from the log once `wal.retention` is over.
 """
 
 from __future__ import annotations
@@ -28,55 +28,59 @@ from wal_sink.text import counted
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.states import existing
 
-_TRIES = 4
-"""How often a pass is tried whose error may pass by itself; at any other error the flush ends at once."""
+_MOST_TRIES = 4
+"""How often a pass with a transient error is tried at most. Any other error ends the flush at once."""
 
 _PROGRESS_S = 0.02
-"""How often progress is reported, and how soon the end is noticed."""
+"""Seconds between two reports of progress."""
 
 Watch = Callable[..., FlushMetrics]
 """Makes the metrics of a flusher, see `metrics.server.Exposition.watch`."""
 
 Wait = Callable[[float], bool]
-"""Waits some seconds; returns True, perhaps at once, if the work is to end."""
+"""Waits for a number of seconds. Returns True as soon as the work has to end."""
 
 
 def never(seconds: float) -> bool:
-    """Wait, and let the work go on."""
+    """Wait for the whole time; never end the work."""
     time.sleep(seconds)
     return False
 
 
 Progress = Callable[[int, int], object]
-"""Called with how many epochs are flushed, and of how many."""
+"""Called with the number of flushed epochs, and with the number of epochs to flush."""
 
 
 class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
-    """What was flushed meanwhile, by this process or another; of a dry run, what would be."""
+    """The outcome of a flush to one target: what any process has flushed while this one ran.
+
+    A dry run has what would be flushed.
+    """
 
     query_id: str
     target: str
-    """Its name in the log."""
+    """Name of the target in the log."""
     log: str
     dry_run: bool = False
     flushed: int
-    """The last epoch that is in the target, -1 for none."""
+    """The last epoch that the target has; -1 for none."""
     epochs: int
     rows: int
     bytes: int
     pending_epochs: int
-    """Checkpointed and not flushed, at the end."""
+    """Number of epochs that are checkpointed and not flushed at the end."""
     trimmed: int
-    """What the log had of epochs up to this one is deleted; of a dry run, would be."""
+    """The last epoch whose files are deleted from the log."""
     seconds: float
     reason: str
-    """Why it ended."""
+    """Why the flush ended."""
 
 
 @store_errors()
 def preview(query: Query, name: str = "") -> list[FlushDone]:
-    """Say what `flush` would do now for each target, or for one. Changes nothing, and never connects.
+    """Return what `flush` would do now. Change nothing, and connect to no target.
 
+    :param name: the only target to report on; empty for all targets.
     :raises WrongOwner, OptionError: see `Query.own_state`.
     """
     started_s, state = time.monotonic(), query.own_state()
@@ -106,12 +110,13 @@ def preview(query: Query, name: str = "") -> list[FlushDone]:
 
 
 class HostedFlusher:
-    """A flusher in a thread of this process, and what is flushed meanwhile.
+    """A flusher in a thread of this process. It counts what is flushed while it runs.
 
-    :param pipeline: of one target of a query, whose log belongs to its checkpoint.
-    :param rows_per_second: `flush.maxRowsPerSecond`.
-    :param watch: makes what counts for metrics; None: nothing is counted.
-    :param until: the epoch at which it ends, if not at an error that does not pass; None: it goes on.
+    :param pipeline: one target of a query whose log belongs to its checkpoint.
+    :param rows_per_second: `flush.maxRowsPerSecond`; None for no limit.
+    :param watch: makes the metrics; None for no metrics.
+    :param until: the epoch after which the flusher ends. Such a flusher also ends at an error that is not
+        transient, or that lasts. None: the flusher runs until `stop`.
     """
 
     def __init__(
@@ -126,9 +131,9 @@ class HostedFlusher:
         self.epochs = self._rows = self._bytes = 0
         self._state, self._began_s = existing(pipeline.store), time.monotonic()
         self.pending = 0 if until is None else max(0, until - self._target.mark.epoch)
-        """Epochs that it is to flush."""
+        """Number of epochs that it has to flush."""
         self.reason = ""
-        """Why it has ended by itself."""
+        """Why the flusher ended by itself; empty if it did not."""
         name = pipeline.target_name
         metrics = watch and watch(
             *(pipeline.query_id, pipeline.checkpoint, pipeline.store, name),
@@ -137,24 +142,25 @@ class HostedFlusher:
         )
         reporter = Reporter(pipeline.store, name, gives_way=True, metrics=metrics)
         flusher = Flusher(pipeline, reporter, write_rows=WriteInThread(rows_per_second))
-        self._loop = FlushLoop(flusher, self._is_last, stop_never if until is None else _gives_up)
+        stop = stop_never if until is None else _is_final
+        self._loop = FlushLoop(flusher, self._is_last, stop)
 
     def start(self) -> None:
-        """Begin to flush."""
+        """Start the thread."""
         self._loop.start()
 
     def is_alive(self) -> bool:
-        """Return True if the flush goes on."""
+        """Return True if the thread runs."""
         return self._loop.is_alive()
 
     def stop(self) -> None:
-        """End after the slice under way."""
+        """Let the flusher end after the present slice."""
         self._loop.stop()
 
     def end(self) -> FlushDone:
-        """Wait for the end, and return what was flushed.
+        """Wait for the thread, and return what was flushed.
 
-        :raises WalSinkError: at which it has ended.
+        :raises WalSinkError: the error that ended the flusher.
         """
         self._loop.join()
         if self._loop.error is not None:
@@ -187,9 +193,12 @@ class HostedFlusher:
         return bool(self.reason)
 
     def _count(self) -> None:
-        """Add what the mark has passed. What a target that went back gets again counts again."""
+        """Add the epochs that were marked since the last count.
+
+        If a target went back, the epochs that it gets again count again.
+        """
         former = self._target.mark
-        # What cannot be read stops the flusher as well, which says so.
+        # The flusher fails at an unreadable state, too, and reports the error.
         with contextlib.suppress(OSError, WalSinkError):
             self._state = existing(self.pipeline.store)
         mark = self._target.mark
@@ -211,11 +220,13 @@ def drain(
     wait: Wait = never,
     progress: Progress = lambda _done, _total: None,
 ) -> list[FlushDone]:
-    """Flush what is checkpointed now, to each target at once, and trim. An error of one stops no other.
+    """Flush the epochs that are checkpointed now to all targets at the same time, and trim the log.
 
-    :param wait: ends the flush early.
-    :raises NotDrained: it was ended early.
-    :raises WalSinkError: the flush to a target stops at it; a transient one is raised after some tries.
+    An error of one target does not stop the flush to the others.
+
+    :param wait: can end the flush early.
+    :raises NotDrained: `wait` ended the flush early.
+    :raises WalSinkError: the flush to a target failed. A transient error is raised after four tries.
     """
     flushers = [
         HostedFlusher(pipeline, rows_per_second, until=pipeline.checkpoint.last_commit())
@@ -230,18 +241,20 @@ def drain(
     finally:
         for flusher in flushers:
             flusher.stop()
-    done = [flusher.end() for flusher in flushers]
+    outcomes = [flusher.end() for flusher in flushers]
     if not all(flusher.reason for flusher in flushers):
-        flushed, pending = sum(one.epochs for one in done), sum(one.pending_epochs for one in done)
+        flushed = sum(outcome.epochs for outcome in outcomes)
+        pending = sum(outcome.pending_epochs for outcome in outcomes)
         raise NotDrained(
-            f"Interrupted after {counted(flushed, 'epoch')};"
+            f"The flush was interrupted after {counted(flushed, 'epoch')};"
             f" {counted(pending, 'epoch is', 'epochs are')} pending.",
-            "Nothing is lost: run it again.",
+            "Nothing is lost. Run the command again.",
         )
-    return done
+    return outcomes
 
 
-def _gives_up(state: RetryCallState) -> bool:
+def _is_final(state: RetryCallState) -> bool:
+    """Return True if no more tries follow the error of a pass."""
     error = state.outcome.exception() if state.outcome else None
-    passes = isinstance(error, WalSinkError) and error.transient
-    return not passes or state.attempt_number == _TRIES
+    transient = isinstance(error, WalSinkError) and error.transient
+    return not transient or state.attempt_number == _MOST_TRIES

@@ -1,12 +1,12 @@
-"""Flushes queries until it is told to end, those that begin later, too: `wal-sink flush --follow`.
+"""`flush --follow`: flushes queries until a signal ends the command, also queries that start later.
 
-A `Follower` refreshes its list of queries again and again. It starts a flusher for each target of a query,
-starts them again when a new run has other options, and stops them when the log is gone. Two processes may
-follow the same logs: they are flushers as any.
+A `Follower` refreshes its list of queries every few seconds. It starts a flusher for each target of a query,
+restarts the flushers if a new run has other options, and stops them if the log is gone. Several processes may
+follow the same logs.
 
-With `--under`, an operator's options are for all queries below a place, and a log says where its query
-connects. So a log whose options name another database than the operator's is refused, and so is a checkpoint
-that is not below the places that the operator named (see `admin.confirm` for the rest).
+With `--under`, the operator's options apply to all queries below a folder, and each log says where its query
+connects. So a query is refused if its log names another database than the operator's options, or a checkpoint
+outside the folders that the operator named. `admin.confirm` has the other checks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from wal_sink.admin.confirm import fitting
+from wal_sink.admin.confirm import options_for_query
 from wal_sink.admin.flush import FlushDone, HostedFlusher, Wait, Watch
 from wal_sink.admin.query import Query, find_query, logged_options
 from wal_sink.configuration import storage_options
@@ -28,16 +28,16 @@ from wal_sink.wal.discovery import LogPlace, logs_below, named_checkpoint, open_
 from wal_sink.wal.location import store_errors
 
 REFRESH_S, REFRESH_BILLED_S = 2.0, 60.0
-"""How often the list of queries is read; the second one where a request is paid for."""
+"""Seconds between two reads of the list of queries; the second one is for stores with billed requests."""
 
 
 class Candidate(NamedTuple):
     """A query that may have something to flush."""
 
     place: str
-    """URL of its log or its checkpoint, by which it is known."""
+    """URL of the log or the checkpoint. It identifies the query."""
     open: Callable[[], Query]
-    """Finds it; raises a `WalSinkError` that says why it cannot be flushed yet."""
+    """Opens the query; raises a `WalSinkError` if it cannot be flushed yet."""
 
 
 Find = Callable[[], Iterable[Candidate]]
@@ -48,18 +48,18 @@ class _Followed(NamedTuple):
 
     query_id: str
     options: Mapping[str, str]
-    """Those of the run."""
+    """The options of the run for which the flushers were started."""
     flushers: Sequence[HostedFlusher]
 
 
 class Follower:
-    """Flushes each query that it finds. One thread uses it.
+    """Flushes all queries of a list. Only one thread may use it.
 
-    :param find: returns what there is now; called at each refresh.
-    :param say: called with what changes, a line each.
-    :param watch: makes what counts for metrics; None: nothing is counted.
-    :param target: name of the only target to flush; empty: all.
-    :param billed: True if each request to the store of the logs is paid for.
+    :param find: returns the present queries; called at each refresh.
+    :param say: called with a line of text at each change.
+    :param watch: makes the metrics; None for no metrics.
+    :param target: the only target to flush; empty for all targets.
+    :param billed: True if the store of the logs bills each request.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Follower:
         self._period_s = REFRESH_BILLED_S if billed else REFRESH_S
         self._followed: dict[str, _Followed] = {}
         self._complaints: dict[str, str] = {}
-        self._done: dict[tuple[str, str], FlushDone] = {}
+        self._outcomes: dict[tuple[str, str], FlushDone] = {}
 
     def run(self, wait: Wait) -> list[FlushDone]:
-        """Refresh and flush until `wait` ends it; return what was flushed, by query and target."""
+        """Refresh and flush until `wait` returns True; return one outcome for each query and target."""
         try:
             self.refresh()
             while not wait(self._period_s):
@@ -89,10 +89,10 @@ class Follower:
                     flusher.stop()
             for place in list(self._followed):
                 self._end(place)
-        return list(self._done.values())
+        return list(self._outcomes.values())
 
     def refresh(self) -> None:
-        """Start flushers of what is new, and end those of what is gone."""
+        """Start the flushers of new queries, and end the flushers of queries that are gone."""
         try:
             candidates = {candidate.place: candidate for candidate in self._find()}
         except (OSError, WalSinkError) as error:
@@ -114,9 +114,9 @@ class Follower:
 
     @store_errors()
     def follow(self, candidate: Candidate) -> None:
-        """Start the flushers of a query, unless they run with the options that it has.
+        """Start the flushers of a query, unless they run with its present options.
 
-        :raises WalSinkError: it cannot be flushed for now.
+        :raises WalSinkError: the query cannot be flushed now.
         """
         followed, query = self._followed.get(candidate.place), candidate.open()
         state = query.own_state()
@@ -138,25 +138,25 @@ class Follower:
         self._say(f"Query {query.query_id}: flushing {query.checkpoint.url} to {targets}")
 
     def _end(self, place: str) -> None:
-        """End the flushers of a query; what they did counts."""
+        """End the flushers of a query, and add their counts to its outcomes."""
         followed = self._followed.pop(place)
         for flusher in followed.flushers:
             flusher.stop()
         for flusher in followed.flushers:
             try:
-                done = flusher.end()
+                outcome = flusher.end()
             except (OSError, WalSinkError) as error:
                 self._complain(place, error)
                 continue
-            earlier = self._done.get((done.query_id, done.target))
-            if earlier is not None:
+            former = self._outcomes.get((outcome.query_id, outcome.target))
+            if former is not None:
                 sums = ("epochs", "rows", "bytes", "seconds")
-                added = {name: getattr(earlier, name) + getattr(done, name) for name in sums}
-                done = msgspec.structs.replace(done, **added)
-            self._done[done.query_id, done.target] = done
+                added = {name: getattr(former, name) + getattr(outcome, name) for name in sums}
+                outcome = msgspec.structs.replace(outcome, **added)
+            self._outcomes[outcome.query_id, outcome.target] = outcome
 
     def _complain(self, place: str, error: Exception) -> None:
-        """Say once why a query is not flushed; it is tried again at each refresh."""
+        """Report why a query is not flushed; report the same error once. Each refresh tries again."""
         text = error.one_line if isinstance(error, WalSinkError) else repr(error)
         if self._complaints.get(place) != text:
             self._complaints[place] = text
@@ -164,24 +164,24 @@ class Follower:
 
 
 def at_checkpoint(checkpoint: str, wal: str | None, options: Mapping[str, str]) -> Candidate:
-    """Return one query, which may begin later.
+    """Return the query at a checkpoint, which may start later.
 
-    :param wal, options: as for `find_query`.
+    :param wal, options: see `find_query`.
     """
     return Candidate(checkpoint, partial(find_query, checkpoint, wal, options))
 
 
 class LogsUnder:
-    """Finds every query that has its log below one of several places.
+    """Finds every query whose log is below one of several folders.
 
     :param urls: folders, or prefixes of buckets.
-    :param options: those of an operator, for all queries.
-    :raises OptionError: a place cannot be opened.
+    :param options: the operator's options for all queries.
+    :raises OptionError: a folder cannot be opened.
     """
 
     def __init__(self, urls: Sequence[str], options: Mapping[str, str]) -> None:
         self._options = options
-        # No checkpoint is known yet, and the storage options do not depend on one.
+        # `parse` needs a checkpoint. The storage options do not depend on it.
         self._of_store = storage_options(
             parse({**options, "checkpointLocation": urls[0]}, SinkOptions)
         )[0]
@@ -190,23 +190,23 @@ class LogsUnder:
         except OSError as error:
             raise OptionError(
                 f"{', '.join(urls)} cannot be searched for logs: {error}.",
-                "Give folders, or s3://bucket/prefix, gs://bucket/prefix or abfss://….",
+                "Name folders, or s3://bucket/prefix, gs://bucket/prefix or abfss://….",
             ) from error
         self.billed = any(root.billed for root in self._roots)
-        """True if each request is paid for."""
+        """True if a store bills each request."""
 
     def __call__(self) -> Iterator[Candidate]:
-        """Yield each query; one that lies below two of the places is yielded twice, under one name."""
+        """Yield each query. A query below two of the folders is yielded twice, with the same place."""
         with store_errors("A place that --under names"):
             places = [place for root in self._roots for place in logs_below(root)]
         for place in places:
             yield Candidate(place.url, partial(self._open, place))
 
     def _open(self, place: LogPlace) -> Query:
-        """Find the query of a log by the checkpoint that the log names.
+        """Open the query of a log, by the checkpoint that the log names.
 
-        :raises WrongOwner: the checkpoint is another query's, or does not lie below the places.
-        :raises OptionError: nothing was published yet, or the options do not fit the log.
+        :raises WrongOwner: the checkpoint is outside the folders, or belongs to another query.
+        :raises OptionError: the query has published nothing yet, or the options do not fit the log.
         """
         with store_errors():
             checkpoint = named_checkpoint(place, self._of_store)
@@ -222,10 +222,11 @@ class LogsUnder:
         query = find_query(checkpoint, place.logs, self._options)
         if query.query_id != place.query_id:
             raise WrongOwner(
-                f"The log {place.url} names the checkpoint {checkpoint}, which is that of query"
-                f" {query.query_id} now: it was deleted and made again.",
-                f"The epochs that are pending in this log are not flushed: `commits/` is gone."
+                f"The log {place.url} names the checkpoint {checkpoint}. This folder was deleted, and has"
+                f" the checkpoint of query {query.query_id} now.",
+                "The pending epochs of this log are not flushed, since their `commits/` is gone."
                 f" {stand_in(place.url, 'LAST')} If nobody needs the rows, delete the log.",
             )
-        fit = fitting(self._options, logged_options(query.state()), query.checkpoint.url)
-        return query._replace(options=fit)
+        logged = logged_options(query.state())
+        options = options_for_query(self._options, logged, query.checkpoint.url)
+        return query._replace(options=options)

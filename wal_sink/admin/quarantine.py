@@ -1,6 +1,6 @@
-"""`quarantine`: lists the rows of `refused/` by epoch and reason, or exports them. Reads the log alone.
+"""`quarantine`: lists the refused rows by epoch and reason, or exports them. It reads only the log.
 
-Nothing sends them again: an operator repairs them, and writes them by a query of their own.
+wal_sink does not write refused rows again. An operator repairs them, and writes them by another query.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _LINES, _PARQUET = ".jsonl", ".parquet"
 
 
 class RefusedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of one epoch that are refused for one reason."""
+    """The rows of one epoch that were refused for one reason."""
 
     epoch: int
     rows: int
     kind: str
-    """The error: `InvalidRow`, by a task; `TargetRefused`, in the flush."""
+    """`InvalidRow`: a task refused the rows. `TargetRefused`: the target refused them in the flush."""
     refused_by: str
-    """Name of the target that refuses them; empty for the only one's check in the tasks."""
+    """Name of the target; empty if a task of a query with one target refused the rows."""
     column: str
-    """Empty where no single one is to blame."""
+    """The column with the invalid value; empty if the reason is not in one column."""
     reason: str
     remedy: str
 
@@ -58,16 +58,16 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _REASON = ("kind", "refused_by", "column", "reason", "remedy")
-"""What the documents call the texts of a row, in the order of `wal.segment.TEXTS`."""
+"""The fields of `RefusedGroup` with texts, in the order of `wal.segment.TEXTS`."""
 
 _SCHEMA = pa.schema([("epoch", pa.int64()), *((name, pa.string()) for name in (*_REASON, "row"))])
 
 
 @store_errors()
 def list_quarantine(query: Query) -> Quarantined:
-    """Group refused rows by epoch and reason.
+    """Count the refused rows of each epoch and reason.
 
-    :raises CorruptLog: a file cannot be read.
+    :raises CorruptLog: a file of refused rows cannot be read.
     """
     groups = Counter((epoch, texts) for epoch, texts, _ in _refused(query))
     return Quarantined(
@@ -82,9 +82,9 @@ def list_quarantine(query: Query) -> Quarantined:
 
 
 def _refused(query: Query) -> Iterator[tuple[int, tuple[str, ...], pa.Scalar]]:
-    """Yield refused rows by epoch, with their reasons. Memory: one file.
+    """Yield epoch, texts and values of each refused row. Only one file is in memory.
 
-    :raises CorruptLog: a file cannot be read.
+    :raises CorruptLog: a file of refused rows cannot be read.
     """
     for file in listed(query.store):
         try:
@@ -95,21 +95,21 @@ def _refused(query: Query) -> Iterator[tuple[int, tuple[str, ...], pa.Scalar]]:
         except (pa.ArrowException, KeyError, ValueError) as error:
             raise CorruptLog(
                 f"{query.store.url_of(file.path)} cannot be read: {error}",
-                "Restore the file from a copy of the log, or move it away to see the others.",
+                "Restore the file from a copy of the log, or move it out of the log to list the other files.",
             ) from error
 
 
 @store_errors("The file or the log")
 def export(query: Query, file: str) -> Exported:
-    """Write refused rows to a file, JSON lines or Parquet by its suffix; they stay in the log.
+    """Copy the refused rows to a file: Parquet or JSON lines, by its suffix.
 
-    :raises OptionError: the suffix is another one, or the file exists or cannot be written.
+    :raises OptionError: the suffix is unknown, or the file exists or cannot be written.
     """
     path = Path(file)
     if path.suffix.lower() not in (_LINES, _PARQUET):
         raise OptionError(
-            f"--export {file} is not a file of a known kind.",
-            f"End its name with {_PARQUET} for Parquet, or with {_LINES} for JSON lines.",
+            f"The name of the file {file} for --export has no known suffix.",
+            f"End the name with {_PARQUET} for Parquet, or with {_LINES} for JSON lines.",
         )
     lines = [
         {"epoch": epoch, **dict(zip(_REASON, texts, strict=True)), "row": json_value(row)}
@@ -118,18 +118,20 @@ def export(query: Query, file: str) -> Exported:
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         if path.suffix.lower() == _PARQUET:
-            # The row is JSON: those of different epochs may differ in type.
+            # The column `row` has JSON, since rows of different epochs may have different types.
             texts = [line | {"row": msgspec.json.encode(line["row"]).decode()} for line in lines]
             pq.write_table(pa.Table.from_pylist(texts, _SCHEMA), part)
         else:
             part.write_bytes(msgspec.json.Encoder().encode_lines(lines))
-        os.link(part, path)  # atomic, and replaces nothing
+        os.link(part, path)  # atomic, and never replaces a file
     except FileExistsError:
-        raise OptionError(f"--export {file} exists.", "Name a file that does not.") from None
+        raise OptionError(
+            f"The file {file} for --export exists.", "Name a file that does not exist."
+        ) from None
     except OSError as error:
         raise OptionError(
-            f"--export {file} cannot be written: {error.strerror or error}.",
-            "Name a file in an existing folder with free space, to which this user may write.",
+            f"The file {file} for --export cannot be written: {error.strerror or error}.",
+            "Name a file in an existing folder with free space, in which this user may write.",
         ) from error
     finally:
         part.unlink(missing_ok=True)
@@ -137,11 +139,11 @@ def export(query: Query, file: str) -> Exported:
 
 
 def json_value(value: pa.Scalar) -> Any:
-    r"""Return what `msgspec.json.encode` writes of a value; None for null.
+    r"""Return a value that `msgspec.json.encode` accepts; None for null.
 
-    Bytes become base64 and decimals texts. A text that is not UTF-8 keeps its bytes, as `\xff`; a date that
-    Python does not have is the text that Arrow makes of it. A map is a list of pairs, as its keys may be of
-    any type.
+    JSON has bytes as base64, and decimals as text. A byte that is not UTF-8 becomes text such as `\xff`. A
+    date outside of Python's range becomes Arrow's text for the date. A map becomes a list of pairs, since its
+    keys may have any type.
     """
     if not value.is_valid:
         return None
@@ -160,5 +162,5 @@ def _of_scalar(value: pa.Scalar) -> Any:
         return bytes(value.as_buffer()).decode("utf-8", errors="backslashreplace")
     try:
         return value.as_py()
-    except (ValueError, OverflowError):  # a date or time that Python does not have
+    except (ValueError, OverflowError):  # a date or time outside of Python's range
         return str(value.cast(pa.string()).as_py())

@@ -1,4 +1,4 @@
-"""Finds a query by its checkpoint: its log, and its targets as its newest run was configured."""
+"""Finds a query by its checkpoint, with its log and the targets of its newest run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wal_sink.admin.confirm import refuse_unsaid
+from wal_sink.admin.confirm import check_logged_options
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, Destination, configure, storage_options
@@ -31,40 +31,40 @@ from wal_sink.wal.store import LogStore
 logger = logging.getLogger(__name__)
 
 _PLACES = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoint.storageoptions")
-"""Options that say where log and checkpoint are, in lower case: a command has found both already."""
+"""Options for the places of log and checkpoint, in lower case. A command has opened both already."""
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 
 class Query(NamedTuple):
-    """One query, as an operator finds it."""
+    """A query, for an operator's command."""
 
     query_id: str
     checkpoint: Checkpoint
     store: LogStore
     options: Mapping[str, str] = NO_OPTIONS
-    """What the operator gives: what the log does not hold, or what has changed."""
+    """The operator's options: secrets, which the log does not have, and options that have changed."""
 
     def state(self) -> State:
         """Read the state of the log.
 
-        :raises OptionError: no run of the query has published.
+        :raises OptionError: the query has published nothing yet.
         """
         state = newest(self.store)
         if state is None:
             raise OptionError(
-                f"Query {self.query_id} has published nothing yet: its log has nothing to flush, and no"
+                f"Query {self.query_id} has published nothing yet. So its log has no epochs to flush, and no"
                 " options of a run.",
-                "Wait for its first micro-batch: `wal-sink status CHECKPOINT` shows it. If it does not come,"
-                " the query's own error says why.",
+                "Wait for the first micro-batch, which `wal-sink status CHECKPOINT` shows. If it does not"
+                " arrive, read the error of the query.",
             )
         return state
 
     def own_state(self) -> State:
-        """Read the state of a log that belongs to the checkpoint: a copy must write nothing to it.
+        """Read the state of a log that belongs to the checkpoint. The copy of a query must not flush.
 
         :raises WrongOwner: checkpoint and log do not belong together.
-        :raises OptionError: no run of the query has published.
+        :raises OptionError: the query has published nothing yet.
         """
         refuse_other_log(self.store, self.checkpoint)
         state = self.state()
@@ -72,10 +72,10 @@ class Query(NamedTuple):
         return state
 
     def settled(self) -> tuple[State, int]:
-        """Settle what Spark has completed, as a flusher does; return the state and the last completed epoch.
+        """Settle the epochs that Spark has completed; return the state, and the last completed epoch.
 
-        :raises WrongOwner: the log is another checkpoint's.
-        :raises OptionError: no run of the query has published.
+        :raises WrongOwner: the log belongs to another checkpoint.
+        :raises OptionError: the query has published nothing yet.
         """
         while True:
             state = self.state()
@@ -86,32 +86,32 @@ class Query(NamedTuple):
                 return settled or state, committed
 
     def merged(self, state: State) -> dict[str, str]:
-        """Return what a run would be given: the options of the newest one, and what the operator adds."""
+        """Return the options of the newest run, overridden by the operator's options."""
         merged = logged_options(state) | lowered(self.options)
         options = {name: value for name, value in merged.items() if name not in _PLACES}
         return {**options, "checkpointLocation": self.checkpoint.url}
 
     def sink_options(self, state: State) -> SinkOptions:
-        """Return the sink's own options of the newest run; no target is asked for.
+        """Return the merged options of the sink itself.
 
-        :raises OptionError: one does not fit.
+        :raises OptionError: an option is not valid.
         """
         return parse(self.merged(state), SinkOptions)
 
     def configured(self, state: State) -> Configuration:
-        """Return what the newest run was configured with, and what the operator adds.
+        """Return the configuration of sink and targets by the merged options.
 
-        :raises OptionError: an option is missing, unknown, or does not fit; or the operator has to confirm
-            what only the log says, see `admin.confirm`.
+        :raises OptionError: an option is missing, unknown or not valid, or the operator has to confirm an
+            option of the log (see `admin.confirm`).
         """
-        refuse_unsaid(logged_options(state), lowered(self.options))
+        check_logged_options(logged_options(state), lowered(self.options))
         return configure(self.merged(state))
 
     def pipelines(self, state: State, name: str = "") -> list[Pipeline]:
-        """Return what flushers to the targets that get epochs work on, or to one of them.
+        """Return the pipeline of each target that gets epochs.
 
-        :param name: of the only one that is asked for; empty: all.
-        :raises OptionError: see `configured`; or the log has no such target, or the options do not name it.
+        :param name: the only target to return; empty for all targets.
+        :raises OptionError: see `configured`; or the log or the options do not have this target.
         """
         configured = self.configured(state)
         named = {destination.name: destination for destination in configured.destinations}
@@ -120,12 +120,12 @@ class Query(NamedTuple):
             if target.name not in named:
                 raise OptionError(
                     f"The log has the target {target.name}, and the options name {', '.join(named)}.",
-                    "Give the options of the query's newest run.",
+                    "Remove the option `targets`, or give it as the newest run of the query has it.",
                 )
         return [self.pipeline(configured, named[target.name]) for target in wanted]
 
     def pipeline(self, configuration: Configuration, destination: Destination) -> Pipeline:
-        """Return what a flusher to one of the targets works on."""
+        """Return the pipeline of one target."""
         return Pipeline(
             query_id=self.query_id,
             store=self.store,
@@ -143,10 +143,12 @@ def find_query(
 ) -> Query:
     """Find a query by the location of its checkpoint.
 
+    :param wal: option `wal.location`; None to read it in the checkpoint.
+    :param options: the operator's options.
     :raises CheckpointNotVisible, WrongOwner, OptionError: see `find_by_checkpoint`.
     :raises OptionError: an option no longer exists.
     """
-    # An option without a dot may be one of a target of the user's own: `configure` checks it.
+    # `configure` checks names without a dot, since a target outside this package may have such an option.
     of_sink = {name.lower() for name in names(SinkOptions)}
     refuse_removed([name for name in options if "." in name and name.lower() not in of_sink])
     store_options = storage_options(
@@ -155,18 +157,18 @@ def find_query(
     query_id, location = find_by_checkpoint(checkpoint, wal, "--wal", *store_options)
     try:
         refuse_unused(location, store_options[0], "Option wal.storageOptions")
-    except OptionError as error:  # the environment may give it, to every command
+    except OptionError as error:  # no refusal: the environment gives the option to every command
         logger.warning("%s", error.summary)
     return Query(query_id, location.open_checkpoint(), location.open_log(query_id), options)
 
 
 def logged_options(state: State) -> dict[str, str]:
-    """Return the options of the newest run, without secrets, by names in lower case."""
+    """Return the options of the newest run, by lower-case name. They contain no secrets."""
     return lowered(dict(state.run.options)) if state.run is not None else {}
 
 
 def wanted_targets(state: State, name: str) -> list[TargetState]:
-    """Return the targets that a command is about: one, or all that were not given up.
+    """Return the target of a name, or all targets that were not given up.
 
     :raises OptionError: the log has no target of this name.
     """
@@ -174,33 +176,34 @@ def wanted_targets(state: State, name: str) -> list[TargetState]:
 
 
 def one_target(state: State, name: str) -> TargetState:
-    """Return the target that a command is about.
+    """Return the target of a name, or the only target that was not given up.
 
-    :param name: as the operator names it; empty: the only one that was not given up.
-    :raises OptionError: there are several, and none is named; or there is none of this name.
+    :raises OptionError: the log has no target of this name, or the name is missing in a query with several.
     """
     if name:
         return protocol.named_target(state, name)
     if len(state.live) != 1:
         names = ", ".join(target.name for target in state.targets)
         raise OptionError(
-            f"The query has the targets {names}.", "Name the one that this is about: --target NAME."
+            f"The query has the targets {names}. This command changes one of them.",
+            "Name the target: --target NAME.",
         )
     return state.live[0]
 
 
 @contextlib.contextmanager
 def connected(pipeline: Pipeline) -> Iterator[TargetConnection]:
-    """Provide a connection to the target, and to its ledger row; nothing is reported about it."""
+    """Provide a connection to the target and its ledger row, without a report in the log."""
     connection = TargetConnection(pipeline, Reporter(None, pipeline.target_name))
     with contextlib.closing(connection):
         yield connection
 
 
 def move_row(pipeline: Pipeline, expected: LedgerRow | None, new: LedgerRow) -> None:
-    """Replace the ledger row of a target by compare-and-set, over a connection of its own.
+    """Replace the ledger row of a target by compare-and-set, over a new connection.
 
-    :raises FlusherAtWork: the row is no longer the one that was read.
+    :param expected: the row that was read before; None for no row.
+    :raises FlusherAtWork: the row has changed since it was read.
     """
     with connected(pipeline) as connection:
         row = connection.row()
@@ -208,20 +211,25 @@ def move_row(pipeline: Pipeline, expected: LedgerRow | None, new: LedgerRow) -> 
             return
         row = connection.row()
     now = "it is gone" if row is None else f"it has epoch {row.epoch}"
-    raise at_work(f"The ledger row of target {pipeline.target_name} was moved meanwhile: {now}.")
+    raise at_work(
+        f"The ledger row of target {pipeline.target_name} has changed during the command: {now}."
+    )
 
 
 def at_work(what: str, more: str = "") -> FlusherAtWork:
-    """Return the error of a command beside which another process works on the query."""
+    """Return the error of a command that another process disturbs.
+
+    :param more: added to the remedy.
+    """
     return FlusherAtWork(
-        what, f"Stop the query and every `wal-sink flush`, and run this again.{more}"
+        what, f"Stop the query and every `wal-sink flush`, and run this command again.{more}"
     )
 
 
 def actor() -> protocol.Actor:
-    """Return who gives the command, as the state names who changed it."""
+    """Return user, process and time for the states that the command writes."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container without a name for its user
+    except (KeyError, OSError):  # the user of a container may have no name
         user = str(os.getuid())
     return protocol.Actor(by=f"{user}@{this_process()}", now_us=now_us())

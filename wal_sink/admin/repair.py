@@ -1,7 +1,7 @@
-"""`give-up`, `set-mark` and `adopt`: what an operator decides when the flush has stopped.
+"""`give-up`, `set-mark` and `adopt`: an operator's decisions after the flush has stopped.
 
-Each checks that the change can be made, lets the operator confirm its consequences, and makes it. Each can be
-run again after it died.
+Each command checks that the change is possible, lets the operator confirm its consequences, and makes it. If
+a command dies, run it again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from wal_sink.wal.states import advance, update
 from wal_sink.wal.store import LogStore
 
 Confirm = Callable[[str], object]
-"""Called with the consequences of a change, before it is made; raises if the operator refuses."""
+"""Called with the consequences of a change before the change; raises if the operator does not agree."""
 
 
 def confirmed(_consequences: str) -> None:
-    """Agree: the answer was given before."""
+    """Agree without a question."""
 
 
 class GaveUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,31 +42,31 @@ class GaveUp(msgspec.Struct, frozen=True, kw_only=True):
     query_id: str
     targets: tuple[str, ...]
     epoch: int | None
-    """None: the target gets nothing more."""
+    """None if the target itself was given up."""
     state: int
-    """Number of the state that says so."""
+    """Number of the state after the change."""
 
 
 @store_errors()
 def give_up(query: Query, epoch: int | None, name: str, confirm: Confirm = confirmed) -> GaveUp:
-    """Let targets do without an epoch, or let one get nothing more. To repeat it changes nothing.
+    """Skip an epoch for one or all targets, or give up a target. Idempotent.
 
-    :param epoch: None: the target gets nothing more.
-    :param name: of the target; empty: every one that lacks the epoch.
-    :raises OptionError: neither is given; or the epoch is not the next one of the target, or not final.
+    :param epoch: the next epoch of the target; None to give up the target itself.
+    :param name: the target; empty for every target that lacks the epoch.
+    :raises OptionError: both are missing, or the epoch is not final or not the next one of the target.
     """
     if epoch is None and not name:
         raise OptionError(
-            "Nothing is given up: neither an epoch nor a target is named.",
+            "The command names neither an epoch nor a target, so it gives up nothing.",
             "Add --epoch N, or --target NAME.",
         )
     state, committed = query.settled()
     if epoch is None:
         lacks = state.last.epoch - protocol.named_target(state, name).mark.epoch
         confirm(
-            f"Target {name} gets nothing more, and lacks the last {counted(lacks, 'published epoch')}."
-            " Nothing waits for it any longer. To give it later epochs again, start the query once without"
-            " it, and then with it."
+            f"Target {name} will get no more rows. It lacks the last {counted(lacks, 'published epoch')}."
+            " The log will keep no epochs for this target. To write later epochs to it again, start the query"
+            " once without the target, and then with it."
         )
         new = update(query.store, lambda state: protocol.give_up_target(state, name, actor()))
         return GaveUp(query_id=query.query_id, targets=(name,), epoch=None, state=new.number)
@@ -79,15 +79,16 @@ def give_up(query: Query, epoch: int | None, name: str, confirm: Confirm = confi
     )
     if not lacking:
         raise OptionError(
-            f"Every target has epoch {epoch}.", "See `wal-sink status CHECKPOINT` for the next one."
+            f"Every target has epoch {epoch}. It cannot be skipped any more.",
+            "Run `wal-sink status CHECKPOINT` to see the next epoch.",
         )
     changes = [partial(protocol.give_up_epoch, name=target.name, epoch=epoch) for target in lacking]
-    for change in changes:  # refuses before it asks
+    for change in changes:  # raises before the operator is asked
         change(state, actor=actor())
     targets = tuple(target.name for target in lacking)
     confirm(
         f"Epoch {epoch} is skipped for {', '.join(targets)}: its rows are not written, or not all of them."
-        " What the log has of it stays there."
+        " The log keeps the files of the epoch."
     )
     for change in changes:
         state = update(query.store, partial(change, actor=actor()))
@@ -97,19 +98,19 @@ def give_up(query: Query, epoch: int | None, name: str, confirm: Confirm = confi
 def _give_up_missing(
     query: Query, state: State, committed: int, name: str, confirm: Confirm
 ) -> GaveUp:
-    """Publish an epoch without rows for one that Spark has completed and nobody has published."""
+    """Publish an empty epoch in place of an epoch that Spark has completed and no run has published."""
     epoch, store = state.last.epoch + 1, query.store
     if name:
         raise OptionError(
             f"Epoch {epoch} was never published, so every target lacks it.", "Leave --target out."
         )
     confirm(
-        f"Spark has completed epoch {epoch}, and nobody has published it: no target gets its rows, if it has"
-        " some. The log gets an empty epoch in its place."
+        f"Spark has completed epoch {epoch}, and no run has published it. If the epoch has rows, no target"
+        " gets them. The log gets an empty epoch in its place."
     )
     manifest = _empty(query, state)
     path = paths.MANIFEST.path(paths.ManifestName(epoch, manifest.run_id))
-    # As a run does, in the order in which Spark wrote them.
+    # A run does the same before it publishes. The order is that in which Spark wrote the files.
     query.checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}", f"commits/{epoch}"])
     published = create_manifest(store, path, manifest)
     made = published.manifest.as_epoch(path, published.digest)
@@ -117,8 +118,8 @@ def _give_up_missing(
     def publish(state: State) -> State | None:
         if state.last.as_predecessor() != made.predecessor and state.last != made:
             raise OptionError(
-                f"The log has changed: its newest epoch is {state.last.epoch}.",
-                "Run the command again, if the epoch is still missing.",
+                f"The log has changed during the command: its newest epoch is {state.last.epoch}.",
+                "If the epoch is still missing, run the command again.",
             )
         return protocol.give_up_missing(state, made, committed, actor())
 
@@ -128,7 +129,7 @@ def _give_up_missing(
 
 
 def _empty(query: Query, state: State) -> Manifest:
-    """Return the manifest, without a segment, of the epoch that nobody has published."""
+    """Return a manifest without segments for the next epoch."""
     epoch, predecessor, now = state.last.epoch + 1, state.last.as_predecessor(), now_us()
     offsets = query.checkpoint.offsets(epoch)
     first_us = max(now, predecessor.last_us + 1)
@@ -156,20 +157,20 @@ class MarkSet(msgspec.Struct, frozen=True, kw_only=True):
     query_id: str
     target: str
     former: int | None
-    """The epoch that the ledger row had; None: there was no row."""
+    """The epoch of the ledger row before the command; None without a row."""
     epoch: int
-    """The epoch that it has now. The flush goes on after it."""
+    """The epoch of the ledger row now. The flush continues with the next epoch."""
 
 
 @store_errors()
 def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = confirmed) -> MarkSet:
-    """Set the ledger row of a target, then the mark, if that is ahead.
+    """Set the ledger row of a target to an epoch. If the mark is after the epoch, set the mark, too.
 
-    :param name: of the target; empty: the only one.
-    :raises FlusherAtWork: a flusher reports, or the row was moved since it was read.
-    :raises OptionError: the log does not have what follows on the epoch, or the epoch is not final.
+    :param name: the target; empty for the only target.
+    :raises FlusherAtWork: a flusher is alive, or the row has changed since it was read.
+    :raises OptionError: the epoch is not final, or the log lacks the epochs after it.
     :raises WrongOwner: the row is of another log.
-    :raises MissingManifest: nobody can say which digest the epoch has.
+    :raises MissingManifest: the log does not have the digest of the epoch.
     """
     state, committed = query.settled()
     target = one_target(state, name)
@@ -181,8 +182,9 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = confirmed) 
     if not first <= epoch <= last:
         possible = f"one of {first} to {last}" if first < last else str(first)
         raise OptionError(
-            f"--to {epoch} is not possible: the log has what follows on epoch {first}, and ends with {last}.",
-            f"Name {possible}. Epochs after it are flushed again.",
+            f"The flush cannot continue after epoch {epoch}: the log has the epochs after {first}, and ends"
+            f" with epoch {last}.",
+            f"Give --to {possible}. The epochs after it are flushed again.",
         )
     with connected(pipeline) as connection:
         former = connection.row()
@@ -191,22 +193,22 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = confirmed) 
     chain = ManifestChain(query.store).chain(state, epoch)
     row = row_at(state, epoch, chain)
     if former is not None and former.epoch == epoch:
-        row = row._replace(sending=former.sending)  # rows of the next epoch were sent so often
-    has = "no ledger row" if former is None else f"epoch {former.epoch}"
+        row = row._replace(sending=former.sending)  # counts how often the next epoch was sent
+    present = "no ledger row" if former is None else f"a ledger row with epoch {former.epoch}"
     confirm(
-        f"Target {name} has {has}. From now on it counts as having every epoch up to {epoch}, and the flush"
-        f" goes on with epoch {epoch + 1}. Rows of earlier epochs that it lacks are not written. Rows of"
-        " later epochs that it has come again: where rows are added, or elements to lists that are not"
-        " frozen, they are then there twice."
+        f"Target {name} has {present}. From now on every epoch up to {epoch} counts as written. The flush"
+        f" continues with epoch {epoch + 1}. If the target lacks rows of epochs up to {epoch}, they stay"
+        " missing. If it has rows of later epochs, they are written again. The target then has them twice,"
+        " unless they have keys. Elements of lists that are not frozen are doubled even with keys."
     )
     move_row(pipeline, former, row)
 
-    def follow(state: State) -> State | None:
+    def set_back(state: State) -> State | None:
         if protocol.named_target(state, name).mark.epoch <= epoch:
-            return None  # the flusher marks what the row says
+            return None  # the next flusher sets the mark by the ledger row
         return protocol.went_back(state, name, row, chain, actor())
 
-    update(query.store, follow)
+    update(query.store, set_back)
     return MarkSet(
         query_id=query.query_id,
         target=name,
@@ -216,16 +218,16 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = confirmed) 
 
 
 def refuse_flusher(store: LogStore, target: str) -> None:
-    """Refuse to go on while a flusher of the target reports.
+    """Refuse a command while a flusher of the target is alive.
 
-    :raises FlusherAtWork: one does, or did a moment ago on another host.
+    :raises FlusherAtWork: a flusher has reported within the last 30 s.
     """
     report, now = read_report(store, target), now_us()
     if report is not None and is_alive(report, now):
         raise at_work(
-            f"{report.flusher} (host:process) flushes target {target}; it reported"
-            f" {age_s(report, now):.0f} s ago.",
-            " A process that was killed on another host counts as gone 30 s after its last report.",
+            f"{report.flusher} (host:process) flushes target {target}. Its last report is"
+            f" {age_s(report, now):.0f} s old.",
+            " A process that was killed on another host counts as alive until 30 s after its last report.",
         )
 
 
@@ -234,29 +236,31 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
 
     query_id: str
     former: dict[str, str]
-    """The names that state, checkpoint and ledger rows had."""
+    """Log id, checkpoint and log before the command."""
     names: dict[str, str]
-    """Those that they have now."""
+    """Log id, checkpoint and log now."""
 
 
 @store_errors()
 def adopt(query: Query, confirm: Confirm = confirmed) -> Adopted:
-    """Let checkpoint, log and ledger rows belong together, after one was moved or made again.
+    """Bind checkpoint, log and ledger rows to each other, after one of them was moved or made again.
 
-    First the state gets a new log id and the places as they are, then the checkpoint names the log, then the
-    ledger row of each target names the new log id. A copy that goes on finds another id in the row, and stops
-    with `WrongOwner`. So does every flusher if the command dies in between, until it is run again.
+    The order of the changes: the state gets a new log id and the present checkpoint, the checkpoint gets the
+    place of the log, and the ledger row of each target gets the new log id. If a flusher reads another log id
+    in the ledger row, it stops with `WrongOwner`. So the flushers of another copy stop. If the command dies,
+    all flushers stop until it is run again.
 
-    :raises WrongOwner: the log is another query's.
-    :raises OptionError: nothing is to be adopted.
-    :raises FlusherAtWork: log or ledger row have changed since they were read.
+    :raises WrongOwner: the log belongs to another query.
+    :raises OptionError: everything belongs together already.
+    :raises FlusherAtWork: the log or a ledger row has changed since it was read.
     """
     state, checkpoint, log = query.state(), query.checkpoint, query.store.url
     if state.query_id != query.query_id:
         raise WrongOwner(
             f"{log} is the log of query {state.query_id}, and the checkpoint is that of query"
             f" {query.query_id}.",
-            "Restore the log of this query; or delete what is there, and start the query again.",
+            "Restore the log of this query. If it is lost, delete the folder of the log, and start the query"
+            " again.",
         )
     rows = []
     for pipeline in query.pipelines(state):
@@ -266,18 +270,18 @@ def adopt(query: Query, confirm: Confirm = confirmed) -> Adopted:
     places = (state.checkpoint, named) == (checkpoint.url, log)
     if places and all(row is None or row.log_id == state.log_id for _, row in rows):
         raise OptionError(
-            "Checkpoint, log and ledger rows belong together already.",
-            "Nothing has to be adopted: `wal-sink status CHECKPOINT --deep` says what is wrong.",
+            "Checkpoint, log and ledger rows belong together already. The command changes nothing.",
+            "Run `wal-sink status CHECKPOINT --deep` to see why the flush stops.",
         )
     confirm(
-        f"The log {log} will belong to the checkpoint {checkpoint.url}, and own what the query has in"
-        f" {', '.join(pipeline.target_name for pipeline, _ in rows)}. The state names the checkpoint"
-        f" {state.checkpoint} now, and the checkpoint names the log {named or '(none)'}. Another copy of the"
-        " query can no longer flush or publish: if there is one that should go on, answer no."
+        f"The log {log} will belong to the checkpoint {checkpoint.url} and to the ledger rows of the query in"
+        f" {', '.join(pipeline.target_name for pipeline, _ in rows)}. Now the state names the checkpoint"
+        f" {state.checkpoint}, and the checkpoint names the log {named or '(none)'}. No other copy of the"
+        " query will publish or flush any more. If another copy should continue, answer no."
     )
     new = protocol.adopt(state, uuid.uuid4().hex, checkpoint.url, actor())
     if not advance(query.store, state, new):
-        raise at_work("The log has changed: another process works on the query.")
+        raise at_work("The log has changed during the command: another process works on the query.")
     checkpoint.replace_log_url(log)
     for pipeline, row in rows:
         if row is not None:

@@ -1,6 +1,6 @@
-"""`show`: lists the epochs that the log has; or shows one, with its segments and some of its rows.
+"""`show`: lists the epochs in the log, or shows one epoch with its segments and some of its rows.
 
-It changes nothing; the query may run.
+It changes nothing, and the query may run.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from wal_sink.wal.segment import read_segment
 EpochState = Literal[
     "flushed", "pending", "not checkpointed", "given up", "superseded", "damaged", "no manifest"
 ]
-"""`superseded`: another attempt at the epoch is final. `no manifest`: `status --deep` says what to do."""
+"""`superseded`: another attempt at the epoch is final. `no manifest`: the manifest of the epoch is lost."""
 
-_SOURCES = 2
-"""The first line of Spark's offsets file about a source."""
+_FIRST_SOURCE = 2
+"""Index of the first line with a source in Spark's offsets file."""
 
 
 class Details(msgspec.Struct, frozen=True, kw_only=True):
-    """What else an attempt has."""
+    """Source offsets, columns, segments and some rows of an attempt."""
 
     first_us: int
     """Write timestamp of row 0, microseconds since 1970."""
     offsets: tuple[str, ...]
-    """Of each source, as Spark writes them."""
+    """Spark's text for the offset of each source."""
     columns: tuple[Column, ...]
     segments: tuple[SegmentRef, ...]
-    """As the manifest names them; one with `data` has no file."""
+    """The segments in the manifest, without the rows of small segments."""
     sample: tuple[dict[str, Any], ...]
-    """Some rows, as `json_value` has them."""
+    """Some rows; the values are those of `json_value`."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run published as an epoch, or what is known of an epoch without an attempt."""
+    """One run's attempt at an epoch. If the epoch has no attempt, all fields but its state are empty."""
 
     epoch: int
     state: EpochState
@@ -60,37 +60,37 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None
     problem: str | None = None
     details: Details | None = None
-    """If one epoch was asked for."""
+    """Only if the command shows a single epoch."""
 
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
-    """The epochs that the log has, or one of them; epoch ids are -1 for none."""
+    """The epochs in the log, or one of them. An epoch id of -1 means none."""
 
     query_id: str
     target: str
-    """The one by which epochs are flushed: that was asked for, or the slowest."""
+    """The target to which the state `flushed` refers: the named target, or the slowest."""
     log: str
     checkpointed: int
     flushed: int
     trimmed: int
-    """What the log had of epochs up to this one is deleted."""
+    """The last epoch whose files are deleted from the log."""
     epochs: tuple[Attempt, ...]
-    """Ascending: the oldest ones."""
+    """The oldest epochs, in ascending order."""
     left_out: int = 0
-    """How many newer epochs there are."""
+    """Number of newer epochs that are not in `epochs`."""
 
 
 @store_errors()
 def show_epochs(
     query: Query, name: str, epoch: int | None = None, *, most: int, rows: int = 0
 ) -> Shown:
-    """List the epochs that the log has, or show one.
+    """List the epochs in the log, or show one epoch.
 
-    :param name: of the target; empty: the slowest one.
-    :param most: lists at most this number of epochs.
-    :param rows: how many rows of one epoch to show. They are read only from whole segments, which are
-        digested first.
-    :raises MissingManifest: the epoch is pending, and nothing of it is there.
+    :param name: the target; empty for the slowest one.
+    :param epoch: the only epoch to show; None for a list.
+    :param most: how many epochs to list at most.
+    :param rows: how many rows of the epoch to show. Each segment is compared with its digest first.
+    :raises MissingManifest: the epoch is pending, and its manifest is lost.
     :raises OptionError: the epoch was never published, or its files are deleted.
     """
     log = _Log(query, name)
@@ -102,7 +102,7 @@ def show_epochs(
     else:
         epochs, attempts = [], [*log.attempts(epoch, rows)]
         if not log.manifests.get(epoch):
-            raise _nothing_of(epoch, log)
+            raise _missing_epoch(epoch, log)
     return Shown(
         query_id=query.query_id,
         target=log.target.name,
@@ -115,22 +115,23 @@ def show_epochs(
     )
 
 
-def _nothing_of(epoch: int, log: _Log) -> WalSinkError:
+def _missing_epoch(epoch: int, log: _Log) -> WalSinkError:
     trimmed, last = log.state.trimmed, log.state.last.epoch
     if trimmed < epoch <= log.committed:
         return MissingManifest(
             f"Epoch {epoch} has no manifest in {log.store.url}.",
-            "`wal-sink status CHECKPOINT --deep` says what to do.",
+            "Run `wal-sink status CHECKPOINT --deep`, which shows the remedy.",
         )
-    has = f"It has epochs {trimmed + 1} to {last}" if last > trimmed else "It has no epoch now"
+    present = f"epochs {trimmed + 1} to {last}" if last > trimmed else "no epochs"
     return OptionError(
-        f"The log has nothing of epoch {epoch}.",
-        f"{has}; those up to {trimmed} are flushed, and their files deleted.",
+        f"The log has no files of epoch {epoch}.",
+        f"Name another epoch. The log has {present}. Epochs up to {trimmed} are flushed, and their files are"
+        " deleted.",
     )
 
 
 class _Log:
-    """A log as it is read for one call."""
+    """The state and the manifests of a log, read once."""
 
     def __init__(self, query: Query, name: str) -> None:
         self.store, self.state = query.store, query.state()
@@ -139,23 +140,23 @@ class _Log:
         self._given_up = self.state.epochs_given_up(self.target.name)
         self._reader = ManifestChain(query.store)
         self._problem: str | None = None
-        """Why the chain ends, if a manifest is damaged."""
+        """The error of a damaged manifest, at which the chain ends."""
         try:
             self._chain = self._reader.chain(self.state, self.state.trimmed)
         except WalSinkError as error:
             self._problem = error.summary
             self._chain = {self.state.last.epoch: self.state.last}
         self.manifests: dict[int, list[str]] = {}
-        """Paths by epoch: those of the chain, and those to which no newer one leads."""
+        """The paths of all manifests by epoch, also of manifests that are not in the chain."""
         chained = {manifest.manifest for manifest in self._chain.values() if manifest.manifest}
         for path in sorted({*self.store.list(paths.MANIFEST.folder), *chained}):
             if (parsed := paths.MANIFEST.parse(path)) is not None:
                 self.manifests.setdefault(parsed.epoch, []).append(path)
 
     def attempts(self, epoch: int, rows: int | None = None) -> Iterator[Attempt]:
-        """Yield the attempts at an epoch, and what is known of it if the chain has none.
+        """Yield the attempts at an epoch. If none of them is in the chain, also yield the epoch's state.
 
-        :param rows: how many rows to show; None: no details.
+        :param rows: how many rows to show; None for no details.
         """
         for path in self.manifests.get(epoch, ()):
             state = self._state_of(epoch, path)
@@ -184,7 +185,7 @@ class _Log:
             yield Attempt(epoch=epoch, state="given up" if is_given_up else "no manifest")
 
     def _details(self, manifest: Manifest, most: int) -> tuple[Details, str | None]:
-        """Return the details of an attempt, and why some of them are missing."""
+        """Return the details of an attempt, and the error if some of them cannot be read."""
         columns, sample, problem = tuple[Column, ...](), list[dict[str, Any]](), None
         try:
             if manifest.segments:
@@ -195,7 +196,7 @@ class _Log:
             problem = error.summary
         details = Details(
             first_us=manifest.first_us,
-            offsets=tuple(manifest.offsets.split("\n")[_SOURCES:]),
+            offsets=tuple(manifest.offsets.split("\n")[_FIRST_SOURCE:]),
             columns=columns,
             segments=tuple(segment.without_data() for segment in manifest.segments),
             sample=tuple(sample),
@@ -203,12 +204,15 @@ class _Log:
         return details, problem
 
     def _manifest(self, epoch: int, path: str) -> Manifest:
-        """Read a manifest; one of the chain is compared with its digest."""
+        """Read a manifest. A manifest in the chain is compared with its digest."""
         if self._is_in_chain(epoch, path):
             return self._reader.read(self._chain[epoch]).manifest
         data = self.store.read(path)
         if data is None:
-            raise MissingManifest(f"{self.store.url_of(path)} is gone.", "Run the command again.")
+            raise MissingManifest(
+                f"The manifest {self.store.url_of(path)} was deleted during the command.",
+                "Run the command again.",
+            )
         return Manifest.from_file(data, self.store.url_of(path)).manifest
 
     def _is_in_chain(self, epoch: int, path: str) -> bool:
@@ -226,7 +230,7 @@ class _Log:
     def _rows(self, manifest: Manifest) -> Iterator[dict[str, Any]]:
         """Yield the rows of an attempt.
 
-        :raises MissingSegment, CorruptLog: a segment that holds them is gone, or damaged.
+        :raises MissingSegment, CorruptLog: a segment is gone, or damaged.
         """
         for segment in manifest.segments:
             for batch in read_segment(self.store.backend, segment) if segment.rows else ():

@@ -1,4 +1,4 @@
-"""The parameters that several commands have, and how the pairs of `--option` are read."""
+"""The parameters of several commands, and the parser of `--option`."""
 
 from __future__ import annotations
 
@@ -18,46 +18,48 @@ CheckpointPlace = Annotated[
 Wal = Annotated[
     str | None,
     typer.Option(
-        metavar="URL", help="The query's wal.location, if the checkpoint does not name it."
+        metavar="URL", help="The query's wal.location. Only needed if the checkpoint lacks it."
     ),
 ]
 TargetName = Annotated[str, typer.Option(metavar="NAME", help="One of the query's targets.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
-_REPEATABLE = "Repeatable; the variable WAL_SINK_OPTIONS holds further pairs, separated by spaces."
+_REPEATABLE = "Repeatable. The variable WAL_SINK_OPTIONS can have more pairs, separated by spaces."
 Pairs = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
-        help="An option of the query that the log does not hold: a secret, such as a password or"
-        f" wal.storageOptions, or one that an error tells you to confirm. {_REPEATABLE}",
+        help="An option of the query: a secret, which the log does not have, such as a password or"
+        f" wal.storageOptions; or an option that an error asks you to confirm. {_REPEATABLE}",
     ),
 ]
 SinkPairs = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
-        help=f"An option of the sink, as the query has it, such as target=kafka. {_REPEATABLE}",
+        help=f"An option of writeStream, such as target=kafka. {_REPEATABLE}",
     ),
 ]
 
 
 def option_values(pairs: Sequence[str] | None) -> dict[str, str]:
-    """Parse the pairs of `--option` and those of `WAL_SINK_OPTIONS`; return the values by option.
+    """Return the values of `--option` and of the variable `WAL_SINK_OPTIONS`, by option.
 
-    Of two values of one option that of `--option` counts, then the later one; case does not matter.
+    `--option` overrides the variable, and a later pair overrides an earlier one. Names of options are not
+    case-sensitive.
 
-    :param pairs: texts of the form NAME=VALUE.
-    :raises OptionError: one has another form. Its text is not shown: it may be a secret.
+    :param pairs: the texts of `--option`, such as `table=orders`.
+    :raises OptionError: a text is not a pair. The error does not show the text, which may be a secret.
     """
     values = {}
-    for where, texts in ((OPTIONS_VARIABLE, _of_environment()), ("--option", pairs or ())):
+    for origin, texts in ((OPTIONS_VARIABLE, _of_environment()), ("--option", pairs or ())):
         for pair in texts:
             name, equals, value = pair.partition("=")
             if not equals or not name.strip():
                 raise OptionError(
-                    f"A pair of {where} is not of the form NAME=VALUE.", "Write NAME=VALUE."
+                    f"A text of {origin} is not of the form NAME=VALUE.",
+                    "Write the name of the option, an equals sign and the value.",
                 )
             values[name.strip().lower()] = (name.strip(), value)
     return dict(values.values())
@@ -68,16 +70,16 @@ def _of_environment() -> list[str]:
         return shlex.split(os.environ.get(OPTIONS_VARIABLE, ""))
     except ValueError as error:
         raise OptionError(
-            f"{OPTIONS_VARIABLE} cannot be split into pairs: {error}.",
-            "Quote it as for a shell: NAME=VALUE 'NAME=VALUE WITH SPACES'.",
+            f"The variable {OPTIONS_VARIABLE} cannot be split into pairs: {error}.",
+            "Quote the pairs as for a shell: NAME=VALUE 'NAME=VALUE WITH SPACES'.",
         ) from error
 
 
 def refuse(*rules: tuple[object, str, str]) -> None:
-    """Refuse arguments that have no meaning together.
+    """Refuse arguments that do not go together.
 
-    :param rules: whether they are given so, what is wrong then, and what to do.
-    :raises OptionError: of the first rule that they break.
+    :param rules: for each rule, a value that is true if the arguments break it, the problem and the remedy.
+    :raises OptionError: the arguments break a rule; the error is that of the first one.
     """
     for is_broken, what, remedy in rules:
         if is_broken:

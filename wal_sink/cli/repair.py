@@ -1,4 +1,4 @@
-"""The commands that change a query's state: `give-up`, `set-mark` and `adopt`."""
+"""The commands that change the state of a query: `give-up`, `set-mark` and `adopt`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ from wal_sink.errors import OptionError
 
 
 def _asking(*, yes: bool) -> Confirm:
-    """Return what prints the consequences of a change, and asks, on standard error.
+    """Return a function that prints the consequences of a change, and asks for confirmation.
 
-    :param yes: the answer is given already.
+    The function uses standard error, since standard output has the document of the command.
+
+    :param yes: True to print the consequences without a question.
     """
 
     def confirm(consequences: str) -> None:
@@ -34,16 +36,17 @@ def _asking(*, yes: bool) -> Confirm:
         console.print(consequences)
         if yes:
             return
-        console.print("Go on? [y/N] ", end="")
+        console.print("Continue? [y/N] ", end="")
         try:
             answer = sys.stdin.readline() if sys.stdin is not None else ""
-        except (OSError, ValueError):  # closed
+        except (OSError, ValueError):  # standard input is closed
             answer = ""
         if not answer.endswith("\n"):
-            console.print()  # the error is on a line of its own
+            console.print()  # the error starts on a new line
         if answer.strip().lower() not in {"y", "yes"}:
             raise OptionError(
-                "The answer was not yes. Nothing was changed.", "Answer y, or pass --yes."
+                "The answer was not yes, so the command changed nothing.",
+                "Run the command again, and answer y or pass --yes.",
             )
 
     return confirm
@@ -53,7 +56,8 @@ def give_up(
     checkpoint: CheckpointPlace,
     *,
     epoch: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Skip this epoch, the next one.")
+        int | None,
+        typer.Option(metavar="N", min=0, help="The epoch to skip, at which the flush has stopped."),
     ] = None,
     target: TargetName = "",
     wal: Wal = None,
@@ -63,9 +67,9 @@ def give_up(
 ) -> None:
     """Skip an epoch for a target, or give up a target.
 
-    With --epoch, the flush skips the epoch at which it has stopped, for every target that lacks it
-    or for --target. Its files stay in the log. With --target alone, the target gets nothing more,
-    and nothing waits for it: the budget and the trim ignore it, and the set of targets may change.
+    With --epoch, the flush skips this epoch for every target that lacks it, or only for --target. The
+    log keeps the files of the epoch. With --target alone, the target gets no more rows. Budget and trim
+    of the log ignore it, and the query may start without it.
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))
@@ -75,7 +79,7 @@ def give_up(
             done,
             f"Target {names} is given up."
             if epoch is None
-            else f"Epoch {epoch} is given up for {names}. The flush goes on after it.",
+            else f"Epoch {epoch} is given up for {names}. The flush continues with the next epoch.",
         )
 
 
@@ -94,17 +98,17 @@ def set_mark(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set which epoch a target has, where its ledger row is lost or wrong.
+    """Set the last epoch that a target has, if its ledger row is lost or wrong.
 
-    The flush goes on with the next epoch, which the log must still have. Stop the query and every
-    `wal-sink flush` before.
+    The flush continues with the next epoch, which the log must still have. Before the command, stop the
+    query and every `wal-sink flush`.
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))
         done = repair.set_mark(query, to, target, _asking(yes=yes))
         console.show(
             done,
-            f"Target {done.target} has epoch {to}. Start the query again, or run `wal-sink flush`.",
+            f"Target {done.target} has epoch {to} now. Start the query again, or run `wal-sink flush`.",
         )
 
 
@@ -116,10 +120,10 @@ def adopt(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bind checkpoint, log and ledger rows to each other, after one was moved or made again.
+    """Bind checkpoint, log and ledger rows to each other, after one of them was moved or made again.
 
-    If the log was moved, --wal is its new wal.location: the folder that contains the folder named
-    by the query's id. Another copy of the query can no longer flush or publish.
+    If the log was moved, give its new wal.location by --wal. It is the folder above the folder with the
+    query's id. Other copies of the query can no longer publish or flush.
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))

@@ -1,4 +1,4 @@
-"""How `wal-sink show` lays out epochs. No I/O."""
+"""The screen of `wal-sink show`. No I/O."""
 
 from __future__ import annotations
 
@@ -24,33 +24,37 @@ _STYLES = {
 }
 
 _MOST_CHARACTERS = 80
-"""Characters after which a value is cut."""
+"""The longest text of a value; longer texts are cut."""
 
 
 def log_screen(shown: Shown, now_us: int) -> RenderableType:
-    """Lay out the epochs of a log, and the details of one.
+    """Return the screen with a list of epochs, and the details of a single epoch.
 
-    :param now_us: microseconds since 1970: times are shown as seen from then.
+    :param now_us: the present time, microseconds since 1970. The screen has the age of each epoch.
     """
     table = _table("epoch", "state", "segments", "rows", "bytes", "published")
     for attempt in shown.epochs:
-        at = attempt.published and datetime.fromisoformat(attempt.published).timestamp()
+        published = attempt.published and datetime.fromisoformat(attempt.published).timestamp()
         table.add_row(
             str(attempt.epoch),
             Text(attempt.state, _STYLES.get(attempt.state, "")),
             *("" if count is None else f"{count:,}" for count in (attempt.segments, attempt.rows)),
             "" if attempt.bytes is None else byte_count(attempt.bytes),
-            ago(now_us / 1_000_000 - at) if at else "",
+            ago(now_us / 1_000_000 - published) if published else "",
         )
     notes = [
         f"Query {shown.query_id}, target {shown.target}.",
         f"Checkpointed: {epoch_id(shown.checkpointed)}. Flushed: {epoch_id(shown.flushed)}.",
     ]
     if shown.trimmed >= 0:
-        notes.append(f"What was flushed up to epoch {shown.trimmed} is deleted from the log.")
+        notes.append(f"The files of epochs up to epoch {shown.trimmed} are deleted from the log.")
     if shown.left_out:
         notes.append(f"Left out: {counted(shown.left_out, 'newer epoch')}; see --most.")
-    notes += [f"Epoch {one.epoch}: {printable(one.problem)}" for one in shown.epochs if one.problem]
+    notes += [
+        f"Epoch {attempt.epoch}: {printable(attempt.problem)}"
+        for attempt in shown.epochs
+        if attempt.problem
+    ]
     parts: list[RenderableType] = [table, Text("")] if shown.epochs else []
     parts += map(Text, notes)
     for attempt in shown.epochs:
@@ -60,8 +64,9 @@ def log_screen(shown: Shown, now_us: int) -> RenderableType:
 
 
 def _details(attempt: Attempt, details: Details) -> Iterator[RenderableType]:
+    yield Text("")
     yield facts(
-        ("\nrun", f"\n{attempt.run_id}"),
+        ("run", f"{attempt.run_id}"),
         ("published", f"{attempt.published}, timestamps from {details.first_us} us"),
         ("refused rows", f"{attempt.refused_rows:,}"),
         *(("source offsets", offsets) for offsets in details.offsets),
@@ -72,16 +77,16 @@ def _details(attempt: Attempt, details: Details) -> Iterator[RenderableType]:
         columns.add_row(*(Text(printable(text)) for text in texts))
     segments = _table("rows", "bytes", "segment")
     for segment in details.segments:
-        where = segment.path if segment.is_file else "in the manifest"
-        segments.add_row(f"{segment.rows:,}", byte_count(segment.bytes), where)
+        place = segment.path if segment.is_file else "in the manifest"
+        segments.add_row(f"{segment.rows:,}", byte_count(segment.bytes), place)
     yield from (Text("\nSchema"), columns, Text("\nSegments"), segments)
     yield from sample_screen(details.sample)
 
 
 def sample_screen(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
-    """Lay some rows out, each as a block of names and values.
+    """Yield each row as a block with a line for each column.
 
-    :param rows: values by column, as `json_value` has them.
+    :param rows: values by column, from `json_value`.
     """
     if rows:
         yield Text("\nSome rows")
@@ -91,13 +96,13 @@ def sample_screen(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]
 
 
 def _cell(value: Any) -> str:
-    """Return a value as text; a long one is cut."""
+    """Return a value as text, cut after 80 characters."""
     text = printable(value if isinstance(value, str) else msgspec.json.encode(value).decode())
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
 
 
 def _table(*names: str) -> Table:
-    """Return a table that breaks no word of a cell, except in paths."""
+    """Return a table with these columns. Only the column `segment`, which has paths, breaks lines."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
     for name in names:
         right = name in {"epoch", "segments", "rows", "bytes"}

@@ -1,6 +1,7 @@
-"""How commands print: text for people, one JSON document for programs; an error ends a command.
+"""Prints the outcome of a command: text for people, or one JSON document; and ends a command at an error.
 
-With `--json`, people's text goes to standard error, and there is no progress bar.
+With `--json`, standard output has only the document. Text for people goes to standard error, without a
+progress bar.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from wal_sink.text import printable
 from wal_sink.wal.location import store_errors
 
 _UNBOUNDED = 100_000
-"""Columns of a file or a pipe."""
+"""Width of a file or a pipe, in columns, so that no line is broken."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,81 +38,86 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
 
 
-class OfTargets(msgspec.Struct, frozen=True, kw_only=True):
-    """The document of a command that was about each of several targets."""
+class TargetDocuments(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of a command for several targets."""
 
     targets: tuple[msgspec.Struct, ...]
-    """In the order of their names."""
+    """The documents of the targets, in the order of the names."""
 
 
 Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class SafeConsole(Console):
-    """Prints texts as they are, without characters that steer a terminal: much was read in a log or a table.
+    """A console that escapes control characters, since texts of a log or a table may contain them.
 
-    Brackets are text, no markup.
+    Brackets in a text are not markup.
 
-    :param as_json: True if programs read the documents of `show`.
+    :param as_json: True to print the documents of commands.
     """
 
-    def __init__(self, *, as_json: bool = False, **how: Any) -> None:
-        super().__init__(highlight=False, markup=False, **how)
+    def __init__(self, *, as_json: bool = False, **settings: Any) -> None:
+        super().__init__(highlight=False, markup=False, **settings)
         self.as_json = as_json
 
-    def say(self, line: str) -> None:
-        """Print a line about what goes on; the terminal folds it."""
+    def print_line(self, line: str) -> None:
+        """Print a line that only the terminal breaks."""
         self.print(line, soft_wrap=True)
 
-    def show(self, value: msgspec.Struct, *lines: RenderableType) -> None:
-        """Print the outcome of a command: as its document, or by these lines for people."""
+    def show(self, document: msgspec.Struct, *lines: RenderableType) -> None:
+        """Print the outcome of a command: its document with `--json`, or else these lines."""
         if self.as_json:
-            document(value)
+            print_document(document)
             return
         for line in lines:
             self.print(line, soft_wrap=isinstance(line, str))
 
     def show_each(
-        self, values: Sequence[Document], show: Callable[[Console, Document], None]
+        self, documents: Sequence[Document], show: Callable[[Console, Document], None]
     ) -> None:
-        """Print the outcome of a command for each target: as one document, or each for people."""
-        if self.as_json:
-            document(values[0] if len(values) == 1 else OfTargets(targets=tuple(values)))
-            return
-        for value in values:
-            show(self, value)
+        """Print the outcome of a command for each target.
 
-    def render_str(self, text: str, **how: Any) -> Text:
-        """Render a text."""
-        return super().render_str(_lines(text), **how)
+        :param show: prints the outcome for one target without `--json`.
+        """
+        if self.as_json:
+            several = TargetDocuments(targets=tuple(documents))
+            print_document(documents[0] if len(documents) == 1 else several)
+            return
+        for document in documents:
+            show(self, document)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """Return a text with escaped control characters."""
+        return super().render_str(_escaped(text), **settings)
 
 
 class SafeFormatter(logging.Formatter):
-    """Does the same for what is logged."""
+    """Escapes control characters in log messages."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record."""
-        return _lines(super().format(record))
+        """Return the text of a record."""
+        return _escaped(super().format(record))
 
 
-def _lines(text: str) -> str:
+def _escaped(text: str) -> str:
+    """Escape control characters except newlines; expand tabs."""
     return "\n".join(printable(line.expandtabs(4)) for line in text.split("\n"))
 
 
 @contextlib.contextmanager
 def output(*, as_json: bool) -> Iterator[SafeConsole]:
-    """Give the block a console for what people read; turn an error of the sink into the command's end.
+    """Provide the console of a command. Print an error that the block raises, and end the command.
 
-    :param as_json: what people read goes to standard error; a failure is a JSON document on standard output.
-    :raises typer.Exit: the block raised a `WalSinkError`; with its exit code, see `wal_sink.errors`.
+    :param as_json: True to print documents on standard output, also the document of an error.
+    :raises typer.Exit: the block raised a `WalSinkError`. The exit code is that of the error.
     """
     console = SafeConsole(as_json=as_json, stderr=as_json)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _UNBOUNDED  # a file or a pipe has no width: no line is broken or cut
+        console.width = _UNBOUNDED
     handler = RichHandler(console=console, show_path=False, show_time=False)
     handler.setFormatter(SafeFormatter("%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    # What matters of a driver's own warnings comes as an error of ours, with what to do about it.
+    # The errors of wal_sink contain what matters in the warnings of the driver.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     try:
         with store_errors("A store or a file"):
@@ -119,32 +125,32 @@ def output(*, as_json: bool) -> Iterator[SafeConsole]:
     except WalSinkError as error:
         SafeConsole(stderr=True, soft_wrap=True).print(reddened(type(error).__name__, f": {error}"))
         if as_json:
-            document(failure(error))
+            print_document(failure(error))
         raise typer.Exit(error.exit_code) from error
 
 
 def failure(error: WalSinkError) -> Failure:
-    """Return an error as a document."""
+    """Return the document of an error."""
     return Failure(error=type(error).__name__, what=error.what, remedy=error.remedy)
 
 
 def reddened(red: str, text: str = "") -> Text:
-    """Return a text whose first part is red."""
-    return Text.assemble((_lines(red), "red"), _lines(text))
+    """Return a text in red, followed by a plain text."""
+    return Text.assemble((_escaped(red), "red"), _escaped(text))
 
 
-def document(value: msgspec.Struct, indent: int = 2) -> None:
-    """Print a value as JSON on standard output.
+def print_document(document: msgspec.Struct, indent: int = 2) -> None:
+    """Print a document as JSON on standard output.
 
-    :param indent: -1 for one line.
-    :raises typer.Exit: the reader has closed the pipe.
+    :param indent: how many spaces to indent; -1 to print a single line.
+    :raises typer.Exit: the reader of standard output has closed the pipe.
     """
     try:
-        text = msgspec.json.format(msgspec.json.encode(value), indent=indent)
+        text = msgspec.json.format(msgspec.json.encode(document), indent=indent)
         sys.stdout.write(text.decode() + "\n")
         sys.stdout.flush()
     except BrokenPipeError as error:
-        # Else the interpreter would try once more at exit, and complain.
+        # Otherwise the interpreter would flush standard output again at exit, and print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from error
 
@@ -153,27 +159,28 @@ _STYLES: dict[Level, str] = {"plain": "", "good": "green", "waiting": "yellow", 
 
 
 def facts(*lines: Line | tuple[str, str]) -> Table:
-    """Lay names and values out, the values below each other."""
+    """Return a table of names and values."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value, level in (Line(*line) for line in lines):
-        table.add_row(Text(name), Text(_lines(value), _STYLES[level]))
+        table.add_row(Text(name), Text(_escaped(value), _STYLES[level]))
     return table
 
 
 @contextlib.contextmanager
 def bar(
-    doing: str, *columns: ProgressColumn, as_json: bool
+    description: str, *columns: ProgressColumn, as_json: bool
 ) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on standard error, which goes when the work is done.
+    """Show a progress bar on standard error while the block runs.
 
-    :param doing: names the work.
-    :returns: what to call with how much is done, and of how much.
+    :param description: the text before the bar.
+    :param as_json: True to show no bar. A file or a pipe gets no bar either.
+    :returns: a function that sets how much is done, and how much there is to do.
     """
     texts = TextColumn("{task.description}"), BarColumn()
     console = Console(stderr=True)
     hidden = as_json or not console.is_terminal
     with Progress(*texts, *columns, console=console, transient=True, disable=hidden) as progress:
-        task = progress.add_task(doing, total=None)
+        task = progress.add_task(description, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

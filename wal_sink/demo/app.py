@@ -1,7 +1,8 @@
-"""Runs the application that the demo kills: `python -m wal_sink.demo.app APPLICATION`, as JSON.
+"""The Spark application that the demo kills: `python -m wal_sink.demo.app APPLICATION`.
 
-It has two or three queries in one session, so that each SIGKILL hits all of them. `wal_sink.demo.crash`
-says where they pause to be killed; without its variable in the environment they run to their end.
+It runs two or three queries in one session, so that each SIGKILL hits all of them. They pause at the points
+in the environment (see `wal_sink.demo.pauses`), to be killed there. Without such points they run to their
+end.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import tenacity
@@ -21,30 +23,30 @@ from wal_sink.demo import flights
 from wal_sink.demo.crash import PausingConnectDataSource, PausingDataSource
 from wal_sink.demo.local_spark import local_session
 from wal_sink.demo.pauses import pause_at
-from wal_sink.demo.queries import OF_FAILOVER, OVER, QUERIES, Query
+from wal_sink.demo.queries import FAILOVER_QUERIES, QUERIES, STOP_FILE, Query
 from wal_sink.demo.stores import Store, Stores
 
 _CHECK_S = 0.5
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True):
-    """What it runs."""
+    """The argument of the application, as JSON."""
 
     folder: str
     addresses: str
-    """See `Stores`."""
+    """`Stores.addresses`."""
     remote: str = ""
-    """URL of a Spark Connect server, whose client it is then; empty: a session of its own."""
+    """URL of a Spark Connect server; empty for a session in this process."""
     failover: bool = False
-    """True: it runs the queries of the failover until the file `OVER` is there. One that fails while the
-    database is away is started again, as by a supervisor."""
+    """True to run the queries of the failover until the file `STOP_FILE` exists. A query that fails while the
+    database is down is started again, as by a supervisor."""
 
 
 def main(application: Application) -> None:
-    """Run the queries until their sources are read, or their time is over, and everything is flushed."""
+    """Run the queries to the end of their sources, or to the stop file, and flush everything."""
     folder, stores = Path(application.folder), Stores.at(application.addresses)
-    queries, endless = (OF_FAILOVER, True) if application.failover else (QUERIES, False)
-    slots = len(queries) + 1 + endless  # a task that pauses keeps its slot
+    queries, endless = (FAILOVER_QUERIES, True) if application.failover else (QUERIES, False)
+    slots = len(queries) + 1 + endless  # a paused task occupies a slot
     spark = (
         SparkSession.builder.remote(application.remote).getOrCreate()
         if application.remote
@@ -63,9 +65,9 @@ def main(application: Application) -> None:
         def begin(query: Query) -> StreamingQuery:
             return start(spark, query, folder, stores, endless=endless)
 
-        # The control first, while the processors are idle: see `start`.
+        # The control is first, while the processors are idle: its Python process may start too slowly.
         running = {query: begin(query) for query in reversed(queries)}
-        while endless and not (folder / OVER).exists():
+        while endless and not (folder / STOP_FILE).exists():
             running |= {query: begin(query) for query, run in running.items() if not run.isActive}
             time.sleep(_CHECK_S)
         for run in running.values():
@@ -77,32 +79,34 @@ def main(application: Application) -> None:
 def start(
     spark: SparkSession, query: Query, folder: Path, stores: Stores, *, endless: bool = False
 ) -> StreamingQuery:
-    """Start one of the queries.
+    """Start a query.
 
-    :param endless: False: it ends when its source is read.
+    :param endless: True to wait for more files after the last one.
     """
     source = spark.readStream.schema(flights.SCHEMA).option("maxFilesPerTrigger", 1)
     rows = source.parquet(str(folder / query.source)).selectExpr(*query.select)
-    rows = stores.first.written(rows)
+    rows = stores.first.converted(rows)
     if query.sink == "wal_sink":
-        to = rows.writeStream.format("wal_sink").options(**stores.options(query.table))
+        writer = rows.writeStream.format("wal_sink").options(**stores.options(query.table))
     else:
         write = partial(write_batch, table=query.table, store=stores.first)
-        to = rows.writeStream.foreachBatch(write)
-    to = to.option("checkpointLocation", str(folder / query.checkpoint))
-    to = to.trigger(processingTime="500 milliseconds") if endless else to.trigger(availableNow=True)
+        writer = rows.writeStream.foreachBatch(write)
+    trigger: dict[str, Any] = {"availableNow": True}
+    if endless:
+        trigger = {"processingTime": "500 milliseconds"}
+    writer = writer.option("checkpointLocation", str(folder / query.checkpoint)).trigger(**trigger)
     return tenacity.Retrying(
-        # A Connect server gives the Python process of foreachBatch ten seconds to come up.
+        # In a Connect server the Python process of foreachBatch has ten seconds to start.
         retry=tenacity.retry_if_exception_message(
             match=r"(?s).*Python worker failed to connect back"
         ),
         stop=tenacity.stop_after_attempt(6),
         reraise=True,
-    )(to.start)
+    )(writer.start)
 
 
 def write_batch(batch: DataFrame, epoch: int, *, table: str, store: Store) -> None:
-    """Write a micro-batch when it is computed; Spark writes `commits/<epoch>` after that: the control."""
+    """Write a micro-batch of the control at once. Spark writes `commits/<epoch>` afterwards."""
     store.write(batch, table, partial(pause_at, "write", table, epoch))
     pause_at("commit returned", table, epoch)
 

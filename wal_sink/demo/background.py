@@ -1,4 +1,4 @@
-"""A thread that works for as long as a block."""
+"""A thread that runs as long as a `with` block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Background(threading.Thread, ABC):
-    """Works until its `with` block is left, which sets `_left`; what fails in it is raised there."""
+    """Works until its `with` block ends, which sets `_left`. Then an error of the work is raised."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -23,20 +23,20 @@ class Background(threading.Thread, ABC):
         self.end()
 
     def run(self) -> None:
-        """Work, and keep the error for `end`."""
+        """Work, and keep an error for `end`."""
         try:
             self.work()
-        except BaseException as error:  # noqa: BLE001 - raised where the block is left
+        except BaseException as error:  # noqa: BLE001 - raised by `end`
             self._error = error
 
     @abstractmethod
     def work(self) -> None:
-        """Return soon after `_left` is set."""
+        """Work, and return soon after `_left` is set."""
 
     def end(self) -> None:
-        """Work no more.
+        """Set `_left`, and wait for the thread.
 
-        :raises BaseException: the work has failed.
+        :raises BaseException: the error of the work.
         """
         self._left.set()
         self.join()

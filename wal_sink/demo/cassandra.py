@@ -1,4 +1,4 @@
-"""The demo's Cassandra: an embedded node; the control sends one INSERT for each row."""
+"""Cassandra in the demo: an embedded node. The control sends an INSERT for each row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from wal_sink.demo.crash import PAUSING_TARGET
 from wal_sink.demo.queries import CONTROL, FLIGHTS, Query
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
-from wal_sink.demo.stores import Half, RowStore
+from wal_sink.demo.stores import AtHalf, RowStore
 
 _KEYSPACE = "travel"
 _HOST = "127.0.0.1"
@@ -27,31 +27,28 @@ CREATE TABLE {_KEYSPACE}.{CONTROL.table} (
 
 
 class Cassandra(RowStore):
-    """Keys are primary keys: a row of the same key overwrites, and one of another key stays for ever."""
+    """A row overwrites the row with the same primary key. A row with another key is an extra row."""
 
     target = "cassandra"
 
     @classmethod
     @contextmanager
-    def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:
+    def start(cls, folder: Path, notify: Callable[[str], None]) -> Iterator[Self]:
         """Start a node."""
-        # The server warns of each count(*), of whose cost the demo is aware.
+        # The server warns of the cost of each count(*).
         logging.getLogger("cassandra.protocol").setLevel(logging.ERROR)
         node = EmbeddedCassandra(folder / "cassandra", heap="1g")
-        say(f"Starting {node.title}; the first time its jars are downloaded …")
+        notify(f"Starting {node.title}; the first start downloads its jars …")
         with node:
             yield cls(str(node.port), node, node.title)
 
     def create(self) -> None:
-        """Make the keyspace, and the control's table."""
+        """Make the keyspace and the control's table."""
         self.server.create_keyspace(_KEYSPACE)
         self.server.execute(_CONTROL)
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for one table, which the start makes.
-
-        Of all flights one partition answers: what left this airport on this day, in order.
-        """
+        """Return the sink's options for a table. Flights have a partition for each airport and day."""
         keys = {"keyColumns": "key"}
         if table == FLIGHTS.table:
             keys = {
@@ -68,8 +65,8 @@ class Cassandra(RowStore):
             "table": table,
         }
 
-    def insert(self, table: str, rows: Sequence[Row], half: Half) -> None:
-        """Send a prepared INSERT for each row, many at a time."""
+    def insert(self, table: str, rows: Sequence[Row], at_half: AtHalf) -> None:
+        """Send a prepared INSERT for each row, up to 100 at the same time."""
         from cassandra.cluster import Cluster  # noqa: PLC0415 - in tasks only
         from cassandra.concurrent import execute_concurrent_with_args  # noqa: PLC0415 - as above
 
@@ -82,13 +79,13 @@ class Cassandra(RowStore):
             )
             middle = len(rows) // 2
             execute_concurrent_with_args(session, insert, rows[:middle], _IN_FLIGHT)
-            half()
+            at_half()
             execute_concurrent_with_args(session, insert, rows[middle:], _IN_FLIGHT)
         finally:
             cluster.shutdown()
 
     def count(self, table: str) -> int:
-        """Count the rows of a table, as a reader sees them."""
+        """Count the rows of a table."""
         tables = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = %s"
         if (table,) not in self.server.execute(tables, [_KEYSPACE]):
             return 0
@@ -96,7 +93,7 @@ class Cassandra(RowStore):
         return int(row[0])
 
     def rows(self, query: Query) -> Iterable[Sequence[Any]]:
-        """Return the rows of the query's table; the driver reads a page at a time."""
+        """Return the rows of the query's table. The driver reads a page at a time."""
         select = f"SELECT {', '.join(query.columns)} FROM {_KEYSPACE}.{query.table}"  # noqa: S608
         rows: Iterable[Sequence[Any]] = self._read(select)
         return rows

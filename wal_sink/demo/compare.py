@@ -1,4 +1,4 @@
-"""Compares the rows that a table should have with those that it has; knows nothing of the sink."""
+"""Compares the rows of a table with its source, without any code of the sink."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import NamedTuple
 
 
 class RowCounts(NamedTuple):
-    """How a table compares with its source, counted in rows."""
+    """Numbers of rows of a table and its source."""
 
     expected: int
     found: int
     missing: int
-    """Rows of the source that the table lacks, or holds with other values."""
+    """Rows of the source that the table lacks, or has with other values."""
     extra: int
-    """Rows of the table that the source lacks: ghosts, doubles, mixtures."""
+    """Rows of the table that the source lacks, or has fewer times."""
     examples: tuple[Hashable, ...]
-    """A few of them, missing first."""
+    """At most five missing rows, then at most five extra rows."""
 
     @property
     def exact(self) -> bool:
-        """Return True if the table holds exactly the rows of the source."""
+        """Return True if the table has exactly the rows of the source."""
         return self.missing == 0 and self.extra == 0
 
 
 def compare_rows(expected: Iterable[Hashable], actual: Iterable[Hashable]) -> RowCounts:
-    """Compare two collections of rows as multisets: a doubled row counts as extra."""
+    """Compare two multisets of rows. A doubled row counts as an extra row."""
     wanted, present = Counter(expected), Counter(actual)
     missing, extra = wanted - present, present - wanted
     return RowCounts(

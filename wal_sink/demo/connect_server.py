@@ -1,4 +1,4 @@
-"""A Spark Connect server of its own: `python -m wal_sink.demo.connect_server PORT NAME=VALUE…`."""
+"""A Spark Connect server for tests and demo: `python -m wal_sink.demo.connect_server PORT NAME=VALUE…`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pyspark
 
 from wal_sink.demo.crash import Driver
 from wal_sink.demo.pauses import PAUSES, Pause, pauses
-from wal_sink.demo.servers import process
+from wal_sink.demo.servers.process import choose_port
 
 HOME = Path(pyspark.__file__).parent
-"""Of Spark, as pip installs it."""
+"""The folder of Spark that pip has installed."""
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -30,37 +30,37 @@ _SETTINGS = {
 
 
 class ConnectServer(Driver):
-    """A server on a port of its own; it answers when the object is made.
+    """A server process. When the constructor returns, the server answers.
 
-    :param folder: for its output and its tables.
-    :param where: points at which its Python workers pause to be killed.
-    :param settings: of Spark, beside those of all servers.
-    :param environment: added to this process's.
+    :param folder: gets the output and the tables of the server.
+    :param points: the points at which the Python workers pause to be killed.
+    :param settings: more settings of Spark.
+    :param environment: more variables for the process.
     """
 
     def __init__(
         self,
         folder: Path,
-        *where: Pause,
+        *points: Pause,
         settings: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.port = process.choose("127.0.0.1")
+        self.port = choose_port("127.0.0.1")
         tables = {"spark.sql.warehouse.dir": str(folder / "tables")}
-        chosen = {**_SETTINGS, **tables, **(settings or {})}
-        pairs = [f"{name}={value}" for name, value in chosen.items()]
+        settings = {**_SETTINGS, **tables, **(settings or {})}
+        pairs = [f"{name}={value}" for name, value in settings.items()]
         super().__init__(
             ["-m", "wal_sink.demo.connect_server", str(self.port), *pairs],
             folder / f"connect-server-{self.port}.log",
-            {"SPARK_HOME": str(HOME), PAUSES: pauses(*where), **(environment or {})},
+            {"SPARK_HOME": str(HOME), PAUSES: pauses(*points), **(environment or {})},
             folder=folder,
         )
         self.reach(self._answers)
 
     @property
     def url(self) -> str:
-        """Where clients connect to."""
+        """The URL for clients."""
         return f"sc://127.0.0.1:{self.port}"
 
     def _answers(self) -> bool:
@@ -69,7 +69,7 @@ class ConnectServer(Driver):
 
 
 def main(port: str, settings: list[str]) -> None:
-    """Be the server."""
+    """Replace this process with the server."""
     pairs = [f"spark.connect.grpc.binding.port={port}", *settings]
     confs = [text for pair in pairs for text in ("--conf", pair)]
     submit = str(HOME / "bin" / "spark-submit")

@@ -1,16 +1,16 @@
-"""Starts, watches and kills a Spark application, which pauses at a chosen point of a chosen epoch.
+"""Starts a Spark application, waits until it pauses at a chosen point of an epoch, and kills it.
 
-The application runs in a process group of its own. Subclasses of what Spark and the flusher call wait at
-the points (`pauses`); the product has no such hooks. Use it so::
+The application uses subclasses of the sink and the targets, which pause at the points of
+`wal_sink.demo.pauses`. The product has no such hooks. An example of an application::
 
     os.environ[PAUSES] = pauses(Pause(point="write", table="events", epoch=3, marker="/tmp/here"))
-    spark = SparkSession.builder…            # afterwards: the workers inherit the environment
+    spark = SparkSession.builder…            # Spark's workers inherit the environment
     with wal_sink.register(spark):
         spark.dataSource.register(PausingDataSource)
         df.writeStream.format("wal_sink").option("target", PAUSING_TARGET)…
 
-`PausingBatchWriter(spark, options)` is the same for `foreachBatch`. `Pausing` makes such a target of your
-own. The process that kills waits for the marker file.
+With `foreachBatch` use `PausingBatchWriter(spark, options)`. For another target, derive a class from
+`Pausing` and the target. The process that kills the application waits for the marker file.
 """
 
 from __future__ import annotations
@@ -43,19 +43,20 @@ from wal_sink.targets.postgresql import PostgresqlTarget
 _POLL_S = 0.05
 
 
-class DriverDidNot(WalSinkError):
-    """The application did not do in time what the test waited for; the text ends with its output."""
+class DriverFailed(WalSinkError):
+    """The application ended, or did not reach a point in time. The text of the error ends with its output."""
 
 
 class Driver:
-    """One application with its JVM and its Python workers.
+    """A Spark application with its JVM and its Python workers, in its own process group.
 
-    Leaving the `with` block kills what still runs.
+    The end of the `with` block kills the application if it still runs.
 
-    :param arguments: of Python, for example `["-m", "my_job"]`.
-    :param output: the file that gets what it prints.
-    :param environment: added to this process's.
-    :param patience_s: how many seconds each wait may take.
+    :param arguments: the arguments of Python, for example `["-m", "my_job"]`.
+    :param output: the file for the output.
+    :param environment: more variables for the process.
+    :param folder: the working folder; None for that of this process.
+    :param patience_s: the timeout of each wait, in seconds.
     """
 
     def __init__(
@@ -74,11 +75,11 @@ class Driver:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a process group of its own, to be killed whole
+                start_new_session=True,  # a new process group, which `kill` ends
                 env={
                     **os.environ,
                     "PYSPARK_PYTHON": sys.executable,
-                    "PYTHONFAULTHANDLER": "1",  # a crash, of a worker too, prints all stacks
+                    "PYTHONFAULTHANDLER": "1",  # a crash of driver or worker prints all stacks
                     **environment,
                 },
                 cwd=folder,
@@ -99,58 +100,59 @@ class Driver:
     def reach(self, reached: Callable[[], bool]) -> None:
         """Wait until the application has reached a point.
 
-        :raises DriverDidNot: it did not in time, or ended before.
+        :raises DriverFailed: the application ended before, or the wait timed out.
         """
         self._wait(lambda: reached() or self.process.poll() is not None, "reach its point")
         if self.process.poll() is not None:
-            raise DriverDidNot(
-                f"The application ended ({self.process.returncode}) before its point:\n{self.log()}"
+            raise DriverFailed(
+                f"The application ended with {self.process.returncode} before its point:\n{self.log()}"
             )
 
     def kill(self) -> None:
-        """SIGKILL driver, JVM and workers."""
+        """End driver, JVM and workers by SIGKILL."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def finish(self, code: int = 0) -> None:
         """Wait until the application ends with this exit code.
 
-        :raises DriverDidNot: it did not end, or ended with another one.
+        :raises DriverFailed: the application ended with another exit code, or the wait timed out.
         """
         self._wait(lambda: self.process.poll() is not None, "end")
         if self.process.returncode != code:
-            raise DriverDidNot(
-                f"The application ended with {self.process.returncode}:\n{self.log()}"
+            raise DriverFailed(
+                f"The application ended with {self.process.returncode}, not {code}:\n{self.log()}"
             )
 
     def log(self) -> str:
-        """Return what the application printed."""
+        """Return the output of the application."""
         return self.output.read_text(errors="replace")
 
-    def _wait(self, done: Callable[[], bool], what: str) -> None:
+    def _wait(self, done: Callable[[], bool], event: str) -> None:
         deadline = time.monotonic() + self._patience_s
         while not done():
             if time.monotonic() > deadline:
-                self.process.send_signal(signal.SIGABRT)  # Python prints all stacks, see above
+                self.process.send_signal(signal.SIGABRT)  # the fault handler prints all stacks
                 time.sleep(_POLL_S)
                 self.kill()
-                raise DriverDidNot(f"The application did not {what} in time:\n{self.log()}")
+                raise DriverFailed(f"The application did not {event} in time:\n{self.log()}")
             time.sleep(_POLL_S)
 
 
 PAUSING_TARGET = "wal_sink.demo.crash:PausingTarget"
 PAUSING_POSTGRESQL = "wal_sink.demo.crash:PausingPostgresql"
 PAUSING_KAFKA = "wal_sink.demo.crash:PausingKafka"
-"""For option `target`: Cassandra, PostgreSQL and Kafka."""
+"""Values of option `target`: Cassandra, PostgreSQL and Kafka with pauses."""
 
 
 def _table(options: object) -> str:
+    """Return option `table`, `topic` or the path: the table of a `Pause`."""
     names = (getattr(options, name, "") for name in ("table", "topic", "path"))
     return str(next(filter(None, names), ""))
 
 
 class PausingDataSource(WalSinkDataSource):
-    """The sink, pausing at a point of Spark's side."""
+    """The format `wal_sink` with pauses in tasks and in `commit()`."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> WalSinkStreamWriter:  # noqa: N802
         writer = super().streamWriter(schema, overwrite)
@@ -159,32 +161,32 @@ class PausingDataSource(WalSinkDataSource):
 
 
 class PausingConnectDataSource(PausingDataSource, ConnectDataSource):
-    """The sink of a Connect session, pausing there."""
+    """The format `wal_sink` of a Connect session, with the same pauses."""
 
 
 class PausingBatchWriter(BatchWriter):
-    """The same in `foreachBatch`: in a task, before the manifest, and before the function returns."""
+    """The writer for `foreachBatch`, with the same pauses."""
 
     def agree(self, schema: pa.Schema) -> MicroBatch:
         return PausingMicroBatch(*super().agree(schema))
 
 
 class PausingMicroBatch(MicroBatch):
-    """A micro-batch, pausing in a task, and on the driver's host."""
+    """A micro-batch that pauses in a task, before the manifest is published, and after that."""
 
     @property
     def _table(self) -> str:
         return _table(self.configuration.destinations[0].target.options)
 
     def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
-        """Take half of the rows of each batch, and after the pause the others."""
-        arrow_batches.BATCH_ROWS = 1  # else nothing is written before the task ends
+        """Append half of the rows of each batch before the pause, and the other half after it."""
+        arrow_batches.BATCH_ROWS = 1  # otherwise the rows are in memory until the task ends
 
         def in_parts() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 quarter = batch.num_rows // 4
                 yield batch.slice(0, quarter)
-                yield batch.slice(quarter, quarter)  # after it, the first one is written
+                yield batch.slice(quarter, quarter)  # the call for this slice writes the first one
                 pause_at("write", self._table, task.epoch)
                 yield batch.slice(2 * quarter)
 
@@ -202,26 +204,23 @@ class PausingMicroBatch(MicroBatch):
 
 
 class Pausing(Target):
-    """Makes a target pause in an epoch's flush: `class PausingMine(Pausing, MyTarget): ...`.
-
-    What a `Pause` calls a table is option `table`, or `topic`, or else the path.
-    """
+    """Makes a target pause in the flush: `class PausingMine(Pausing, MyTarget): ...`."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
         self._pauses_at = _table(options)
 
-    def connect(self, query_id: str) -> Any:  # a session of the target's kind
+    def connect(self, query_id: str) -> Any:  # any class of session
         return pausing(super().connect(query_id), self._pauses_at)  # type: ignore[safe-super]
 
 
 class PausingTarget(Pausing, CassandraTarget):
-    """Cassandra."""
+    """Cassandra with pauses."""
 
 
 class PausingPostgresql(Pausing, PostgresqlTarget):
-    """PostgreSQL."""
+    """PostgreSQL with pauses."""
 
 
 class PausingKafka(Pausing, KafkaTarget):
-    """Kafka."""
+    """Kafka with pauses."""

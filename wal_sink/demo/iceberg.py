@@ -1,4 +1,4 @@
-"""The demo's Iceberg tables: a SQL catalog in a file; the control appends by pyiceberg."""
+"""Iceberg tables in the demo: a SQL catalog in a file. The control appends by pyiceberg."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from pyspark.sql import DataFrame
 
 from wal_sink.demo.crash import Pausing
 from wal_sink.demo.queries import Query
-from wal_sink.demo.stores import FileStore, Half
+from wal_sink.demo.stores import AtHalf, FileStore
 from wal_sink.targets.iceberg import IcebergTarget
 
 _CATALOG = "demo"
-"""Tables of a SQL catalog belong to its name."""
+"""Name of the catalog. A SQL catalog keeps the tables of each name apart."""
 
 
 class PausingIceberg(Pausing, IcebergTarget):
-    """Pauses to be killed."""
+    """Iceberg with pauses."""
 
 
 class Iceberg(FileStore):
-    """A batch is one snapshot, which a batch that comes again repeats."""
+    """A micro-batch of the control is a snapshot. A repeated micro-batch is a second snapshot."""
 
     target, name = "iceberg", "Apache Iceberg"
 
     def create(self) -> None:
-        """Make catalog and namespace; each table comes with its first row."""
+        """Make the catalog and the namespace."""
         self._catalog().create_namespace("demo")
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for one table, which the start makes."""
+        """Return the sink's options for a table."""
         catalog = {f"iceberg.catalog.{name}": value for name, value in self._properties.items()}
         return {
             "target": "wal_sink.demo.iceberg:PausingIceberg",
@@ -41,14 +41,14 @@ class Iceberg(FileStore):
             **catalog,
         }
 
-    def write(self, batch: DataFrame, table: str, half: Half) -> None:
+    def write(self, batch: DataFrame, table: str, at_half: AtHalf) -> None:
         """Append a micro-batch."""
-        half()
+        at_half()
         rows = batch.toArrow()
         self._catalog().create_table_if_not_exists(f"demo.{table}", rows.schema).append(rows)
 
     def count(self, table: str) -> int:
-        """Count the rows of a table, as a reader sees them."""
+        """Count the rows of a table."""
         catalog = self._catalog()
         if not catalog.table_exists(f"demo.{table}"):
             return 0

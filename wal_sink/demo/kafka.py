@@ -1,4 +1,4 @@
-"""The demo's Kafka: a broker in a child process; the control is a plain producer."""
+"""Kafka in the demo: a broker in a child process. The control is a producer without transactions."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pyspark.sql import DataFrame, Row
 from wal_sink.demo.crash import PAUSING_KAFKA
 from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.demo.servers.kafka import Broker
-from wal_sink.demo.stores import Half, RowStore
+from wal_sink.demo.stores import AtHalf, RowStore
 
 
 class Kafka(RowStore):
-    """A row is a record, as JSON; one that is sent twice is there twice."""
+    """A row is a record with JSON. A row that is sent twice is two records."""
 
     target = "kafka"
 
     @classmethod
     @contextmanager
-    def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - Cassandra's
-        """Start a broker, in a folder of its own that goes with it."""
+    def start(cls, folder: Path, notify: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - temporary
+        """Start a broker."""
         broker = Broker()
-        say(f"Starting {broker.title}; the first time its jars are downloaded …")
+        notify(f"Starting {broker.title}; the first start downloads its jars …")
         with broker:
             yield cls(broker.address, broker, broker.title)
 
@@ -37,33 +37,33 @@ class Kafka(RowStore):
             self.server.create_topic(query.table)
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for one topic."""
+        """Return the sink's options for a topic."""
         return {"target": PAUSING_KAFKA, "kafka.bootstrap.servers": self.address, "topic": table}
 
-    def written(self, rows: DataFrame) -> DataFrame:
-        """Return each row as one value."""
+    def converted(self, rows: DataFrame) -> DataFrame:
+        """Return each row as JSON in the column `value`."""
         return rows.selectExpr("to_json(struct(*)) AS value")
 
-    def insert(self, table: str, rows: Sequence[Row], half: Half) -> None:
-        """Produce the records; consumers read what is acknowledged, be the batch committed or not."""
+    def insert(self, table: str, rows: Sequence[Row], at_half: AtHalf) -> None:
+        """Produce the records. Consumers read them, even if Spark does not commit the micro-batch."""
         from confluent_kafka import Producer  # noqa: PLC0415 - in tasks only
 
         producer = Producer({"bootstrap.servers": self.address})
         for number, row in enumerate(rows):
             if number == len(rows) // 2:
                 producer.flush()
-                half()
+                at_half()
             producer.produce(table, row.value)
         producer.flush()
 
     def count(self, table: str) -> int:
-        """Count the records of a topic, as a reader of what is committed sees them."""
+        """Count the committed records of a topic."""
         return len(self.server.records(table))
 
     def rows(self, query: Query) -> Iterable[Sequence[Any]]:
         """Yield the rows of the query's topic."""
         for _, value in self.server.records(query.table):
-            row = json.loads(value)  # which lacks nulls
+            row = json.loads(value)  # Spark's JSON lacks columns that are null
             if "scheduled" in row:
                 row["scheduled"] = datetime.fromisoformat(row["scheduled"])
             yield tuple(row.get(name) for name in query.columns)

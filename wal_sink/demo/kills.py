@@ -1,4 +1,4 @@
-"""Where the demo kills the driver, and what its death leaves."""
+"""The moments at which the demo kills the driver, and the state of checkpoint and log after each kill."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ KillWindow = Literal[
     "while an epoch is being flushed",
     "none of them",
 ]
-_MAGIC = 8  # bytes before the stream inside an Arrow IPC file
+_MAGIC_BYTES = 8
+"""Size of the header of an Arrow IPC file, before the stream."""
 
 
 class Kill(NamedTuple):
-    """One SIGKILL: each of the three queries pauses at a point of its own until it comes."""
+    """A SIGKILL, after each of the three queries has paused at a point."""
 
     window: KillWindow
     twelfth: int
-    """In which twelfth of all epochs it comes, from 0."""
+    """The epoch of the kill, in twelfths of all epochs, from 0."""
     point: Point
+    """The point of the queries by wal_sink."""
     control: Point
-    """`foreachBatch` has two windows only: while it writes, and before `commits/N`."""
+    """The point of the query by `foreachBatch`."""
 
     def epoch(self, epochs: int) -> int:
-        """Return the epoch in which it comes, of `epochs`."""
+        """Return the epoch of the kill in a demo with this number of epochs."""
         return self.twelfth * epochs // 12
 
     def pauses(self, folder: Path, epoch: int) -> list[Pause]:
-        """Return where each query pauses."""
+        """Return the pause of each query."""
         points = {FLIGHTS.table: self.point, TENTH.table: self.point, CONTROL.table: self.control}
         return [
             Pause(
@@ -60,10 +62,10 @@ KILLS = (
 
 
 def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> KillWindow:
-    """Read from checkpoint, log and ledger how far `epoch` was when the driver died.
+    """Return the window in which the kill hit an epoch, by checkpoint, log and ledger.
 
-    The rows of a small segment are in the memory of its task until the manifest has them. So an epoch that
-    Spark has planned, and that has no manifest, counts as hit while a task wrote.
+    If the epoch has offsets and no manifest, the window is that of a writing task. The log may have no file
+    of the task: the rows of a small segment are in memory until the manifest contains them.
     """
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
@@ -79,7 +81,7 @@ def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> KillWi
 
 
 def discarded_rows(folder: Path, query: Query) -> int:
-    """Count the rows in files and manifests that are not checkpointed: Spark computes them again."""
+    """Count the rows of the log that are not checkpointed. Spark computes these rows again."""
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
     store = location.open_log(checkpoint.query_id())
@@ -90,7 +92,7 @@ def discarded_rows(folder: Path, query: Query) -> int:
 
 
 def _manifests(store: LogStore, epoch: int) -> list[Manifest]:
-    """Read the manifests of an epoch, of all runs."""
+    """Read the manifests of an epoch, from all runs."""
     names = ((path, paths.MANIFEST.parse(path)) for path in store.list(paths.MANIFEST.folder))
     wanted = [path for path, name in names if name is not None and name.epoch == epoch]
     files = ((path, store.read(path)) for path in wanted)
@@ -98,19 +100,19 @@ def _manifests(store: LogStore, epoch: int) -> list[Manifest]:
 
 
 def _segment_files(store: LogStore, epoch: int) -> list[Path]:
-    """List the segments, and the files that a dead task did not finish."""
+    """List the segments of an epoch, also unfinished files of a killed task."""
     folder = Path(store.url.removeprefix("file://")) / paths.segment_folder(epoch)
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _readable_rows(file: Path) -> int:
-    """Count the rows of a segment up to where a dead task stopped writing.
+    """Count the rows in a segment, which a killed task may not have finished.
 
-    Such a file has no footer, so it is read as the Arrow stream that it contains.
+    An unfinished file has no footer. So this function reads the Arrow stream in the file.
     """
     rows = 0
     with file.open("rb") as content:
-        content.seek(_MAGIC)
+        content.seek(_MAGIC_BYTES)
         try:
             for batch in pa.ipc.open_stream(content):
                 rows += batch.num_rows

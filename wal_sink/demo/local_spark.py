@@ -1,4 +1,4 @@
-"""A small Spark in this process, for tests and demonstrations."""
+"""A Spark session in this process, for tests and demo."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pyspark.sql import SparkSession
 
 
 def local_session(**settings: object) -> SparkSession:
-    """Make, or get, a quiet session with two slots that listens on the loopback address only.
+    """Return the session of this process. A new session has two slots, and listens on the loopback address.
 
-    :param settings: Spark's settings, in place of those made here.
+    :param settings: settings of Spark. They override the defaults of this function.
     """
     builder = SparkSession.builder
     defaults: dict[str, object] = {

@@ -1,8 +1,9 @@
-"""Pauses a process at a chosen point of a chosen epoch, so that it can be killed there.
+"""Pauses a process at a chosen point of an epoch, so that it can be killed there.
 
-The environment says which points, because tasks, `commit` and the flusher run in different processes: whoever
-kills sets `PAUSES` to what `pauses` returns, starts the process, and waits for the marker file. A session
-pauses when it is wrapped by `pausing`; `wal_sink.demo.crash` has targets, and Spark's side.
+Tasks, `commit()` and flusher run in different processes, so the points are in an environment variable. The
+process that kills sets `PAUSES` to the result of `pauses`, starts the application, and waits for the marker
+file. The session of a target pauses if it is wrapped by `pausing`. `wal_sink.demo.crash` has targets and a
+data source that pause.
 """
 
 from __future__ import annotations
@@ -20,63 +21,70 @@ from wal_sink.targets.base import Session
 from wal_sink.testing.faults import Faults, faulty
 
 PAUSES = "WAL_SINK_TESTING_PAUSES"
-"""Environment variable: what `pauses` returns."""
+"""The environment variable with the points, made by `pauses`."""
 
 Point = Literal[
     "write", "commit called", "commit returned", "committed", "flushing", "finishing", "finished"
 ]
-"""In the order of an epoch's life: a task has taken half of its rows; before the manifest; between the
-manifest and `commits/N`; checkpointed, and nothing sent; half of a slice's rows sent; all rows sent, and the
-ledger does not say so; the ledger says so, and the log does not."""
+"""A point in the processing of an epoch, in order.
+
+- `write`: a task has half of its rows.
+- `commit called`: the manifest does not exist yet.
+- `commit returned`: the manifest exists, and `commits/N` does not.
+- `committed`: the epoch is checkpointed, and none of its rows is sent.
+- `flushing`: half of the rows of a slice are sent.
+- `finishing`: all rows are sent, and the ledger row lacks the epoch.
+- `finished`: the ledger row has the epoch, and the state of the log does not.
+"""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to pause."""
+    """A point, table and epoch at which a process pauses."""
 
     point: Point
     table: str
-    """As the options name it, or the last part of that: a table's name in a namespace, or a folder's."""
+    """The table, topic or path in the options; or its last part, without namespace or parent folder."""
     epoch: int
     marker: str
-    """Path of the file that says that the point is reached."""
+    """Path of the file that the process writes before it pauses."""
 
 
-def pauses(*where: Pause) -> str:
+def pauses(*points: Pause) -> str:
     """Return the value of `PAUSES`."""
-    return msgspec.json.encode(where).decode()
+    return msgspec.json.encode(points).decode()
 
 
 def pause_at(point: Point, table: str, epoch: int) -> None:
-    """Write the marker and wait to be killed, if `PAUSES` names this point."""
+    """Write the marker and wait for a SIGKILL, if `PAUSES` has this point."""
     for pause in msgspec.json.decode(os.environ.get(PAUSES, "[]"), type=list[Pause]):
         named = table == pause.table or table.endswith((f".{pause.table}", f"/{pause.table}"))
         if named and (pause.point, pause.epoch) == (point, epoch):
-            _wait_for_death(pause)
+            _wait_for_kill(pause)
 
 
-def _wait_for_death(pause: Pause) -> NoReturn:
+def _wait_for_kill(pause: Pause) -> NoReturn:
     Path(pause.marker).write_text(f"{pause.point} {pause.epoch}")
     time.sleep(600)
     raise AssertionError("this process was not killed in time")
 
 
 class _Pauses(Faults):
-    """Pauses around operations of a session, in place of a fault.
+    """Pauses instead of faults around the operations of a session.
 
-    :param table: to whose windows the session belongs.
+    :param table: the table of the session.
     """
 
     def __init__(self, table: str) -> None:
         super().__init__()
         self._table = table
         self._first: int | None = None
-        """The first epoch of the window that is written."""
+        """The first epoch of the present window."""
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
-        """Pause before a window is written, before it is finished, and after that.
+        """Pause before a window, after the first half of a slice, and before and after the end of a window.
 
-        And after the first half of a slice's rows: a reader of cells finds them during the pause.
+        At the pause after half of a slice, readers of Cassandra see these rows.
         """
         verb, _, rest = name.partition(" ")
         epoch = int(rest.split()[0]) if verb in ("write", "finish") else -1
@@ -94,5 +102,5 @@ class _Pauses(Faults):
 
 
 def pausing(session: Session, table: str) -> Session:
-    """Return a session of the same kind that pauses at the points of a window of this table."""
+    """Return a wrapper of a session that pauses at the points of a flush to this table."""
     return faulty(session, _Pauses(table))

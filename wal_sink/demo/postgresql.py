@@ -12,20 +12,20 @@ from pyspark.sql import Row
 from wal_sink.demo.crash import PAUSING_POSTGRESQL
 from wal_sink.demo.queries import CONTROL, Query
 from wal_sink.demo.servers.postgresql import Server
-from wal_sink.demo.stores import Half, RowStore
+from wal_sink.demo.stores import AtHalf, RowStore
 
 
 class Postgresql(RowStore):
-    """No table has a key: rows are added, so a row that is written twice is there twice."""
+    """The tables have no key. A row that is written twice is two rows."""
 
     target = "postgresql"
 
     @classmethod
     @contextmanager
-    def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - Cassandra's
-        """Start a server, in a folder of its own that goes with it."""
+    def start(cls, folder: Path, notify: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - temporary
+        """Start a server."""
         server = Server({"timezone": "UTC"})
-        say(f"Starting {server.title} …")
+        notify(f"Starting {server.title} …")
         with server:
             yield cls(server.uri, server, server.title)
 
@@ -37,7 +37,7 @@ class Postgresql(RowStore):
         )
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for one table, which the start makes."""
+        """Return the sink's options for a table."""
         return {
             "target": PAUSING_POSTGRESQL,
             "postgresql.uri": self.address,
@@ -45,8 +45,8 @@ class Postgresql(RowStore):
             "createTable": "true",
         }
 
-    def insert(self, table: str, rows: Sequence[Row], half: Half) -> None:
-        """Copy the rows in a transaction of their own: a task that dies in it leaves nothing."""
+    def insert(self, table: str, rows: Sequence[Row], at_half: AtHalf) -> None:
+        """Copy the rows in one transaction. If the task is killed, the database rolls back."""
         import psycopg  # noqa: PLC0415 - in tasks only
 
         statement = f"COPY {table} (key, origin, day, scheduled, carrier, flight) FROM STDIN"
@@ -57,11 +57,11 @@ class Postgresql(RowStore):
         ):
             for number, row in enumerate(rows):
                 if number == len(rows) // 2:
-                    half()
+                    at_half()
                 copy.write_row(row)
 
     def count(self, table: str) -> int:
-        """Count the rows of a table, as a reader sees them."""
+        """Count the rows of a table."""
         if self.server.execute("SELECT to_regclass(%s)", [table]) == [(None,)]:
             return 0
         ((rows,),) = self.server.execute(f"SELECT count(*) FROM {table}")  # noqa: S608

@@ -1,4 +1,4 @@
-"""The queries of the demo, their tables, and what has to be in them."""
+"""The queries of the demo, their sources, and the rows that their tables must have."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _TENTH = ("origin", "day", "scheduled", "carrier", "flight")
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """One streaming query from a folder of files to a table."""
+    """A streaming query from a folder of files to a table."""
 
     name: str
-    """What people see."""
+    """Its name in the output of the demo."""
     sink: Literal["wal_sink", "foreachBatch"]
     table: str
     source: str
-    """Folder of the source's files, relative to the demo's."""
+    """Folder of the source, below the folder of the demo."""
     select: tuple[str, ...]
-    """What is computed from the source, as SQL."""
+    """The columns of the table, as SQL expressions over the source."""
     columns: tuple[str, ...]
-    """What is compared with the source: all but keys that the query makes up."""
+    """The columns that have to be equal in table and source. A column with `uuid()` is none of them."""
 
     @property
     def checkpoint(self) -> str:
-        """Folder of the checkpoint, relative to the demo's."""
+        """Folder of the checkpoint, below the folder of the demo."""
         return f"checkpoints/{self.table}"
 
 
@@ -58,57 +58,60 @@ CONTROL = Query(
     select=("uuid() AS key", *_TENTH),
     columns=_TENTH,
 )
-"""The control: a key that is made up again whenever a row is computed turns the rows of an attempt that
-was never committed into ghosts. (By a key from the data they would be overwritten, right or wrong.) Where no
-table has a key, they are doubles."""
+"""The control. Each time Spark computes a row, `uuid()` makes a new key. So if an attempt is killed, the next
+one does not overwrite its rows, and the table has extra rows."""
 
 QUERIES = (FLIGHTS, TENTH, CONTROL)
 
-KEPT = msgspec.structs.replace(TENTH, name="flights by uuid()", table="flights", source="flights")
-LOST = msgspec.structs.replace(CONTROL, name=KEPT.name, source=KEPT.source)
-OF_FAILOVER = (KEPT, LOST)
-"""They write the same flights, by the sink and by `foreachBatch`."""
-OVER = "over"
-"""A file in the demo's folder that ends the queries of the failover."""
+FAILOVER_FLIGHTS = msgspec.structs.replace(
+    TENTH, name="flights by uuid()", table="flights", source="flights"
+)
+FAILOVER_CONTROL = msgspec.structs.replace(
+    CONTROL, name=FAILOVER_FLIGHTS.name, source=FAILOVER_FLIGHTS.source
+)
+FAILOVER_QUERIES = (FAILOVER_FLIGHTS, FAILOVER_CONTROL)
+STOP_FILE = "stop"
+"""Name of a file in the folder of the demo, at which the queries of the failover end."""
 
-_MANY = 10_000
-"""Flights that are worth as many epochs as the year has files."""
-_FEW = 6
-"""Epochs of fewer flights: an epoch takes a second, however few rows it has."""
+_MANY_ROWS, _MANY_EPOCHS, _FEW_EPOCHS = 10_000, 24, 6
+"""A source with many rows has many epochs. Otherwise there are few, since each epoch takes about a second."""
 
 
 def epochs(rows: int) -> int:
-    """Return in how many micro-batches `rows` flights are streamed."""
-    return flights.FILES if rows >= _MANY else _FEW
+    """Return the number of epochs for a source with this number of rows."""
+    return _MANY_EPOCHS if rows >= _MANY_ROWS else _FEW_EPOCHS
 
 
-def write_sources(folder: Path, wanted: int) -> dict[str, pa.Table]:
-    """Write the source files below `folder`; return the rows of each source.
+def write_sources(folder: Path, number: int) -> dict[str, pa.Table]:
+    """Write the files of the sources below a folder; return the rows of each source.
 
-    :param wanted: how many flights.
+    :param number: how many flights to write.
     """
-    rows = flights.read().slice(0, wanted)
-    sources = {FLIGHTS.source: rows, TENTH.source: flights.tenth(rows)}
+    rows = flights.read().slice(0, number)
+    sources = {FLIGHTS.source: rows, TENTH.source: rows.take(list(range(0, rows.num_rows, 10)))}
     for name, table in sources.items():
         flights.write_files(folder / name, table, epochs(rows.num_rows))
     return sources
 
 
 def in_source(source: pa.Table, query: Query) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows that have to be in the query's table."""
+    """Yield the rows that the query's table must have, to be compared with `in_table`."""
     for batch in source.select(query.columns).to_batches():
         columns = [batch.column(name).to_pylist() for name in query.columns]
         yield from (tuple(map(_comparable, row)) for row in zip(*columns, strict=True))
 
 
 def in_table(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table, as the driver returns them, so that they can be compared."""
+    """Yield the rows of a table, to be compared with `in_source`.
+
+    :param rows: the rows from the driver of a store.
+    """
     for row in rows:
         yield tuple(map(_comparable, row))
 
 
 def _comparable(value: Any) -> Any:
-    """Reduce what Arrow and a driver return for one value to the same thing."""
+    """Return the same value for equal dates and times of Arrow and a driver."""
     if hasattr(value, "tzinfo"):
         return value.replace(tzinfo=None)
     if type(value).__module__ in {"datetime", "cassandra.util"}:

@@ -1,6 +1,6 @@
-"""Reports what the demo found: the values of its table, its JSON and its exit code; and its picture.
+"""The report of the demo: its table, its JSON, its exit code and its picture.
 
-The picture has the rows visible over time against those checkpointed, beside the control.
+The picture shows visible and checkpointed rows over time, for wal_sink and for the control.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from wal_sink.demo.stores import Store, Stores
 from wal_sink.demo.watch import Sample
 
 
-class Death(msgspec.Struct, frozen=True, kw_only=True):
-    """One SIGKILL."""
+class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the queries after a SIGKILL."""
 
     window: KillWindow
-    """Which one was hit, read from what was durable afterwards."""
+    """The window that the SIGKILL hit, by the files that it left."""
     epoch: int
     rows_discarded: int
-    """Rows that were logged and not checkpointed: thrown away and computed again. Those that only the memory
-    of a task had do not count."""
+    """Rows in the log that were not checkpointed, so that Spark computes them again."""
     seconds: float
-    """From when the demo began to watch, right before the application's first start, to the SIGKILL."""
+    """Time of the SIGKILL, in seconds since the first start of the application."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A table beside its source, counted in rows."""
+    """The numbers of rows of a table and its source."""
 
     query: str
     sink: str
@@ -49,31 +48,32 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome; the first four numbers are of the tables that wal_sink wrote, together."""
+    """The outcome of the demo. The numbers from `expected` to `extra` are the sums of wal_sink's tables."""
 
     expected: int
     found: int
     missing: int
     extra: int
     control_missing: int
-    """Rows that the control had written, and that are lost."""
+    """Rows that the control's table lacks."""
     control_extra: int
-    """Ghosts or doubles in the control's table."""
+    """Extra rows in the control's table."""
     seconds: float
-    kills: tuple[Death, ...]
-    """None, where the database failed over."""
+    kills: tuple[KillOutcome, ...]
+    """Empty in the demo of a failover."""
     not_replicated: int
-    """Rows of wal_sink that the standby lacked when it was promoted. The log brought them again."""
+    """Rows of wal_sink that the standby lacked when it was promoted; 0 in the demo of kills."""
     tables: tuple[Comparison, ...]
     picture: str
-    """Path of the picture; empty: there is none."""
+    """Path of the picture; empty for none."""
     target: str
+    """Names of the stores, separated by commas."""
     server: str
-    """Which one, or which ones, the rows went to."""
+    """Titles of the stores, with their versions."""
 
     @property
     def conclusion(self) -> str:
-        """What the demo has shown, where it has no problems."""
+        """The result of a demo without problems, in one or two sentences."""
         if self.kills:
             return (
                 f"wal_sink: each row exactly once. foreachBatch, under the same {len(self.kills)} kills:"
@@ -86,7 +86,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problems(self) -> list[str]:
-        """What keeps the demo from having shown what it is for; empty when it has."""
+        """The reasons why the demo failed; empty if it succeeded."""
         problems = []
         if self.missing or self.extra or not self.expected:
             ours = (table for table in self.tables if table.sink == "wal_sink")
@@ -96,15 +96,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.kills:
             if not self.control_extra:
-                problems.append("The control has no extra rows: these kills proved nothing.")
-            hit = {death.window for death in self.kills}
+                problems.append("The control has no extra rows, so these kills prove nothing.")
+            hit = {outcome.window for outcome in self.kills}
             if missed := [kill.window for kill in KILLS if kill.window not in hit]:
                 problems.append(f"No kill hit the driver {', nor '.join(missed)}.")
         else:
             if not self.not_replicated:
-                problems.append("The standby lacked no row: this failover proved nothing.")
+                problems.append("The standby lacked no rows, so this failover proves nothing.")
             if not self.control_missing:
-                problems.append("The control has lost no row: this failover proved nothing.")
+                problems.append("The control has lost no rows, so this failover proves nothing.")
         return problems
 
 
@@ -113,11 +113,11 @@ def report(
     stores: Stores,
     seconds: float,
     *,
-    kills: Sequence[Death] = (),
+    kills: Sequence[KillOutcome] = (),
     picture: str = "",
     not_replicated: int = 0,
 ) -> Report:
-    """Add up the tables that wal_sink wrote, and those of the control."""
+    """Return the report, with the sums over the tables of wal_sink and of the control."""
     tables = tuple(comparisons)
     ours = [table for table in tables if table.sink == "wal_sink"]
     control = [table for table in tables if table.sink != "wal_sink"]
@@ -139,7 +139,7 @@ def report(
 
 
 def comparison(query: Query, source: pa.Table, store: Store) -> Comparison:
-    """Compare a query's table in a store with the source of its rows."""
+    """Compare a query's table in a store with its source."""
     row_counts = compare_rows(in_source(source, query), in_table(store.rows(query)))
     counts = {**row_counts._asdict(), "examples": tuple(map(str, row_counts.examples))}
     return Comparison(
@@ -155,22 +155,19 @@ _SHORT = {
 }
 
 
-def draw(path: Path, samples: Sequence[Sample], deaths: Sequence[Death]) -> None:
-    """Draw the picture into a file; its suffix says the format, for example `.svg` or `.png`.
-
-    :raises ValueError: no such format.
-    """
+def draw(path: Path, samples: Sequence[Sample], kills: Sequence[KillOutcome]) -> None:
+    """Draw the picture into a file with the suffix `.svg`, `.png` or `.pdf`."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     ours, control = figure.subplots(1, 2, sharex=True, sharey=True)
     _panel(ours, samples, TENTH.table, "wal_sink: never a row that is not checkpointed")
     _panel(control, samples, CONTROL.table, "foreachBatch: rows of dead attempts stay")
     for axes in (ours, control):
-        for death in deaths:
-            axes.axvline(death.seconds, color=_KILL, linewidth=1, linestyle=(0, (2, 2)))
-    for death in deaths:
+        for kill in kills:
+            axes.axvline(kill.seconds, color=_KILL, linewidth=1, linestyle=(0, (2, 2)))
+    for kill in kills:
         ours.annotate(
-            f"SIGKILL\n{_SHORT.get(death.window, death.window)}",
-            xy=(death.seconds, 1),
+            f"SIGKILL\n{_SHORT.get(kill.window, kill.window)}",
+            xy=(kill.seconds, 1),
             xycoords=("data", "axes fraction"),
             xytext=(-4, -4),
             textcoords="offset points",

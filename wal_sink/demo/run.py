@@ -1,4 +1,4 @@
-"""Runs the demo: starts the application, kills it where it hurts, starts it again, compares."""
+"""Runs the demo of kills: starts the application, kills it at three points, and compares the tables."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import msgspec
 from wal_sink.demo.app import Application
 from wal_sink.demo.connect_server import ConnectServer
 from wal_sink.demo.crash import Driver
-from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
+from wal_sink.demo.kills import KILLS, discarded_rows, window_hit
 from wal_sink.demo.pauses import PAUSES, Pause, pauses
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, epochs, write_sources
-from wal_sink.demo.report import Death, Report, comparison, draw, report
+from wal_sink.demo.report import KillOutcome, Report, comparison, draw, report
 from wal_sink.demo.stores import Stores
 from wal_sink.demo.watch import Sample, Watch
 
@@ -27,111 +27,96 @@ def run(
     targets: Sequence[str],
     flights: int,
     connect: bool,
-    say: Callable[[str], None],
-    sampled: Callable[[Sample], None],
+    notify: Callable[[str], None],
+    on_sample: Callable[[Sample], None],
 ) -> Report:
     """Run the demo in an empty folder.
 
-    :param targets: one or several of `stores.STORES`.
-    :param flights: how many to stream.
-    :param connect: run the queries in a Spark Connect server; each kill hits the server and its client.
-    :param picture: the file to draw, its suffix says the format.
-    :param say: called with what happens, a line each.
-    :param sampled: called with how far the queries are, every second, on another thread.
-    :raises WalSinkError: the demo could not be run to its end; its outcome is in the report.
+    :param picture: the file for the picture.
+    :param targets: names in `stores.STORES`.
+    :param flights: how many flights to stream.
+    :param connect: True to run the queries in a Spark Connect server. A SIGKILL hits the server and its
+        client.
+    :param notify: called with a line of text at each step.
+    :param on_sample: called with the progress of the queries every second, on another thread.
+    :raises WalSinkError: a server or the application failed.
     """
-    began = time.monotonic()
-    with Stores.start(targets, folder, say) as stores:
+    began_s = time.monotonic()
+    with Stores.start(targets, folder, notify) as stores:
         sources = write_sources(folder, flights)
         sizes = {name: source.num_rows for name, source in sources.items()}
-        say(f"Streaming {sizes[FLIGHTS.source]:,} flights, and every tenth of them twice more …")
+        notify(f"Streaming {sizes[FLIGHTS.source]:,} flights, and every tenth of them twice more …")
         number = epochs(sizes[FLIGHTS.source])
-        with Watch(folder, stores, sizes, number, sampled) as watch:
-            application = _Killed(folder, stores, connect=connect)
-            deaths = [_die(application, watch, kill, kill.epoch(number), say) for kill in KILLS]
-            with application.started("last") as driver:
-                driver.finish()
-        say("Comparing the tables with the source …")
+        outcomes = []
+        with Watch(folder, stores, sizes, number, on_sample) as watch:
+            for kill in KILLS:
+                epoch = kill.epoch(number)
+                points = kill.pauses(folder, epoch)
+                with _application(folder, stores, str(epoch), points, connect=connect) as processes:
+                    processes[-1].reach(_all_exist([Path(point.marker) for point in points]))
+                    for process in processes:
+                        process.kill()
+                outcome = KillOutcome(
+                    window=window_hit(folder, FLIGHTS, epoch, stores),
+                    epoch=epoch,
+                    rows_discarded=sum(discarded_rows(folder, query) for query in (FLIGHTS, TENTH)),
+                    seconds=round(watch.seconds, 1),
+                )
+                notify(
+                    f"SIGKILL in epoch {epoch}, {outcome.window}:"
+                    f" {outcome.rows_discarded:,} rows of the log are discarded"
+                )
+                outcomes.append(outcome)
+            with _application(folder, stores, "last", connect=connect) as processes:
+                processes[-1].finish()
+        notify("Comparing the tables with the source …")
         pairs = [(query, store) for store in stores.all for query in (FLIGHTS, TENTH)]
         pairs.append((CONTROL, stores.first))
         tables = [comparison(query, sources[query.source], store) for query, store in pairs]
-        draw(picture, watch.samples, deaths)
-        seconds = time.monotonic() - began
-        return report(tables, stores, seconds, kills=deaths, picture=str(picture))
+        draw(picture, watch.samples, outcomes)
+        seconds = time.monotonic() - began_s
+        return report(tables, stores, seconds, kills=outcomes, picture=str(picture))
 
 
-def driver_of(application: Application, name: str, where: Sequence[Pause] = ()) -> Driver:
-    """Start the application.
+@contextmanager
+def _application(
+    folder: Path, stores: Stores, name: str, points: Sequence[Pause] = (), *, connect: bool
+) -> Iterator[list[Driver]]:
+    """Start the application, and provide its processes: first its Connect server, if any, then the driver.
 
-    :param name: of this start, for the name of its output.
-    :param where: points at which it pauses to be killed.
+    :param name: part of the name of the file with the driver's output.
+    :param points: the points at which the application pauses to be killed.
+    """
+    with ExitStack() as stack:
+        servers = []
+        if connect:
+            zone = {"spark.sql.session.timeZone": "UTC"}
+            server = ConnectServer(folder, *points, settings=zone, environment={"TZ": "UTC"})
+            servers.append(stack.enter_context(server))
+        application = Application(
+            folder=str(folder),
+            addresses=stores.addresses,
+            remote=servers[0].url if servers else "",
+        )
+        driver = stack.enter_context(start_driver(application, f"driver-{name}", points))
+        yield [*servers, driver]
+
+
+def _all_exist(files: Sequence[Path]) -> Callable[[], bool]:
+    return lambda: all(file.exists() for file in files)
+
+
+def start_driver(application: Application, name: str, points: Sequence[Pause] = ()) -> Driver:
+    """Start the process of the application.
+
+    :param name: name of the file with its output, without `.log`.
+    :param points: the points at which it pauses to be killed.
     """
     folder = Path(application.folder)
     return Driver(
         ["-m", "wal_sink.demo.app", msgspec.json.encode(application).decode()],
         folder / f"{name}.log",
-        {"TZ": "UTC", PAUSES: pauses(*where)},
+        {"TZ": "UTC", PAUSES: pauses(*points)},
         folder,
-        patience_s=900,  # on a busy machine, too
+        patience_s=900,  # for a busy machine
     )
-
-
-class _Killed:
-    """The application that is killed: a driver, or a Connect server and its client.
-
-    :param connect: whether it is the second.
-    """
-
-    def __init__(self, folder: Path, stores: Stores, *, connect: bool) -> None:
-        self.folder, self.stores, self._connect = folder, stores, connect
-        self._processes: list[Driver] = []
-
-    @contextmanager
-    def started(self, name: str, where: Sequence[Pause] = ()) -> Iterator[Driver]:
-        """Start it, and provide the process of the application; leaving the block kills what still runs.
-
-        :param name: of this start, for the names of its outputs.
-        :param where: points at which it pauses to be killed.
-        """
-        with ExitStack() as stack:
-            self._processes, remote = [], ""
-            if self._connect:
-                zone = {"spark.sql.session.timeZone": "UTC"}
-                server = ConnectServer(
-                    self.folder, *where, settings=zone, environment={"TZ": "UTC"}
-                )
-                self._processes.append(stack.enter_context(server))
-                remote = server.url
-            application = Application(
-                folder=str(self.folder), addresses=self.stores.addresses, remote=remote
-            )
-            driver = stack.enter_context(driver_of(application, f"driver-{name}", where))
-            self._processes.append(driver)
-            yield driver
-
-    def kill(self) -> None:
-        """SIGKILL all of it."""
-        for process in self._processes:
-            process.kill()
-
-
-def _die(
-    application: _Killed, watch: Watch, kill: Kill, epoch: int, say: Callable[[str], None]
-) -> Death:
-    """Start the application, kill it when all queries have reached their points; say what that leaves."""
-    folder, stores = application.folder, application.stores
-    points = kill.pauses(folder, epoch)
-    with application.started(str(epoch), points) as driver:
-        driver.reach(lambda: all(Path(point.marker).exists() for point in points))
-        application.kill()
-    death = Death(
-        window=window_hit(folder, FLIGHTS, epoch, stores),
-        epoch=epoch,
-        rows_discarded=sum(discarded_rows(folder, query) for query in (FLIGHTS, TENTH)),
-        seconds=round(watch.seconds, 1),
-    )
-    say(
-        f"SIGKILL in epoch {death.epoch}, {death.window}:"
-        f" {death.rows_discarded:,} logged rows are thrown away"
-    )
-    return death

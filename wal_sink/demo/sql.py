@@ -1,4 +1,4 @@
-"""The demo's SQL database: SQLite, in files; the control is pandas' `to_sql`."""
+"""SQLite in the demo. The control appends by pandas' `to_sql`."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pyspark.sql import DataFrame
 
 from wal_sink.demo.crash import Pausing
 from wal_sink.demo.queries import Query
-from wal_sink.demo.stores import FileStore, Half
+from wal_sink.demo.stores import AtHalf, FileStore
 from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
 
 
 class PausingSql(Pausing, SqlAlchemyTarget):
-    """Pauses to be killed."""
+    """A SQL database with pauses."""
 
 
 class Sql(FileStore):
-    """Each table has a file of its own: SQLite has one writer, and a kill finds each in a transaction."""
+    """Each table is in its own file. A SQLite file has one writer, and each query pauses in a transaction."""
 
     target, name = "sql", "SQLite"
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for one table, which the start makes."""
+        """Return the sink's options for a table."""
         return {
             "target": "wal_sink.demo.sql:PausingSql",
             "sql.url": self._url(table),
@@ -32,16 +32,16 @@ class Sql(FileStore):
             "createTable": "true",
         }
 
-    def write(self, batch: DataFrame, table: str, half: Half) -> None:
-        """Append by pandas: one transaction, which a batch that comes again repeats."""
-        half()
+    def write(self, batch: DataFrame, table: str, at_half: AtHalf) -> None:
+        """Append a micro-batch in a transaction. A repeated micro-batch is a second transaction."""
+        at_half()
         engine = self._engine(table)
         rows: Any = batch.toPandas()
         rows.to_sql(table, engine, if_exists="append", index=False)
         engine.dispose()
 
     def count(self, table: str) -> int:
-        """Count the rows of a table, as a reader sees them."""
+        """Count the rows of a table."""
         with self._engine(table).connect() as connection:
             if not sqlalchemy.inspect(connection).has_table(table):
                 return 0

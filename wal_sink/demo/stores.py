@@ -1,7 +1,7 @@
-"""What the demo needs of a store, which ones it has, and those of one demo: `--targets cassandra,iceberg`.
+"""The stores of the demo, and the interface that a store implements in its own module.
 
-One query fills all of them. The flush pauses at the first to be killed, and the first has the control.
-A new store is one module with one class.
+A demo has one or more stores, for example `--targets cassandra,iceberg`. The same queries write to all of
+them. Only the flush to the first store pauses to be killed, and the control writes only to the first store.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from wal_sink.options import parse
 from wal_sink.target_info import OWN
 from wal_sink.targets.registry import target_type
 
-Half = Callable[[], None]
-"""Called where a kill hits the control: when half of the rows are sent; or before any, where they go in one
-piece."""
+AtHalf = Callable[[], None]
+"""Pauses the control to be killed. Called after half of the rows, or before a write of all rows."""
 
 
 class Store(ABC):
-    """A store for one demo: in its own process, and in the application, whose one pickles, for its tasks.
+    """A store of a demo. The application pickles its objects for tasks.
 
-    :param address: where it is, as text.
-    :param server: a handle of the server, in the demo's own process alone; None where there is no server.
+    :param address: the address of the store as text.
+    :param server: the server, only in the process of the demo; None in the application, or without a server.
+    :param title: the name of the server and its version, only in the process of the demo.
     """
 
     target: ClassVar[str]
-    """Its name for `--target`, and for option `target`."""
+    """Name for `--target` and for option `target`."""
 
     def __init__(self, address: str, server: Any = None, title: str = "") -> None:
         self.address = address
@@ -46,78 +46,78 @@ class Store(ABC):
 
     @classmethod
     @abstractmethod
-    def start(cls, folder: Path, say: Callable[[str], None]) -> AbstractContextManager[Self]:
-        """Make one that is private to this demo; it ends with the block.
+    def start(cls, folder: Path, notify: Callable[[str], None]) -> AbstractContextManager[Self]:
+        """Start a new store, which ends with the block.
 
-        :param folder: for its files.
-        :param say: called with which server is started.
-        :raises WalSinkError: there is none to be had.
+        :param folder: the folder of the demo, for the files of the store.
+        :param notify: called with a line of text if a server starts.
+        :raises WalSinkError: the server cannot be started.
         """
 
-    def create(self) -> None:  # noqa: B027 - few stores need it
-        """Make what the queries and the control do not make themselves, such as tables."""
+    def create(self) -> None:  # noqa: B027 - only some stores need it
+        """Make the tables that neither the sink nor the control makes."""
 
     @abstractmethod
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options, with a target that can pause to be killed."""
+        """Return the sink's options for a table, with a target that pauses to be killed."""
 
-    def written(self, rows: DataFrame) -> DataFrame:
-        """Return the rows with the columns that the store takes."""
+    def converted(self, rows: DataFrame) -> DataFrame:
+        """Return the rows with the columns that the store accepts."""
         return rows
 
     @abstractmethod
-    def write(self, batch: DataFrame, table: str, half: Half) -> None:
-        """Write a micro-batch in foreachBatch as people do it today: the control."""
+    def write(self, batch: DataFrame, table: str, at_half: AtHalf) -> None:
+        """Write a micro-batch of the control as most foreachBatch functions do."""
 
     @abstractmethod
     def count(self, table: str) -> int:
-        """Count the rows that a reader sees; 0 where there is no table yet."""
+        """Count the rows that a reader sees; return 0 if the table does not exist yet."""
 
     @abstractmethod
     def rows(self, query: Query) -> Iterable[Sequence[Any]]:
-        """Return the rows of the query's table: those of `columns`, as the driver returns them."""
+        """Return the rows of the query's table, with the columns `query.columns`."""
 
 
 class FileStore(Store):
-    """A store without a server: a folder, with all its tables."""
+    """A store without a server: a folder with all tables."""
 
     name: ClassVar[str]
-    """Its title."""
+    """The title of the store."""
 
     @classmethod
     @contextmanager
-    def start(cls, folder: Path, say: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - no server
-        """Create the folder; each table is created with its first row."""
+    def start(cls, folder: Path, notify: Callable[[str], None]) -> Iterator[Self]:  # noqa: ARG003 - no server
+        """Make the folder."""
         place = folder / cls.target
         place.mkdir()
         yield cls(str(place), title=cls.name)
 
 
 class RowStore(Store):
-    """A store to which tasks send rows by its own driver."""
+    """A store to which each task of the control sends its rows by a driver."""
 
-    def write(self, batch: DataFrame, table: str, half: Half) -> None:
+    def write(self, batch: DataFrame, table: str, at_half: AtHalf) -> None:
         """Let each task send its rows."""
-        batch.foreachPartition(partial(self._write_partition, table=table, half=half))
+        batch.foreachPartition(partial(self._write_partition, table=table, at_half=at_half))
 
-    def _write_partition(self, partition: Iterator[Row], *, table: str, half: Half) -> None:
+    def _write_partition(self, partition: Iterator[Row], *, table: str, at_half: AtHalf) -> None:
         if rows := list(partition):
-            self.insert(table, rows, half)
+            self.insert(table, rows, at_half)
 
     @abstractmethod
-    def insert(self, table: str, rows: Sequence[Row], half: Half) -> None:
-        """Write rows, at least one, by the plain driver."""
+    def insert(self, table: str, rows: Sequence[Row], at_half: AtHalf) -> None:
+        """Send one or more rows."""
 
 
 STORES = tuple(name for name in OWN if find_spec(f"wal_sink.demo.{name}"))
-"""Names of targets; the store of each is the class of its name, in the module of its name."""
+"""Names of the targets with a store. The module of a store has the name of its target."""
 
 ALONE = ("kafka",)
-"""Stores that take other columns than the rest, so that no log can be for both."""
+"""Stores with other columns than the rest, so that no log can be for both."""
 
 
 def store_type(target: str) -> type[Store]:
-    """Return the class of a store; imports the client of its target."""
+    """Import and return the class of a store. The import needs the client of the target."""
     module = import_module(f"wal_sink.demo.{target}")
     store_type: type[Store] = getattr(module, target.capitalize())
     return store_type
@@ -131,73 +131,74 @@ class Stores(NamedTuple):
     @classmethod
     @contextmanager
     def start(
-        cls, targets: Sequence[str], folder: Path, say: Callable[[str], None]
+        cls, targets: Sequence[str], folder: Path, notify: Callable[[str], None]
     ) -> Iterator[Self]:
-        """Make a store for each target; they end with the block.
+        """Start a store for each target. The stores end with the block.
 
         :param targets: names in `STORES`.
         """
         with ExitStack() as stack:
-            stores = cls([stack.enter_context(store_type(t).start(folder, say)) for t in targets])
+            starts = [store_type(target).start(folder, notify) for target in targets]
+            stores = cls([stack.enter_context(start) for start in starts])
             for store in stores.all:
                 store.create()
             yield stores
 
     @classmethod
     def at(cls, addresses: str) -> Self:
-        """Return the stores as the application has them.
+        """Return the stores for the application.
 
-        :param addresses: what `addresses` is in the demo's own process.
+        :param addresses: the property `addresses` in the process of the demo.
         """
-        where = msgspec.json.decode(addresses, type=dict[str, str])
-        return cls([store_type(target)(address) for target, address in where.items()])
+        by_target = msgspec.json.decode(addresses, type=dict[str, str])
+        return cls([store_type(target)(address) for target, address in by_target.items()])
 
     @property
     def first(self) -> Store:
-        """The first one."""
+        """The store with the control."""
         return self.all[0]
 
     @property
     def targets(self) -> str:
-        """Their names, as the report has them."""
+        """The names of the stores, separated by commas."""
         return ",".join(store.target for store in self.all)
 
     @property
     def title(self) -> str:
-        """Which stores they are."""
+        """The titles of the stores."""
         return " and ".join(store.title for store in self.all)
 
     @property
     def addresses(self) -> str:
-        """The address of each, by its target, as JSON: for `at`."""
+        """The address of each store by its target, as JSON."""
         return msgspec.json.encode({store.target: store.address for store in self.all}).decode()
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options: of one target plainly, of several under their names."""
+        """Return the sink's options for a table, with prefixes if there are several stores."""
         if len(self.all) == 1:
             return self.first.options(table)
-        merged = {"targets": ",".join(name_of(store.target) for store in self.all)}
+        merged = {"targets": ",".join(target_name(store) for store in self.all)}
         for store in self.all:
             own = dict(store.options(table))
             if store is not self.first:
-                own["target"] = store.target  # in place of the one that can pause
-            merged |= {f"{name_of(store.target)}.{option}": value for option, value in own.items()}
+                own["target"] = store.target  # replaces the target that pauses
+            merged |= {f"{target_name(store)}.{option}": value for option, value in own.items()}
         return merged
 
     def count(self, table: str) -> int:
-        """Count the rows of a table that a reader sees, in the store that has the fewest of them."""
-        having_it = self.all[:1] if table == CONTROL.table else self.all
-        return min(store.count(table) for store in having_it)
+        """Count the rows of a table. If several stores have the table, return the smallest count."""
+        stores = self.all[:1] if table == CONTROL.table else self.all
+        return min(store.count(table) for store in stores)
 
     def ledger(self, query_id: str) -> LedgerRow | None:
-        """Read the ledger row of a query in the first store; None when there is none."""
-        target = target_type(self.first.target)
-        made = target(parse(self.first.options(FLIGHTS.table), target.options_type))
-        name = "" if len(self.all) == 1 else name_of(self.first.target)
-        with made.connect(ledger_key(query_id, name)) as session:
+        """Read the ledger row of a query in the first store; return None without a row."""
+        target_class = target_type(self.first.target)
+        options = parse(self.first.options(FLIGHTS.table), target_class.options_type)
+        name = "" if len(self.all) == 1 else target_name(self.first)
+        with target_class(options).connect(ledger_key(query_id, name)) as session:
             return session.read()
 
 
-def name_of(target: str) -> str:
-    """Return what a query calls one of several targets."""
-    return f"in_{target}"
+def target_name(store: Store) -> str:
+    """Return the name of a store in the option `targets`."""
+    return f"in_{store.target}"

@@ -1,4 +1,4 @@
-"""Watches the demo from outside: what is checkpointed, and what a reader of the tables sees."""
+"""Measures every second how many rows are checkpointed, and how many rows a reader of the tables sees."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from wal_sink.errors import WalSinkError
 from wal_sink.wal.location import locate
 from wal_sink.wal.states import newest
 
-_EVERY_S = 1.0
+_PERIOD_S = 1.0
 _COUNTABLE = 100_000
-"""Counting the rows of a larger table would cost the demo more than the streaming."""
+"""The largest table whose rows are counted. To count more rows would be slower than to stream them."""
 
 
 class Progress(NamedTuple):
-    """How far a query is, in rows."""
+    """The progress of a query, in rows."""
 
     total: int
     visible: int
-    """Rows that a reader of the table sees; of a large one, those that the log says are flushed."""
+    """Rows of the table. For a large table, rows that are flushed by the state of the log."""
     checkpointed: int
-    """Rows of the epochs that have a `commits/N`."""
+    """Rows of the epochs with a file `commits/N`."""
 
 
 class Sample(NamedTuple):
-    """All queries at one moment."""
+    """The progress of all queries at one moment."""
 
     seconds: float
-    """Since the watch began."""
+    """Seconds since the watch began."""
     progress: Mapping[str, Progress]
-    """By table."""
+    """The progress by table."""
 
 
 class Watch(Background):
-    """Takes samples until the `with` block is left.
+    """Takes samples until the `with` block ends.
 
-    :param rows: of each source.
-    :param epochs: in how many they are streamed.
-    :param say: called with each sample, on this thread.
+    :param rows: the number of rows of each source, by its name.
+    :param epochs: the number of epochs of each query.
+    :param on_sample: called with each sample, on this thread.
     """
 
     def __init__(
@@ -53,34 +53,35 @@ class Watch(Background):
         stores: Stores,
         rows: Mapping[str, int],
         epochs: int,
-        say: Callable[[Sample], None],
+        on_sample: Callable[[Sample], None],
     ) -> None:
         super().__init__("wal_sink-demo-watch")
         self.samples: list[Sample] = []
-        self._folder, self._stores, self._rows, self._say = folder, stores, rows, say
-        self._epochs = epochs
-        self._began = time.monotonic()
+        self._folder, self._stores, self._rows = folder, stores, rows
+        self._epochs, self._on_sample = epochs, on_sample
+        self._began_s = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """Since the watch began."""
-        return time.monotonic() - self._began
+        """Seconds since the watch began."""
+        return time.monotonic() - self._began_s
 
     def work(self) -> None:
-        """Take samples; the last one after the end."""
-        while not self._left.wait(_EVERY_S):
+        """Take a sample every second, and one at the end."""
+        while not self._left.wait(_PERIOD_S):
             self._take()
         self._take()
 
     def _take(self) -> None:
         progress = {query.table: self._progress(query) for query in QUERIES}
         self.samples.append(Sample(self.seconds, progress))
-        self._say(self.samples[-1])
+        self._on_sample(self.samples[-1])
 
     def _progress(self, query: Query) -> Progress:
         total = self._rows[query.source]
-        size = flights.rows_per_file(total, self._epochs)  # of an epoch: one file each
-        # In this order: whatever is visible now was checkpointed before.
+        size = flights.rows_per_file(total, self._epochs)  # each epoch is one file
+        # `visible` is read before `checkpointed`, since a row of wal_sink is checkpointed before it is
+        # visible.
         if total > _COUNTABLE:
             visible = min(total, (self._flushed(query) + 1) * size)
         else:
@@ -95,5 +96,5 @@ class Watch(Background):
         try:
             state = newest(location.open_log(location.open_checkpoint().query_id()))
         except WalSinkError:
-            return -1  # the query has not begun
+            return -1  # the query has not started
         return -1 if state is None else min(target.mark.epoch for target in state.targets)

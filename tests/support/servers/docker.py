@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wal_sink.demo.servers import process
-from wal_sink.demo.servers.process import AnyServer, DidNotStart
+from wal_sink.demo.servers.process import AnyServer, DidNotStart, choose_port
 from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ class Container(AnyServer):
 
     def __init__(self, image: str) -> None:
         engine = place()
-        super().__init__(f"Container {image}", engine.host, process.choose("127.0.0.1"))
+        super().__init__(f"Container {image}", engine.host, choose_port("127.0.0.1"))
         self.image = image
         self._bind = engine.bind
 

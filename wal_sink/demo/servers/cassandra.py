@@ -1,7 +1,4 @@
-"""A real Cassandra node for the demo and for tests: started, killed, paused, and queried.
-
-The embedded node is a child process. It needs neither Docker nor a service.
-"""
+"""A Cassandra node for tests and demo. The embedded node is a child process, and needs no Docker."""
 
 from __future__ import annotations
 
@@ -21,31 +18,30 @@ from wal_sink.demo.servers.process import AnyServer, Child
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# What halves the time to start. A test's node does not live long enough for the optimising compiler
-# or a concurrent collector to pay off; 1,000 rows show as well as 100,000 how much memory one
-# takes; there are no peers to wait for.
+# Options that halve the time of a start. The node of a test runs too short for the optimising compiler and
+# for a concurrent garbage collector. It measures the memory of 1,000 rows, not of 100,000. It does not wait
+# for peers.
 QUICK_START = """
     -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData
     -Dcassandra.memtable_row_overhead_computation_step=1000
     -Dcassandra.ring_delay_ms=0 -Dcassandra.skip_wait_for_gossip_to_settle=0
     -Dcassandra.superuser_setup_delay_ms=0 -Dcassandra.shutdown_announce_in_ms=0
 """
-_OPTIONS = bytes((4, 0, 0, 0, 5, 0, 0, 0, 0))  # the CQL protocol's smallest request, version 4
-_SUPPORTED = b"\x06"  # the opcode of its answer, the fifth byte
+_OPTIONS = bytes((4, 0, 0, 0, 5, 0, 0, 0, 0))  # a request OPTIONS of version 4 of the CQL protocol
+_SUPPORTED = b"\x06"  # the opcode of its answer, SUPPORTED, in the fifth byte
 
 _TIMEOUTS = (
     *("request_timeout", "read_request_timeout", "range_request_timeout"),
     *("write_request_timeout", "counter_write_request_timeout", "cas_contention_timeout"),
 )
 _ANSWER_S = 60.0
-"""How long a test's requests and connections wait for an answer: the driver's ten seconds and two are few
-for a busy machine."""
+"""Timeout of requests and connections, in seconds. The driver's defaults are short for a busy machine."""
 
 
 class Node(AnyServer):
-    """One Cassandra node with durable data, for tests. `execute` and `session` may be called by any thread.
+    """A Cassandra node with durable data. Any thread may call `execute` and `session`.
 
-    :param port: the CQL port.
+    :param port: the port of CQL.
     """
 
     patience_s = 180.0
@@ -57,22 +53,25 @@ class Node(AnyServer):
 
     @property
     def contact_points(self) -> tuple[str]:
-        """The host, as drivers take it."""
+        """The contact points for a driver."""
         return (self.host,)
 
     def execute(self, cql: str, parameters: Sequence[object] | None = None) -> list[Any]:
-        """Run one statement on `session` and return all its rows; `parameters` fill its `%s`."""
+        """Run a statement and return all its rows.
+
+        :param parameters: the values for each `%s` of the statement.
+        """
         return list(self.session().execute(cql, parameters))
 
     def create_keyspace(self, name: str) -> None:
-        """Create the keyspace of exactly that name, with one replica, if there is none."""
+        """Create a keyspace with one replica, unless it exists. Its name is case-sensitive."""
         self.execute(
             f'CREATE KEYSPACE IF NOT EXISTS "{name}" WITH replication = '
             "{'class': 'SimpleStrategy', 'replication_factor': 1}"
         )
 
     def session(self) -> Any:
-        """Return a driver session (consistency LOCAL_ONE); it is closed when the node ends."""
+        """Return a driver session with consistency LOCAL_ONE, which is closed before the node ends."""
         from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile  # noqa: PLC0415
 
         self._require_running()
@@ -80,7 +79,7 @@ class Node(AnyServer):
             if self._session is None:
                 profile = ExecutionProfile(self._policy(), request_timeout=_ANSWER_S)
                 profiles = {EXEC_PROFILE_DEFAULT: profile}
-                # The driver would ask for a newer protocol first, which fills the node's log.
+                # By default the driver tries a newer protocol first, and the node logs an error.
                 cluster = Cluster(
                     [self.host],
                     self.port,
@@ -98,13 +97,13 @@ class Node(AnyServer):
             return self._session
 
     def _policy(self) -> Any:
-        """Return the driver's policy, which says whom `session` asks."""
+        """Return the load-balancing policy of `session`."""
         from cassandra.policies import RoundRobinPolicy  # noqa: PLC0415 - a node needs no driver
 
         return RoundRobinPolicy()
 
     def _auth(self) -> Any:
-        """Return the driver's provider of the login of `session`; None: no login."""
+        """Return the authentication provider of `session`; None for no login."""
 
     def _disconnect(self) -> None:
         with self._session_lock:
@@ -113,7 +112,7 @@ class Node(AnyServer):
                 self._session = None
 
     def _unanswered(self) -> str | None:
-        """Ask whether the port speaks CQL; it is open earlier than that."""
+        """Send a request of CQL, since the port opens before the node answers."""
         try:
             with socket.create_connection((self.host, self.port), timeout=1) as connection:
                 connection.sendall(_OPTIONS)
@@ -123,10 +122,10 @@ class Node(AnyServer):
 
 
 def cassandra_yaml(*, rpc_address: str, port: int, storage_port: int) -> dict[str, object]:
-    """Make cassandra.yaml of a node without peers; Cassandra's defaults hold for what is not in it.
+    """Return the settings in cassandra.yaml of a node without peers.
 
-    What a node alone answers late is late because the machine is busy: it has half a minute for a request,
-    where Cassandra's defaults are 1.8 seconds for a conditional write and 2 for another one.
+    A node without peers is only late if the machine is busy. So it has 30 seconds for each request, instead
+    of Cassandra's defaults of about two seconds.
     """
     loopback = "127.0.0.1"
     provider = "org.apache.cassandra.locator.SimpleSeedProvider"
@@ -141,8 +140,8 @@ def cassandra_yaml(*, rpc_address: str, port: int, storage_port: int) -> dict[st
         "storage_port": storage_port,
         "native_transport_port": port,
         "seed_provider": [{"class_name": provider, "parameters": seeds}],
-        "commitlog_sync": "batch",  # a write is acknowledged when it is on the disk
-        "auto_snapshot": False,  # a test's dropped keyspace is not wanted back
+        "commitlog_sync": "batch",  # the node acknowledges a write after it is on the disk
+        "auto_snapshot": False,  # no test restores a dropped keyspace
         **dict.fromkeys(_TIMEOUTS, "30s"),
     }
 
@@ -163,7 +162,7 @@ OPENED = """
     java.rmi/sun.rmi.server java.sql/java.sql jdk.management/com.sun.management.internal
     jdk.unsupported/sun.misc
 """
-"""What Cassandra 5.0 looks into, on Java 17."""
+"""Packages of Java 17 that Cassandra 5.0 reflects on."""
 _LOGBACK = """\
 <configuration><appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
   <encoder><pattern>%-5level [%thread] %date{ISO8601} %F:%L - %msg%n</pattern></encoder>
@@ -172,23 +171,20 @@ _LOGBACK = """\
 
 
 class EmbeddedCassandra(Child, Node):
-    """One Cassandra node on 127.0.0.1, in a process of its own, with durable data.
+    """A Cassandra node on 127.0.0.1 in a child process, with durable data.
 
-    Java 17 is needed. The jars are downloaded at the first start of a version and kept in the
-    user's cache folder. The node dies with this process, however that one ends. `start`
-    also raises `java.JavaNotFound` and `maven.JarsNotResolved`. Java gets what the environment's
-    `JVM_EXTRA_OPTS` says as well, as it does from Cassandra's own scripts.
+    The node needs Java 17. The jars are downloaded at the first start, see `wal_sink.demo.servers.maven`,
+    whose errors `start` also raises. Java also gets the options in the variable `JVM_EXTRA_OPTS`, as from
+    Cassandra's own scripts. The node dies with this process, also at a SIGKILL.
 
-    :param folder: where data, commit log, log and configuration live; it is kept, and a later node
-        goes on from it. None: a temporary one, removed by `close`.
-    :param version: of `org.apache.cassandra:cassandra-all`.
-    :param heap: the most that the Java heap grows to, in Java's notation.
-    :param settings: entries of cassandra.yaml; they override the choices made here.
-    :param java_options: further options of its Java, separated by blanks.
+    :param folder: see `Child`.
+    :param version: version of the artifact `org.apache.cassandra:cassandra-all`.
+    :param heap: the maximal size of the Java heap, such as `512m`.
+    :param settings: entries of cassandra.yaml. They override those of `cassandra_yaml`.
+    :param java_options: more options for Java, separated by spaces.
     """
 
-    ports = 2
-    """For CQL, and the next one for what nodes say to each other."""
+    ports = 2  # for CQL, and for other nodes
 
     def __init__(
         self,
@@ -207,7 +203,7 @@ class EmbeddedCassandra(Child, Node):
         self._settings = {**yaml, **settings}
 
     def _command(self) -> list[str]:
-        """Write the configuration and return the command that runs a node with it."""
+        """Write the configuration, and return the command of the node."""
         conf = self.folder / "conf"
         for folder in (conf, self.log.parent, self.folder / "scratch"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -222,7 +218,7 @@ class EmbeddedCassandra(Child, Node):
             *shlex.split(os.environ.get("JVM_EXTRA_OPTS", "")),
             *shlex.split(self._java_options),
             *(f"-javaagent:{jar}" for jar in jars.glob("jamm-*.jar")),
-            f"-Djava.io.tmpdir={self.folder}/scratch",  # native code unpacked there outlives a kill
+            f"-Djava.io.tmpdir={self.folder}/scratch",  # a killed node leaves unpacked libraries there
             f"-Dcassandra.storagedir={self.folder}",
             f"-Dcassandra.logdir={self.folder}/log",
             f"-Dcassandra.config={(conf / 'cassandra.yaml').as_uri()}",
@@ -232,12 +228,13 @@ class EmbeddedCassandra(Child, Node):
 
 
 def in_4_0(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings as Cassandra 4.0 takes them: a duration has its unit in its name."""
-    result: dict[str, object] = {}
+    """Return settings for Cassandra 4.0, in which the name of a duration ends with its unit."""
+    settings_in_4_0: dict[str, object] = {}
     for name, value in settings.items():
         duration = re.fullmatch(r"(\d+)(ms|s)", str(value))
         if duration:
-            result[f"{name}_in_ms"] = int(duration[1]) * (1 if duration[2] == "ms" else 1_000)
+            milliseconds = int(duration[1]) * (1 if duration[2] == "ms" else 1_000)
+            settings_in_4_0[f"{name}_in_ms"] = milliseconds
         else:
-            result[name] = value
-    return result
+            settings_in_4_0[name] = value
+    return settings_in_4_0

@@ -1,4 +1,4 @@
-"""Runs a real Kafka broker as a child process: no Docker, no service."""
+"""A Kafka broker for tests and demo, in a child process."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from wal_sink.demo.servers.process import HOST, Child
 VERSION = "4.1.0"
 
 _ANSWER_S, _OPEN_S = 30.0, 1.0
-"""How long a reader waits for a record, and for the end of a transaction."""
+"""Seconds for which a reader waits for a record, and for the end of a transaction."""
 
 
 class Broker(Child):
-    """One Kafka broker on 127.0.0.1 that is its own controller (KRaft), with durable data.
+    """A Kafka broker on 127.0.0.1 that is also the controller (KRaft), with durable data.
 
-    Java 17 is needed. The jars are downloaded at the first start of a version, see
-    `wal_sink.demo.servers.maven`. The broker dies with this process, however that one ends.
+    The broker needs Java 17. The jars are downloaded at the first start, see `wal_sink.demo.servers.maven`.
+    The broker dies with this process, also at a SIGKILL.
 
-    :param settings: of server.properties; they override the choices made here.
+    :param settings: entries of server.properties. They override the defaults of this class.
     """
 
     patience_s = 90.0
-    ports = 2
-    """For clients, and the next one for the controller."""
+    ports = 2  # for clients, and for the controller
 
     def __init__(self, settings: Mapping[str, object] = {}) -> None:
         super().__init__(f"Kafka {VERSION}", "kafka")
@@ -46,12 +45,12 @@ class Broker(Child):
             "log.dirs": str(self.folder / "data"),
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 1,
-            # A group's first member would wait three seconds for others.
+            # By default the first member of a group waits three seconds for more members.
             "group.initial.rebalance.delay.ms": 0,
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,
             "transaction.state.log.num.partitions": 1,
-            # How soon a transaction ends whose time is over: 10 s is what brokers do.
+            # By default a broker aborts a transaction up to ten seconds after its timeout.
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
             "auto.create.topics.enable": "false",
             **settings,
@@ -60,23 +59,23 @@ class Broker(Child):
     def create_topic(
         self, name: str, partitions: int = 1, settings: Mapping[str, str] = {}
     ) -> None:
-        """Create a topic; return when it is there."""
+        """Create a topic, and wait until clients can use it."""
         from confluent_kafka.admin import NewTopic  # noqa: PLC0415 -- a broker needs no client
 
         new = NewTopic(name, partitions, 1, config=dict(settings))
-        admin = self._admin()  # which has to live as long as its request
+        admin = self._admin()  # a garbage-collected client would cancel its request
         (future,) = admin.create_topics([new], operation_timeout=30).values()
         future.result()
-        while name not in admin.list_topics(timeout=30).topics:  # the controller has it already
+        while name not in admin.list_topics(timeout=30).topics:  # brokers lag behind the controller
             time.sleep(0.02)
 
     def records(
         self, topic: str, isolation: str = "read_committed"
     ) -> list[tuple[bytes | None, bytes | None]]:
-        """Read a topic from its beginning to its end; return key and value of each record.
+        """Read a topic from beginning to end; return key and value of each record.
 
-        A broker answers a commit before readers see the records, so a reader of what is committed waits for
-        them. It gives up after a second: a transaction may stay open.
+        A broker acknowledges a commit before readers see its records. So a reader of committed records waits
+        for the end of open transactions, for one second at most.
         """
         from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 -- as above
 
@@ -87,7 +86,7 @@ class Broker(Child):
                 "isolation.level": isolation,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
-                "fetch.wait.max.ms": 10,  # of an answer that there is no more
+                "fetch.wait.max.ms": 10,  # the broker's delay for an answer without records
                 "enable.auto.commit": False,
             }
         )
@@ -119,7 +118,7 @@ class Broker(Child):
         return records
 
     def _ends(self, partitions: Sequence[Any]) -> dict[int, int]:
-        """Return the offset after the last record of each partition, in a transaction or not."""
+        """Return the offset after the last record of each partition, including open transactions."""
         from confluent_kafka import IsolationLevel  # noqa: PLC0415 -- as above
         from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 -- as above
 
@@ -149,7 +148,7 @@ class Broker(Child):
             lines = [f"{name}={value}\n" for name, value in self._settings.items()]
             properties.write_text("".join(lines))
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            # In one word: one id of 64 begins with a dash, which would be read as an option.
+            # The id is part of the option's word, since an id that begins with a dash would be an option.
             tool = (
                 "kafka.tools.StorageTool",
                 "format",
@@ -157,11 +156,11 @@ class Broker(Child):
                 "-c",
                 properties,
             )
-            self._run([*command, *tool], "To make Kafka's folder")
+            self._run([*command, *tool], "Kafka's StorageTool")
         return [*command, "kafka.Kafka", properties]
 
     def _disconnect(self) -> None:
-        """Nothing: each request has a client of its own."""
+        """Do nothing: each request has its own client."""
 
     def _environment(self) -> Mapping[str, str]:
         return {**os.environ, "JAVA_TOOL_OPTIONS": ""}

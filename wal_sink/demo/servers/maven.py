@@ -1,7 +1,7 @@
-"""Downloads a Maven artifact with its dependencies, once; and finds the Java that runs a server of tests.
+"""Downloads Maven artifacts with their dependencies, once; and finds Java for the servers of tests and demo.
 
-The Ivy that PySpark ships does the download, so Maven need not be installed. Where Ivy cannot do it (a
-mirror that only Maven's settings know), Maven is the second try.
+Ivy, which PySpark contains, does the download. So Maven need not be installed. If Ivy fails, Maven is tried:
+its settings may name a mirror.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,35 +23,36 @@ from rich.console import Console
 from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
-# Asks the kernel to kill this process when its parent dies, then becomes the command. (The same in
-# a `preexec_fn` would run between fork and exec, where a parent with threads can deadlock.)
+# Asks the kernel to kill this process when its parent dies, and replaces itself with the command. A
+# `preexec_fn` cannot do that: it runs between fork and exec, and can deadlock if the parent has threads.
 _TIE = """\
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, ctypes.c_ulong(9))  # PR_SET_PDEATHSIG, SIGKILL
-if os.getppid() == int(sys.argv[1]):  # otherwise the parent died before the kernel was asked
+if os.getppid() == int(sys.argv[1]):  # otherwise the parent has died before the request to the kernel
     os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
 _JAVA = "17"
-"""Its major version."""
+"""The major version of Java."""
 
 
 class JavaNotFound(WalSinkError):
-    """There is no Java of the version that is needed."""
+    """The machine has no Java 17."""
 
     exit_code = 2
 
 
 def java_command(opened: Sequence[str] = ()) -> list[str]:
-    """Return the command that runs Java 17, from JAVA_HOME or else from PATH.
+    """Return the command of Java 17, from JAVA_HOME or PATH.
 
-    The process that it starts dies with the *thread* that starts it, however that one ends.
+    Its process dies with the *thread* that starts it, also at a SIGKILL of this process.
 
-    :param opened: packages of Java's own modules that the program looks into, as `java.base/java.nio`.
-    :raises JavaNotFound: neither has it.
+    :param opened: packages of Java's own modules that the program may reflect on, such as
+        `java.base/java.nio`.
+    :raises JavaNotFound: neither JAVA_HOME nor PATH has Java 17.
     """
     home = os.environ.get("JAVA_HOME")
     versions: list[str] = []
@@ -73,12 +73,12 @@ def java_command(opened: Sequence[str] = ()) -> list[str]:
     raise JavaNotFound(
         f"Java {_JAVA} is needed: {', '.join(versions)}.",
         f"Install a Java {_JAVA} runtime (Debian and Ubuntu: `apt install openjdk-{_JAVA}-jre-"
-        f"headless`) and set JAVA_HOME to its folder.",
+        f"headless`), and set JAVA_HOME to its folder.",
     )
 
 
 def cache_folder() -> Path:
-    """Return the folder in the user's cache for what is made or downloaded once; it need not be there."""
+    """Return the folder for downloads in the user's cache. It may not exist yet."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "wal_sink"
 
@@ -98,13 +98,13 @@ _POM = """\
 
 
 class JarsNotResolved(WalSinkError):
-    """A Maven artifact, or something it needs, could not be downloaded."""
+    """A Maven artifact, or one of its dependencies, could not be downloaded."""
 
     exit_code = 4
 
 
 class Artifact(NamedTuple):
-    """What Maven calls a coordinate."""
+    """The coordinates of a Maven artifact."""
 
     group: str
     name: str
@@ -115,13 +115,14 @@ class Artifact(NamedTuple):
 
 
 def jars(artifact: Artifact, name: str) -> Path:
-    """Return a folder with the jars of an artifact and of everything that it needs at run time.
+    """Return a folder with the jars of an artifact and of its dependencies at run time.
 
-    It is `wal_sink/<name>` in the user's cache folder. It appears by one rename, so that one that
-    exists is complete. Of several processes that do this at the same time each downloads, one wins.
+    One rename makes the folder, so a folder that exists is complete. If several processes download at the
+    same time, one of them makes the folder.
 
+    :param name: of the folder, below `cache_folder`.
     :raises JavaNotFound: see `java_command`.
-    :raises JarsNotResolved: neither Ivy nor Maven could download everything.
+    :raises JarsNotResolved: neither Ivy nor Maven could download all jars.
     """
     folder = cache_folder() / name
     if not folder.is_dir():
@@ -131,51 +132,53 @@ def jars(artifact: Artifact, name: str) -> Path:
             try:
                 downloaded.rename(folder)
             except OSError:
-                if not folder.is_dir():  # otherwise another process was faster: the same jars
+                if not folder.is_dir():  # otherwise another process has made the same folder
                     raise
     return folder
 
 
 def _download(artifact: Artifact, work: Path) -> Path:
-    """Try one tool after the other; return the folder that the first successful one filled."""
-    tried: list[str] = []
+    """Download the jars by Ivy, or else by Maven; return their folder."""
+    failures: list[str] = []
     for tool, prepare in (("Ivy", _ivy), ("Maven", _maven)):
         target = work / tool / "jars"
         target.parent.mkdir()
         command = prepare(artifact, target)
         if command is None:
-            tried.append(f"{tool}: not installed")
+            failures.append(f"{tool}: not installed")
             continue
         status, last_lines = _run(command, f"Downloading {artifact} with {tool}, once")
         if status == 0 and (target / f"{artifact.name}-{artifact.version}.jar").is_file():
             return target
         logger.warning("%s could not download %s (exit status %d)", tool, artifact, status)
-        tried.append(f"{tool}: exit status {status}\n{last_lines}")
+        failures.append(f"{tool}: exit status {status}\n{last_lines}")
     raise JarsNotResolved(
-        f"{artifact} could not be downloaded.\n" + "\n".join(tried),
-        "Check the version and the network. If there is a proxy, name it in the environment variable "
-        "JAVA_TOOL_OPTIONS (-Dhttps.proxyHost=… -Dhttps.proxyPort=…). With a mirror of your own, "
-        "install Maven (`mvn`) and configure the mirror in its settings.xml.",
+        f"{artifact} could not be downloaded.\n" + "\n".join(failures),
+        "Check the network. If it needs a proxy, name the proxy in the environment variable "
+        "JAVA_TOOL_OPTIONS (-Dhttps.proxyHost=… -Dhttps.proxyPort=…). If it has a mirror, install Maven "
+        "(`mvn`), and name the mirror in Maven's settings.xml.",
     )
 
 
 def _ivy(artifact: Artifact, target: Path) -> list[str] | None:
-    pyspark = importlib.util.find_spec("pyspark")  # looked for, not imported
+    """Return Ivy's command; None if PySpark is not installed."""
+    pyspark = importlib.util.find_spec("pyspark")  # without an import, which is slow
     places = (pyspark.submodule_search_locations if pyspark else None) or []
     ivy = next((jar for place in places for jar in Path(place).glob("jars/ivy-*.jar")), None)
     if ivy is None:
         return None
     return [
         *(*java_command(), "-jar", str(ivy)),
-        *("-cache", str(target.with_name("cache"))),  # its usual one is not safe for two processes
+        *("-cache", str(target.with_name("cache"))),  # two processes cannot share Ivy's usual cache
         *("-confs", "default"),
         *("-dependency", *artifact),
-        *("-types", "jar", "bundle"),  # a bundle is a jar; unless told Ivy takes no jar at all
+        *("-types", "jar", "bundle"),  # some jars have the type `bundle`
         *("-retrieve", f"{target}/[artifact]-[revision](-[classifier]).[ext]"),
     ]
 
 
 def _maven(artifact: Artifact, target: Path) -> list[str] | None:
+    """Return Maven's command; None if Maven is not installed."""
     mvn = shutil.which("mvn")
     if mvn is None:
         return None
@@ -187,29 +190,14 @@ def _maven(artifact: Artifact, target: Path) -> list[str] | None:
     ]
 
 
-def _run(command: list[str], what: str) -> tuple[int, str]:
-    """Run a command to its end, showing that it moves; return its exit status and last lines."""
+def _run(command: list[str], description: str) -> tuple[int, str]:
+    """Run a command; return its exit status and the last lines of its output.
+
+    :param description: the text on the terminal while the command runs, with a count of the files.
+    """
     last_lines: deque[str] = deque(maxlen=30)
-    with _progress(what) as show, _output(command) as process:
-        assert process.stdout is not None
-        files = 0
-        try:
-            for line in process.stdout:
-                if not line.isspace():
-                    last_lines.append(line.rstrip())
-                # A description or a jar, in Ivy's words and in Maven's.
-                if line.startswith(("\tfound ", "\t[SUCCESSFUL ]", "[INFO] Downloaded ")):
-                    files += 1
-                    if files % 20 == 0:
-                        show(f"{files} files")
-        except BaseException:
-            process.kill()  # Popen's own exit waits for it
-            raise
-    return process.returncode, "\n".join(last_lines)
-
-
-def _output(command: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(  # noqa: S603 - made by the two functions above
+    logger.info("%s", description)
+    process = subprocess.Popen(  # noqa: S603 - a command of `_ivy` or `_maven`
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -217,11 +205,18 @@ def _output(command: list[str]) -> subprocess.Popen[str]:
         text=True,
         errors="replace",
     )
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[str], None]]:
-    """Show a line that can be amended on a terminal."""
-    logger.info("%s", what)
-    with Console(stderr=True).status(what) as status:
-        yield lambda text: status.update(f"{what}: {text}")
+    with Console(stderr=True).status(description) as status, process:
+        assert process.stdout is not None
+        files = 0
+        try:
+            for line in process.stdout:
+                if not line.isspace():
+                    last_lines.append(line.rstrip())
+                # Ivy and Maven print such a line for each POM and each jar.
+                if line.startswith(("\tfound ", "\t[SUCCESSFUL ]", "[INFO] Downloaded ")):
+                    files += 1
+                    status.update(f"{description}: {files} files")
+        except BaseException:
+            process.kill()  # the exit of the block waits for the process
+            raise
+    return process.returncode, "\n".join(last_lines)

@@ -1,7 +1,4 @@
-"""A real PostgreSQL server for tests and demonstrations, by programs of an installed package or of Maven.
-
-The server is private: no service runs.
-"""
+"""A PostgreSQL server for tests and demo, by the programs of an installed package or of Maven Central."""
 
 from __future__ import annotations
 
@@ -29,37 +26,36 @@ from wal_sink.demo.servers.process import Child, DidNotStart
 from wal_sink.errors import WalSinkError
 
 USER = "postgres"
+"""The superuser of every server."""
 DATABASE = "postgres"
-"""What every new server has; the user may do everything."""
+"""A database that every server has."""
 
 
 FOLDERS = "/usr/lib/postgresql/*/bin"
-"""Where Debian's packages put their programs, beside PATH; the highest version counts."""
+"""Folders of the programs in Debian's packages. The highest version is used."""
 _UNPRIVILEGED = ("postgres", "nobody")
-"""Users of which the first that exists runs the server where this process is root."""
+"""Users for a server that root starts. The first one that exists is used."""
 
 
 class PostgresqlNotInstalled(WalSinkError):
-    """There are no programs of PostgreSQL on this machine, or none that can be run."""
+    """The machine has no programs of PostgreSQL that can run."""
 
     exit_code = 2
 
 
 class Server(Child):
-    """One PostgreSQL server on 127.0.0.1, in processes of its own, with durable data in a temporary folder.
+    """A PostgreSQL server on 127.0.0.1, with durable data in a temporary folder. No service is needed.
 
-    `execute` may be called by any thread.
+    Any thread may call `execute`. If this process is root, the server runs as `postgres` or `nobody`, since
+    PostgreSQL refuses to run as root. The server dies with this process, also at a SIGKILL.
 
-    PostgreSQL refuses to run as root; where this process does, the server runs as `postgres`, or as `nobody`.
-    It dies with this process, however that one ends.
-
-    :param settings: entries of postgresql.conf; they override the choices made here.
-    :param folder: the folder with the programs; default: that of `programs`.
-    :raises PostgresqlNotInstalled: there are no programs.
+    :param settings: entries of postgresql.conf. They override the defaults of this class.
+    :param folder: the folder with the programs; default: see `programs`.
+    :raises PostgresqlNotInstalled: the machine has no programs of PostgreSQL.
     """
 
     patience_s = 60.0
-    ends_by = signal.SIGINT  # its "fast" way
+    shutdown_signal = signal.SIGINT  # PostgreSQL's "fast" shutdown
 
     def __init__(self, settings: Mapping[str, object] = {}, *, folder: Path | None = None) -> None:
         self._programs = folder or programs()
@@ -78,18 +74,18 @@ class Server(Child):
 
     @property
     def uri(self) -> str:
-        """Where libpq reaches the database, with user and password."""
+        """The URI of the database, with user and password, for libpq."""
         return self.uri_of(USER, self.password)
 
     def uri_of(self, user: str, password: str = "", database: str = DATABASE) -> str:
-        """Return the URI by which a user reaches a database."""
+        """Return the URI of a database for a user."""
         login = f"{quote(user)}:{quote(password)}" if password else quote(user)
         return f"postgresql://{login}@{self.host}:{self.port}/{quote(database)}"
 
     def execute(self, sql: str, parameters: Sequence[object] | None = None) -> list[Any]:
-        """Run statements, each in a transaction of its own, and return the rows of the last one.
+        """Run statements, each in its own transaction, and return the rows of the last one.
 
-        :param parameters: fill the `%s` of a single statement.
+        :param parameters: the values for each `%s` of a single statement.
         """
         self._require_running()
         with self._connection_lock:
@@ -103,7 +99,7 @@ class Server(Child):
     def _connect(self) -> Any:
         import psycopg  # noqa: PLC0415 - a server needs no driver
 
-        # Statements that are prepared by the driver would hold on to a table's old columns.
+        # A statement that the driver prepares would fail after the columns of its table have changed.
         return psycopg.connect(
             self.uri, autocommit=True, prepare_threshold=None, connect_timeout=10
         )
@@ -125,33 +121,32 @@ class Server(Child):
 
     @property
     def data(self) -> Path:
-        """The data folder; it is there after the first start."""
+        """The data folder. The first start makes it."""
         return self.folder / "data"
 
     def kill(self) -> None:
         """End all processes at once, as a crash of the machine does."""
         self._disconnect()
-        if self._process is not None and self.running:
-            self._process.send_signal(signal.SIGSTOP)  # it starts no more processes
-            killed = self._signal(signal.SIGKILL)
-            self._process.wait()
-            while any(_is_there(pid) for pid in killed):  # they hold on to the shared memory
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)  # a stopped process starts no child
+            children = self._signal_children(signal.SIGKILL)
+            super().kill()
+            while any(_has_memory(pid) for pid in children):  # a new server needs the shared memory
                 time.sleep(0.005)
 
     def pause(self) -> None:
-        """Freeze all processes: connections stay open and nothing answers."""
-        super().pause()  # first: it starts no more processes
-        self._signal(signal.SIGSTOP)
+        """Stop all processes by SIGSTOP, while connections stay open."""
+        super().pause()  # a stopped process starts no child
+        self._signal_children(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Go on after `pause`."""
-        self._signal(signal.SIGCONT)
+        """Let paused processes continue."""
+        super().resume()
+        self._signal_children(signal.SIGCONT)
 
-    def _signal(self, number: signal.Signals) -> list[int]:
-        """Send a signal to the first process and to those that it has started; return these."""
-        first = self._alive()
-        children = _children(first.pid)
-        first.send_signal(number)
+    def _signal_children(self, number: signal.Signals) -> list[int]:
+        """Send a signal to the processes that the server has started; return their ids."""
+        children = _children(self._process.pid) if self._process is not None else []
         for child in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)
@@ -162,7 +157,7 @@ class Server(Child):
             self._make_data()
         settings = [f"{name}={value}" for name, value in self._settings.items()]
         options = [part for setting in settings for part in ("-c", setting)]
-        return _unprivileged([self._programs / "postgres", "-D", self.data, *options], tied=True)
+        return unprivileged([self._programs / "postgres", "-D", self.data, *options], tied=True)
 
     def _make_data(self) -> None:
         password = self.folder / "password"
@@ -174,20 +169,20 @@ class Server(Child):
         command = [
             *(self._programs / "initdb", "--pgdata", self.data, "--username", USER),
             *("--auth=scram-sha-256", f"--pwfile={password}", "--encoding=UTF8", "--locale=C"),
-            *("--no-sync", "--no-instructions"),  # nothing is kept that a power loss could take
+            *("--no-sync", "--no-instructions"),  # a power loss may take the folder
         ]
-        self._run(_unprivileged(command), f"initdb of {self.title}")
+        self._run(unprivileged(command), f"initdb of {self.title}")
         password.unlink()
 
 
 REPLICATES = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
-"""Settings of a server that a `Standby` follows."""
+"""Settings of a server with a `Standby`."""
 
 
 class Standby(Server):
-    """A copy of a server, which follows it from its first start on; asynchronous by default.
+    """A standby server, which replicates a primary server from its first start. Asynchronous by default.
 
-    :param primary: a server that runs with the settings `REPLICATES`.
+    :param primary: a running server with the settings `REPLICATES`.
     """
 
     def __init__(self, primary: Server, settings: Mapping[str, object] = {}) -> None:
@@ -197,39 +192,42 @@ class Standby(Server):
 
     @property
     def uri_of_both(self) -> str:
-        """Where libpq reaches the one of both that takes writes."""
+        """The URI of both servers. libpq connects to the server that accepts writes."""
         both = f"{self._primary.host}:{self._primary.port},{self.host}:{self.port}"
         uri = self._primary.uri.replace(f"{self._primary.host}:{self._primary.port}", both)
         return f"{uri}?target_session_attrs=read-write"
 
     def await_caught_up(self) -> None:
-        """Wait until it has replayed all that the primary has written.
+        """Wait until the standby has replayed everything that the primary has written.
 
-        :raises DidNotStart: it has not in time.
+        :raises DidNotStart: the standby lags after `patience_s`.
         """
-        same = "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn = pg_current_wal_lsn()"
-        deadline = time.monotonic() + self.patience_s
-        while self._primary.execute(same) != [(1,)]:
-            if time.monotonic() > deadline:
-                raise DidNotStart("The standby does not follow", "See its log.")
-            time.sleep(0.05)
+        self._await_standbys(1, "replay_lsn = pg_current_wal_lsn()", "does not catch up")
 
     def cut_off(self) -> None:
-        """Receive nothing more from the primary, as when the link between both fails."""
+        """Stop the replication, as if the link between both servers failed.
+
+        :raises DidNotStart: the standby still receives after `patience_s`.
+        """
         self.execute("ALTER SYSTEM SET primary_conninfo = ''")
         self.execute("SELECT pg_reload_conf()")
+        self._await_standbys(0, "true", "still receives from the primary")
+
+    def _await_standbys(self, number: int, condition: str, problem: str) -> None:
+        """Wait until the primary has that number of standbys for which a condition of SQL is true."""
+        count = f"SELECT count(*) FROM pg_stat_replication WHERE {condition}"  # noqa: S608
         deadline = time.monotonic() + self.patience_s
-        while self._primary.execute("SELECT count(*) FROM pg_stat_replication") != [(0,)]:
+        while self._primary.execute(count) != [(number,)]:
             if time.monotonic() > deadline:
-                raise DidNotStart("The standby still receives from the primary", "See its log.")
+                raise DidNotStart(f"The standby {problem}.", f"Read its log {self.log}.")
             time.sleep(0.05)
 
     def promote(self) -> None:
-        """Take writes from now on, with what has been received."""
+        """Make the standby accept writes."""
         self.execute("SELECT pg_promote()")
 
     def _make_data(self) -> None:
-        """Copy the primary's data while that is stopped: not every package has `pg_basebackup`."""
+        """Stop the primary and copy its data, since some packages lack `pg_basebackup`."""
         self._primary.stop()
         try:
             shutil.copytree(self._primary.data, self.data)
@@ -246,9 +244,9 @@ class Standby(Server):
 
 
 def programs() -> Path:
-    """Find the folder with the programs `postgres` and `initdb`: on PATH, where Debian has them, or by Maven.
+    """Find the folder with `postgres` and `initdb`: on PATH, in Debian's folders, or downloaded by Maven.
 
-    :raises PostgresqlNotInstalled: they are nowhere, and cannot be downloaded.
+    :raises PostgresqlNotInstalled: the programs are not installed and cannot be downloaded.
     """
     on_path = shutil.which("postgres")
     if on_path and shutil.which("initdb"):
@@ -262,23 +260,23 @@ def programs() -> Path:
 
 VERSION = "17.6.0"
 _BUILDS = {"x86_64": "linux-amd64", "aarch64": "linux-arm64v8"}
-"""Names in Maven, by what the machine calls itself."""
+"""The name of the build in Maven Central, by the name of the machine."""
 
 
 def downloaded_programs() -> Path:
-    """Return the folder with the programs that Maven has, 15 MB that are downloaded once.
+    """Return the folder with the programs of Maven Central, 15 MB that are downloaded once.
 
-    They are kept in the user's cache; for root in /var/cache, where the user that runs the server can
+    They are kept in the user's cache. For root they are kept in /var/cache, where the user of the server can
     read them.
 
-    :raises PostgresqlNotInstalled: there are none for this machine, or they cannot be downloaded.
+    :raises PostgresqlNotInstalled: Maven has no programs for this machine, or the download fails.
     """
     build = _BUILDS.get(platform.machine())
     if build is None:
         raise PostgresqlNotInstalled(
-            f"PostgreSQL is not installed: no program `postgres` on PATH or in {FOLDERS}, and Maven has none"
-            f" for {platform.machine()}",
-            "Install the server. Its service is not used.",
+            f"PostgreSQL is not installed: no program `postgres` is on PATH or in {FOLDERS}. Maven Central"
+            f" has no programs for {platform.machine()} either.",
+            "Install PostgreSQL's server. Its service need not run.",
         )
     cache = Path("/var/cache/wal_sink") if os.geteuid() == 0 else maven.cache_folder()
     folder = cache / f"postgresql-{VERSION}"
@@ -298,7 +296,7 @@ def downloaded_programs() -> Path:
 
 
 def _unpack(jar: Path, folder: Path) -> None:
-    """Unpack the archive in a jar; the folder appears by one rename, so that one that exists is complete."""
+    """Unpack the archive in a jar. One rename makes the folder, so a folder that exists is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".postgresql-", dir=folder.parent) as work:
         unpacked = Path(work, "programs")
@@ -310,35 +308,36 @@ def _unpack(jar: Path, folder: Path) -> None:
         try:
             unpacked.rename(folder)
         except OSError:
-            if not folder.is_dir():  # otherwise another process was faster: the same programs
+            if not folder.is_dir():  # otherwise another process has made the same folder
                 raise
 
 
 def version(folder: Path) -> str:
     """Return the version of the programs in a folder, such as "15.18"."""
-    answer = subprocess.run(  # noqa: S603 - the programs that were found
+    answer = subprocess.run(  # noqa: S603 - a program of `programs`
         [folder / "postgres", "--version"], capture_output=True, text=True, check=True
     )
     return answer.stdout.split()[2]
 
 
 def _user() -> pwd.struct_passwd | None:
-    """Return the user that the server runs as; None: the one of this process."""
+    """Return the user of the server; None for the user of this process."""
     if os.geteuid() != 0:
         return None
     for name in _UNPRIVILEGED:
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
     raise PostgresqlNotInstalled(
-        f"PostgreSQL does not run as root, and there is no user {' or '.join(_UNPRIVILEGED)}",
-        "Run as another user, or create one of these.",
+        "PostgreSQL does not run as root, and this machine has none of the users"
+        f" {', '.join(_UNPRIVILEGED)}.",
+        "Run the command as another user, or create one of these users.",
     )
 
 
-def _unprivileged(command: Sequence[object], *, tied: bool = False) -> Sequence[object]:
-    """Return what runs a command as `_user`.
+def unprivileged(command: Sequence[object], *, tied: bool = False) -> Sequence[object]:
+    """Return a command that runs another command as the user of the server.
 
-    :param tied: the process dies with the thread that starts it.
+    :param tied: True if the process has to die with the thread that starts it.
     """
     user = _user()
     options = []
@@ -350,13 +349,16 @@ def _unprivileged(command: Sequence[object], *, tied: bool = False) -> Sequence[
 
 
 def _children(parent: int) -> list[int]:
-    """Return the processes that a process has started."""
-    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    """Return the ids of the processes that a process has started; none if it has ended."""
+    try:
+        listed = Path(f"/proc/{parent}/task/{parent}/children").read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return []
     return [int(pid) for pid in listed.split()]
 
 
-def _is_there(pid: int) -> bool:
-    """Return True if a process still holds memory; one that only waits for its parent to ask does not."""
+def _has_memory(pid: int) -> bool:
+    """Return True if a process still has memory. An ended process that nobody has waited for has none."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (ProcessLookupError, FileNotFoundError):

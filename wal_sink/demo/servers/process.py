@@ -1,7 +1,7 @@
-"""A server of any kind: started until it answers, stopped, killed, paused, ended.
+"""Servers that tests and demo start, stop, kill and pause.
 
-`Child` needs neither Docker nor a service, and dies with the process that starts it. Ports are chosen so
-that a server can come back on its port after it was killed.
+A `Child` is a child process, and needs neither Docker nor a service. It dies with the process that starts it.
+After a kill it can start again on the same port.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from wal_sink.errors import WalSinkError
 
 
 class DidNotStart(WalSinkError):
-    """The server did not come up; where it got that far, the text ends with the last lines of its log."""
+    """The server did not start. The text of the error ends with the last lines of its log."""
 
     exit_code = 4
 
 
 class AnyServer(ABC):
-    """One server with durable data, for tests. One thread starts, stops and closes it.
+    """A server with durable data. Only one thread may start, stop and close it.
 
-    :param title: what messages call it, such as "Cassandra 5.0.9".
-    :param host: where its port is reached.
-    :param port: the same after each start.
+    :param title: its name in messages, such as "Cassandra 5.0.9".
+    :param host: the host to which clients connect.
+    :param port: the port to which clients connect, the same after each start.
     """
 
     patience_s: ClassVar[float]
-    """How long it may take until it answers."""
+    """Seconds after which a start without an answer fails."""
 
     def __init__(self, title: str, host: str, port: int) -> None:
         self.title = title
@@ -51,7 +51,7 @@ class AnyServer(ABC):
     @property
     @abstractmethod
     def running(self) -> bool:
-        """Return True if it is there, also if it is paused."""
+        """Return True if the server has not ended. It may be paused."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -60,10 +60,9 @@ class AnyServer(ABC):
         self.close()
 
     def start(self) -> Self:
-        """Start the server unless it runs, and return when it answers; on a terminal a line says how it goes.
+        """Start the server unless it runs, and wait until it answers. A terminal shows the seconds.
 
-        :raises DidNotStart: it ended, or gave no answer within `patience_s`, or its port was taken while it
-            was down.
+        :raises DidNotStart: the server ended or did not answer in time, or another process has its port.
         """
         if self.running:
             return self
@@ -77,43 +76,43 @@ class AnyServer(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Shut the server down as an operator would; kill it if that takes over 30 seconds."""
+        """Shut the server down in order; kill it after 30 seconds."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End it at once, as a crash does; what was acknowledged must survive."""
+        """End the server at once, as a crash does. Acknowledged writes must survive."""
 
     @abstractmethod
     def pause(self) -> None:
-        """Freeze it: connections stay open and nothing answers."""
+        """Stop the server from answering, while its connections stay open."""
 
     @abstractmethod
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Let a paused server continue. A server that has ended stays so."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the server, and remove what is temporary of it."""
+        """End the server, and delete its temporary files."""
 
     @abstractmethod
     def _launch(self) -> None:
-        """Start the server and return at once."""
+        """Start the server without waiting for it."""
 
     @abstractmethod
     def _printed(self) -> str:
-        """Return what it printed since it was launched, or the end of that."""
+        """Return the last output of the server since its start."""
 
     @abstractmethod
     def _unanswered(self) -> str | None:
-        """Ask it something; return why there is no answer, empty if that is unknown; None: it answers."""
+        """Send a request. Return None if the server answers, or else the reason, empty if unknown."""
 
     @abstractmethod
     def _disconnect(self) -> None:
-        """Close what this object keeps open to it; it is about to end."""
+        """Close the connections of this object before the server ends."""
 
     def _require_running(self) -> None:
         if not self.running:
-            raise RuntimeError(f"{self.title} is not running: call start().")
+            raise RuntimeError(f"{self.title} is not running. Call start().")
 
     def _await_answer(self) -> None:
         since_s = time.monotonic()
@@ -127,26 +126,27 @@ class AnyServer(ABC):
 
     def _no_answer(self, reason: str) -> DidNotStart:
         detail = f": {reason}" if reason else ""
-        how = f"gave no answer{detail}" if self.running else "ended before it gave an answer"
+        outcome = f"gave no answer{detail}" if self.running else "ended before it gave an answer"
         tail = "\n".join(self._printed().splitlines()[-40:])
-        what = f"{self.title}, port {self.port}, {how}. Its log ends:\n{tail}"
+        what = f"{self.title}, port {self.port}, {outcome}. Its log ends:\n{tail}"
         return DidNotStart(what, "Look for the first error in the lines above.")
 
 
-def choose(host: str, count: int = 1) -> int:
-    """Choose the first of `count` neighbouring ports that still are free when the node comes back.
+def choose_port(host: str, count: int = 1) -> int:
+    """Choose a free port, followed by `count - 1` more free ports.
 
-    Those that the kernel would choose are not: it gives them to outgoing connections as well, even
-    to a driver that knocks at the very port and then is connected to itself.
+    The port is below the kernel's range. The kernel gives a port of its range to outgoing connections, too:
+    after a kill the server could not have the port again, and a driver that connects to it could reach
+    itself.
     """
     while True:
-        port = 20_000 + 2 * secrets.randbelow(6_000)  # below where the kernel chooses from
-        if are_free(host, port, count):
+        port = 20_000 + 2 * secrets.randbelow(6_000)
+        if ports_are_free(host, port, count):
             return port
 
 
-def are_free(host: str, port: int, count: int = 1) -> bool:
-    """Return True if `count` ports are free from `port` on."""
+def ports_are_free(host: str, port: int, count: int = 1) -> bool:
+    """Return True if `port` and the `count - 1` ports after it are free."""
     try:
         for number in range(port, port + count):
             socket.create_server((host, number)).close()
@@ -161,96 +161,99 @@ HOST = "127.0.0.1"
 
 
 class Child(AnyServer):
-    """One server on 127.0.0.1 in a process of its own, with its data in a folder.
+    """A server on 127.0.0.1 in a child process, with its data in a folder.
 
-    :param name: a word for the folder and for the log in it.
-    :param folder: where all of it lies; it is kept, and a later server goes on from it. None: a temporary
-        one, removed by `close`.
+    :param name: part of the names of folder and log.
+    :param folder: the folder with data and log. It is kept, and a later server can continue with its data.
+        None: a temporary folder, which `close` deletes.
     """
 
     host = HOST
     ports: ClassVar[int] = 1
-    """How many ports it needs, one after the other."""
-    ends_by: ClassVar[signal.Signals] = signal.SIGTERM
-    """What an operator's way to end it sends."""
+    """Number of successive ports that the server needs."""
+    shutdown_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    """The signal at which the server ends in order."""
 
     def __init__(self, title: str, name: str, folder: Path | str | None = None) -> None:
-        super().__init__(title, HOST, choose(HOST, self.ports))
+        super().__init__(title, HOST, choose_port(HOST, self.ports))
         self._temporary = None
         if folder is None:
             self._temporary = tempfile.TemporaryDirectory(prefix=f"wal_sink-{name}-")
             folder = self._temporary.name
         self.folder = Path(folder).absolute()
-        self.log = self.folder / "log" / f"{name}.log"  # what it prints, at all its starts
+        self.log = self.folder / "log" / f"{name}.log"
+        """The output of all starts."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._begin = 0  # where in the log the last start begins
-        # The server dies with the thread that starts it, so this one runs as long as the object.
+        self._log_start = 0
+        """Position in the log at which the output of the last start begins."""
+        # A server dies with the thread that starts it, so this thread runs as long as the object.
         self._starter = ThreadPoolExecutor(1, f"starter-{name}")
 
     @property
     def running(self) -> bool:
-        """Return True if the process is there, also if it is paused."""
+        """Return True if the process has not ended. It may be paused."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """The process."""
-        return self._alive().pid
+        """Id of the process."""
+        return self._running_process().pid
 
     def stop(self) -> None:
-        """Shut the server down as an operator would; kill it if that takes over 30 seconds."""
+        """Shut the server down in order; kill it after 30 seconds."""
         self._disconnect()
-        if self._process is not None and self.running:
-            self.resume()  # a paused one would not see the next signal
-            self._process.send_signal(self.ends_by)
+        if self._process is not None:
+            self.resume()  # a paused process would not handle the next signal
+            self._process.send_signal(self.shutdown_signal)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(30)
         self.kill()
 
     def kill(self) -> None:
-        """End the process at once, as a crash does; what was acknowledged must survive."""
+        """End the process at once, as a crash does. Acknowledged writes must survive."""
         self._disconnect()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def pause(self) -> None:
-        """Freeze the process: connections stay open and nothing answers."""
-        process = self._alive()
+        """Stop the process by SIGSTOP, while its connections stay open. Return when all its threads stand."""
+        process = self._running_process()
         process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)  # until its last thread stands
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Go on after `pause`."""
-        self._alive().send_signal(signal.SIGCONT)
+        """Let a paused process continue. A process that has ended stays so."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End the server, and remove its folder if that is a temporary one."""
+        """End the server, and delete its folder if the folder is temporary."""
         if self._temporary is None:
             self.stop()
         else:
-            self.kill()  # seconds faster, and nothing remains that should be in order
+            self.kill()  # seconds faster than `stop`, and the data is deleted anyway
             self._temporary.cleanup()
         self._starter.shutdown()
 
     @abstractmethod
     def _command(self) -> Sequence[object]:
-        """Return the command that runs the server; what it needs is made before the first start."""
+        """Return the command of the server. Before the first start, make its data."""
 
     def _environment(self) -> Mapping[str, str] | None:
-        """Return the environment of the process; None: that of this one."""
+        """Return the environment of the process; None for the environment of this process."""
         return None
 
     def _launch(self) -> None:
         command = [str(part) for part in self._command()]
-        if not are_free(self.host, self.port, self.ports):
+        if not ports_are_free(self.host, self.port, self.ports):
             last = self.port + self.ports - 1
             ports = f"Port {self.port}" + (f" or {last}" if last > self.port else "")
-            what = f"{ports} was free before and is in use now."
-            raise DidNotStart(what, "Find out what listens there, or make a new server.")
+            what = f"{ports} was free before, and another process listens there now."
+            raise DidNotStart(what, "End this process, or make a new server.")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
-            self._begin = log.tell()
+            self._log_start = log.tell()
             self._process = self._starter.submit(
                 subprocess.Popen,
                 command,
@@ -259,15 +262,16 @@ class Child(AnyServer):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the tests, which then stop the server
+                start_new_session=True,  # Ctrl-C reaches only this process, which then stops the server
             ).result()
 
-    def _run(self, command: Sequence[object], what: str) -> None:
-        """Run a program that makes the server's data, to its end.
+    def _run(self, command: Sequence[object], name: str) -> None:
+        """Run a program that makes the server's data.
 
-        :raises DidNotStart: it fails; `what` says what it is to do.
+        :param name: the name of the program in the error.
+        :raises DidNotStart: the program fails.
         """
-        # In the starter: a command may be tied to the thread that runs it.
+        # The program, too, may die with the thread that starts it.
         done = self._starter.submit(
             subprocess.run,
             [str(part) for part in command],
@@ -279,12 +283,12 @@ class Child(AnyServer):
         ).result()
         if done.returncode:
             printed = (done.stderr + done.stdout).strip()
-            raise DidNotStart(f"{what} failed: {printed}", "Act on what it says.")
+            raise DidNotStart(f"{name} failed: {printed}", "Correct what its output names.")
 
     def _printed(self) -> str:
-        return self.log.read_bytes()[self._begin :].decode(errors="replace")
+        return self.log.read_bytes()[self._log_start :].decode(errors="replace")
 
-    def _alive(self) -> subprocess.Popen[bytes]:
+    def _running_process(self) -> subprocess.Popen[bytes]:
         self._require_running()
         assert self._process is not None
         return self._process

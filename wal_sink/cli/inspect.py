@@ -29,29 +29,31 @@ from wal_sink.cli.arguments import (
     refuse,
 )
 from wal_sink.cli.screens import log_screen
-from wal_sink.cli.terminal import SafeConsole, bar, document, facts, failure, output, reddened
+from wal_sink.cli.terminal import SafeConsole, bar, facts, failure, output, print_document, reddened
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.status import Line, Status, byte_count, read_status, status_lines
 from wal_sink.publish.preflight import preflight_options
 from wal_sink.text import counted, printable
 
-_EVERY_S = 1.0
-"""How often `--watch` reads."""
+_WATCH_S = 1.0
+"""Seconds between two reads of `--watch`."""
 
 
 def status(
     checkpoint: CheckpointPlace,
     *,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Read again every second, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Refresh the status every second, until Ctrl-C.")
     ] = False,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Read all that is pending, and ask the target: what stops it?"),
+        typer.Option(
+            "--deep", help="Read all pending epochs and the target, to find what stops the flush."
+        ),
     ] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="With --deep: do not ask the target.")
+        bool, typer.Option("--offline", help="With --deep: do not connect to the target.")
     ] = False,
     target: TargetName = "",
     wal: Wal = None,
@@ -60,12 +62,12 @@ def status(
 ) -> None:
     """Show how far the flush is, what the flusher does, and its last error.
 
-    The command reads checkpoint and log only. So it works while the target is down, and disturbs no
-    other process. With --watch and --json it prints one document a line. With --watch into a file
-    or a pipe it prints a line at each change.
+    The command reads only checkpoint and log. So it works while the target is down, and disturbs no
+    other process. With --watch and --json it prints a document in a line every second. With --watch
+    into a file or a pipe it prints a line at each change.
 
-    With --deep it reads every pending manifest and segment, the ledger row and the table, and lists
-    what would stop the flush. The exit code is that of the first finding, or 0.
+    With --deep it also reads every pending manifest and segment, the ledger row and the table. It
+    lists the errors at which the flush would stop. The exit code is that of the first error, or 0.
     """
     with output(as_json=as_json) as console:
         refuse(
@@ -85,12 +87,12 @@ def status(
         elif watch:
             _watch(query, target, console)
         else:
-            shown = read_status(query.checkpoint, query.store, target)
-            console.show(shown, facts(*status_lines(shown)))
+            reading = read_status(query.checkpoint, query.store, target)
+            console.show(reading, facts(*status_lines(reading)))
 
 
 def _findings(status: DeepStatus) -> Iterator[Line]:
-    """Yield what would stop the flush."""
+    """Yield the lines of `--deep` after those of the status."""
     yield Line("read", f"{counted(status.read_epochs, 'epoch')}, {byte_count(status.read_bytes)}")
     for name, epoch in status.ledger.items():
         yield Line(f"ledger of {name}", "no row" if epoch is None else f"epoch {epoch}")
@@ -105,44 +107,55 @@ def _findings(status: DeepStatus) -> Iterator[Line]:
         yield Line("finding", "none: nothing would stop the flush", "good")
 
 
-def _watch(query: Query, target: str, console: SafeConsole) -> None:
-    """Show the status each second until Ctrl-C.
+Reading = Status | WalSinkError
+"""The status of a query, or the transient error at which it could not be read."""
 
-    A program gets a document a line; a terminal the screen, with a bar of the backlog; a file or a pipe the
-    screen once, then a line at each change.
-    """
-    readings = _each_second(query, target)
+
+def _watch(query: Query, target: str, console: SafeConsole) -> None:
+    """Show the status every second until Ctrl-C."""
+    readings = _readings(query, target)
     with contextlib.suppress(KeyboardInterrupt):
         if console.as_json:
             for reading in readings:
-                document(failure(reading) if isinstance(reading, WalSinkError) else reading, -1)
-        if console.is_terminal:
-            most = 0
-            with Live(console=console, auto_refresh=False) as live:
-                for reading in readings:
-                    if isinstance(reading, WalSinkError):
-                        live.update(reddened(_headline(reading)), refresh=True)
-                        continue
-                    most = max(most, reading.pending_rows)
-                    backlog = ProgressBar(
-                        max(most, 1), most - reading.pending_rows or int(not most), 40
-                    )
-                    live.update(Group(facts(*status_lines(reading)), backlog), refresh=True)
-        headline = ""
+                print_document(
+                    failure(reading) if isinstance(reading, WalSinkError) else reading, -1
+                )
+        elif console.is_terminal:
+            _show_live(readings, console)
+        else:
+            _print_changes(readings, console)
+
+
+def _show_live(readings: Iterator[Reading], console: SafeConsole) -> None:
+    """Show the newest status on a terminal, with a bar that fills as the backlog shrinks."""
+    most = 0
+    with Live(console=console, auto_refresh=False) as live:
         for reading in readings:
-            if not headline and isinstance(reading, Status):
-                console.print(facts(*status_lines(reading)))
-            elif _headline(reading) != headline:
-                console.say(_headline(reading))
-            headline = _headline(reading)
+            if isinstance(reading, WalSinkError):
+                live.update(reddened(_headline(reading)), refresh=True)
+                continue
+            most = max(most, reading.pending_rows)
+            backlog = ProgressBar(max(most, 1), most - reading.pending_rows or int(not most), 40)
+            live.update(Group(facts(*status_lines(reading)), backlog), refresh=True)
 
 
-def _each_second(query: Query, target: str) -> Iterator[Status | WalSinkError]:
-    """Read the status each second; an error that may pass is yielded, unless it is the first reading."""
-    reading: Status | WalSinkError = read_status(query.checkpoint, query.store, target)
+def _print_changes(readings: Iterator[Reading], console: SafeConsole) -> None:
+    """Print the first status as a whole, then a line at each change."""
+    headline = ""
+    for reading in readings:
+        if not headline and isinstance(reading, Status):
+            console.print(facts(*status_lines(reading)))
+        elif _headline(reading) != headline:
+            console.print_line(_headline(reading))
+        headline = _headline(reading)
+
+
+def _readings(query: Query, target: str) -> Iterator[Reading]:
+    """Read the status every second. The first read raises every error, later reads yield transient ones."""
+    reading: Reading = read_status(query.checkpoint, query.store, target)
     while True:
         yield reading
-        time.sleep(_EVERY_S)
+        time.sleep(_WATCH_S)
         try:
             reading = read_status(query.checkpoint, query.store, target)
         except WalSinkError as error:
@@ -151,7 +164,7 @@ def _each_second(query: Query, target: str) -> Iterator[Status | WalSinkError]:
             reading = error
 
 
-def _headline(reading: Status | WalSinkError) -> str:
+def _headline(reading: Reading) -> str:
     if isinstance(reading, WalSinkError):
         return f"{type(reading).__name__}: {reading.one_line}"
     return reading.headline
@@ -160,25 +173,27 @@ def _headline(reading: Status | WalSinkError) -> str:
 def show(
     checkpoint: CheckpointPlace,
     epoch: Annotated[
-        int | None, typer.Argument(metavar="EPOCH", min=0, help="Show this micro-batch.")
+        int | None, typer.Argument(metavar="EPOCH", min=0, help="The only epoch to show.")
     ] = None,
     *,
     rows: Annotated[
         int,
         typer.Option(
-            metavar="N", min=0, max=1_000, help="Rows to show of an epoch, 1,000 at most."
+            metavar="N", min=0, max=1_000, help="With EPOCH: how many rows to show, 1,000 at most."
         ),
     ] = 5,
-    most: Annotated[int, typer.Option(metavar="N", min=1, help="Epochs to list.")] = 40,
+    most: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many epochs to list at most.")
+    ] = 40,
     target: TargetName = "",
     wal: Wal = None,
     option: Pairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the epochs in the log; or show one, with its segments, schema, offsets and some rows.
+    """List the epochs in the log, or show one epoch with its segments, schema, offsets and some rows.
 
-    The command changes nothing, and asks no target; the query may run. The rows come from the log:
-    once an epoch is flushed, they are in the table, and later the log deletes them.
+    The command changes nothing and connects to no target, and the query may run. It reads the rows in
+    the log. Some time after the flush of an epoch, the log deletes its rows.
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))
@@ -189,10 +204,11 @@ def show(
 def check(
     checkpoint: CheckpointPlace, *, option: SinkPairs = None, as_json: AsJson = False
 ) -> None:
-    """Check the options of a query before it starts, and say what they mean.
+    """Check the options of a query before it starts, and show their effect.
 
-    Give each option of `writeStream` by --option. The command connects nowhere and creates nothing.
-    `wal_sink.check(df, **options)` in Python also compares the columns with the table. For example:
+    Give each option of `writeStream` by --option. The command connects to no target and creates
+    nothing. In Python, `wal_sink.check(df, **options)` also compares the columns with the table. For
+    example:
 
     wal-sink check CHECKPOINT --option target=delta --option delta.path=/data/orders
     """
@@ -209,17 +225,17 @@ def quarantine(
         typer.Option(
             "--export",
             metavar="FILE",
-            help="Write the rows to a file that is not there yet: .parquet, or .jsonl.",
+            help="Write the rows to this new file, whose name ends with .parquet or .jsonl.",
         ),
     ] = "",
     wal: Wal = None,
     option: Pairs = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the rows that were refused and onInvalidRow=quarantine kept, by their reasons.
+    """List the refused rows that onInvalidRow=quarantine keeps in the log, by epoch and reason.
 
-    The command reads the log alone. --export writes the rows to a file, with epoch and reason.
-    Nothing sends them again: repair them, and write them by a query of your own.
+    The command reads only the log. --export also writes the rows to a file, with epoch and reason.
+    wal_sink does not write them again: repair the rows, and write them by another query.
     """
     with output(as_json=as_json) as console:
         query = find_query(checkpoint, wal, option_values(option))
