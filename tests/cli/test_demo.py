@@ -213,7 +213,7 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
     ("result", "problem"),
     [
         (outcome("abc", "abcx"), None),
-        (outcome("abc", "abc"), "proved nothing"),
+        (outcome("abc", "abc"), "these kills prove nothing"),
         (outcome("ab", "abcx"), "differ"),
         (outcome("abcc", "abcx"), "differ"),
         (outcome("abc", "abcx", deaths=2), "flushed"),

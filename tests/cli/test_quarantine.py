@@ -40,7 +40,7 @@ def test_refused_rows_are_listed_and_exported(world: World, tmp_path: Path) -> N
     again = run(tmp_path, "quarantine", "checkpoint", "--export", "rows.jsonl")
     assert (again.code, "exists" in again.err) == (2, True)
     nowhere = run(tmp_path, "quarantine", "checkpoint", "--export", "no/folder.jsonl")
-    assert (nowhere.code, "no/folder.jsonl cannot be written" in nowhere.err) == (2, True)
+    assert (nowhere.code, "no/folder.jsonl for --export cannot be" in nowhere.err) == (2, True)
     other = run(tmp_path, "quarantine", "checkpoint", "--export", "rows.csv")
     assert (other.code, ".parquet" in other.err) == (2, True)
 

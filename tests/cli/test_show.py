@@ -60,7 +60,7 @@ def test_trimmed_epochs_are_not_listed(busy: World, tmp_path: Path) -> None:
     assert listed(tmp_path) == [(3, "not checkpointed", 1)]
     gone = run(tmp_path, "show", "checkpoint", 2, "--json")
     assert (gone.code, gone.document["error"]) == (2, "OptionError")
-    assert "epoch 2 is deleted from the log" in run(tmp_path, "show", "checkpoint").out
+    assert "up to epoch 2 are deleted from the log" in run(tmp_path, "show", "checkpoint").out
 
 
 def test_damaged_or_missing_manifest_hides_nothing_newer(busy: World, tmp_path: Path) -> None:

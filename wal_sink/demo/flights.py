@@ -16,7 +16,7 @@ SCHEMA = (
     "origin string, day date, scheduled timestamp, carrier string, flight int, destination string,"
     " tail_number string, departure_delay int, arrival_delay int, air_time int, distance int"
 )
-"""The schema for Spark. Delays and air time are in minutes, null for cancelled flights; distances in miles."""
+"""The schema for Spark. Delays and air time are in minutes, null for cancelled flights; distance in miles."""
 
 _ARROW = pa.schema(
     [
