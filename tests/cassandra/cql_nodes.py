@@ -1,7 +1,7 @@
-"""Cassandra nodes in memory for the driver: its cluster, session, pools and connections, without sockets.
+"""Cassandra nodes in memory: the driver's cluster, session, pools and connections, without sockets.
 
-What the driver pushes is read as the native protocol says, and answered as a test says, in the thread that
-pushes. So faults are placed to the byte, and nothing has to be waited for.
+A node reads the driver's bytes by the native protocol, and answers in the thread that pushes. So tests place
+faults to the byte, and wait for nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OVERLOADED = 0x1001
 INVALID = 0x2200
 
 NOTHING = (0, set[int](), set[int]())
-"""What `Nodes.in_use` says of a connection that rests: none in flight, every stream free, none late."""
+"""The result of `Nodes.in_use` for an idle connection: no request in flight, all streams free, none late."""
 
 
 class Frame(NamedTuple):
@@ -51,11 +51,11 @@ class Frame(NamedTuple):
 
 
 Answer = Callable[[Frame], Frame | None]
-"""What a node answers to a request; None: nothing, or not yet."""
+"""Returns a node's answer to a request; None for no answer yet."""
 
 
 def well(request: Frame) -> Frame:
-    """Answer as a node does that is well."""
+    """Answer as a healthy node does."""
     if request.opcode == OPTIONS:
         return Frame(request.stream, SUPPORTED, _SUPPORTED)
     return Frame(request.stream, RESULT, VOID)
@@ -100,20 +100,20 @@ class Wire(Connection):  # type: ignore[misc]  # the driver has no types
                 self.reply(answered)
 
     def reply(self, *answered: Frame) -> None:
-        """Bring answers, all in one segment."""
+        """Receive answers in one segment."""
         self.receive(self.packed(*answered))
 
     def packed(self, *answered: Frame) -> bytes:
-        """Return answers as a node sends them: one segment, or frames."""
+        """Return answers as a node sends them: in a segment, or as frames."""
         return self._packed(b"".join(map(self._framed, answered)))
 
     def receive(self, data: bytes) -> None:
-        """Bring bytes, as one read of the socket."""
+        """Receive bytes, as by one read of a socket."""
         self._iobuf.write(data)
         self.process_io_buffer()
 
     def close(self) -> None:
-        """Be lost: what is in flight fails."""
+        """Lose the connection: requests in flight fail."""
         if self.is_closed:
             return
         self.is_closed: bool = True
@@ -122,7 +122,7 @@ class Wire(Connection):  # type: ignore[misc]  # the driver has no types
 
     @property
     def requests(self) -> list[Frame]:
-        """What was pushed, without what tells that a node is there."""
+        """All batches that were pushed."""
         return [frame for push in self.pushes for frame in push if frame.opcode == BATCH]
 
     def _framed(self, frame: Frame) -> bytes:
@@ -171,7 +171,7 @@ class Nodes(NamedTuple):
         return connection
 
     def in_use(self, number: int = 0) -> tuple[int, set[int], set[int]]:
-        """Return what the driver counts as in flight; which streams are not free; and which are late."""
+        """Return the driver's number of requests in flight, the streams in use, and the late streams."""
         wire = self.wire(number)
         every = set(range(wire.highest_request_id + 1))
         return wire.in_flight, every - set(wire.request_ids), set(wire.orphaned_request_ids)
@@ -179,7 +179,10 @@ class Nodes(NamedTuple):
 
 @contextmanager
 def nodes(count: int = 1, version: int = 5, *, answers: Answer = well) -> Iterator[Nodes]:
-    """Connect to nodes of one datacenter, `dc`, that answer as it says, also new connections."""
+    """Connect to nodes of one datacenter, `dc`.
+
+    :param answers: the answers of each node.
+    """
     kind = type("Wire", (Wire,), {"answers": staticmethod(answers)})
     raw = {
         "keyspace": "ks",
@@ -217,14 +220,14 @@ _PREPARED = PreparedStatement(_COLUMNS, _ID, [0], "", "ks", 5, [], None)
 _PLAN = plan_of(("v", "partition", "blob", pa.binary()))
 STATEMENTS = OwnStatements({_ID: Statement(_PREPARED, _PLAN, b"", False)}, "ks")
 SENT_ONCE = STATEMENTS._replace(sent_once=True)
-"""Of rows that may be sent once only with each timestamp."""
+"""The statements of rows that must not be sent twice with the same timestamp."""
 _numbers = itertools.count()
 
 
 def request(
     node: Any = None, size: int = 8, *, rows: int = 1, statements: OwnStatements = STATEMENTS
 ) -> EncodedBatch:
-    """Make a request of rows, whose values and timestamps no other has.
+    """Return a request of rows with new values and timestamps.
 
     :param size: bytes of a value, at least 8.
     """
@@ -239,7 +242,7 @@ def request(
 
 
 def values_of(sent: Frame) -> list[bytes]:
-    """Return the first value of each row of a request, which has one length for all of them."""
+    """Return the first value of each row of a request. All values have one length."""
     (size,) = struct.unpack_from(">i", sent.body, 3 + 3 + len(_ID) + 2)
     row = 3 + len(_ID) + 2 + 4 + size + 12
     (count,) = struct.unpack_from(">H", sent.body, 1)

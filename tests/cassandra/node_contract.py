@@ -1,4 +1,4 @@
-"""What a test may rely on with any `Node`: the same tests over the embedded one and the container."""
+"""The tests of a `Node`, for the embedded node and the container."""
 
 from __future__ import annotations
 
@@ -15,24 +15,28 @@ from wal_sink.demo.servers.process import DidNotStart
 
 
 class NodeContract(ABC):
-    """Subclass as `Test…` with the methods below."""
+    """Subclass as `Test…` and implement the methods below."""
 
     @abstractmethod
     def new(self, folder: Any, **settings: object) -> Node:
-        """Make a node; `folder` is a temporary one of its own, `settings` are for cassandra.yaml."""
+        """Return a new node.
+
+        :param folder: a temporary folder of the node's own.
+        :param settings: of cassandra.yaml.
+        """
 
     @abstractmethod
     def processes(self, node: Node) -> list[int]:
-        """Find the node's processes, or what stands for them, by other means than the node."""
+        """Return the process ids of a node, read from elsewhere than the node."""
 
     @abstractmethod
     def log(self, node: Node) -> str:
-        """Read all that the node has printed."""
+        """Return everything that a node has printed."""
 
     @pytest.fixture(scope="class")
     @classmethod
     def node(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-        """Start a node that these tests stop, kill and pause."""
+        """A running node that tests stop, kill and pause."""
         with cls().new(tmp_path_factory.mktemp("node")) as node:
             node.create_keyspace("kept")
             node.execute("CREATE TABLE kept.rows (id int PRIMARY KEY, value text)")

@@ -1,17 +1,28 @@
-"""Which rows go into one request."""
+"""The division of rows into requests, and the buffer of small slices before it."""
 
 from __future__ import annotations
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cql_driver import plan_of
 from wal_sink.model.plan import Column
+from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.write.batches import Batches, Limits, divide, limits
+from wal_sink.targets.cassandra.write.batches import (
+    BUFFER_BYTES,
+    BUFFER_ROWS,
+    BUFFER_S,
+    Batches,
+    Limits,
+    SliceBuffer,
+    divide,
+    limits,
+)
 
 LIMITS = Limits(rows=4, bytes=40, shared_partitions=3, shared_bytes=24, row_weight=2)
 
@@ -19,7 +30,7 @@ LIMITS = Limits(rows=4, bytes=40, shared_partitions=3, shared_bytes=24, row_weig
 def requests(
     keys: str, sizes: list[int] | int = 1, limit: Limits = LIMITS, nodes: str = ""
 ) -> list[str]:
-    """Divide rows, one a letter, which is its partition; return the letters of each request."""
+    """Divide rows, and return the letters of each request. A letter is a row and names its partition."""
     batches = divided(keys, sizes, limit, nodes)
     order = range(len(keys)) if batches.order is None else batches.order
     letters = [keys[row] for row in order]
@@ -39,8 +50,8 @@ def bounds(batches: Batches) -> list[tuple[int, int]]:
     return list(zip(batches.starts[:-1].tolist(), batches.starts[1:].tolist(), strict=True))
 
 
-def test_rows_of_a_large_partition_come_together() -> None:
-    """Whatever lies between them, and in their order."""
+def test_rows_of_a_large_partition_share_requests() -> None:
+    """They keep their order, whatever rows lie between them."""
     batches = divided("ababab", 10, LIMITS)
     assert batches.order is not None
     assert batches.order.tolist() == [0, 2, 4, 1, 3, 5]
@@ -49,21 +60,20 @@ def test_rows_of_a_large_partition_come_together() -> None:
 
 
 def test_rows_that_are_sorted_already_are_not_moved() -> None:
-    """Large partitions one after the other; small ones one after the other; a few small ones between."""
     assert divided("aaaabbbb", 10, LIMITS).order is None
     assert divided("abcdef", 1, LIMITS).order is None
     assert divided("a" * 600 + "b" + "c" * 600, 10, LIMITS).order is None
 
 
 def test_large_partitions_are_cut() -> None:
-    """By rows, by bytes, and a row above the limit alone."""
+    """The limits are rows and bytes. A row above a limit is alone."""
     assert requests("aaaaa", 10) == ["aaaa", "a"]
     assert requests("aaaa", 20) == ["aa", "aa"]
     assert requests("aaa", [10, 99, 10]) == ["a", "a", "a"]
 
 
 def test_small_partitions_share_a_request() -> None:
-    """By their number, by rows and by weight; a partition stays whole."""
+    """The limits are partitions, rows and weight. A partition stays whole."""
     assert requests("abcdefg") == ["abc", "def", "g"]
     assert requests("abab", 3) == ["aabb"]
     assert requests("aabbcc", 2) == ["aabb", "cc"]
@@ -71,13 +81,12 @@ def test_small_partitions_share_a_request() -> None:
 
 
 def test_batch_has_partitions_of_one_coordinator() -> None:
-    """The large ones are alone anyway."""
     assert requests("abcd", nodes="0101") == ["ac", "bd"]
     assert requests("abbbbc", [1, 9, 9, 9, 9, 1], nodes="010") == ["bbbb", "ac"]
 
 
 def test_server_weighs_cells_not_bytes() -> None:
-    """What Cassandra 5.0 said of rows with a key and 30 ints, and of sets of 50 tinyints."""
+    """The numbers are from warnings of Cassandra 5.0: 30 ints, and 50 tinyints in a set or list."""
     wide = [Column(name="k", source="int32", type="int", role="partition")]
     wide += [Column(name=f"c{i}", source="int32", type="int", role="regular") for i in range(30)]
     limit = limits(plan(*wide))
@@ -90,8 +99,7 @@ def test_server_weighs_cells_not_bytes() -> None:
     assert 299 * limit.byte_weight + limit.row_weight >= 1112 + 50 * 16
 
 
-def test_limits_that_options_give() -> None:
-    """Batches of many rows of one partition, and of several, are cut alike."""
+def test_options_set_the_limits_of_a_request() -> None:
     limit = limits(plan(), batch_bytes=2_048, batch_rows=30)
     assert (limit.bytes, limit.rows) == (2_048, 30)
     assert requests("aaaaabbbbb", limit=LIMITS._replace(rows=2)) == [
@@ -106,7 +114,6 @@ def plan(*columns: Column) -> CassandraPlan:
 
 @pytest.mark.parametrize("keys", ["", "a"])
 def test_no_rows_make_no_request(keys: str) -> None:
-    """No row, no request."""
     assert requests(keys) == list(keys)
 
 
@@ -117,7 +124,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), max_size=120)
 def test_every_row_is_in_one_request(
     rows: list[tuple[int, int]], most: int, of_bytes: int, shared: int, nodes: int
 ) -> None:
-    """None lost, none twice, within the limits, rows of a partition in their order."""
+    """Each request is within the limits, and rows of a partition keep their order."""
     keys = "".join(chr(65 + key) for key, _ in rows)
     sizes = [size for _, size in rows]
     limit = Limits(most, of_bytes, shared, of_bytes // 2, row_weight=1)
@@ -142,3 +149,62 @@ def test_every_row_is_in_one_request(
             assert sum(sizes[row] + 1 for row in request) <= of_bytes // 2
         elif len(request) > 1:
             assert sum(sizes[row] for row in request) <= of_bytes
+
+
+SLICE_ROWS = 100
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def part(epoch: int, rows: int = SLICE_ROWS) -> RowSlice:
+    """Return a slice whose values name epoch and row, and whose timestamps equal its values."""
+    values = pa.array([epoch * 1_000_000 + row for row in range(rows)], pa.int64())
+    return RowSlice(epoch, pa.record_batch({"v": values}), epoch * 1_000_000)
+
+
+def test_buffered_row_keeps_its_timestamp() -> None:
+    waiting = SliceBuffer()
+    parts = [part(7), part(3, 1), part(5)]
+    for rows in parts:
+        waiting.add(rows)
+    (joined,) = waiting.take()
+    assert joined.batch.column("v").to_pylist() == [
+        value for rows in parts for value in rows.batch.column("v").to_pylist()
+    ]
+    assert joined.timestamps_us.tolist() == joined.batch.column("v").to_pylist()
+    assert waiting.take() == [], "a row is taken once"
+
+
+@pytest.mark.parametrize("column", [pa.array([[1], []]), pa.array(["a", None]).dictionary_encode()])
+def test_columns_of_any_kind_are_joined(column: pa.Array) -> None:
+    """Batches that Arrow cannot join stay several."""
+    waiting = SliceBuffer()
+    for epoch in (1, 2):
+        waiting.add(RowSlice(epoch, pa.record_batch({"c": column}), epoch * 10))
+    taken = waiting.take()
+    values = [value for rows in taken for value in rows.batch.column("c").to_pylist()]
+    assert values == column.to_pylist() * 2
+    assert [us for rows in taken for us in rows.timestamps_us.tolist()] == [10, 11, 20, 21]
+
+
+def test_buffer_with_enough_rows_is_due() -> None:
+    clock = Clock()
+    waiting = SliceBuffer(clock)
+    assert not waiting.add(part(1))
+    assert waiting.add(part(2, BUFFER_ROWS - SLICE_ROWS)), "rows"
+    waiting.take()
+    large = pa.record_batch({"v": ["x" * BUFFER_BYTES]})
+    assert waiting.add(RowSlice(1, large, 1)), "bytes"
+    waiting.take()
+    waiting.add(part(1))
+    clock.now += BUFFER_S / 2
+    assert not waiting.add(part(2))
+    clock.now += BUFFER_S / 2
+    assert waiting.add(part(3)), "time"

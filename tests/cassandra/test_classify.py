@@ -1,4 +1,4 @@
-"""What each exception of the driver means."""
+"""The meaning of each exception of the driver, for rows and for conditional updates."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ AUTH = cassandra.AuthenticationFailed("bad password")
 def test_server_error_has_a_class_for_each_statement(
     error: Exception, kind: ErrorClass, unknown: bool
 ) -> None:
-    """For rows, and for conditional updates."""
     assert classify(error) == kind
     assert effect_unknown(error) is unknown
 
@@ -79,10 +78,13 @@ def test_server_error_has_a_class_for_each_statement(
         ([NoConnectionsAvailable(), ConnectionException("down")], "retry"),
     ],
 )
-def test_no_host_available_is_judged_by_its_hosts(
+def test_no_host_available_has_the_class_of_its_hosts(
     errors: list[Exception], kind: ErrorClass
 ) -> None:
-    """Fatal only when all of them refuse forever; a request that no host took had no effect."""
+    """The error is fatal only if it is fatal for all hosts.
+
+    A request that no host accepted had no effect.
+    """
     error = NoHostAvailable("none", {f"host {i}": item for i, item in enumerate(errors)})
     assert classify(error) == kind
     assert effect_unknown(error) is False
@@ -98,15 +100,13 @@ def test_no_host_available_is_judged_by_its_hosts(
         ([], False),
     ],
 )
-def test_socket_without_room_says_nothing_about_the_cluster(
+def test_request_refused_by_each_full_socket_was_not_sent(
     errors: list[Exception], *, unsent: bool
 ) -> None:
-    """Only when all that was tried was full."""
     error = NoHostAvailable("none", {f"host {i}": item for i, item in enumerate(errors)})
     assert was_not_sent(error) is unsent
 
 
-def test_request_that_was_sent_is_not_unsent() -> None:
-    """Whatever became of it."""
+def test_request_that_timed_out_was_sent() -> None:
     assert was_not_sent(ConnectionBusy("full"))
     assert not was_not_sent(cassandra.OperationTimedOut({}, None))

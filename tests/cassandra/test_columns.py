@@ -1,4 +1,4 @@
-"""`cassandra.columns`: columns that have another name in the table than in the DataFrame."""
+"""`cassandra.columns`: columns with another name in the table than in the DataFrame."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA = pa.schema([("theShop", pa.string()), ("day", pa.date32()), ("orderId", 
 
 
 def plan(**details: Any) -> CassandraPlan:
-    """Return what is agreed with the table."""
+    """Return the plan for a DataFrame whose columns are renamed."""
     columns = match_columns(SCHEMA, live(*COLUMNS), NAMES)
     made = plan_of(keyspace="shop", table="orders", **details)
     return msgspec.structs.replace(made, columns=columns)
@@ -47,15 +47,14 @@ def plan(**details: Any) -> CassandraPlan:
         ('{"a": "x", "b": "x"}', "two columns that are written to 'x'", "coalesce"),
     ],
 )
-def test_names_that_cannot_be_understood_are_refused(text: str, words: str, remedy: str) -> None:
-    """At the start, with a remedy."""
+def test_invalid_column_names_are_refused(text: str, words: str, remedy: str) -> None:
     with pytest.raises(OptionError, match=words) as caught:
         configure(GIVEN | {"cassandra.columns": text})
     assert remedy in caught.value.remedy
 
 
 def test_renamed_column_is_written_to_its_table_column() -> None:
-    """By statements with the table's names; two may change places."""
+    """Statements have the table's names. Two columns may exchange their names."""
     assert [(c.name, c.in_table, c.type, c.role) for c in plan().columns] == [
         ("theShop", "shop", "text", "static"),
         ("day", "day", "date", "clustering"),
@@ -109,14 +108,13 @@ def test_plan_with_column_names_is_read_back() -> None:
     ],
 )
 def test_names_that_do_not_fit_are_refused(names: dict[str, str], lines: list[str]) -> None:
-    """By the DataFrame's names, with a remedy each."""
     with pytest.raises(SchemaMismatch) as caught:
         match_columns(SCHEMA, live(*COLUMNS), names)
     assert [line for line in lines if line not in str(caught.value)] == []
 
 
-def test_task_names_a_column_as_the_dataframe_does() -> None:
-    """Which is what its remedy speaks of."""
+def test_error_of_a_task_has_the_dataframes_name() -> None:
+    """The remedy is an expression over the DataFrame."""
     rows = pa.record_batch([["x"], [None], [1]], schema=SCHEMA)
     with pytest.raises(InvalidRow, match=r"Column day of .* is part .* orderId=1") as caught:
         check(rows, plan())
@@ -124,20 +122,19 @@ def test_task_names_a_column_as_the_dataframe_does() -> None:
     assert check(rows[:0], plan()).schema.names == SCHEMA.names
 
 
-def test_changed_table_is_compared_by_its_own_names() -> None:
+def test_changed_table_is_compared_by_the_tables_names() -> None:
     refuse_changed(plan(), live(*COLUMNS))
     with pytest.raises(SchemaMismatch, match=r"shop was text \(static\), is gone"):
         refuse_changed(plan(), live(*(c for c in COLUMNS if c.name != "shop")))
 
 
 def test_renamed_columns_of_any_characters_are_quoted() -> None:
-    """Of any characters; only those that differ count."""
     assert read_columns('{"Ä b": "c\\"d", "same": "same"}') == {"Ä b": 'c"d'}
     assert read_columns(" ") == {}
 
 
 def test_plan_key_does_not_depend_on_the_process() -> None:
-    """A text that another process has sent is equal to the default, and not identical with it."""
+    """A text from another process equals the default value, and is not identical with it."""
     sent: Any = str(b"unset", "utf-8")
     here = CassandraRowPlan(keyspace="k", table="t", ttl=RowTtl(ttl_s=1))
     present = CassandraRowPlan(keyspace="k", table="t", nulls=sent, ttl=RowTtl(ttl_s=1))

@@ -1,4 +1,4 @@
-"""How many requests are in flight, before servers that are simulated."""
+"""The limit of requests in flight, with simulated servers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from wal_sink.targets.cassandra.driver.concurrency import FIRST, LEAST, MOST, Co
 
 
 class Server:
-    """Works on `workers` requests at a time, each for `work_s`; the others wait. The way takes `way_s`.
+    """A server that works on `workers` requests at a time, each for `work_s`. Other requests wait.
 
-    It says that it is overloaded, at once, when more than `queue` requests wait.
+    It answers at once that it is overloaded if more than `queue` requests wait. The network takes `way_s`.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Server:
         self._starts: deque[float] = deque()
 
     def feed(self, law: Concurrency, seconds: float) -> list[int]:
-        """Send as much as the law allows; return the limits that it had."""
+        """Send as many requests as the limit allows; return the limits after each answer."""
         events: list[tuple[float, float, bool]] = []
         limits = []
         until = self.now + seconds
@@ -69,16 +69,16 @@ def typical(limits: list[int]) -> int:
     return half[len(half) // 2]
 
 
-def test_server_with_room_gets_more() -> None:
-    """The way is long and nothing waits: as many as may be, soon."""
+def test_limit_grows_while_a_server_has_room() -> None:
+    """The network is slow and no request waits, so the limit grows to its maximum."""
     server = Server(workers=1_000, work_s=0.001, way_s=0.02)
     limits = server.feed(Concurrency(), 1)
     assert typical(limits) == MOST
     assert limits.index(MOST) < 2 * MOST
 
 
-def test_server_is_kept_busy_and_its_queue_short() -> None:
-    """Its workers have work, and a request waits for 100 ms or so."""
+def test_limit_keeps_a_server_busy_and_its_queue_short() -> None:
+    """A request waits for about 100 ms."""
     server = Server(workers=4, work_s=0.04)
     limits = server.feed(Concurrency(), 120)
     assert 10 <= typical(limits) <= 18
@@ -86,7 +86,6 @@ def test_server_is_kept_busy_and_its_queue_short() -> None:
 
 
 def test_overload_halves_once_a_round_trip() -> None:
-    """All the requests of one moment are one sign."""
     law = started()
     highest = law.limit
     for _ in range(10):
@@ -98,8 +97,8 @@ def test_overload_halves_once_a_round_trip() -> None:
     assert law.limit == highest // 4
 
 
-def test_answers_to_what_was_sent_before_do_not_count() -> None:
-    """They waited for more requests than are allowed now."""
+def test_answers_to_requests_before_an_overload_do_not_count() -> None:
+    """Their latency is that of more requests in flight."""
     law = started()
     law.overloaded(sent=1_001, now=1_002)
     limit = law.limit
@@ -109,7 +108,7 @@ def test_answers_to_what_was_sent_before_do_not_count() -> None:
 
 
 def started() -> Concurrency:
-    """A law that has seen good answers only, until the time 1,000."""
+    """Return a limit at its maximum, after good answers until the time 1,000."""
     law = Concurrency()
     for step in range(500):
         law.answered(step, step + 0.001, in_flight=100)
@@ -117,16 +116,15 @@ def started() -> Concurrency:
     return law
 
 
-def test_server_that_refuses_is_spared() -> None:
-    """It has room for few: nearly all that it is sent it takes."""
+def test_overloaded_server_refuses_few_requests() -> None:
     server = Server(workers=2, work_s=0.001, way_s=0.02, queue=4)
     server.feed(Concurrency(), 10)
     assert server.refused < 0.1 * server.answered
     assert server.answered > 0.2 * 10 * 2 / 0.001
 
 
-def test_latency_that_blows_up_halves_too() -> None:
-    """A server that becomes many times slower gets fewer at once, and more again when it is well."""
+def test_high_latency_halves_the_limit() -> None:
+    """The limit falls while the server is slow, and grows again after that."""
     server = Server(workers=50, work_s=0.02)
     law = Concurrency()
     usual = typical(server.feed(law, 5))
@@ -136,8 +134,7 @@ def test_latency_that_blows_up_halves_too() -> None:
     assert typical(server.feed(law, 10)) == usual
 
 
-def test_sender_of_few_requests_gets_no_larger_window() -> None:
-    """Good answers to few requests say nothing about many."""
+def test_limit_that_is_not_reached_does_not_grow() -> None:
     law = Concurrency()
     for step in range(1_000):
         law.answered(step / 100, step / 100 + 0.001, in_flight=1)
@@ -145,8 +142,7 @@ def test_sender_of_few_requests_gets_no_larger_window() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3, 200])
-def test_number_is_a_bound(most: int) -> None:
-    """Never above it, never none."""
+def test_limit_stays_within_its_bounds(most: int) -> None:
     quick = Server(workers=10_000, work_s=0.001, way_s=0.02)
     limits = quick.feed(Concurrency(most), 15)
     assert max(limits) == most

@@ -1,4 +1,4 @@
-"""Option createTable over a real node: the table is made by a start, and shown by a check."""
+"""Option `createTable` on a real node: a start creates the table, and a check shows it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def tables(node: Node, keyspace: str) -> set[str]:
     return {row.table_name for row in node.execute(query, [keyspace])}
 
 
-def test_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace: str) -> None:
-    """With its key, without the column of a row's TTL; rows go there, and the next start leaves it."""
+def test_check_shows_the_table_that_a_start_creates(cassandra: Node, keyspace: str) -> None:
+    """The table has no column for the TTL of a row. A second start creates nothing."""
     made = target(cassandra, keyspace)
     shown = made.dry_plan(SCHEMA, "key").creates
     assert tables(cassandra, keyspace) == set()
@@ -69,8 +69,7 @@ def test_check_shows_the_table_and_a_start_makes_it(cassandra: Node, keyspace: s
     assert [tuple(row) for row in result] == [(1, ["x"])]
 
 
-def test_ddl_shown_by_a_check_makes_the_table(cassandra: Node, keyspace: str) -> None:
-    """A start then makes nothing; without the option the error names it."""
+def test_statement_shown_by_a_check_creates_the_table(cassandra: Node, keyspace: str) -> None:
     made = target(cassandra, keyspace)
     plain = target(cassandra, keyspace, createTable="false", keyColumns="", partitionColumns="")
     with pytest.raises(SchemaMismatch, match="does not exist") as caught:
@@ -81,8 +80,8 @@ def test_ddl_shown_by_a_check_makes_the_table(cassandra: Node, keyspace: str) ->
     plain.plan(SCHEMA, "key")
 
 
-def test_table_that_is_there_with_another_key_is_refused(cassandra: Node, keyspace: str) -> None:
-    """Else rows would replace others than keyColumns says, without a word."""
+def test_existing_table_with_another_key_is_refused(cassandra: Node, keyspace: str) -> None:
+    """Otherwise rows would replace each other by another key than `keyColumns` says."""
     target(cassandra, keyspace).plan(SCHEMA, "key")
     target(cassandra, keyspace, keyColumns="at, shop, Day").plan(SCHEMA, "key")
     other = target(cassandra, keyspace, keyColumns="shop, Day, at, price")
@@ -100,16 +99,15 @@ def test_table_that_is_there_with_another_key_is_refused(cassandra: Node, keyspa
     ],
     ids=["key", "ledger", "struct", "interval"],
 )
-def test_start_that_is_refused_makes_no_table(
+def test_refused_start_creates_no_table(
     cassandra: Node, keyspace: str, options: dict[str, str], schema: pa.Schema, text: str
 ) -> None:
-    """Whatever the reason is."""
     with pytest.raises(SchemaMismatch, match=text):
         target(cassandra, keyspace, **options).plan(schema, "key")
     assert "sales" not in tables(cassandra, keyspace)
 
 
-def test_key_that_the_server_refuses_makes_no_table(cassandra: Node, keyspace: str) -> None:
+def test_key_refused_by_the_server_creates_no_table(cassandra: Node, keyspace: str) -> None:
     """A duration has no order."""
     schema = pa.schema([("d", pa.duration("us")), ("n", pa.int32())])
     plain = {

@@ -1,4 +1,4 @@
-"""The embedded node is a real one: it starts, keeps what it acknowledged, and never outlives us."""
+"""The embedded node: it starts, keeps acknowledged rows, and ends with its parent process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ time.sleep(600)
 
 
 def pids_naming(folder: Path) -> list[int]:
-    """Find the Java processes whose command line has the folder in it."""
+    """Return the Java processes whose command line contains the folder."""
     result = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
@@ -60,7 +60,7 @@ class TestEmbeddedCassandra(NodeContract):
 
 
 def listening_on(pid: int) -> list[tuple[str, int]]:
-    """Find the addresses on which a process listens."""
+    """Return the addresses on which a process listens."""
     inodes = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed meanwhile
@@ -75,8 +75,8 @@ def listening_on(pid: int) -> list[tuple[str, int]]:
     return listening
 
 
-def test_dies_with_a_killed_parent(tmp_path: Path) -> None:
-    """And listens on the loopback address only."""
+def test_node_dies_with_its_killed_parent(tmp_path: Path) -> None:
+    """While it runs, it listens only on the loopback address."""
     root = Path(__file__).parents[2]
     parent = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", _PARENT, str(tmp_path)],
@@ -121,8 +121,8 @@ def test_missing_or_wrong_java_says_what_to_install(
     node.close()
 
 
-def test_further_options_for_java_are_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the variable of Cassandra's own scripts; one that Java refuses is named."""
+def test_java_options_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is that of Cassandra's own scripts. The error names an option that Java refuses."""
     monkeypatch.setenv("JVM_EXTRA_OPTS", "-Dharmless='two words' -XX:+NoSuchOption")
     node = EmbeddedCassandra()
     with pytest.raises(DidNotStart, match="Unrecognized VM option 'NoSuchOption'"):

@@ -1,4 +1,4 @@
-"""Values at the limits of their types, and Arrow's layouts that hide something: the driver's bytes."""
+"""The encoding of extreme values and of Arrow arrays with hidden bytes, compared with the driver's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAIR = {"pair": (("x", "int"), ("y", "text"))}
 DAY = 86_400 * 10**9
 INTS = pa.list_(pa.int32())
 HIDDEN = [True, False, True, False]
-"""Where a mask makes nulls of values."""
+"""The mask of `hide`."""
 
 
 def plan(cql: str, nulls: str = "write", types: Any = None) -> CassandraPlan:
@@ -26,7 +26,7 @@ def plan(cql: str, nulls: str = "write", types: Any = None) -> CassandraPlan:
 
 
 def same(cql: str, column: pa.Array) -> None:
-    """Compare what the log may hold with the driver's bytes; as a slice, too, and with nulls unset."""
+    """Compare the encoding of a column and of its slices with the driver's bytes."""
     for nulls in ("write", "unset"):
         planned = plan(cql, nulls)
         for part in (column, column[1:], column[:0], column[1:1]):
@@ -45,30 +45,29 @@ def around(powers: Any) -> list[int]:
 @pytest.mark.parametrize(
     ("arrow", "bits"), [(pa.decimal128(38, 0), 126), (pa.decimal256(76, 0), 252)]
 )
-def test_whole_numbers_of_each_width(cql: str, arrow: pa.DataType, bits: int) -> None:
-    """Where a byte more is needed, and one byte before that."""
+def test_whole_numbers_of_each_width_equal_the_drivers(
+    cql: str, arrow: pa.DataType, bits: int
+) -> None:
     same(cql, pa.array([decimal.Decimal(n) for n in around(range(bits))], arrow))
 
 
 @pytest.mark.parametrize("sign", [0, 1])
 @pytest.mark.parametrize("scale", [0, 2, 18, 38])
 def test_decimals_keep_their_scale(sign: int, scale: int) -> None:
-    """Whatever the digits: the most there can be, one, and zeros."""
     digits = [(9,) * 38, (1,), (0,), (1, 0, 0)]
     values = [decimal.Decimal((sign, digit, -scale)) for digit in digits]
     same("decimal", pa.array([*values, None], pa.decimal128(38, scale)))
 
 
 @pytest.mark.parametrize("arrow", [pa.decimal32(9, 2), pa.decimal64(18, 2)])
-def test_decimals_of_32_and_64_bits_arrive(arrow: pa.DataType) -> None:
-    """That Arrow has, though Spark sends none."""
+def test_decimals_of_32_and_64_bits_equal_the_drivers(arrow: pa.DataType) -> None:
+    """Spark sends none, but Arrow has them."""
     most = 10**arrow.precision - 1
     values = [None, *(decimal.Decimal(n).scaleb(-2) for n in (-most, -1, 0, 128, most))]
     same("decimal", pa.array(values, arrow))
 
 
-def test_durations_of_each_width() -> None:
-    """Each number of bytes that a vint may have, up to all 64 bits."""
+def test_durations_of_each_width_equal_the_drivers() -> None:
     values = [n for n in around(range(64)) if -(2**63) <= n < 2**63]
     same("duration", pa.array([*values, -(2**63)], pa.int64()))
 
@@ -96,13 +95,12 @@ def test_durations_of_each_width() -> None:
         ("set<int>", pa.nulls(3, INTS)),
     ],
 )
-def test_extreme_values_of_each_type_arrive(cql: str, column: pa.Array) -> None:
-    """Least, most, around zero, empty, and nothing but nulls."""
+def test_extreme_values_of_each_type_equal_the_drivers(cql: str, column: pa.Array) -> None:
     same(cql, column)
 
 
-def test_bits_of_a_nan_stay() -> None:
-    """Also of one that signals, which a Python float cannot hold in 32 bits."""
+def test_bits_of_a_nan_are_kept() -> None:
+    """A Python float cannot hold a signaling NaN of 32 bits."""
     bits = np.array([0x7F800001, 0xFFC12345], np.uint32)
     floats = pa.Array.from_buffers(pa.float32(), 2, [None, pa.py_buffer(bits)])
     data, _ = encode_from(pa.record_batch({"c": floats}), plan("float"), 0)
@@ -113,7 +111,7 @@ def test_bits_of_a_nan_stay() -> None:
 
 
 def hide(column: pa.Array) -> pa.Array:
-    """Return a column with some of its values beneath nulls, where Arrow allows anything."""
+    """Return a column with some of its values under nulls."""
     mask = pa.array(HIDDEN)
     if pa.types.is_struct(column.type):
         return pa.StructArray.from_arrays(column.flatten(), fields=[*column.type], mask=mask)
@@ -138,7 +136,6 @@ def hide(column: pa.Array) -> pa.Array:
     ],
 )  # fmt: skip
 def test_bytes_under_nulls_are_not_sent(cql: str, column: pa.Array) -> None:
-    """Not one byte of it."""
     hidden = hide(column)
     assert hidden.null_count == 2
     assert hidden.to_pylist()[1] == column.to_pylist()[1]
@@ -158,7 +155,6 @@ def test_bytes_under_nulls_are_not_sent(cql: str, column: pa.Array) -> None:
     ],
 )
 def test_arrays_without_rows_need_no_buffers(cql: str, arrow: pa.DataType) -> None:
-    """Of a column, and of the elements of empty lists."""
     data = [pa.py_buffer(b"")] if arrow == pa.string() else []
     none = pa.Array.from_buffers(arrow, 0, [None, None, *data])
     assert encode_from(pa.record_batch({"c": none}), plan(cql), 0).data.size == 0
@@ -166,7 +162,7 @@ def test_arrays_without_rows_need_no_buffers(cql: str, arrow: pa.DataType) -> No
 
 
 def test_offsets_need_not_begin_at_zero() -> None:
-    """Of strings and lists that are slices of others, also within a struct that is a slice."""
+    """The columns are slices, or are in a struct that is a slice."""
     lists = pa.array([["skipped"], ["a", "bb"], [], ["ccc"]])
     same("frozen<list<text>>", lists)
     both = pa.StructArray.from_arrays([lists, pa.array(["skipped", "x", None, "y"])], ["a", "b"])
@@ -174,8 +170,8 @@ def test_offsets_need_not_begin_at_zero() -> None:
     same("frozen<tuple<frozen<list<text>>, text>>", both[2:])
 
 
-def test_fields_that_a_type_got_since_are_null() -> None:
-    """The plan knows what it was made for; with the types as they are now, the driver's bytes."""
+def test_fields_added_to_a_type_since_are_null() -> None:
+    """The plan has the types at the time when it was made."""
     values = [{"x": 1, "y": "a"}, None, {"x": None, "y": None}]
     pairs = pa.array(values, pa.struct([("x", pa.int32()), ("y", pa.string())]))
     lists = pa.array([[values[0]], [values[2], values[0]], []], pa.list_(pairs.type))

@@ -1,4 +1,4 @@
-"""Whole rows: heads, timestamps, nulls, order, and the keys that say where rows go."""
+"""The encoding of whole rows, and their routing keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEAD = b"\x01\x00\x02id\x00\x06"
 def batch_of(
     columns: Mapping[str, tuple[Role, str, pa.Array]], nulls: str = "unset"
 ) -> tuple[pa.RecordBatch, CassandraPlan]:
-    """Check columns of a role, a CQL type and values, with their plan."""
+    """Check columns, given by role, CQL type and values. Return the rows and their plan."""
     fields = [(name, role, cql, item.type) for name, (role, cql, item) in columns.items()]
     plan = plan_of(*fields, nulls=nulls)
     batch = pa.record_batch({name: values for name, (_, _, values) in columns.items()})
@@ -39,7 +39,7 @@ def batch_of(
 
 
 def readings(nulls: str = "unset") -> tuple[pa.RecordBatch, CassandraPlan]:
-    """Rows of fixed and varying columns, one after the other, nulls in some."""
+    """Return rows with columns of fixed and varying width, and with nulls."""
     return batch_of(
         {
             "device": ("partition", "text", pa.array(["a", "bb", "a", "ccc", "bb"])),
@@ -54,7 +54,7 @@ def readings(nulls: str = "unset") -> tuple[pa.RecordBatch, CassandraPlan]:
 
 
 def rows_of(encoded: Encoded) -> list[bytes]:
-    """Cut the buffer."""
+    """Return the bytes of each row."""
     data = encoded.data.to_pybytes()
     bounds = encoded.offsets.tolist()
     return [data[i:j] for i, j in itertools.pairwise(bounds)]
@@ -63,7 +63,7 @@ def rows_of(encoded: Encoded) -> list[bytes]:
 @pytest.mark.parametrize("nulls", ["unset", "write"])
 @pytest.mark.parametrize("protocol", [4, 5])
 def test_rows_are_head_values_and_timestamp(nulls: str, protocol: int) -> None:
-    """What the driver writes for each bound statement, after what is the same for all."""
+    """The values and the timestamp are the driver's bytes for a bound statement."""
     batch, plan = readings(nulls)
     expected = [HEAD + row.wire for row in driver_rows(batch, plan, US, protocol=protocol)]
     encoded = encode_from(batch, plan, US, HEAD)
@@ -72,7 +72,6 @@ def test_rows_are_head_values_and_timestamp(nulls: str, protocol: int) -> None:
 
 
 def test_encoding_no_rows_gives_one_offset() -> None:
-    """One offset, no bytes, no keys."""
     batch, plan = readings()
     encoded = encode_from(batch[:0], plan, US, HEAD)
     assert (encoded.data.size, encoded.offsets.tolist()) == (0, [0])
@@ -81,7 +80,6 @@ def test_encoding_no_rows_gives_one_offset() -> None:
 
 
 def test_rows_in_another_order_keep_their_timestamps() -> None:
-    """Row i has the first timestamp + i wherever it goes; a part of the rows, too."""
     batch, plan = readings()
     encoded = encode_from(batch, plan, US, HEAD)
     rows = rows_of(encoded)
@@ -93,7 +91,6 @@ def test_rows_in_another_order_keep_their_timestamps() -> None:
 
 
 def test_offsets_of_64_bits_give_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same rows, from offsets of 64 bits at every step."""
     batch, plan = readings()
     rows, keys = rows_of(encode_from(batch, plan, US, HEAD)), routing_keys(batch, plan, [0, 1])
     six = Varying(pa.py_buffer(b"123456"), np.array([0, 6]))
@@ -120,7 +117,6 @@ KEYS: dict[str, tuple[Role, str, pa.Array]] = {
 
 @pytest.mark.parametrize("indexes", [(1,), (2,), (3,), (0, 1), (1, 0), (3, 0, 2, 1)])
 def test_routing_keys_are_the_drivers(indexes: tuple[int, ...]) -> None:
-    """One column's value, or of several each with length and zero, in the table's order."""
     batch, plan = batch_of(KEYS)
     expected = [row.routing_key for row in driver_rows(batch, plan, key=indexes)]
     keys = routing_keys(batch, plan, indexes)
@@ -129,8 +125,7 @@ def test_routing_keys_are_the_drivers(indexes: tuple[int, ...]) -> None:
     assert routing_keys(batch[1:], plan, indexes).to_pylist() == expected[1:]
 
 
-def test_keys_that_check_would_have_refused() -> None:
-    """Rather no key than a wrong one."""
+def test_invalid_routing_key_is_refused() -> None:
     long = pa.record_batch({"a": ["x" * 65_536], "b": pa.array([1], pa.int32())})
     null = pa.record_batch({"a": ["x"], "b": pa.array([None], pa.int32())})
     _, plan = batch_of({name: KEYS[name] for name in "ab"})

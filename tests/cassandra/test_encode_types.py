@@ -1,4 +1,4 @@
-"""Every type in every shape, through check and encode: the driver's own bytes, and the values it decodes."""
+"""Every type in every shape, through check and encode, compared with the driver's bytes and values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ TREE: UserTypes = {
 
 
 def compare(column: pa.Array, cql: str, nulls: str, protocol: int, types: UserTypes) -> list[Any]:
-    """Compare a column beside a key, as a slice of a longer one; return what the driver decodes of it."""
+    """Compare the encoding of a column with the driver's bytes.
+
+    Return the values that the driver decodes.
+    """
     ids = pa.array(range(len(column)), pa.int32())
     planned = plan_of_column(cql, column.type, nulls, types)
     stored = check(pa.record_batch({"id": ids, "c": column}), planned)
@@ -49,7 +52,6 @@ def compare(column: pa.Array, cql: str, nulls: str, protocol: int, types: UserTy
 
 
 def test_every_type_has_a_case() -> None:
-    """None is written that is not compared."""
     assert {case.cql for case in SCALARS} == set(TYPES)
     whole_kinds = {shape.cql.removeprefix("frozen<").split("<")[0] for shape in shapes(SCALARS[0])}
     assert {"list", "set", "map", "tuple"} == set(NESTED) & whole_kinds, "udt and vector are below"
@@ -58,8 +60,10 @@ def test_every_type_has_a_case() -> None:
 @pytest.mark.parametrize("case", SCALARS, ids=lambda case: f"{case.cql} {case.arrow}")
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), protocol=st.sampled_from([4, 5]), nulls=st.sampled_from(["unset", "write"]))
-def test_alone_and_as_a_part(case: Case, data: st.DataObject, protocol: int, nulls: str) -> None:
-    """In collections, tuples and user-defined types, some frozen; with nulls and without."""
+def test_type_alone_and_as_a_part_equals_the_drivers(
+    case: Case, data: st.DataObject, protocol: int, nulls: str
+) -> None:
+    """The parts are in collections, tuples and user-defined types, some of them frozen."""
     for shape in shapes(case):
         values = data.draw(st.lists(shape.values, max_size=5) | st.lists(st.none() | shape.values))
         result = compare(shape.array(values), shape.cql, nulls, protocol, TWO)
@@ -114,6 +118,5 @@ DEEP: list[tuple[str, pa.DataType, st.SearchStrategy[Any]]] = [
 def test_nested_nulls_are_encoded_at_each_level(
     cql: str, arrow: pa.DataType, strategy: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
-    """Nulls at each level where there may be some."""
     values = data.draw(st.lists(strategy, max_size=4))
     compare(pa.array(values, arrow), cql, "write", 5, TREE)

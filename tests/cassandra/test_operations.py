@@ -1,4 +1,4 @@
-"""Upserts and deletes by row: the options, what tasks refuse, and the statements that the rows become."""
+"""Upserts and deletes: their options, the rows that tasks refuse, and the statements of the rows."""
 
 from __future__ import annotations
 
@@ -90,7 +90,6 @@ POSTGRESQL = {
 def test_options_that_contradict_each_other_are_refused(
     options: dict[str, str], words: str, remedy: str
 ) -> None:
-    """At the start, with a remedy."""
     with pytest.raises(OptionError, match=words) as caught:
         configure(options)
     assert remedy in caught.value.remedy
@@ -118,7 +117,7 @@ COLUMNS: list[Field] = [
     ("m", "regular", "map<int, text>", pa.map_(pa.int32(), pa.string())),
 ]
 PLAN = plan_of(*COLUMNS, operations={"U": "upsert", "D": "delete"}, clustering=("a", "b"))
-"""The key is (k, a, b), the DataFrame has its columns in another order."""
+"""The plan of a key (k, a, b), whose columns have another order in the DataFrame."""
 
 SCHEMA = pa.schema([(name, kind) for name, _, _, kind in COLUMNS])
 
@@ -141,8 +140,8 @@ CHANGES = batch_of(
 )
 
 
-def test_values_beside_the_key_of_a_delete_are_dropped() -> None:
-    """Whatever it is: no row is refused for it, and the log has nulls. A null value of a map is one."""
+def test_values_of_a_delete_outside_its_key_are_dropped() -> None:
+    """So no row is refused for such a value, for example for a null in a map."""
     stored = check(CHANGES, PLAN)
     assert stored.schema.names == SCHEMA.names
     assert stored.column("op").to_pylist() == [
@@ -165,8 +164,7 @@ def test_dictionary_and_large_strings_are_words_too() -> None:
         assert check(other, PLAN) == check(CHANGES, PLAN)
 
 
-def test_rows_of_a_slice_of_arrow() -> None:
-    """What lies before it does not matter."""
+def test_slice_of_a_batch_is_checked_like_the_batch() -> None:
     whole = check(CHANGES, PLAN)
     for begin in range(1, 6):
         assert check(CHANGES[begin:], PLAN) == whole[begin:]
@@ -202,8 +200,7 @@ def test_rows_of_a_slice_of_arrow() -> None:
         (("x", 1_001, "p", "D", None, None), "below the millisecond", "MILLISECOND"),
     ],
 )
-def test_row_that_cannot_be_written_is_named(row: tuple[Any, ...], words: str, remedy: str) -> None:
-    """By its key, before the epoch is published."""
+def test_invalid_row_is_named_by_its_key(row: tuple[Any, ...], words: str, remedy: str) -> None:
     with pytest.raises(InvalidRow, match=words) as caught:
         check(
             pa.Table.from_batches([CHANGES, batch_of(row)]).combine_chunks().to_batches()[0], PLAN
@@ -220,7 +217,7 @@ INSERT = 'INSERT INTO "ks"."t" ("b", "k", "v", "a", "m") VALUES (?, ?, ?, ?, ?) 
 DELETE = 'DELETE FROM "ks"."t" USING TIMESTAMP ? WHERE "k" = ?'
 
 
-def test_slice_of_one_kind_is_not_divided() -> None:
+def test_slice_of_one_statement_is_not_divided() -> None:
     statements = Statements(PLAN, prepared)
     stored = check(CHANGES, PLAN)
     for rows, start in ((stored.take([0, 2, 5]), "INSERT"), (stored.take([1]), "DELETE")):
@@ -231,8 +228,8 @@ def test_slice_of_one_kind_is_not_divided() -> None:
     assert len(list(statements.by_id)) == 2
 
 
-def test_request_keeps_the_order_of_rows_in_its_slice() -> None:
-    """Upserts beside deletes: what belongs together is not torn apart by what statement writes it."""
+def test_request_keeps_the_order_of_a_partitions_rows() -> None:
+    """Upserts and deletes of a partition stay together."""
     rows = TimestampedRows(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
     replicas = Replicas(Metadata(), "ks", "dc1")
     by_second = functools.partial(prepared, key=[1])

@@ -1,4 +1,4 @@
-"""The options of the Cassandra target: what is accepted, and what a refusal says."""
+"""The options of the Cassandra target."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def options(**options: str) -> CassandraOptions:
 
 
 def test_option_text_becomes_its_type() -> None:
-    """Spark passes strings."""
     got = options(
         cassandra__contactPoints="a, b ,::1,",
         cassandra__port="9043",
@@ -57,8 +56,7 @@ def test_option_text_becomes_its_type() -> None:
         ("", ("shop", "wal_sink_ledger")),
     ],
 )
-def test_ledger_may_be_elsewhere(arguments: str, expected: tuple[str, str]) -> None:
-    """A table of the data's keyspace, or keyspace.table."""
+def test_ledger_may_be_in_another_keyspace(arguments: str, expected: tuple[str, str]) -> None:
     assert options(cassandra__ledgerTable=arguments).ledger == expected
 
 
@@ -104,7 +102,6 @@ def test_ledger_may_be_elsewhere(arguments: str, expected: tuple[str, str]) -> N
     ],
 )
 def test_wrong_option_is_refused_with_a_remedy(option: str, value: str, says: str) -> None:
-    """A refusal names the option and the remedy."""
     with pytest.raises(OptionError, match=rf"(?s){says}") as refused:
         parse(MINIMUM | {option: value}, CassandraOptions)
     assert option in str(refused.value)
@@ -116,7 +113,7 @@ BUNDLE = {"keyspace": "shop", "table": "orders", "cassandra.secureConnectBundle"
 
 
 def test_bundle_stands_for_contact_points_and_tls() -> None:
-    """It says both; a TLS option beside it would be silently without effect."""
+    """A TLS option beside a bundle would have no effect."""
     assert parse(BUNDLE, CassandraOptions).where == "/b.zip"
     for extra in ({"enabled": "true"}, {"caCertificate": "/ca"}, {"checkHostname": "false"}):
         options = {f"cassandra.ssl.{name}": value for name, value in extra.items()}
@@ -124,8 +121,7 @@ def test_bundle_stands_for_contact_points_and_tls() -> None:
             parse(BUNDLE | options, CassandraOptions)
 
 
-def test_key_needs_its_certificate() -> None:
-    """Alone it would not be used."""
+def test_client_key_needs_a_certificate() -> None:
     with pytest.raises(OptionError, match=r"clientKey is given without .*clientCertificate"):
         options(cassandra__ssl__enabled="true", cassandra__ssl__clientKey="/key")
 
@@ -135,13 +131,13 @@ def test_key_needs_its_certificate() -> None:
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the machine has set does not count."""
+    """Unset the variables of this machine."""
     for variable in ENVIRONMENT.values():
         monkeypatch.delenv(variable, raising=False)
 
 
 def test_login_comes_from_options_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each half by itself; an option wins; and the environment counts as it is at that moment."""
+    """An option has precedence, and the environment is read at each login."""
     assert login(options()) is None
     asked = options(cassandra__username="spark")
     monkeypatch.setenv(ENVIRONMENT["password"], "one")
@@ -159,7 +155,7 @@ def test_login_comes_from_options_or_the_environment(monkeypatch: pytest.MonkeyP
     ("arguments", "missing"), [("username", "password"), ("password", "username")]
 )
 def test_username_without_password_is_refused_at_connect(arguments: str, missing: str) -> None:
-    """The other half may come later, so it is asked for at each connection."""
+    """The password may be set in the environment after the start."""
     half = options(**{f"cassandra__{arguments}": "hunter2"})
     with pytest.raises(OptionError, match=f"without cassandra.{missing}") as refused:
         login(half)
@@ -167,8 +163,8 @@ def test_username_without_password_is_refused_at_connect(arguments: str, missing
     assert "hunter2" not in str(refused.value)
 
 
-def test_tasks_get_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It travels with the target like a password that is an option, and is shown as little."""
+def test_tasks_get_the_present_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The password travels with the target, and is not shown."""
     target = CassandraTarget(options(cassandra__username="spark"))
     monkeypatch.setenv(ENVIRONMENT["password"], "hunter2")
     sent = pickle.dumps(target.for_tasks())
@@ -182,8 +178,7 @@ def test_tasks_get_the_environment_of_now(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("name", ["caCertificate", "clientCertificate"])
-def test_file_that_cannot_be_used(name: str, tmp_path: Path) -> None:
-    """Found before anything is connected; option and path are named."""
+def test_unusable_certificate_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "it"
     arguments = options(**{"cassandra__ssl__enabled": "true", f"cassandra__ssl__{name}": str(path)})
     for content in (None, b"0x30"):
@@ -195,8 +190,8 @@ def test_file_that_cannot_be_used(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:ssl.PROTOCOL_TLS:DeprecationWarning")  # the driver's
-def test_bundle_that_cannot_be_used(tmp_path: Path) -> None:
-    """The driver opens it, and asks the address in it."""
+def test_unusable_bundle_is_refused(tmp_path: Path) -> None:
+    """The driver opens the bundle, and connects to the address in it."""
     path = tmp_path / "bundle.zip"
     options = parse(BUNDLE | {"cassandra.secureConnectBundle": str(path)}, CassandraOptions)
 
@@ -219,7 +214,6 @@ TTLS = {"cassandra.ttl": "9", "cassandra.ttlColumn": "ttl", "cassandra.expiresAt
 
 @pytest.mark.parametrize("pair", [*itertools.combinations(TTLS, 2)])
 def test_ttl_and_ttl_column_together_are_refused(pair: tuple[str, str]) -> None:
-    """Both options are named; each alone is taken."""
     for name in pair:
         parse(MINIMUM | {name: TTLS[name]}, CassandraOptions)
     with pytest.raises(OptionError) as caught:
@@ -240,11 +234,11 @@ SAID = [
     ({"cassandra.timestampColumn": "a"}, "newest", "cassandra.timestampColumn"),
     ({"cassandra.writeMode": "update"}, "write", "UPDATE"),
 ]
-"""Options of rows, and what a start says of them under which heading."""
+"""Options about rows; the heading under which a start describes each; and a part of the text."""
 
 
-def test_option_for_rows_makes_another_plan() -> None:
-    """None leaves the plan as it was without it, so that a query that goes on needs no new one."""
+def test_option_about_rows_makes_another_plan() -> None:
+    """A default value makes no other plan, so a running query keeps its plan."""
 
     def target(options: dict[str, str]) -> CassandraTarget:
         return CassandraTarget(parse(MINIMUM | options, CassandraOptions))

@@ -1,7 +1,6 @@
-"""What trying again does not cure, under a running flush.
+"""Errors that another try cannot cure, under a running flush; and TLS, on the same node.
 
-The flush stops within seconds, says why, and goes on after the repair without a restart. And how TLS is set
-up, on the same node.
+The flush stops within seconds, reports the reason, and continues after the repair without a restart.
 """
 
 from __future__ import annotations
@@ -57,21 +56,21 @@ from wal_sink.testing.contracts.cells import write
 pytestmark = pytest.mark.cassandra
 
 ELSEWHERE = "127.0.0.2"
-"""The node listens there, too, and its certificate does not name it."""
+"""An address on which the node listens, too, and which its certificate does not name."""
 
 ROLES = ("flusher", "rotating")
-"""The second is of the test that changes its password."""
+"""The second role is of the test that changes its password."""
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Of the node and its client."""
+    """The certificates of the node and its client."""
     return Certificates(tmp_path_factory.mktemp("certificates"), EmbeddedCassandra.host)
 
 
 @pytest.fixture(scope="module")
 def node(certificates: Certificates) -> Iterator[EmbeddedCassandra]:
-    """A node that wants a login, checks permissions, and takes connections with TLS or without."""
+    """A node with authentication and permissions, and with optional TLS."""
     settings = {
         "rpc_address": "0.0.0.0",
         **SETTINGS,
@@ -84,7 +83,7 @@ def node(certificates: Certificates) -> Iterator[EmbeddedCassandra]:
 
 @pytest.fixture(scope="module")
 def admin(node: EmbeddedCassandra) -> Iterator[Any]:
-    """A session of the superuser, which the node makes some time after it answers."""
+    """A session of the superuser, which the node creates some time after it answers."""
     for _ in range(100):
         try:
             login = {"username": "cassandra", "password": "cassandra"}
@@ -110,7 +109,7 @@ def options(node: EmbeddedCassandra, **options: str) -> CassandraOptions:
 
 
 class Flushing:
-    """A loop over a query that writes to the node, as `register` makes it."""
+    """A flush loop of a query that writes to the node, as `register` creates it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -136,18 +135,18 @@ class Flushing:
         return epoch
 
     def flushes(self, epoch: int) -> None:
-        """Wait until it is flushed, and nothing is wrong any more."""
+        """Wait until the epoch is flushed and no error is reported."""
         until(lambda: self.status().flushed >= epoch and self.status().last_error is None)
 
     def stops(self, *words: str) -> Status:
-        """Wait until the reason is said."""
+        """Wait until the reported error has some words."""
         until(lambda: all(word in str(self.status().last_error) for word in words), 10)
         return self.status()
 
 
 @pytest.fixture
 def role(admin: Any, request: pytest.FixtureRequest) -> str:
-    """A role that may do what README.md lists, on a new table `t`; its password is `first`."""
+    """A role with the permissions of docs/cassandra.md on a new table `t`. Its password is `first`."""
     name: str = getattr(request, "param", ROLES[0])
     admin.execute("DROP TABLE IF EXISTS ks.t")
     admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")
@@ -159,7 +158,7 @@ def role(admin: Any, request: pytest.FixtureRequest) -> str:
 def flushing(
     node: EmbeddedCassandra, role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Flushing]:
-    """A query under that role, its password in the environment alone, and its flusher, which has flushed."""
+    """A query of that role with its flusher, after a first flush. Only the environment has the password."""
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
     monkeypatch.setenv("WAL_SINK_CASSANDRA_PASSWORD", "first")
     made = Flushing(
@@ -182,10 +181,9 @@ def table(admin: Any) -> dict[str, Any]:
     return {row.k: row.v for row in admin.execute("SELECT k, v FROM ks.t")}
 
 
-def test_dropped_table_stops_until_it_is_made_again(
+def test_dropped_table_stops_until_it_is_created_again(
     flushing: Flushing, admin: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Made again, it gets what was not flushed before; status, log and screen say the same."""
     admin.execute("DROP TABLE ks.t")
     count = len(caplog.records)
     epoch = flushing.batch(("b", 2))
@@ -204,7 +202,7 @@ def test_dropped_table_stops_until_it_is_made_again(
 
 
 def test_retyped_column_stops_before_rows_are_written(flushing: Flushing, admin: Any) -> None:
-    """Eight bytes of a bigint are a fine timestamp, or double: not one may count as flushed."""
+    """The eight bytes of a bigint would be a valid timestamp."""
     admin.execute("DROP TABLE ks.t")
     admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v timestamp)")
     flushing.batch(("b", 2))
@@ -219,10 +217,10 @@ def test_retyped_column_stops_before_rows_are_written(flushing: Flushing, admin:
 
 
 @pytest.mark.parametrize("moment", ["_schema_version", "_compare", "add"])
-def test_table_that_changes_while_it_is_compared(
+def test_change_during_the_comparison_stops_the_flush(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Before it is read, is watched, or its statement is prepared: no row counts as written."""
+    """The change comes before the table is read, before it is watched, or before a statement is prepared."""
     monkeypatch.setattr("wal_sink.targets.cassandra.write.drift.CHECK_EVERY_S", 3_600)
     target = CassandraTarget(options(node, username=role, password="first"))
     batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
@@ -245,10 +243,10 @@ def test_table_that_changes_while_it_is_compared(
     assert not remaining
 
 
-def test_table_lacking_on_one_node_is_an_outage(
+def test_table_missing_on_one_node_is_an_outage(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server refuses rows, and the comparison finds the table as it was: they are to be sent again."""
+    """The server refuses rows, and the table is unchanged when it is compared."""
     monkeypatch.setattr("wal_sink.targets.cassandra.write.drift.CHECK_EVERY_S", 3_600)
     target = CassandraTarget(options(node, username=role, password="first"))
     batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
@@ -277,10 +275,10 @@ def test_table_lacking_on_one_node_is_an_outage(
 
 
 @pytest.mark.parametrize("name", ["wal_sink_lagging", "t"])
-def test_table_that_another_node_has_is_there(
+def test_table_missing_on_the_first_node_is_accepted(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """The node that is asked lags behind, or another start has just made the table."""
+    """The first node lags behind, or another start has just created the table."""
     arguments = {"username": role, "password": "first", "ledgerTable": "wal_sink_lagging"}
     target = CassandraTarget(options(node, **arguments))
     plan = target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
@@ -307,10 +305,10 @@ def test_table_that_another_node_has_is_there(
 
 
 @pytest.mark.usefixtures("admin")
-def test_ledger_table_may_take_longer_than_a_row(
+def test_creation_of_the_ledger_may_take_longer(
     node: EmbeddedCassandra, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node stalls while it is to create the table; the request has a timeout of its own."""
+    """A node stalls while it creates the table. The request has a timeout of its own."""
     patient = {"username": role, "password": "first", "requestTimeout": "1"}
     target = CassandraTarget(options(node, **patient, ledgerTable="slow"))
 
@@ -323,8 +321,7 @@ def test_ledger_table_may_take_longer_than_a_row(
     target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
 
 
-def test_keyspace_that_bypasses_the_commit_log(flushing: Flushing, admin: Any) -> None:
-    """Also when it does so only after the plan was made: nothing it acknowledges would be safe."""
+def test_keyspace_that_bypasses_the_commit_log_stops(flushing: Flushing, admin: Any) -> None:
     admin.execute("ALTER KEYSPACE ks WITH durable_writes = false")
     try:
         epoch = flushing.batch(("b", 2))
@@ -336,7 +333,7 @@ def test_keyspace_that_bypasses_the_commit_log(flushing: Flushing, admin: Any) -
 
 
 def test_dropped_ledger_needs_set_mark(flushing: Flushing, admin: Any) -> None:
-    """Made again as the remedy says, it is empty: that is another error, whose remedy is a command."""
+    """The remedy of the first error creates an empty table. The next error has a command as its remedy."""
     mine = "SELECT * FROM ks.wal_sink_ledger WHERE query_id = %s"
     kept = admin.execute(mine, (flushing.world.query_id,)).one()
     admin.execute("DROP TABLE ks.wal_sink_ledger")
@@ -352,16 +349,17 @@ def test_dropped_ledger_needs_set_mark(flushing: Flushing, admin: Any) -> None:
     assert table(admin) == {"a": 1, "b": 2}
 
 
-def test_table_that_is_made_again(flushing: Flushing, admin: Any) -> None:
-    """The operator need not do anything: it is the same but for what it holds."""
+def test_table_created_again_gets_later_rows(flushing: Flushing, admin: Any) -> None:
     admin.execute("DROP TABLE ks.t")
     admin.execute("CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)")
     flushing.flushes(flushing.batch(("b", 2)))
     assert table(admin) == {"b": 2}
 
 
-def test_permission_that_is_withdrawn(flushing: Flushing, admin: Any, role: str) -> None:
-    """The remedy is the statement that grants it: for the rows, and then for the ledger."""
+def test_withdrawn_permission_stops_until_it_is_granted(
+    flushing: Flushing, admin: Any, role: str
+) -> None:
+    """The remedy is the statement that grants it, for the rows and then for the ledger."""
     admin.execute(f"REVOKE MODIFY ON KEYSPACE ks FROM {role}")
     epoch = flushing.batch(("b", 2))
     for name in ("t", "wal_sink_ledger"):
@@ -373,7 +371,10 @@ def test_permission_that_is_withdrawn(flushing: Flushing, admin: Any, role: str)
 
 
 def is_altered(admin: Any, statement: str) -> bool:
-    """A password is not changed twice within five seconds; the node says that it is overloaded."""
+    """Return True if a role is altered.
+
+    The node is overloaded if a password changes twice within five seconds.
+    """
     try:
         admin.execute(statement)
     except OverloadedErrorMessage:
@@ -389,7 +390,6 @@ def test_rotated_password_is_read_from_the_environment(
     node: EmbeddedCassandra,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The environment is read at each login: the old one is in vain, and the new one works."""
     until(lambda: is_altered(admin, f"ALTER ROLE {role} WITH PASSWORD = 'second'"))
     flushing.flushes(flushing.batch(("b", 2)))  # who is logged in stays so
     flushing.loop._flusher.close()
@@ -419,10 +419,10 @@ def tls(node: EmbeddedCassandra, **arguments: object) -> CassandraOptions:
 
 
 @pytest.mark.usefixtures("admin")
-def test_tls_with_the_right_certificates(
+def test_right_certificates_connect_by_tls(
     node: EmbeddedCassandra, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both sides are known to each other; the key may be encrypted, its password in the environment."""
+    """The key may be encrypted, and the environment may have its password."""
     client = {"caCertificate": certificates.ca, "clientCertificate": certificates.client}
     encrypted = client | {"clientKey": certificates.encrypted_key}
     with connect(tls(node, **client, clientKey=certificates.client_key)) as connection:
@@ -443,14 +443,14 @@ def test_tls_with_the_right_certificates(
         pass
 
 
-def test_tls_takes_light_requests(
+def test_many_requests_share_a_push_over_tls(
     node: EmbeddedCassandra,
     certificates: Certificates,
     admin: Any,
     role: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Many requests share a push, which libev writes through the cipher in pieces; every row is there."""
+    """Many requests share a push, which libev encrypts in pieces."""
     count, pushed = 5_000, Counter[str]()
     files = {"caCertificate": certificates.ca, "clientCertificate": certificates.client}
     chosen = tls(node, **files, clientKey=certificates.client_key)
@@ -479,10 +479,9 @@ def test_tls_takes_light_requests(
 
 
 @pytest.mark.usefixtures("admin")
-def test_tls_with_the_wrong_certificates(
+def test_wrong_certificate_names_its_option(
     node: EmbeddedCassandra, certificates: Certificates
 ) -> None:
-    """Each refusal names the option that is to be corrected."""
     client = {"clientCertificate": certificates.client, "clientKey": certificates.client_key}
     with pytest.raises(OptionError, match="certificate verify failed") as refused:
         connect(tls(node, caCertificate=certificates.stranger, **client))
@@ -500,18 +499,15 @@ def test_tls_with_the_wrong_certificates(
         pass
 
 
-def test_tls_where_the_node_speaks_none(cassandra: Node) -> None:
-    """OpenSSL calls that a wrong version number; the remedy says what is meant."""
+def test_tls_to_a_plain_port_names_the_options(cassandra: Node) -> None:
+    """OpenSSL reports a wrong version number."""
     with pytest.raises(TargetUnavailable, match="No connection") as refused:
         connect(options_of(cassandra, "ks", **{"cassandra.ssl.enabled": "true"}))
     assert "leave out cassandra.ssl.enabled" in refused.value.remedy
 
 
 def test_failed_connection_names_the_tls_option(caplog: pytest.LogCaptureFixture) -> None:
-    """A client without TLS at a port that wants it, or at a port without a server, is told of the option.
-
-    The driver's own words, with tracebacks, are not in the log: every try would bring them.
-    """
+    """The log has no traceback of the driver: each try would add one."""
     raw = {
         "keyspace": "ks",
         "table": "t",

@@ -1,4 +1,4 @@
-"""Pipelined requests over the driver's own connections: each ends once, no stream is lost or reused."""
+"""Pipelined requests over the driver's connections: each ends once, and no stream is lost or used twice."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ from wal_sink.targets.cassandra.write.sender import Sender
 
 
 def silent(sent: Frame) -> Frame | None:
-    """Answer only what asks whether the node is there."""
+    """Answer only the driver's heartbeats."""
     return well(sent) if sent.opcode == OPTIONS else None
 
 
 def pipeline_to(
     to: Nodes, timeout_s: float = 5, most: int = 64, metrics: FlushMetrics | None = None
 ) -> RequestPipeline:
-    """Return a pipeline whose law allows as much as it may."""
+    """Return a pipeline with its highest limit."""
     law = Concurrency(most)
     law.limit = most
     return RequestPipeline(to.session, "dc", law, timeout_s, metrics or FlushMetrics())
 
 
 def start(by: RequestPipeline, requests: Sequence[EncodedBatch]) -> bool:
-    """Send requests as one group, however many they are."""
+    """Send requests as one group of any size."""
     group = Group()
     group.requests = list(requests)
     return by.send(group)
 
 
 def sent(by: RequestPipeline, requests: Sequence[EncodedBatch]) -> Sent:
-    """Send a group, and return it when it has ended, which it does once."""
+    """Send a group, and return it after it has ended."""
     assert start(by, requests)
     ended = by.take()
     assert not has_ended(by)
@@ -91,7 +91,6 @@ def values(requests: Iterable[Any]) -> list[bytes]:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_group_is_one_push_and_ends_once(version: int) -> None:
-    """Its rows are those of the requests, in their order."""
     with nodes(1, version) as to:
         by = pipeline_to(to)
         requests = [request() for _ in range(20)]
@@ -105,7 +104,7 @@ def test_group_is_one_push_and_ends_once(version: int) -> None:
 
 @pytest.mark.parametrize("size", [60_000, 200_000])
 def test_large_requests_span_segments(size: int) -> None:
-    """Two that make one segment; and one of several segments, which is alone."""
+    """Two requests fill one segment; one request needs several segments."""
     requests = [request(size=size) for _ in range(2 if size * 2 < GROUP_BYTES else 1)]
     with nodes() as to:
         ended = sent(pipeline_to(to), requests)
@@ -113,8 +112,7 @@ def test_large_requests_span_segments(size: int) -> None:
         assert values(to.wire().requests) == values(requests)
 
 
-def test_answers_in_any_order_and_some_refused() -> None:
-    """Each error comes to its request, as the driver's own exception."""
+def test_answers_in_any_order_belong_to_their_requests() -> None:
 
     def refuses(frame: Frame) -> Frame | None:
         return error(frame, INVALID) if frame.stream % 3 == 0 else silent(frame)
@@ -135,8 +133,8 @@ def test_answers_in_any_order_and_some_refused() -> None:
         assert to.in_use() == NOTHING
 
 
-def test_late_answer_frees_its_stream_and_says_nothing() -> None:
-    """Until it comes, no other request gets that stream: it would take the answer for its own."""
+def test_late_answer_only_frees_its_stream() -> None:
+    """Until it comes, no other request may use its stream: the request would receive the late answer."""
     with nodes() as to:
         by = pipeline_to(to, timeout_s=0.5)
         to.wire().answer = silent
@@ -160,8 +158,8 @@ def test_late_answer_frees_its_stream_and_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 5, 150])
-def test_lost_connection_ends_what_has_no_answer(number: int) -> None:
-    """The driver ends many requests in another thread; and hears that the node may be down."""
+def test_lost_connection_ends_unanswered_requests(number: int) -> None:
+    """The driver ends many requests in another thread, and marks the node as down."""
     with nodes() as to:
         by = pipeline_to(to)
         wire = to.wire()
@@ -184,8 +182,8 @@ def test_lost_connection_ends_what_has_no_answer(number: int) -> None:
         assert not has_ended(by)
 
 
-def test_connection_that_closes_under_the_push() -> None:
-    """Nothing was sent, and the callbacks may have been called before: it is told once."""
+def test_push_into_a_closing_connection_ends_once() -> None:
+    """The driver raises an error, after it has called the callbacks. The group still ends once."""
     with nodes() as to:
         by = pipeline_to(to)
         wire = to.wire()
@@ -200,7 +198,7 @@ def test_connection_that_closes_under_the_push() -> None:
 
 
 def test_full_socket_costs_no_stream() -> None:
-    """The driver refuses the push; the streams are free again, which the driver's own way forgets."""
+    """The driver refuses the push. The driver's own requests lose a stream then."""
     with nodes() as to:
         by = pipeline_to(to)
         to.wire()._socket_writable = False
@@ -214,8 +212,8 @@ def test_full_socket_costs_no_stream() -> None:
         assert ended.acknowledged == 1
 
 
-def test_answers_and_the_end_of_a_connection_at_once() -> None:
-    """From threads of the driver: each request ends once, either way."""
+def test_answer_and_lost_connection_end_a_request_once() -> None:
+    """Answers and the lost connection come from different threads."""
     for _ in range(20):
         with nodes() as to:
             by = pipeline_to(to)
@@ -239,7 +237,7 @@ def test_answers_and_the_end_of_a_connection_at_once() -> None:
 
 
 def test_late_answer_keeps_no_later_bytes() -> None:
-    """Groups are looked through from the first that was sent, which may wait for seconds."""
+    """The pipeline keeps all groups after the oldest one in flight, which may be late for seconds."""
     with nodes() as to:
         by = pipeline_to(to)
         to.wire().answer = silent
@@ -260,14 +258,13 @@ def test_late_answer_keeps_no_later_bytes() -> None:
 
 
 def of_a_slice(data: bytearray, node: Any = None) -> EncodedBatch:
-    """Make a request whose rows lie in what others have as well, which no part of it may outlive."""
+    """Return a request whose rows are a view of a longer buffer."""
     made = request(node, size=5_000)
     data += made.data
     return EncodedBatch(1, memoryview(data), made.statements, node)
 
 
 def test_request_in_flight_keeps_no_slice() -> None:
-    """A slice has megabytes, and its last request may be late for seconds."""
     with nodes() as to:
         by, metrics = sender(to)
         to.wire().answer = silent
@@ -281,7 +278,6 @@ def test_request_in_flight_keeps_no_slice() -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_failed_request_keeps_its_rows_and_node(version: int) -> None:
-    """It is read from the frames: rows, how many, and node."""
     with nodes(1, version) as to:
         by = pipeline_to(to)
         to.wire().answer = lambda frame: error(frame, OVERLOADED)
@@ -299,7 +295,6 @@ def test_failed_request_keeps_its_rows_and_node(version: int) -> None:
 
 
 def test_rows_go_to_their_replica_and_others_in_turn() -> None:
-    """What has no node goes to all; what has one waits for no other."""
     with nodes(3) as to:
         by = pipeline_to(to)
         for number, host in enumerate(to.hosts):
@@ -311,8 +306,7 @@ def test_rows_go_to_their_replica_and_others_in_turn() -> None:
         assert [len(to.wire(number).requests) for number in range(3)] == [6, 6, 6]
 
 
-def test_node_that_is_down() -> None:
-    """All rows go to the others."""
+def test_rows_of_a_lost_node_go_to_others() -> None:
     with nodes(3) as to:
         by = pipeline_to(to)
         to.session.remove_pool(to.hosts[1]).result(5)
@@ -322,7 +316,7 @@ def test_node_that_is_down() -> None:
 
 
 def test_connection_without_free_streams_takes_no_group() -> None:
-    """Nor does one that the driver is about to replace, as too many of its streams are late."""
+    """The driver replaces a connection with too many late streams."""
     with nodes() as to:
         by = pipeline_to(to)
         wire = to.wire()
@@ -335,7 +329,6 @@ def test_connection_without_free_streams_takes_no_group() -> None:
 
 
 def test_group_without_a_connection_goes_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Request by request; nothing has failed then."""
     monkeypatch.setattr(RequestPipeline, "send", lambda *_: False)
     with nodes(3) as to:
         by, metrics = sender(to)
@@ -351,7 +344,7 @@ def test_group_without_a_connection_goes_by_the_driver(monkeypatch: pytest.Monke
 
 
 class Counts(FlushMetrics):
-    """Counts what is sent again."""
+    """Counts the requests that are sent again."""
 
     def __init__(self) -> None:
         self.retries = 0
@@ -363,7 +356,7 @@ class Counts(FlushMetrics):
 def sender(
     to: Nodes, timeout_s: float = 5, patience_s: float = 10, most: int = 64
 ) -> tuple[Sender, Counts]:
-    """Return a sender with the highest limit, and what observes it."""
+    """Return a sender with the highest limit, and its metrics."""
     metrics = Counts()
     pipeline = pipeline_to(to, timeout_s, most, metrics)
     return Sender(to.session, pipeline, metrics, timeout_s=60, patience_s=patience_s), metrics
@@ -399,7 +392,7 @@ class FailsOnce:
 def test_failed_request_is_sent_again_by_the_driver(
     code: int, more: bytes, *, retries: bool
 ) -> None:
-    """After a pause where the cluster has no time; at once where a node has forgotten the statement."""
+    """An overload needs a pause; a forgotten statement does not."""
     node = FailsOnce(code, more)
     with nodes(answers=node) as to:
         by, metrics = sender(to)
@@ -413,7 +406,6 @@ def test_failed_request_is_sent_again_by_the_driver(
 
 
 def test_patience_ends_when_nodes_are_overloaded() -> None:
-    """The caller hears how many and why."""
     with nodes(
         answers=lambda frame: well(frame) if frame.opcode == OPTIONS else error(frame, OVERLOADED)
     ) as to:
@@ -425,8 +417,8 @@ def test_patience_ends_when_nodes_are_overloaded() -> None:
         assert metrics.in_flight == 0
 
 
-def test_rows_of_a_silent_node_are_not_written() -> None:
-    """Requests are made as they can be sent; those without an answer are sent again."""
+def test_unanswered_requests_are_sent_again() -> None:
+    """Requests are created only as fast as they can be sent. Unanswered requests are sent again."""
     with nodes() as to:
         by, _ = sender(to, timeout_s=0.2, most=8)
         to.wire().answer = silent
@@ -452,7 +444,7 @@ def test_rows_of_a_silent_node_are_not_written() -> None:
 
 
 def test_fatal_error_is_raised_and_ends_requests_in_flight() -> None:
-    """By the next call, if it comes after."""
+    """A later call raises it."""
 
     def refuses(frame: Frame) -> Frame:
         return error(frame, 0x2000) if frame.opcode == BATCH else well(frame)
@@ -470,7 +462,7 @@ def test_fatal_error_is_raised_and_ends_requests_in_flight() -> None:
 
 
 def test_rows_to_send_once_are_not_sent_again() -> None:
-    """The first failure is raised at once: the request may have been carried out (rule 15)."""
+    """A failed request may have been carried out (rule `repeatable`)."""
     node = FailsOnce(OVERLOADED)
     with nodes(answers=node) as to:
         by, metrics = sender(to)
@@ -481,8 +473,8 @@ def test_rows_to_send_once_are_not_sent_again() -> None:
         assert metrics.retries == 0
 
 
-def test_untaken_rows_to_send_once_are_sent_again() -> None:
-    """A node that has forgotten the statement has carried out nothing."""
+def test_unprepared_rows_to_send_once_are_sent_again() -> None:
+    """A node that has forgotten a statement has carried out nothing."""
     node = FailsOnce(UNPREPARED, struct.pack(">H", 16) + bytes(16))
     with nodes(answers=node) as to:
         by, _ = sender(to)
@@ -493,7 +485,6 @@ def test_untaken_rows_to_send_once_are_sent_again() -> None:
 
 
 def test_unanswered_rows_to_send_once_are_not_sent_again() -> None:
-    """Silence says nothing of what the node has done."""
     with nodes() as to:
         by, _ = sender(to, timeout_s=0.1)
         to.wire().answer = silent
@@ -508,7 +499,7 @@ def test_unanswered_rows_to_send_once_are_not_sent_again() -> None:
 
 
 def test_group_size_follows_the_limit_and_the_segment() -> None:
-    """Small requests take an eighth of a place, large ones a whole one."""
+    """A small request takes an eighth of a place, a large one a whole place."""
     by_size = Concurrency(64, by_size=True)
     small = [request(size=100) for _ in range(100)]
     by_size.limit = 64
@@ -527,7 +518,6 @@ def test_group_size_follows_the_limit_and_the_segment() -> None:
 
 
 def test_requests_of_a_node_keep_their_order() -> None:
-    """Whatever lies between them; and none is left behind."""
     requests = [request(f"node {i % 3}") for i in range(50)]
     by_node: dict[Any, list[bytes]] = {}
     for group in grouped(requests, Concurrency()):

@@ -1,4 +1,4 @@
-"""Which rows of a request the server refuses, and what becomes of the others."""
+"""The rows of a request that the server refuses, and the rows beside them."""
 
 from __future__ import annotations
 
@@ -55,18 +55,16 @@ FULL_DISK = "Guardrail violated: Write request failed because disk usage exceeds
     ids=repr,
 )
 def test_failure_of_a_full_node_is_not_a_refusal(failure: Exception) -> None:
-    """A full disk, a full CDC space, an overload and a node that has just joined say nothing of a row."""
     assert not is_refused(failure)
 
 
 def test_invalid_request_is_a_refusal() -> None:
-    """From the only host, or from all of them."""
     assert is_refused(InvalidRequest("x"))
     assert is_refused(NoHostAvailable("none", {"a": InvalidRequest("x")}))
 
 
 def encoded(*ids: int) -> EncodedBatch:
-    """Make a batch of rows with a key, a null, an unset value, and a timestamp."""
+    """Return a batch of rows with a key, a null, an unset value and a timestamp."""
     fields: list[tuple[bytes | int, ...]] = [(i.to_bytes(4, "big"), -1, -2, bytes(8)) for i in ids]
     data = b"".join(statement_head(b"q" * 16, 4) + b"".join(map(_encode, row)) for row in fields)
     return EncodedBatch(len(ids), data, OwnStatements({}))
@@ -79,7 +77,7 @@ def _encode(value: bytes | int) -> bytes:
 
 
 def keys(batch: EncodedBatch) -> list[int]:
-    """Return the rows of a request, by halving it."""
+    """Return the keys of a request's rows, by halving the request."""
     if halves := batch.halves():
         assert all(half.statements == batch.statements for half in halves)
         return [key for half in halves for key in keys(half)]
@@ -90,14 +88,13 @@ def keys(batch: EncodedBatch) -> list[int]:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 600])
 def test_halves_of_a_request_have_every_row(count: int) -> None:
-    """In its order, with its bytes."""
     assert keys(encoded(*range(count))) == list(range(count))
 
 
 class Node:
-    """A node that refuses rows as a function says, and keeps what it was asked.
+    """A node that refuses some rows, and records its requests.
 
-    :param refuses: returns the answer to a request of these rows; None: they are written.
+    :param refuses: returns the answer to a request; None to write its rows.
     """
 
     def __init__(self, refuses: Callable[[Node, list[int], Frame], Frame | None]) -> None:
@@ -115,7 +112,7 @@ class Node:
 
     @property
     def taken(self) -> list[int]:
-        """The rows that it has, once for each time that it took them."""
+        """The rows that were written, each as often as it was written."""
         return [row for rows, is_taken in self.asked if is_taken for row in rows]
 
 
@@ -125,7 +122,7 @@ def numbers(*batches: EncodedBatch) -> list[int]:
 
 
 def written(to: Nodes, *batches: EncodedBatch) -> list[int]:
-    """Write requests; return the write timestamps of the rows that are refused."""
+    """Write requests; return the write timestamps of the refused rows."""
     metrics = FlushMetrics()
     pipeline = RequestPipeline(to.session, "dc", Concurrency(), 5, metrics)
     sender = Sender(to.session, pipeline, metrics, timeout_s=60, patience_s=0.3)
@@ -135,7 +132,7 @@ def written(to: Nodes, *batches: EncodedBatch) -> list[int]:
 
 
 def always(*bad: int) -> Node:
-    """Return a node that refuses requests with one of these rows."""
+    """Return a node that refuses each request with one of some rows."""
 
     def refuses(_: Node, rows: list[int], frame: Frame) -> Frame | None:
         return error(frame, INVALID) if {*bad} & {*rows} else None
@@ -145,7 +142,7 @@ def always(*bad: int) -> Node:
 
 @pytest.mark.parametrize("bad", [{0}, {7}, {599}, {0, 1}, {0, 7, 300, 599}, set(range(10, 20))])
 def test_refused_rows_are_named_and_others_written(bad: set[int]) -> None:
-    """A row costs its halving, and a second refusal."""
+    """Each refused row costs its halvings, and a second refusal."""
     batch = request(rows=600)
     rows = numbers(batch)
     refused = [rows[number] for number in sorted(bad)]
@@ -157,7 +154,6 @@ def test_refused_rows_are_named_and_others_written(bad: set[int]) -> None:
 
 
 def test_row_is_blamed_after_refused_taken_refused() -> None:
-    """Alone each time, and another row is taken between the two refusals."""
     batch = request(rows=4)
     first, *others = numbers(batch)
     node = always(first)
@@ -169,8 +165,8 @@ def test_row_is_blamed_after_refused_taken_refused() -> None:
     assert {*node.taken} == {*others}
 
 
-def test_last_row_is_blamed_after_another_is_taken() -> None:
-    """All others of its request were taken before it: one of these is sent again."""
+def test_last_row_is_blamed_after_another_is_accepted() -> None:
+    """All other rows of its request were written before it, so one of them is sent again."""
     batch = request(rows=4)
     *others, last = numbers(batch)
     node = always(last)
@@ -182,8 +178,7 @@ def test_last_row_is_blamed_after_another_is_taken() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_row_taken_at_the_second_try_is_written(size: int) -> None:
-    """A node refuses for a moment what it takes a little later: the row is not blamed, also alone."""
+def test_row_accepted_at_the_second_try_is_written(size: int) -> None:
     batch = request(rows=size)
     bad = numbers(batch)[size // 2]
 
@@ -197,8 +192,8 @@ def test_row_taken_at_the_second_try_is_written(size: int) -> None:
     assert {*node.taken} == {*numbers(batch)}
 
 
-def test_row_taken_at_last_compares_those_before_it() -> None:
-    """No row is taken at first: those that are refused twice before it are sent once more."""
+def test_accepted_last_row_lets_others_try_again() -> None:
+    """No row is accepted at first. After the last one is, the rows before it are sent once more."""
     batch = request(rows=3)
     *others, last = numbers(batch)
 
@@ -213,7 +208,7 @@ def test_row_taken_at_last_compares_those_before_it() -> None:
     assert {*node.taken} == {*numbers(batch)}
 
 
-def test_row_alone_in_a_request_is_compared() -> None:
+def test_row_alone_in_its_request_is_compared() -> None:
     """A row that was acknowledged before is sent again."""
     good, bad = request(rows=3), request()
     node = always(*numbers(bad))
@@ -223,7 +218,6 @@ def test_row_alone_in_a_request_is_compared() -> None:
 
 
 def test_row_alone_in_its_window_is_named() -> None:
-    """No other row need be taken; it is refused again after its request was."""
     batch = request()
     node = always(*numbers(batch))
     with nodes(answers=node) as to:
@@ -231,8 +225,7 @@ def test_row_alone_in_its_window_is_named() -> None:
     assert node.asked == [(numbers(batch), False)] * 3
 
 
-def test_outage_in_a_search_names_no_row() -> None:
-    """A part of the request fails after the row was refused; others are taken."""
+def test_outage_while_halving_blames_no_row() -> None:
     batch = request(rows=4)
     _, bad, _, last = numbers(batch)
 
@@ -246,7 +239,6 @@ def test_outage_in_a_search_names_no_row() -> None:
 
 
 def test_row_refused_after_an_overload_is_named() -> None:
-    """Its request fails with an overload, and is refused when it is sent again."""
     batch = request(rows=4)
     bad = numbers(batch)[1]
 
@@ -262,11 +254,11 @@ def test_row_refused_after_an_overload_is_named() -> None:
 
 
 UNKNOWN = struct.pack(">HiiiB4sHH", 6, 0, 1, 1, 4, bytes(4), 0, 14) + b"UNLOGGED_BATCH"
-"""What a WriteFailure says after its text: one replica has failed, for a reason that nobody knows."""
+"""The rest of a WriteFailure after its text: one replica has failed for an unknown reason."""
 
 
-def test_row_that_replicas_fail_at_is_an_outage() -> None:
-    """A full CDC space brings the same error, and a few rows fit again from time to time."""
+def test_row_at_which_replicas_fail_is_an_outage() -> None:
+    """A full CDC space causes the same error."""
     good, bad = request(rows=4), request(rows=4)
     number = numbers(bad)[1]
 
@@ -282,8 +274,7 @@ def test_row_that_replicas_fail_at_is_an_outage() -> None:
     assert {len(rows) for rows, _ in node.asked} == {4}
 
 
-def test_outage_before_the_second_refusal_names_no_row() -> None:
-    """The node takes no other row any more: that is an outage."""
+def test_outage_before_the_second_refusal_blames_no_row() -> None:
     batch = request(rows=4)
     bad = numbers(batch)[3]
 
@@ -297,8 +288,7 @@ def test_outage_before_the_second_refusal_names_no_row() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 600])
-def test_table_that_takes_no_row_names_none(size: int) -> None:
-    """The table, a permission or a guardrail refuses, whether a request has one row or many."""
+def test_table_that_refuses_all_rows_blames_none(size: int) -> None:
     batches = [request(rows=size) for _ in range(600 // size)]
     node = always(*numbers(*batches))
     with (
@@ -309,8 +299,8 @@ def test_table_that_takes_no_row_names_none(size: int) -> None:
     assert len({row for rows, _ in node.asked if len(rows) == 1 for row in rows}) <= 600
 
 
-def test_request_that_is_too_large_names_no_row() -> None:
-    """Its parts are taken."""
+def test_request_that_is_too_large_blames_no_row() -> None:
+    """Its parts are accepted."""
     batch = request(rows=600)
 
     def too_large(_: Node, rows: list[int], frame: Frame) -> Frame | None:
@@ -322,8 +312,8 @@ def test_request_that_is_too_large_names_no_row() -> None:
     assert node.taken == numbers(batch)
 
 
-def test_rows_to_send_once_are_taken_once() -> None:
-    """A refused row has no effect; a row that was taken has, and would be doubled."""
+def test_rows_to_send_once_are_accepted_once() -> None:
+    """A refused row has no effect. A row that was accepted would be doubled."""
     good, bad = request(rows=3, statements=SENT_ONCE), request(rows=5, statements=SENT_ONCE)
     number = numbers(bad)[4]
     node = always(number)
@@ -334,7 +324,7 @@ def test_rows_to_send_once_are_taken_once() -> None:
 
 
 def test_rows_to_send_once_are_not_sent_to_compare() -> None:
-    """Also where the row that is refused may be sent again."""
+    """The refused row itself may be sent again."""
     good, bad = request(rows=3, statements=SENT_ONCE), request()
     node = always(*numbers(bad))
     with nodes(answers=node) as to:

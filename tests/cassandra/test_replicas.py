@@ -1,4 +1,4 @@
-"""Which node coordinates a partition, on rings that the driver's own metadata describes."""
+"""The first replica of each partition, on rings of the driver's own metadata."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ PARTITIONER = "org.apache.cassandra.dht.Murmur3Partitioner"
 def metadata(
     nodes: dict[str, int], factors: dict[str, str], per_node: int = 8, seed: int = 1
 ) -> Any:
-    """A cluster with a number of nodes in each datacenter.
+    """Return the metadata of a cluster.
 
+    :param nodes: the number of nodes in each datacenter.
     :param per_node: the number of tokens of a node.
     """
     known = Metadata()
@@ -64,7 +65,7 @@ def firsts(known: Any, coordinators: Coordinators | None) -> dict[int, set[Any]]
 
 
 def test_partitions_of_one_number_have_the_same_first_replica() -> None:
-    """The local one that the driver's policy asks first, while it is up."""
+    """It is the local replica that the driver would try first, among the nodes that are up."""
     known = metadata({"near": 5, "far": 4}, {"near": "2", "far": "3"})
     down = next(host for host in known.all_hosts() if host.datacenter == "near")
     down.set_down()
@@ -72,8 +73,8 @@ def test_partitions_of_one_number_have_the_same_first_replica() -> None:
     assert sorted(map(len, firsts(known, coordinators).values())) == [1, 1, 1, 1]
 
 
-def test_node_that_goes_or_comes_is_noticed() -> None:
-    """The map of the ring stays the same while a node is down."""
+def test_node_going_down_changes_the_first_replica() -> None:
+    """The driver's map does not change while a node is down."""
     known = metadata({"near": 5}, {"near": "2"})
     replicas = Replicas(known, "ks", "near")
     former = replicas.coordinators(KEYS)
@@ -84,8 +85,7 @@ def test_node_that_goes_or_comes_is_noticed() -> None:
     assert firsts(known, replicas.coordinators(KEYS)) == firsts(known, former)
 
 
-def test_changed_ring_is_noticed() -> None:
-    """Other tokens, a node more, another replication factor."""
+def test_changed_ring_changes_the_first_replica() -> None:
     known = metadata({"near": 5}, {"near": "2"})
     replicas = Replicas(known, "ks", "near")
     for nodes, seed in ({"near": 5}, 2), ({"near": 6}, 3):
@@ -98,14 +98,12 @@ def test_changed_ring_is_noticed() -> None:
     assert replicas.coordinators(KEYS) is None
 
 
-def test_replica_choice_is_free_when_all_nodes_have_all() -> None:
-    """As many replicas as nodes, in this datacenter."""
+def test_partitions_on_all_nodes_have_no_coordinator() -> None:
     known = metadata({"near": 3, "far": 9}, {"near": "3", "far": "2"})
     assert Replicas(known, "ks", "near").coordinators(KEYS) is None
 
 
-def test_driver_that_knows_no_ring() -> None:
-    """No token map, or a keyspace that it has not heard of."""
+def test_unknown_ring_has_no_coordinator() -> None:
     assert Replicas(Metadata(), "ks", "near").coordinators(KEYS) is None
     known = metadata({"near": 3}, {"near": "1"})
     assert Replicas(known, "unheard of", "near").coordinators(KEYS) is None

@@ -1,4 +1,4 @@
-"""The target contract over a real node, and the contracts of what it alone does with rows."""
+"""The contract suites of a target on a real node, and the write mode `update`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.cassandra
 
 @pytest.fixture(scope="module")
 def keyspace(cassandra: Node) -> str:
-    """Return one keyspace with one ledger for all of these tests, as a schema's changes cost most of one."""
+    """Return one keyspace for all tests: changes of the schema would take most of the time."""
     name = f"contract_{uuid.uuid4().hex}"
     cassandra.create_keyspace(name)
     return name
@@ -42,7 +42,7 @@ def new_table(node: Node, keyspace: str) -> str:
 
 
 class TestCassandra(RefusalsContract, TargetContract):
-    """The real one; `test_target_outage` restarts it."""
+    """The contracts of idempotent sessions and refusals."""
 
     most_kills = 8
     long_text = "x" * 70_000
@@ -65,7 +65,7 @@ class TestCassandra(RefusalsContract, TargetContract):
 
 
 class TestCassandraDeletes(CellDeletesContract):
-    """Rows, ranges and partitions, in the same batches as upserts."""
+    """The contract of deletes, and deletes of ranges."""
 
     @pytest.fixture
     def target(self, cassandra: Node, keyspace: str) -> CassandraTarget:
@@ -79,7 +79,7 @@ class TestCassandraDeletes(CellDeletesContract):
     def test_delete_without_last_key_column_takes_a_range(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """All rows under k that are older; a later row under it stays."""
+        """It deletes the older rows of the partition; later rows stay."""
         earlier: list[Change] = [("c", k, n, n, k) for k in ("a", "b") for n in range(5)]
         changes: list[Change] = [
             ("c", "a", 7, 7, "older"),
@@ -98,10 +98,10 @@ class TestCassandraDeletes(CellDeletesContract):
 
 
 class TestCassandraUpdates:
-    """By UPDATE, which leaves no row marker; of static columns alone, too."""
+    """The write mode `update`."""
 
     def test_row_exists_by_its_values(self, cassandra: Node, keyspace: str) -> None:
-        """One without any does not; others keep what they have, however often and late it comes."""
+        """Rows are written again and late."""
         table = new_table(cassandra, keyspace)
         options = {"cassandra.writeMode": "update"}
         target = target_of(cassandra, keyspace, table=table, **options)
@@ -123,7 +123,7 @@ class TestCassandraUpdates:
         }
 
     def test_static_columns_alone_are_updated(self, cassandra: Node, keyspace: str) -> None:
-        """A partition's, without its clustering columns; by the key of two columns, and for a time."""
+        """The DataFrame has no clustering columns."""
         table = f"{keyspace}.t"
         cassandra.execute(
             f"CREATE TABLE {table} (a int, b text, n int, s text static, v int, PRIMARY KEY ((a, b), n))"

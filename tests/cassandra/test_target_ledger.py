@@ -1,4 +1,4 @@
-"""The ledger on a real node; what every target owes is in wal_sink.testing.contracts.cells."""
+"""The ledger on a real node, beside the contract suites."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def row(node: Node, keyspace: str) -> dict[str, Any]:
 
 
 def test_ledger_row_has_four_columns(cassandra: Node, keyspace: str, session: Session) -> None:
-    """Those that docs/cassandra.md documents."""
+    """docs/cassandra.md documents them."""
     current = create(session, QUERY, 6)
     assert row(cassandra, keyspace) == {
         "query_id": QUERY,
@@ -54,7 +54,6 @@ def test_ledger_row_has_four_columns(cassandra: Node, keyspace: str, session: Se
 def test_window_costs_one_conditional_update(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And no read, after the first one."""
     current = create(session, QUERY)
     ledger: Any = session._ledger  # type: ignore[attr-defined]
     execute, statements = ledger._execute, list[str]()
@@ -73,7 +72,6 @@ def test_window_costs_one_conditional_update(
 def test_ledger_row_outlives_the_default_ttl(
     cassandra: Node, keyspace: str, session: Session
 ) -> None:
-    """An administrator's default TTL must not make the sink forget."""
     cassandra.execute(f"ALTER TABLE {keyspace}.wal_sink_ledger WITH default_time_to_live = 1000")
     current = create(session, QUERY)
     finish(session, current, following(current))
@@ -84,10 +82,9 @@ def test_ledger_row_outlives_the_default_ttl(
 
 
 @pytest.mark.parametrize("digest", ["d+", "d+x", "d+1+2"])
-def test_ledger_row_of_another_writer_stops_the_flush(
+def test_invalid_digest_in_the_ledger_is_refused(
     cassandra: Node, keyspace: str, session: Session, digest: str
 ) -> None:
-    """The error names the row and the table."""
     create(session, QUERY)
     cassandra.execute(
         f"UPDATE {keyspace}.wal_sink_ledger SET digest = %s WHERE query_id = '{QUERY}'", [digest]
@@ -96,10 +93,7 @@ def test_ledger_row_of_another_writer_stops_the_flush(
         session.read()
 
 
-def test_ledger_row_with_nulls_stops_the_flush(
-    cassandra: Node, keyspace: str, session: Session
-) -> None:
-    """Half a row is not taken for a fresh one."""
+def test_ledger_row_with_nulls_is_refused(cassandra: Node, keyspace: str, session: Session) -> None:
     cassandra.execute(f"INSERT INTO {keyspace}.wal_sink_ledger (query_id) VALUES ('{QUERY}')")
     with pytest.raises(CorruptLog, match="None"):
         session.read()
@@ -108,7 +102,7 @@ def test_ledger_row_with_nulls_stops_the_flush(
 def test_too_few_replicas_make_an_update_unknown(
     cassandra: Node, keyspace: str, session: Session
 ) -> None:
-    """A coordinator says `Unavailable` before it starts, and also after a proposal was accepted."""
+    """A coordinator may raise `Unavailable` before it starts, or after a proposal was accepted."""
     current = create(session, QUERY)
     replication = (
         f"ALTER KEYSPACE {keyspace} WITH replication = "

@@ -1,4 +1,4 @@
-"""A cluster with authentication, permissions, and guardrails, which hold for roles that are no superusers."""
+"""A node with authentication and permissions, and with guardrails, which do not hold for superusers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GUARDRAILS = {
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[EmbeddedCassandra]:
-    """A node that wants a login, checks permissions, and has guardrails."""
+    """A node with authentication, permissions and guardrails."""
     settings = {**SETTINGS, **GUARDRAILS, "dynamic_data_masking_enabled": True}
     with EmbeddedCassandra(settings=settings, java_options=QUICK_SCHEMA) as node:
         yield node
@@ -47,7 +47,7 @@ def node() -> Iterator[EmbeddedCassandra]:
 
 @pytest.fixture(scope="module")
 def admin(node: EmbeddedCassandra) -> Iterator[Any]:
-    """A session of the superuser, with the role `flusher` made."""
+    """A session of the superuser, after it has created the role `flusher`."""
     session = _superuser(node)
     session.execute("CREATE KEYSPACE ks WITH replication = " + ONE_REPLICA)
     session.execute("CREATE TABLE ks.t (id int PRIMARY KEY)")
@@ -57,7 +57,7 @@ def admin(node: EmbeddedCassandra) -> Iterator[Any]:
 
 
 def _superuser(node: EmbeddedCassandra) -> Any:
-    """The node makes the role some time after it answers."""
+    """Connect as the superuser, which the node creates some time after it answers."""
     profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), request_timeout=30)
     for _ in range(100):
         cluster = Cluster(
@@ -89,7 +89,6 @@ def target(
 
 @pytest.mark.usefixtures("admin")
 def test_missing_login_names_the_options(node: EmbeddedCassandra) -> None:
-    """The error names the options."""
     with pytest.raises(OptionError, match="requires a login") as refused:
         target(node).plan(SCHEMA, "k")
     assert "cassandra.username and cassandra.password" in refused.value.remedy
@@ -98,15 +97,14 @@ def test_missing_login_names_the_options(node: EmbeddedCassandra) -> None:
 @pytest.mark.parametrize(("user", "word"), [("flusher", "wrong"), ("stranger", "hunter2")])
 @pytest.mark.usefixtures("admin")
 def test_wrong_login_hides_the_password(node: EmbeddedCassandra, user: str, word: str) -> None:
-    """The error names option and role, and not the password."""
     with pytest.raises(OptionError, match=rf"cassandra\.username {user}") as refused:
         target(node, user, word).connect("q")
     assert "cassandra.password" in refused.value.remedy
     assert word not in str(refused.value)
 
 
-def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
-    """Those that docs/cassandra.md lists are enough; without CREATE the error prints the ledger's DDL."""
+def test_documented_permissions_are_enough(node: EmbeddedCassandra, admin: Any) -> None:
+    """Without CREATE the error has the statement that creates the ledger's table."""
     flusher = target(node, "flusher", "hunter2")
     with pytest.raises(SchemaMismatch, match="may not create it") as refused:
         flusher.plan(SCHEMA, "k")
@@ -132,7 +130,7 @@ def test_permissions(node: EmbeddedCassandra, admin: Any) -> None:
 
 
 def test_start_names_each_missing_permission(node: EmbeddedCassandra, admin: Any) -> None:
-    """Its remedy is the statement that grants it; UNMASK, too, where the ledger's key is masked."""
+    """The remedy is the statements that grant them. A masked key of the ledger needs UNMASK."""
     admin.execute("CREATE KEYSPACE rights WITH replication = " + ONE_REPLICA)
     admin.execute("CREATE TABLE rights.t (id int PRIMARY KEY)")
     ledger = TableName("rights", "wal_sink_ledger")
@@ -152,7 +150,6 @@ def test_start_names_each_missing_permission(node: EmbeddedCassandra, admin: Any
 
 
 def test_masked_columns_are_written_without_unmask(node: EmbeddedCassandra, admin: Any) -> None:
-    """Values and keys; deletes, too. What is written needs MODIFY alone."""
     masked = "int MASKED WITH DEFAULT"
     admin.execute(
         f"CREATE TABLE ks.masked (k {masked}, c {masked}, v {masked}, PRIMARY KEY (k, c))"
@@ -187,10 +184,9 @@ VALUES = {
 
 
 @pytest.mark.parametrize("guardrail", VALUES)
-def test_value_that_a_guardrail_refuses(
+def test_value_refused_by_a_guardrail_is_named(
     node: EmbeddedCassandra, admin: Any, guardrail: str
 ) -> None:
-    """In a batch, too: the error names the row, and what the server says of it."""
     cql, kind, value = VALUES[guardrail]
     admin.execute(f"CREATE TABLE IF NOT EXISTS ks.{guardrail} (id int PRIMARY KEY, c {cql})")
     for right in ("SELECT", "MODIFY", "CREATE"):

@@ -1,4 +1,4 @@
-"""A node that stops answering, dies and comes back, under an open session."""
+"""Outages under an open session: a node that stalls, dies and comes back."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ US = 1_700_000_000_000_000
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[EmbeddedCassandra]:
-    """A node of our own, that may be paused and killed."""
+    """A node that tests pause and kill."""
     with EmbeddedCassandra() as node:
         node.create_keyspace("ks")
         node.execute("CREATE TABLE ks.t (id int PRIMARY KEY, v text)")
@@ -58,18 +58,18 @@ def options(node: EmbeddedCassandra, more: Mapping[str, str] = {}) -> CassandraO
 
 @pytest.fixture
 def target(node: EmbeddedCassandra) -> CassandraTarget:
-    """Give up waiting for an answer after a second."""
+    """A target that waits for an answer for a second."""
     return CassandraTarget(options(node))
 
 
 @pytest.fixture
 def plan(target: CassandraTarget) -> Plan:
-    """Make the plan while the node is well."""
+    """The plan, made while the node is up."""
     return target.plan(SCHEMA, "k")
 
 
 class Retries(FlushMetrics):
-    """Keeps what it is told."""
+    """Counts the requests that are sent again, by error class."""
 
     def __init__(self) -> None:
         self.retries: Counter[str] = Counter()
@@ -80,13 +80,13 @@ class Retries(FlushMetrics):
 
 @pytest.fixture
 def metrics() -> Retries:
-    """Observe `session`."""
+    """The metrics of `session`."""
     return Retries()
 
 
 @pytest.fixture
 def session(target: CassandraTarget, plan: Plan, metrics: Retries) -> Iterator[IdempotentSession]:
-    """A session of a new query, everything prepared."""
+    """A session of a new query, with all statements prepared."""
     query_id = uuid.uuid4().hex
     with target.connect(query_id) as session:
         session.report_to(metrics)
@@ -121,7 +121,7 @@ def send_all(sender: Sender, statements: Iterable[Any]) -> None:
 def finish_in_vain(
     target: CassandraTarget, session: Session, current: LedgerRow
 ) -> ErrorClass | Outcome:
-    """Nothing was sent, or it is unknown; either way a flusher goes on later."""
+    """Return the outcome of an update, or the class of its error."""
     try:
         return finish(session, current, following(current))
     except Exception as error:  # noqa: BLE001 - whatever the driver raises is classified
@@ -129,7 +129,7 @@ def finish_in_vain(
 
 
 def eventually(session: Session, expected: LedgerRow, seconds: float = 30) -> LedgerRow:
-    """Read until the row is what is expected, as a flusher's next passes would."""
+    """Read until the row is the expected one, or time is up."""
     deadline = time.monotonic() + seconds
     while True:
         row = session.read()
@@ -139,8 +139,7 @@ def eventually(session: Session, expected: LedgerRow, seconds: float = 30) -> Le
         time.sleep(0.1)
 
 
-def test_lost_answer_is_unknown_and_a_read_tells(node: EmbeddedCassandra, session: Session) -> None:
-    """The node gets the update and cannot answer in time; after that only the row knows."""
+def test_lost_answer_is_unknown_until_a_read(node: EmbeddedCassandra, session: Session) -> None:
     current = row_of(session)
     new = following(current)
     node.pause()
@@ -155,7 +154,6 @@ def test_lost_answer_is_unknown_and_a_read_tells(node: EmbeddedCassandra, sessio
 def test_slow_answer_to_the_first_row_is_no_conflict(
     node: EmbeddedCassandra, target: CassandraTarget
 ) -> None:
-    """The caller reads."""
     with target.connect(prepared := uuid.uuid4().hex) as session:
         create(session, prepared)
     query_id = uuid.uuid4().hex
@@ -177,7 +175,6 @@ def test_rows_arrive_after_a_pause(
     target: CassandraTarget,
     plan: Plan,
 ) -> None:
-    """Requests time out, are sent again with pauses between, and every row is there once."""
     slices = [rows(target, plan, 500, first) for first in range(0, 20_000, 500)]
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write, session, plan, *slices)
@@ -198,10 +195,9 @@ def test_rows_arrive_after_a_pause(
     }
 
 
-def test_full_socket_is_no_failure(
+def test_full_socket_fails_no_request(
     node: EmbeddedCassandra, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is waited for, without a word."""
     refused = 0
     patient = options(node, {"cassandra.requestTimeout": "30"})
     with connect(patient) as connection:
@@ -248,14 +244,13 @@ def test_full_socket_is_no_failure(
 def test_table_is_read_from_the_node_of_its_version(
     node: EmbeddedCassandra,
 ) -> None:
-    """The driver says which that was: with None each read would go to another node."""
     with connect(options(node)) as connection:
         _, asked = DriftWatch(connection.session, options(node).data)._schema_version()
         assert asked in connection.session.get_pool_state()
 
 
-def test_node_that_stands_still_is_given_up(node: EmbeddedCassandra) -> None:
-    """Though nothing is asked of it: a full socket to it holds up the other nodes as long (quietly, 15 s)."""
+def test_stalled_node_is_marked_down(node: EmbeddedCassandra) -> None:
+    """No request need be in flight: a full socket to the node would stop all writes."""
     with connect(options(node)) as connection:
         (host,) = connection.session.get_pool_state()
         node.pause()
@@ -271,7 +266,6 @@ def test_node_that_stands_still_is_given_up(node: EmbeddedCassandra) -> None:
 def test_session_survives_a_crash_of_the_node(
     node: EmbeddedCassandra, session: IdempotentSession, target: CassandraTarget, plan: Plan
 ) -> None:
-    """What was acknowledged is durable; the open session finds the node again by itself."""
     current = row_of(session)
     write(session, plan, rows(target, plan, 100, 20_000))
     new = following(current)
@@ -289,7 +283,7 @@ def test_session_survives_a_crash_of_the_node(
 
 
 def test_overloaded_node_slows_the_flush() -> None:
-    """It takes 40 requests a second, and 64 at once would all time out: what is in flight adapts instead."""
+    """The node accepts 40 requests a second, and 64 at once would all time out."""
     settings = {
         "native_transport_rate_limiting_enabled": True,
         "native_transport_max_requests_per_second": 40,
@@ -313,14 +307,14 @@ def test_overloaded_node_slows_the_flush() -> None:
 
 @pytest.fixture
 def standstill() -> Iterator[threading.Event]:
-    """Stalls the driver's thread when a request's answer comes, until it is set."""
+    """An event: the driver's thread stalls in a callback until it is set."""
     over = threading.Event()
     yield over
     over.set()
 
 
 def stand_still(connection: Connection, over: threading.Event) -> None:
-    """Let the driver's thread, which handles answers and timeouts alike, wait."""
+    """Stall the driver's thread, which handles answers and timeouts."""
     reached, caller = threading.Event(), threading.get_ident()
 
     def wait(_rows: object) -> None:
@@ -337,7 +331,7 @@ def stand_still(connection: Connection, over: threading.Event) -> None:
 
 
 class Restarted(RestartContract):
-    """The contract of a restart, over a node that may be killed."""
+    """The contract of a server's restart."""
 
     def __init__(self, node: EmbeddedCassandra) -> None:
         self._node = node
@@ -350,8 +344,7 @@ class Restarted(RestartContract):
         self._node.start()
 
 
-def test_contract_of_a_restart(node: EmbeddedCassandra) -> None:
-    """A window that was finished is there; one half written is taken up."""
+def test_restart_keeps_whole_windows(node: EmbeddedCassandra) -> None:
     node.execute(
         "CREATE TABLE ks.restarted (k text, n int, v bigint, t text, d double, PRIMARY KEY (k, n))"
     )
@@ -365,7 +358,6 @@ def test_contract_of_a_restart(node: EmbeddedCassandra) -> None:
 def test_rows_whose_requests_never_end_are_an_outage(
     node: EmbeddedCassandra, standstill: threading.Event
 ) -> None:
-    """An error that is tried again, in place of a wait for ever."""
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
         sender = sender_of(connection.session, patience_s=1, timeout_s=3)
@@ -384,7 +376,7 @@ def test_rows_whose_requests_never_end_are_an_outage(
 def test_ledger_whose_requests_never_end_is_an_outage(
     node: EmbeddedCassandra, standstill: threading.Event
 ) -> None:
-    """The effect of a conditional update is not known then, and a read says that the target is away."""
+    """The effect of an update is unknown, and a read raises an outage."""
     chosen, query_id = options(node), f"q-{uuid.uuid4()}"
     with connect(chosen) as connection:
         ledger = Ledger(connection.session, chosen.ledger, query_id, timeout_s=2)

@@ -1,4 +1,4 @@
-"""Planning against a real node: what is agreed on, and what each refusal says."""
+"""The plan of a query on a real node, and errors of the connection."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def table(cassandra: Node, keyspace: str) -> str:
 
 @pytest.fixture
 def no_thread_is_left(table: str) -> Iterator[None]:
-    """See that everything ends except the driver's event loop, one for the process.
+    """Check that all threads end except the driver's event loop.
 
-    The fixture's session gets an event about the ledger's table, and its pool may grow by that.
+    The pool of the fixture's session may grow: it receives an event about the ledger's table.
     """
     earlier = set(threading.enumerate())
     pools = {_pool(thread) for thread in earlier}
@@ -58,7 +58,7 @@ def no_thread_is_left(table: str) -> Iterator[None]:
 
 
 def _pool(thread: threading.Thread) -> str:
-    """Return the name of the pool to which a thread belongs; else that of the thread."""
+    """Return the name of a thread's pool, or of the thread if it has none."""
     return re.sub(r"^(ThreadPoolExecutor-\d+)_\d+$", r"\1", thread.name)
 
 
@@ -71,7 +71,7 @@ def refusal(source: CassandraTarget, schema: pa.Schema = SCHEMA) -> str:
 
 @pytest.mark.usefixtures("no_thread_is_left")
 def test_plan_has_the_columns_of_the_dataframe(cassandra: Node, table: str) -> None:
-    """Columns in the DataFrame's order; zones do not matter; what the DataFrame lacks is left alone."""
+    """Time zones do not matter. Columns that the DataFrame lacks are not in the plan."""
     plan = target(cassandra, table, nulls="write").plan(SCHEMA, "key 1")
     assert (plan.key, plan.target, plan.table) == ("key 1", "cassandra", f'"{table}"."t"')
     place = {"keyspace": table, "table": "t", "nulls": "write", "types": {}}
@@ -86,7 +86,7 @@ def test_plan_has_the_columns_of_the_dataframe(cassandra: Node, table: str) -> N
 
 
 def test_ledger_table_may_be_in_another_keyspace(cassandra: Node, table: str) -> None:
-    """In another keyspace, which must exist; quoted, so capitals count."""
+    """The keyspace must exist, and capitals count."""
     text = refusal(target(cassandra, table, ledgerTable="nowhere.led"))
     assert "Keyspace nowhere of cassandra.ledgerTable does not exist" in text
     assert 'CREATE KEYSPACE "nowhere"' in text
@@ -102,8 +102,7 @@ def test_ledger_table_may_be_in_another_keyspace(cassandra: Node, table: str) ->
         cassandra.execute(f'DROP KEYSPACE "{other}"')
 
 
-def test_another_table_in_the_ledgers_place(cassandra: Node, table: str) -> None:
-    """Refused by the planner and by the flusher, with the DDL."""
+def test_table_that_is_not_a_ledger_is_refused(cassandra: Node, table: str) -> None:
     wrong = target(cassandra, table, ledgerTable="t")
     text = refusal(wrong)
     assert "is not a ledger of wal_sink" in text
@@ -113,16 +112,14 @@ def test_another_table_in_the_ledgers_place(cassandra: Node, table: str) -> None
 
 
 def test_varchar_and_text_are_one_type(cassandra: Node, keyspace: str) -> None:
-    """Two words for one type."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id varchar PRIMARY KEY)")
     plan = target(cassandra, keyspace).plan(pa.schema([("id", pa.string())]), "k")
     assert plan.columns[0].type == "text"
 
 
-def test_default_ttl_of_the_table_is_warned_of(
+def test_default_ttl_of_the_table_is_logged(
     cassandra: Node, table: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said at the start."""
     cassandra.execute(f"ALTER TABLE {table}.t WITH default_time_to_live = 60")
     with caplog.at_level(logging.INFO, logger="wal_sink"):
         target(cassandra, table).plan(SCHEMA, "k")
@@ -130,8 +127,7 @@ def test_default_ttl_of_the_table_is_warned_of(
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_datacenter_that_does_not_exist(cassandra: Node, table: str) -> None:
-    """The error lists the ones that do."""
+def test_unknown_datacenter_lists_the_known_ones(cassandra: Node, table: str) -> None:
     with pytest.raises(OptionError, match=r"(?s)is dc9, .*Use one of datacenter1"):
         target(cassandra, table, localDatacenter="dc9").plan(SCHEMA, "k")
     target(cassandra, table, localDatacenter="datacenter1").plan(SCHEMA, "k")
@@ -139,7 +135,6 @@ def test_datacenter_that_does_not_exist(cassandra: Node, table: str) -> None:
 
 @pytest.mark.usefixtures("no_thread_is_left")
 def test_unreachable_server_names_contact_points_and_cause(cassandra: Node, keyspace: str) -> None:
-    """Names contact points, port and cause."""
     with socket.socket() as bound:  # bound, not listening: connections are refused
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
@@ -148,8 +143,7 @@ def test_unreachable_server_names_contact_points_and_cause(cassandra: Node, keys
 
 
 @pytest.mark.usefixtures("no_thread_is_left")
-def test_server_listens_and_says_nothing(cassandra: Node, keyspace: str) -> None:
-    """The request timeout bounds the wait."""
+def test_silent_server_is_an_outage(cassandra: Node, keyspace: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = str(silent.getsockname()[1])
         quick = target(cassandra, keyspace, port=port, requestTimeout="0.5")
@@ -159,6 +153,6 @@ def test_server_listens_and_says_nothing(cassandra: Node, keyspace: str) -> None
 
 @pytest.mark.usefixtures("no_thread_is_left")
 def test_unresolved_contact_point_is_an_outage(cassandra: Node, keyspace: str) -> None:
-    """It may resolve later: unavailable, not wrong."""
+    """The name may resolve later."""
     with pytest.raises(TargetUnavailable, match=r"nowhere\.invalid"):
         target(cassandra, keyspace, contactPoints="nowhere.invalid").plan(SCHEMA, "k")

@@ -1,4 +1,4 @@
-"""How a start meets a real server: levels of consistency, the ledger's id, what the server says of itself."""
+"""The checks of a start on a real server: consistency levels, the ledger's id, metadata of tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = pa.schema([("id", pa.int32())])
 
 @pytest.fixture(scope="module")
 def shared(cassandra: Node) -> Iterator[str]:
-    """One keyspace for all tests here, of a strategy that every level fits; with a table."""
+    """One keyspace for all tests here, with a strategy for which each level is defined, and a table."""
     name = f"test_{secrets.token_hex(8)}"
     (local,) = cassandra.execute("SELECT data_center FROM system.local")
     cassandra.execute(
@@ -48,11 +48,12 @@ def options(node: Node, keyspace: str, **options: str) -> CassandraOptions:
     "level",
     ["ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUORUM", "EACH_QUORUM"],
 )
-def test_start_at_every_level(cassandra: Node, shared: str, level: str) -> None:
-    """Also at those that ask for more replicas than a node's own tables have: one.
+def test_start_accepts_levels_that_the_keyspace_reaches(
+    cassandra: Node, shared: str, level: str
+) -> None:
+    """The tables of a node itself have one replica, and are read at any level.
 
-    A level that the keyspace never reaches is refused. If nodes go later, that is an outage, and the error
-    says so.
+    If nodes are lost after the start, a level that they cannot reach is an outage.
     """
     target = CassandraTarget(options(cassandra, shared, consistencyLevel=level))
     plan = CassandraTarget(options(cassandra, shared)).plan(SCHEMA, "k")
@@ -86,7 +87,7 @@ def id_of(node: Node, keyspace: str, table: str) -> object:
 def test_table_is_read_from_one_node(
     cassandra: Node, shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the one that answers first: another one may lag behind, and have the table without its columns."""
+    """Another node may lag, and lack the columns."""
     asked: list[Any] = []
     with connect(options(cassandra, shared)) as connection:
         session = connection.session
@@ -103,14 +104,13 @@ def test_table_is_read_from_one_node(
 
 
 def test_ledger_table_id_follows_from_its_name(cassandra: Node, shared: str) -> None:
-    """Chosen by its name: starts at the same time on several nodes make one table."""
     name = options(cassandra, shared, ledgerTable="Led").ledger
     CassandraTarget(options(cassandra, shared, ledgerTable="Led")).plan(SCHEMA, "k")
     assert id_of(cassandra, *name) == ledger_id(name)
 
 
-def test_ledger_that_is_made_again_is_empty(cassandra: Node, shared: str) -> None:
-    """The table has the id of the one that was dropped, and nothing of its rows."""
+def test_ledger_created_again_is_empty(cassandra: Node, shared: str) -> None:
+    """The new table has the same id."""
     target = CassandraTarget(options(cassandra, shared, ledgerTable="again"))
     for _ in range(2):
         target.plan(SCHEMA, "k")
@@ -121,13 +121,13 @@ def test_ledger_that_is_made_again_is_empty(cassandra: Node, shared: str) -> Non
         cassandra.execute(f"DROP TABLE {shared}.again")
 
 
-def test_server_that_takes_no_id(
+def test_server_that_refuses_ids_gets_a_ledger(
     cassandra: Node,
     shared: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Managed services make their own: the table is made all the same, and the risk is said."""
+    """Managed services choose the ids of tables."""
     monkeypatch.setattr(ledger, "_PROPERTY", "no_such_property")
     CassandraTarget(options(cassandra, shared, ledgerTable="led2")).plan(SCHEMA, "k")
     assert "is created without a chosen id" in caplog.text
@@ -136,11 +136,8 @@ def test_server_that_takes_no_id(
     assert id_of(cassandra, *name) != ledger_id(name)
 
 
-def test_server_that_cannot_keep_a_ledger(cassandra: Node, shared: str) -> None:
-    """The planner refuses it before anything is created.
-
-    The node is made known as Amazon Keyspaces by a keyspace that only that service has.
-    """
+def test_unfit_server_is_refused_at_the_start(cassandra: Node, shared: str) -> None:
+    """A keyspace that only Amazon Keyspaces has makes the node look like that service."""
     cassandra.create_keyspace("system_schema_mcs")
     try:
         target = CassandraTarget(options(cassandra, shared, ledgerTable="never"))

@@ -1,4 +1,4 @@
-"""What travels to the tasks, and what is not loaded there."""
+"""The modules that the check of a task loads."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ def target(**options: str) -> CassandraTarget:
 
 
 def test_task_does_not_load_the_driver() -> None:
-    """The target is unpickled and checks a batch, in a process of its own."""
     pickled = pickle.dumps(target()).hex()
     at = pa.array([1000], pa.timestamp("us", "UTC"))
     arrays = [pa.array([value], arrow) for arrow, _, value in NESTED]

@@ -1,4 +1,4 @@
-"""TTLs and event times: the options, what is left as a row is written, and its bytes."""
+"""TTLs and event times: the options, the check of the tasks, remaining TTLs, and the bytes of rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,6 @@ S_US = 1_000_000
     ],
 )
 def test_options_that_contradict_each_other_are_refused(more: dict[str, str], words: str) -> None:
-    """At the start, with a remedy."""
     with pytest.raises(OptionError, match=words) as caught:
         configure(GIVEN | more)
     assert caught.value.remedy
@@ -78,10 +77,9 @@ INSTANT = pa.timestamp("us", "UTC")
         ({"cassandra.timestampColumn": "t"}, ("t", pa.date32()), {"id"}, "is date32"),
     ],
 )
-def test_column_that_does_not_fit_is_refused(
+def test_unfit_control_column_is_refused(
     options: dict[str, str], field: tuple[str, pa.DataType], table: set[str], words: str
 ) -> None:
-    """A key among them."""
     schema = pa.schema([("id", pa.int32()), field])
     with pytest.raises(SchemaMismatch, match=words) as caught:
         written(schema, options, table)
@@ -93,8 +91,7 @@ def written(schema: pa.Schema, options: dict[str, str], table: set[str]) -> pa.S
     return written_columns(schema, parse(GIVEN | options, CassandraOptions), table, "ks.t")
 
 
-def test_times_that_the_table_has_too_are_written() -> None:
-    """As the users of `updated_at` expect; others are not."""
+def test_times_with_a_column_of_the_table_are_written() -> None:
     schema = pa.schema([("id", pa.int32()), ("at", INSTANT), ("v", pa.int32()), ("until", INSTANT)])
     options = {"cassandra.expiresAtColumn": "until", "cassandra.timestampColumn": "at"}
     assert written(schema, options, {"id", "v", "at"}).names == ["id", "at", "v"]
@@ -131,10 +128,9 @@ EVENT_TIME, EVENT_NUMBER = {"timestamp_column": "at"}, {"timestamp_column": "us"
         (EVENT_NUMBER, 10**15, None, "is null"),
     ],
 )
-def test_time_that_cannot_be_meant_is_refused(
+def test_implausible_time_is_refused(
     details: dict[str, Any], good: int, value: Any, words: str
 ) -> None:
-    """By the tasks, before anything is published."""
     ttl = details.get("ttl", RowTtl())
     name = ttl.ttl_column or ttl.expires_at_column or details["timestamp_column"]
     kind = INSTANT if name in ("until", "at") else pa.int64()
@@ -170,7 +166,7 @@ def test_expiry_is_never_early() -> None:
 
 
 def test_remaining_ttl_never_exceeds_option_or_server() -> None:
-    """Where timestamps are ahead of the clock, and where a time of expiry is far."""
+    """Timestamps may be ahead of the clock, and a time of expiry may be far away."""
     assert remaining(RowTtl(ttl_s=10), NOW_S - 500) == [10]
     assert remaining(RowTtl(ttl_column="t"), NOW_S - 500, ttl=[7, 8]) == [7, 8]
     far = (NOW_S + 2 * MAX_TTL_S) * S_US
@@ -182,7 +178,7 @@ def test_remaining_ttl_never_exceeds_option_or_server() -> None:
 
 @pytest.mark.parametrize("nulls", ["unset", "write"])
 def test_rows_with_ttl_equal_what_the_driver_binds(nulls: str) -> None:
-    """A row that has expired has nulls for its values, and a TTL of a second."""
+    """An expired row has nulls for its values, and a TTL of a second."""
     plan = plan_of(*COLUMNS, nulls=nulls, ttl=RowTtl(ttl_column="ttl"))
     schema = pa.schema([(name, kind) for name, _, _, kind in COLUMNS])
     rows = [("a", 10, 1.5, 1, [1, 2]), ("b", 3, 2.5, 2, None), ("c", 20, None, 3, [3])]
@@ -255,7 +251,7 @@ EVENTS: list[Field] = [
 
 
 def event_plan(nulls: str) -> CassandraPlan:
-    """Return a plan of rows with event times, TTLs and static columns, some of them deletes."""
+    """Return a plan with event times, TTLs, deletes and static columns."""
     return plan_of(
         *EVENTS,
         nulls=nulls,
@@ -270,7 +266,7 @@ EVENT_PLAN = event_plan("unset")
 
 
 def test_event_times_become_the_timestamps_of_rows() -> None:
-    """What the table has of them is milliseconds."""
+    """The column of the table has milliseconds."""
     columns = (
         ["x"] * 3,
         [1] * 3,
@@ -294,7 +290,7 @@ def test_event_times_become_the_timestamps_of_rows() -> None:
 
 
 def test_event_time_does_not_identify_a_refused_row() -> None:
-    """The row has the time of its event in place of the timestamp that the ledger counts."""
+    """The log identifies a row by the timestamp that the ledger counts."""
     batch = pa.record_batch({"k": ["x"]})
     for plan, us in (
         (plan_of(COLUMNS[0]), NOW_S * S_US),

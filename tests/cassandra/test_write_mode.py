@@ -1,4 +1,4 @@
-"""`cassandra.writeMode` = `update`: the statement, its bytes, and what a start refuses."""
+"""`cassandra.writeMode` = `update`: the statement, its bytes, and refusals of a start."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def plan(schema: pa.Schema) -> CassandraPlan:
 
 @pytest.mark.parametrize("with_ttl", [False, True])
 def test_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
-    """In this order, whatever that of the DataFrame; encoded as the driver binds them."""
+    """The order of the columns in the DataFrame does not matter. The bytes are the driver's."""
     schema = pa.schema([KEY[1], ("shop", pa.string()), KEY[0]])
     source = plan(schema)
     rows = pa.record_batch(
@@ -76,8 +76,8 @@ def test_update_takes_timestamp_values_and_key(*, with_ttl: bool) -> None:
     assert len(parts) == (2 if with_ttl else 1)
 
 
-def test_static_columns_alone_are_of_a_partition() -> None:
-    """Without clustering columns, which an INSERT would need here; the table is what it was."""
+def test_static_columns_alone_need_no_clustering_columns() -> None:
+    """An INSERT would need the clustering columns."""
     source = plan(STATIC)
     assert source.static_alone
     refuse_changed(source, LIVE)
@@ -100,7 +100,6 @@ def test_static_columns_alone_are_of_a_partition() -> None:
 def test_row_without_values_is_refused_by_update_mode(
     fields: list[tuple[str, pa.DataType]], operation: str, words: str
 ) -> None:
-    """At the start, with a remedy."""
     columns = match_columns(pa.schema(fields), LIVE, update=True)
     if not words:
         refuse_no_update(LIVE, columns, operation)

@@ -1,25 +1,27 @@
-"""Which servers are refused at the start: by answers that servers have given."""
+"""Servers that a start refuses, the choice of the datacenter, and the id of the ledger's table."""
 
 from __future__ import annotations
 
 import pytest
+from cassandra.cluster import NoHostAvailable
 
-from wal_sink.errors import SchemaMismatch
+from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
+from wal_sink.targets.cassandra.driver.connection import _no_connection, choose_datacenter
 from wal_sink.targets.cassandra.ledger import create_ledger, ledger_id
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.server import Server, refuse_too_few_nodes, refuse_unfit
 
 CASSANDRA = Server("5.0.9", "Test Cluster", {"system": {}, "system_schema": {}, "shop": {}})
-"""What the embedded node says."""
+"""The answers of the embedded node."""
 KEYSPACES = Server(
     "3.11.2",
     "Amazon Keyspaces",
     {"system": {}, "system_schema": {}, "system_schema_mcs": {}, "shop": {}},
 )
 COSMOS = Server("3.11.0", "CosmosProd", {"shop": {}})
-"""What cqlsh prints of it: Connected to CosmosProd … Cassandra 3.11.0 | CQL spec 3.4.4."""
+"""The answers that cqlsh prints: Connected to CosmosProd … Cassandra 3.11.0 | CQL spec 3.4.4."""
 
 
 def options(**options: str) -> CassandraOptions:
@@ -41,14 +43,14 @@ def test_cassandra_is_accepted() -> None:
 
 
 def test_amazon_keyspaces_is_refused() -> None:
-    """By the name of its cluster, or by a keyspace that only it has."""
+    """It has a cluster name, and a keyspace that only it has."""
     assert "no reads at SERIAL" in refusal(KEYSPACES).what
     assert "Amazon Keyspaces" in refusal(KEYSPACES._replace(cluster_name="")).what
     refuse_unfit(CASSANDRA._replace(cluster_name="Amazon keyspaces of ours"), options())
 
 
 def test_cosmos_db_is_refused() -> None:
-    """By what it says, or by its address, where it may say something else."""
+    """Its addresses show it if its answers do not."""
     assert "one write timestamp for a row" in refusal(COSMOS).what
     at = "us.example.org, shop.cassandra.cosmos.azure.com"
     assert "Azure Cosmos DB" in refusal(COSMOS._replace(cluster_name="x"), contactPoints=at).what
@@ -89,11 +91,42 @@ def test_level_beyond_the_nodes_is_refused(
     assert 'ALTER KEYSPACE "shop" WITH replication = {' in refused.value.remedy
 
 
-def test_ledgers_id_follows_from_its_name() -> None:
-    """Every start, on every host and in every version, asks for the same one."""
+def test_ledger_id_follows_from_its_name() -> None:
+    """Every start must choose the same id, on every host and in every version."""
     name = TableName("shop", "wal_sink_ledger")
     assert str(ledger_id(name)) == "3c4dcbdb-85df-5744-ae0c-32c1870a34bb"
     assert create_ledger(name).endswith(f" WITH id = {ledger_id(name)}")
     assert "id =" not in create_ledger(name, with_id=False)
     others = TableName("Shop", "wal_sink_ledger"), TableName("shop", "led"), TableName("a", "b")
     assert len({ledger_id(item) for item in (name, *others)}) == 4
+
+
+def test_only_datacenter_needs_no_name() -> None:
+    assert choose_datacenter("", {"dc1"}) == "dc1"
+    assert choose_datacenter("dc2", {"dc1", "dc2"}) == "dc2"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "known", "says"),
+    [
+        ("", {"east", "west"}, "2 datacenters: east, west"),
+        ("East", {"east", "west"}, "Use one of east, west"),
+        ("dc1", set(), "does not have"),
+        ("", set(), "0 datacenters"),
+    ],
+)
+def test_unknown_or_ambiguous_datacenter_is_refused(
+    wanted: str, known: set[str], says: str
+) -> None:
+    """The error lists the datacenters."""
+    with pytest.raises(OptionError, match=says) as refused:
+        choose_datacenter(wanted, known)
+    assert "cassandra.localDatacenter" in str(refused.value)
+
+
+def test_connection_that_times_out_is_an_outage() -> None:
+    """The driver reaches the node and opens no session. Its error has addresses, and no error of each."""
+    error = NoHostAvailable("Unable to connect to any servers", ["10.0.0.1"])
+    result = _no_connection(error, options())
+    assert isinstance(result, TargetUnavailable)
+    assert "Unable to connect to any servers" in result.what
