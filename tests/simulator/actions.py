@@ -220,8 +220,10 @@ class Actions:
         commits, state = checkpoint.epochs("commits"), world.checker.truth.state
         if not commits or state is None or state.last.epoch > commits[-1]:
             return
-        world.kill_all()
         newest = commits[-1]
+        if newest > state.first and newest - 1 not in commits:
+            return  # Spark has purged the commit before, so this would lose every commit
+        world.kill_all()
         files = checkpoint.snapshot()
         for path in (f"commits/{newest}", f"offsets/{newest + 1}"):
             files.pop(path, None)
