@@ -21,15 +21,15 @@ import wal_sink
 from tests.support.programs import ran
 from wal_sink.configuration import configure
 from wal_sink.model import paths
-from wal_sink.model.manifest import Task
+from wal_sink.model.manifest import Execution, Task
 from wal_sink.model.plan import Agreed, Column, Plan
-from wal_sink.publish.micro_batch import plans_key
+from wal_sink.publish.micro_batch import plans_key_of
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
 from wal_sink.spark.internals import dataframe
 
 SCHEMA = StructType().add("id", "long").add("text", "string")
 ROWS = pa.record_batch({"id": [1], "text": ["a"]}, dataframe.arrow_schema(SCHEMA))
-TASK = Task(query_id="q", run_id="r", epoch=0, partition=0, task_attempt=0)
+TASK = Task(Execution("q", "r", 0), partition=0, task_attempt=0)
 OWN = {"wal_sink", "state_backends"}
 
 
@@ -91,7 +91,7 @@ def pickled(tmp_path: Path) -> dict[str, dict[str, object]]:
     """Return what Spark sends to each process, of a query whose plan is in its log."""
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)
-    (checkpoint / "metadata").write_text(json.dumps({"id": TASK.query_id}))
+    (checkpoint / "metadata").write_text(json.dumps({"id": TASK.execution.query_id}))
     (checkpoint / "offsets" / "0").write_text('v1\n{"batchTimestampMs":0,"conf":{}}\n{"offset":0}')
     options = {
         "checkpointLocation": str(checkpoint),
@@ -101,9 +101,9 @@ def pickled(tmp_path: Path) -> dict[str, dict[str, object]]:
         "cassandra.port": "1",  # where nothing listens
     }
     configuration = configure(options)
-    log = configuration.location.open_log(TASK.query_id)
+    log = configuration.location.open_log(TASK.execution.query_id)
     (destination,) = configuration.destinations
-    key = plans_key(configuration, ROWS.schema)
+    key = plans_key_of(configuration, ROWS.schema)
     columns = (
         Column(name="id", source="int64", type="bigint", role="partition"),
         Column(name="text", source="string", type="text", role="regular"),
@@ -114,7 +114,7 @@ def pickled(tmp_path: Path) -> dict[str, dict[str, object]]:
     source = {"source": WalSinkDataSource, "options": options, "schema": SCHEMA}
     writer = WalSinkDataSource(options).streamWriter(SCHEMA, overwrite=False)
     assert isinstance(writer, WalSinkStreamWriter)
-    message = Message(writer.micro_batch.append([ROWS], TASK), writer.micro_batch.plan)
+    message = Message(writer.micro_batch.append([ROWS], TASK), writer.micro_batch.plans_key)
     return {
         "source": source,
         "planner": source,

@@ -77,18 +77,11 @@ class Query:
         """Run the tasks and `commit()`."""
         micro_batch = agree(self._configuration, source.table(np.arange(0)).schema)
         bounds = [first + (last - first) * part // _TASKS for part in range(_TASKS + 1)]
-        appended = []
+        appended, execution = [], Execution(self._query_id, self._run_id, epoch)
         for partition, between in enumerate(itertools.pairwise(bounds)):
             rows = source.table(np.arange(*between)).combine_chunks().to_batches(_SLICE)
-            task = Task(
-                query_id=self._query_id,
-                run_id=self._run_id,
-                epoch=epoch,
-                partition=partition,
-                task_attempt=0,
-            )
-            appended.append(micro_batch.append(rows, task))
-        micro_batch.publish(Execution(self._query_id, self._run_id, epoch), appended)
+            appended.append(micro_batch.append(rows, Task(execution, partition, task_attempt=0)))
+        micro_batch.publish(execution, appended)
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""`CommitWatcher` notices a new commit without reading the checkpoint."""
+"""`CommitWatcher` notices a new commit without reading the checkpoint's files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def commit(checkpoint: Path, name: str) -> None:
 
 
 def test_watcher_reports_a_new_file_once(tmp_path: Path) -> None:
-    """The newest one counts; files under other names are Spark's work in progress."""
+    """Files with other names are Spark's unfinished files."""
     commit_watcher = CommitWatcher(f"file://{tmp_path}")
     assert commit_watcher.can_watch
     assert not commit_watcher.has_new_commit(), "there is no folder yet"
@@ -27,7 +27,7 @@ def test_watcher_reports_a_new_file_once(tmp_path: Path) -> None:
 
 
 def test_watcher_sees_two_files_of_one_clock_tick(tmp_path: Path) -> None:
-    """The folder has the same time of change after both."""
+    """Both files leave the folder with the same time of change."""
     commit_watcher = CommitWatcher(f"file://{tmp_path}")
     commit(tmp_path, "0")
     changed = (tmp_path / "commits").stat()
@@ -38,7 +38,7 @@ def test_watcher_sees_two_files_of_one_clock_tick(tmp_path: Path) -> None:
 
 
 def test_quiet_folder_is_not_listed(tmp_path: Path) -> None:
-    """Its time of change is enough, once that is a while ago."""
+    """An old time of change proves that no file was added."""
     commit_watcher = CommitWatcher(f"file://{tmp_path}")
     commit(tmp_path, "0")
     long_ago = (tmp_path / "commits").stat().st_mtime - 60
@@ -50,14 +50,12 @@ def test_quiet_folder_is_not_listed(tmp_path: Path) -> None:
 
 
 def test_watcher_of_a_bucket_sends_no_requests() -> None:
-    """The event, and a listing now and then, have to do."""
     commit_watcher = CommitWatcher("s3://bucket/checkpoint")
     assert not commit_watcher.can_watch
     assert not commit_watcher.has_new_commit()
 
 
 def test_watcher_reads_a_replaced_folder(tmp_path: Path) -> None:
-    """People delete and move checkpoints."""
     checkpoint = tmp_path / "checkpoint"
     commit(checkpoint, "7")
     commit_watcher = CommitWatcher(f"file://{checkpoint}")

@@ -28,7 +28,7 @@ def test_refused_rows_are_listed_and_exported(world: World, tmp_path: Path) -> N
     assert "Key column k is null" in text.out
     assert "wal-sink quarantine" in run(tmp_path, "status", "checkpoint").out
     status = run(tmp_path, "status", "checkpoint", "--json").document
-    assert "rows that could not be written are in the log alone" in status["unsafe_because"]
+    assert "only the log has the rows that could not be written" in status["unsafe_because"]
     lines = run(tmp_path, "quarantine", "checkpoint", "--export", "rows.jsonl", "--json")
     assert lines.document["rows"] == 2
     read = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]

@@ -136,7 +136,7 @@ def test_lost_manifest_is_given_up(job: Job) -> None:
     assert job.command("flush").code == 0
     assert job.rows() == rows_of(0, 1, 3, 4)
     status = job.command("status").document
-    assert status["unsafe_because"] == "1 epoch was given up whose rows only the log has"
+    assert status["unsafe_because"] == "1 epoch was given up, and only the log has the rows"
 
 
 def test_set_mark_passes_two_lost_manifests(job: Job) -> None:

@@ -47,7 +47,7 @@ def test_query_that_only_started_has_nothing_pending(world: World, tmp_path: Pat
     text = " ".join(message.out.split())  # lines may be folded
     assert "none has ever reported" in text
     assert "yes, checkpoint and log, once the query is stopped" in text
-    assert "reads its source again" in text
+    assert "reads its source from the beginning" in text
 
 
 class Bounded(World):
@@ -136,7 +136,8 @@ def test_checkpoint_that_was_set_back_is_named(world: World, tmp_path: Path) -> 
     shown = run(tmp_path, "status", "checkpoint", "--json").document
     assert (shown["checkpointed"], shown["flushed"], shown["pending_epochs"]) == (0, 1, 0)
     assert (
-        "the checkpoint is older than what is flushed" in run(tmp_path, "status", "checkpoint").out
+        "the checkpoint is older than the flushed epochs"
+        in run(tmp_path, "status", "checkpoint").out
     )
 
 

@@ -236,7 +236,7 @@ def test_start_goes_by_last_plan_while_target_is_down(
         )
     )
     start(place.query).batch([(2, *NARROW[1:])])
-    assert "does not answer. The query starts all the same" in caplog.text
+    assert "does not answer. The query starts nevertheless" in caplog.text
     place.query.target = reachable
     place.query.flush()
     assert len(place.rows) == 2
@@ -250,7 +250,7 @@ def test_dropped_table_is_not_made_again_by_start(tmp_path: Path) -> None:
     row = (*NARROW[:3], *NARROW[4:])
     start(query).flushed_batches([row])
     store.execute("DROP TABLE t")
-    with pytest.raises(SchemaMismatch, match="is gone, which this query has written") as caught:
+    with pytest.raises(SchemaMismatch, match="is gone, and this query has written") as caught:
         start(query)
     store.execute(caught.value.remedy.partition("\n")[2])
     start(query).flushed_batches([row])
@@ -294,7 +294,7 @@ def test_dropped_table_is_not_made_again_with_other_options(tmp_path: Path) -> N
     start(query).flushed_batches([(*NARROW[:3], *NARROW[4:])])
     store.execute("DROP TABLE t")
     query.target = SqlAlchemyTarget(replace(options, mode="upsert", key_columns="id"))
-    with pytest.raises(SchemaMismatch, match="is gone, which this query has written"):
+    with pytest.raises(SchemaMismatch, match="is gone, and this query has written"):
         start(query)
 
 

@@ -1,4 +1,4 @@
-"""A flush loop over a world, as `register` makes it, with outages that tests begin and end."""
+"""A flush loop over a played query, with outages that a test begins and ends."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 
 SECONDS = 10.0
-"""Longer than anything takes here; a test that waits so long fails."""
+"""A test that waits for longer fails."""
 
 NEVER = 3_600.0
 LIST = f"list {paths.STATE.folder}"
 
 
 class Outage(Faults):
-    """Every operation whose name contains `matching` fails before it takes effect, until it is over.
+    """Every operation whose name contains `matching` fails without effect until the outage is over.
 
-    While it `halts`, such an operation waits for the end instead.
+    While the outage `halts`, such an operation waits for the end of the outage instead.
     """
 
     def __init__(self, matching: str, error: Callable[[], BaseException] = ConnectionError) -> None:
@@ -54,7 +54,7 @@ class Outage(Faults):
 
 
 class Flushing:
-    """A loop over a world, as `register` makes it."""
+    """A flush loop over a query, as `register` makes it."""
 
     def __init__(self, world: World, faults: Faults, target: str = "") -> None:
         self.world = world
@@ -90,7 +90,7 @@ class Flushing:
         return read_report(self.world.store, self.name)
 
     def waits(self) -> bool:
-        """Return True if it has done all that there is."""
+        """Return True if the loop has nothing to flush."""
         report = self.report()
         return report is not None and report.doing.startswith(("no run", "nothing", "everything"))
 
@@ -113,7 +113,7 @@ def flushing(world: World, flushing_in: Callable[..., Flushing]) -> Callable[...
 
 @pytest.fixture
 def flushing_in() -> Iterator[Callable[..., Flushing]]:
-    """Make loops over any world; they are stopped after the test, and no thread is left."""
+    """Make loops over any query. They are stopped after the test, and no thread stays."""
     made: list[Flushing] = []
 
     def make(world: World, faults: Faults | None = None, target: str = "") -> Flushing:
@@ -125,19 +125,18 @@ def flushing_in() -> Iterator[Callable[..., Flushing]]:
         if item.loop.ident is not None:
             item.loop.stop()
             assert item.ended()
-    # A sync that was begun early for the next epoch is not waited for: it ends by itself.
     until(lambda: not any(t.name.startswith("wal_sink-") for t in threading.enumerate()))
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing happens by time alone, unless a test says so."""
+    """Let nothing happen by time alone."""
     monkeypatch.setattr("wal_sink.flush.loop.POLL_S", NEVER)
     times(monkeypatch, first=0.002, most=0.01)
 
 
 def times(monkeypatch: pytest.MonkeyPatch, first: float, most: float) -> None:
-    """Set how long the loop waits between tries; it waits a random part of it."""
+    """Set the pauses of the loop between tries."""
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_FIRST_S", first)
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", most)
 

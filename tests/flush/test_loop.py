@@ -1,4 +1,4 @@
-"""The thread that keeps a flusher going, over a real flusher: woken, polling, ending."""
+"""The thread that runs a flusher: how it is woken, polls and ends."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from wal_sink.progress.status import read_status
 pytestmark = pytest.mark.usefixtures("patient")
 
 
-# --- when it reads --------------------------------------------------------------------------------
+# --- when the loop reads --------------------------------------------------------------------------
 
 
 def test_loop_flushes_pending_epochs_at_its_start(world: World, flushing: Flushings) -> None:
-    """What an earlier process has left; no event is needed."""
     world.run().batch([("a", 1)])
     it = flushing().start()
     until(lambda: it.is_flushed(0))
@@ -40,7 +39,6 @@ def test_loop_flushes_pending_epochs_at_its_start(world: World, flushing: Flushi
 def test_loop_flushes_when_woken(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not before: it rests until it is woken."""
     monkeypatch.setattr("wal_sink.flush.loop.POLL_S", NEVER)
     run = world.run()
     it = flushing().start()
@@ -57,7 +55,7 @@ def test_loop_flushes_when_woken(
 def test_loop_finds_commits_without_events(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Events are lost in a crash, and late otherwise: the checkpoint is looked at all the same."""
+    """Events may be late, and a crash loses them."""
     monkeypatch.setattr("wal_sink.flush.loop.POLL_S", 0.01)
     run = world.run()
     it = flushing().start()
@@ -70,7 +68,6 @@ def test_loop_finds_commits_without_events(
 def test_loop_on_a_local_checkpoint_notices_new_commits(
     tmp_path: Path, flushing_in: Callable[..., Flushing]
 ) -> None:
-    """A new file in `commits/` is enough."""
     world = World(open_backend(f"{tmp_path}/checkpoint"), open_backend(f"{tmp_path}/log"))
     run = world.run()
     it = flushing_in(world).start()
@@ -84,7 +81,6 @@ def test_loop_on_a_local_checkpoint_notices_new_commits(
 def test_epoch_is_synced_before_spark_has_checkpointed_it(
     tmp_path: Path, flushing_in: Callable[..., Flushing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As soon as something is written to `commits/`; the epoch waits for its commit all the same."""
     folder, synced, fsync = tmp_path / "checkpoint", set[int](), os.fsync
     world = World(open_backend(str(folder)), open_backend(f"{tmp_path}/log"))
     run = world.run().batches([("k", 0)])
@@ -105,11 +101,10 @@ def test_epoch_is_synced_before_spark_has_checkpointed_it(
     assert not it.is_flushed(1)
 
 
-# --- how it ends ----------------------------------------------------------------------------------
+# --- how the loop ends ----------------------------------------------------------------------------
 
 
 def test_loop_of_an_ended_query_flushes_its_last_epoch(world: World, flushing: Flushings) -> None:
-    """The query has terminated: its last epoch is flushed, then the thread is gone."""
     run = world.run()
     it = flushing().start()
     until(it.waits)
@@ -122,7 +117,7 @@ def test_loop_of_an_ended_query_flushes_its_last_epoch(world: World, flushing: F
 
 
 def test_loop_of_an_ended_query_outlives_an_outage(world: World, flushing: Flushings) -> None:
-    """An outage at the end loses nothing: it goes on trying, then ends."""
+    """The loop tries again until the outage is over, and then ends."""
     world.run().batch([("a", 1)])
     outage = Outage("write")
     it = flushing(outage).start()
@@ -135,7 +130,6 @@ def test_loop_of_an_ended_query_outlives_an_outage(world: World, flushing: Flush
 
 
 def test_query_that_never_published_ends_too(world: World, flushing: Flushings) -> None:
-    """There is nothing to wait for, and the target is not asked."""
     world.run()
     it = flushing().start()
     it.loop.end()
@@ -144,7 +138,6 @@ def test_query_that_never_published_ends_too(world: World, flushing: Flushings) 
 
 
 def test_stopped_loop_lets_another_flusher_go_on(world: World, flushing: Flushings) -> None:
-    """After the step under way; another flusher goes on from there."""
     world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(50)))
     it = flushing().start()
     until(lambda: it.is_flushed(0))
@@ -157,9 +150,9 @@ def test_stopped_loop_lets_another_flusher_go_on(world: World, flushing: Flushin
 def test_ended_loop_is_reported_while_its_process_runs(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
-    """It stops while it rests or fails, without waiting for the next poll or try; an error is still told.
+    """The loop ends in the middle of a pause, and its last error stays reported.
 
-    A command need not wait until the last report is old.
+    A command need not wait until the report is old.
     """
     times(monkeypatch, first=NEVER, most=NEVER)
     world.run().batch([("a", 1)])
@@ -180,7 +173,7 @@ def test_ended_loop_is_reported_while_its_process_runs(
 
 
 def test_ended_loop_keeps_the_report_of_another_flusher(world: World, flushing: Flushings) -> None:
-    """Of another process, or of another handle in this one; nor is it hurried any more."""
+    """The other flusher is in another process, or belongs to another handle of this process."""
     world.run().batch([("a", 1)])
     for flusher in ("elsewhere:1", this_process()):
         it = flushing().start()
@@ -194,7 +187,7 @@ def test_ended_loop_keeps_the_report_of_another_flusher(world: World, flushing: 
 
 
 def test_loops_of_two_runs_write_each_row_once(world: World, flushing: Flushings) -> None:
-    """A query that starts again in the same process overlaps with its own past."""
+    """A query that is started again in the same process may overlap with its former loop."""
     run = world.run()
     loops = [flushing().start() for _ in range(2)]
     for epoch in range(20):
@@ -211,7 +204,6 @@ def test_loops_of_two_runs_write_each_row_once(world: World, flushing: Flushings
 def test_backlog_drains_while_new_epochs_come(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The query goes on through the outage and after it: windows are bounded, and all is flushed in order."""
     monkeypatch.setattr("wal_sink.flush.flusher.WINDOW_EPOCHS", 8)
     run = world.run()
     outage = Outage("connect")

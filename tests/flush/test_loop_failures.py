@@ -1,4 +1,4 @@
-"""The thread that keeps a flusher going, while log or target fail: tries, errors, and what is reported."""
+"""The thread that runs a flusher, while log or target fail: tries, errors, and reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wal_sink.spark.query_flush import QueryFlush
 pytestmark = pytest.mark.usefixtures("patient")
 
 
-# --- when it fails --------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("operation", ["connect", "read ledger", "create ledger", "write"])
@@ -32,7 +32,6 @@ pytestmark = pytest.mark.usefixtures("patient")
 def test_loop_after_a_failure_skips_no_epoch(
     world: World, flushing: Flushings, operation: str, failures: int
 ) -> None:
-    """Flink's hole: what failed is done before anything later, however often it fails (rule `stop`)."""
     world.run().batches(*([("k", epoch), (f"k{epoch}", epoch)] for epoch in range(3)))
     outage = Outage(operation)
     it = flushing(outage).start()
@@ -52,7 +51,7 @@ def test_loop_after_a_failure_skips_no_epoch(
         ("write 0", lambda: ConnectionError("no route"), "TargetUnavailable", True),
         ("write 0", lambda: RuntimeError("no such table"), "TargetRefused", False),
         ("write 0", lambda: errors.SchemaMismatch("a bug", "Change it."), "SchemaMismatch", False),
-        # of no known kind: it is reported as one, and tried again like the others
+        # a bug is reported under its own name, and tried again, too
         (LIST, lambda: ZeroDivisionError("a bug"), "ZeroDivisionError", False),
     ],
 )
@@ -65,7 +64,7 @@ def test_error_of_a_failing_loop_is_in_its_report(
     *,
     transient: bool,
 ) -> None:
-    """It is in the report, with the epoch it is about, and gone when the pass has succeeded."""
+    """The report has the epoch of the error, and no error after a pass has succeeded."""
     world.run().batch([("a", 1)])
     outage = Outage(operation, error)
     it = flushing(outage).start()
@@ -90,7 +89,7 @@ def test_error_of_a_failing_loop_is_in_its_report(
 def test_failed_loop_connects_again(
     world: World, flushing: Flushings, error: Callable[[], Exception]
 ) -> None:
-    """The table may have been mended since, the nodes moved, the password changed."""
+    """Table, nodes or password may have changed since."""
     world.run().batch([("a", 1)])
     outage = Outage("finish", error)
     it = flushing(outage).start()
@@ -104,7 +103,7 @@ def test_failed_loop_connects_again(
 def failed_write(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Flushing, Outage]:
-    """Return a loop that rests after its first write has failed, for as long as nobody hurries it."""
+    """Return a loop that pauses after its first write has failed, until a caller hurries it."""
     times(monkeypatch, first=NEVER, most=NEVER)
     world.run().batch([("a", 1)], [("b", 2)])
     outage = Outage("write")
@@ -123,7 +122,6 @@ def halt_in_the_next_try(it: Flushing, outage: Outage) -> None:
 def test_loop_that_rests_after_failures_can_be_hurried(
     world: World, failed_write: tuple[Flushing, Outage]
 ) -> None:
-    """A caller waits: it tries now, not when the pause after many failures is over."""
     it, outage = failed_write
     outage.over.set()
 
@@ -139,7 +137,7 @@ def test_loop_that_rests_after_failures_can_be_hurried(
 def test_error_stays_until_the_failed_step_succeeds(
     world: World, failed_write: tuple[Flushing, Outage]
 ) -> None:
-    """A caller that hurries the flush clears no error: where the time is over first, `status` has it."""
+    """A caller that hurries the flush does not clear the error."""
     it, outage = failed_write
     halt_in_the_next_try(it, outage)
     with pytest.raises(errors.FlushTimeout, match="last error: "):
@@ -155,7 +153,7 @@ def test_error_stays_until_the_failed_step_succeeds(
 def test_step_that_is_interrupted_ends_no_error(
     failed_write: tuple[Flushing, Outage], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The block of a job ends just after the first failure, and stops the next try in its middle."""
+    """Given a job whose block ends after the first failure, in the middle of the next try."""
     it, outage = failed_write
     halt_in_the_next_try(it, outage)
     it.loop.stop()
@@ -167,7 +165,7 @@ def test_step_that_is_interrupted_ends_no_error(
 
 
 def test_caller_gets_the_error_of_an_idle_loop(world: World, flushing: Flushings) -> None:
-    """Without waiting for it, all would be flushed, and the error comes a moment later."""
+    """Everything is flushed, and the error comes with the pass that the caller asks for."""
     world.run().flushed_batches([("a", 1)])
     outage = Outage("read ledger", lambda: errors.TargetRefused("no such table", "Restore it."))
     it = flushing(outage).start()
@@ -189,7 +187,7 @@ def test_caller_gets_the_error_of_an_idle_loop(world: World, flushing: Flushings
 
 
 def test_waiter_for_one_target_ignores_another_target(world: World, flushing: Flushings) -> None:
-    """That may take long, as where the other one does not answer."""
+    """Given another target that does not answer."""
     world.run().flushed_batches([("a", 1)])
     stalls = Outage("list ")
     stalls.halts.set()
@@ -210,7 +208,7 @@ def test_loop_that_ends_by_a_bug_logs_it(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Outside of a step nothing is tried again; nobody else tells what ended the thread of a query."""
+    """Given an error outside of a pass, which is not tried again."""
     world.run()
     it = flushing()
 
@@ -230,7 +228,7 @@ def test_loop_that_ends_by_a_bug_logs_it(
 def test_pauses_are_random_and_bounded(
     flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Queries that fail together do not come back in step, and none waits longer than ten seconds."""
+    """So queries that fail together do not try again at the same time."""
     monkeypatch.undo()
     tries = flushing().loop._tries
     state = tenacity.RetryCallState(tries, None, (), {})
@@ -245,10 +243,10 @@ def test_pauses_are_random_and_bounded(
     assert len(set(late)) == 50
 
 
-def test_pauses_grow_by_the_tries_of_a_step(
+def test_pause_of_each_window_begins_short(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Under an overloaded target every window may fail once: a drain would end with the longest pauses."""
+    """Given an overloaded target at which every window fails once."""
     monkeypatch.setattr("wal_sink.flush.flusher.WINDOW_EPOCHS", 1)
     world.run().batches(*([("k", epoch)] for epoch in range(6)))
 
@@ -278,7 +276,6 @@ def test_pauses_grow_by_the_tries_of_a_step(
 def test_waiting_loop_reports_its_next_try(
     world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who looks meanwhile reads what it waits for, how often it has tried, and when the next try is."""
     times(monkeypatch, first=NEVER, most=NEVER)
     world.run().batch([("a", 1)])
     it = flushing(Outage("write 0")).start()
@@ -289,7 +286,7 @@ def test_waiting_loop_reports_its_next_try(
 
 
 class Ticks:
-    """A clock that is set."""
+    """A clock that a test sets."""
 
     s = 0.0
 
@@ -297,10 +294,10 @@ class Ticks:
         return self.s
 
 
-def test_long_outage_does_not_fill_the_log(
+def test_long_outage_logs_one_line_a_minute(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each kind of error at once, then one line a minute, and one when it is over."""
+    """Each error class is logged at once, then once a minute, and the end of the outage once."""
     clock = Ticks()
     monkeypatch.setattr("wal_sink.flush.report.time.monotonic", clock)
     reporter = Reporter(None, "memory")

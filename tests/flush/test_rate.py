@@ -1,4 +1,4 @@
-"""How many rows a second a flush writes."""
+"""`flush.maxRowsPerSecond`: how many rows a second a flush writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wal_sink.targets.base import RowSlice
 
 
 class Clock:
-    """Time that passes by sleeping only."""
+    """A clock that moves by sleeping only."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -40,7 +40,6 @@ def passed(rate_limit: RateLimit, epoch: list[RowSlice]) -> list[RowSlice]:
 
 
 def test_rate_holds_across_slices_and_epochs() -> None:
-    """In pieces, so that no wait is long."""
     clock = Clock()
     pace = RateLimit(1_000, clock, clock.sleep)
     for epoch in (slices(5_000, 100, 100), slices(4_800)):
@@ -50,7 +49,6 @@ def test_rate_holds_across_slices_and_epochs() -> None:
 
 
 def test_no_row_is_lost_and_each_keeps_its_timestamp() -> None:
-    """Also where a piece is a single row."""
     for rate in (1, 7, 1_000):
         clock = Clock()
         got = passed(RateLimit(rate, clock, clock.sleep), slices(30, 1, 40))
@@ -64,13 +62,12 @@ def values(rows: RowSlice) -> list[int]:
 
 
 def test_tasks_keep_the_whole_rate_together() -> None:
-    """Each has its part, and none stalls."""
     assert divided(None, 3) is None
     assert [divided(rate, 3) for rate in (300, 301, 299, 3, 2)] == [100, 100, 99, 1, 1]
 
 
 def test_pause_is_not_made_up_for() -> None:
-    """A cluster that was away is not met with all that was saved."""
+    """A cluster that was away does not get a burst afterwards."""
     clock = Clock()
     pace = RateLimit(100, clock, clock.sleep)
     passed(pace, slices(100))
@@ -81,14 +78,12 @@ def test_pause_is_not_made_up_for() -> None:
 
 
 def test_unbounded_rate_neither_cuts_nor_delays() -> None:
-    """None is cut, none is late."""
     clock = Clock()
     assert passed(RateLimit(None, clock, clock.sleep), slices(10_000, 5)) == slices(10_000, 5)
     assert clock.now == 100
 
 
 def test_rate_option_is_a_whole_number() -> None:
-    """A whole number of rows."""
     options = {"checkpointLocation": "c"}
     assert parse(options, SinkOptions).max_rows_per_second is None
     assert parse(options | {"flush.maxRowsPerSecond": "50"}, SinkOptions).max_rows_per_second == 50

@@ -1,4 +1,4 @@
-"""What a flusher reports, and what others conclude: whether it is alive, and where it has stopped."""
+"""What a flusher reports, and what other processes conclude from the report."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def after(seconds: float) -> int:
     return NOW_US + int(seconds * 1_000_000)
 
 
-def test_flusher_that_reported_lately_is_alive() -> None:
-    """By the clock of its host, which may be as much ahead."""
+def test_flusher_with_a_recent_report_is_alive() -> None:
+    """The clock of the flusher's host may be ahead."""
     for age, alive in ((0, True), (SILENT_S, True), (-SILENT_S, True), (SILENT_S + 1, False)):
         assert is_alive(report(), after(age)) is alive
         assert age_s(report(), after(age)) == age
@@ -68,8 +68,8 @@ def test_process_of_this_host_that_is_gone_is_dead() -> None:
     assert is_alive(report(f"elsewhere:{gone.pid}"), NOW_US), "it is another host's number"
 
 
-def test_error_that_stays_is_told_to_those_who_wait() -> None:
-    """One that passes by itself is not; nor is one of a flusher that is gone for long."""
+def test_permanent_error_of_a_flusher_is_raised() -> None:
+    """Given a transient error, or a flusher that has not reported for long, no error is raised."""
     stopped = FlusherReport(
         flusher="elsewhere:1", doing="", heartbeat_us=NOW_US, error=error(transient=False)
     )
@@ -90,14 +90,14 @@ def test_error_that_stays_is_told_to_those_who_wait() -> None:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> LogStore:
-    """A log in memory; reports come a hundred times as fast."""
+    """A log in memory. Reports come a hundred times as often."""
     monkeypatch.setattr(reporter, "REPORT_S", 0.1)
     monkeypatch.setattr(reporter, "_CHECK_S", 0.02)
     return LogStore(open_backend(f"memory://{uuid.uuid4().hex}/log"))
 
 
 class Clock:
-    """Every report has another time."""
+    """A clock that moves with each call."""
 
     def __init__(self) -> None:
         self.us = NOW_US
@@ -108,7 +108,7 @@ class Clock:
 
 
 def heartbeats(store: LogStore, enough: int) -> None:
-    """Wait until that number of different reports were there; on a busy machine each may be late."""
+    """Wait until this number of different reports was read. On a busy machine each may be late."""
     times: set[int | None] = set()
     until_s = time.monotonic() + 30
     while len(times) < enough:
@@ -119,17 +119,16 @@ def heartbeats(store: LogStore, enough: int) -> None:
 
 
 def quiet(store: LogStore, for_s: float) -> bool:
-    """Return True if no report comes meanwhile."""
+    """Return True if no report is written in this time."""
     report = read_report(store, TARGET)
     time.sleep(for_s)
     return read_report(store, TARGET) == report
 
 
-def test_flusher_in_a_long_request_goes_on_reporting(store: LogStore) -> None:
-    """And says what it does."""
+def test_flusher_in_a_long_request_reports(store: LogStore) -> None:
     own = Reporter(store, TARGET, Clock())
     with own.beating():
-        assert quiet(store, 0.3), "it has not said anything"
+        assert quiet(store, 0.3), "it has reported nothing yet"
         own.report("writing", 7)
         heartbeats(store, 4)
         last = read_report(store, TARGET)
@@ -150,7 +149,7 @@ def test_flusher_in_a_long_request_goes_on_reporting(store: LogStore) -> None:
 
 
 def test_error_stays_until_its_epoch_is_flushed(store: LogStore) -> None:
-    """A pass that ends without what had failed says nothing about it."""
+    """A pass may end without the failed step."""
     own = Reporter(store, TARGET, Clock())
     own.report("writing", 7)
     own.failed(TargetUnavailable("down", "wait"), wait_s=9)
@@ -165,7 +164,6 @@ def test_error_stays_until_its_epoch_is_flushed(store: LogStore) -> None:
 
 
 def test_flusher_that_hangs_goes_silent(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its thread says nothing, for longer than any step takes: others are to know."""
     monkeypatch.setattr(reporter, "HUNG_S", 0.5)
     own = Reporter(store, TARGET, Clock())
     with own.beating():
@@ -178,7 +176,6 @@ def test_flusher_that_hangs_goes_silent(store: LogStore, monkeypatch: pytest.Mon
 
 
 def test_command_reports_only_beside_a_silent_flusher(store: LogStore) -> None:
-    """It writes over a dead one."""
     guest = Reporter(store, TARGET, lambda: NOW_US, gives_way=True)
     store.replace(PATH, report().to_json())
     guest.report("reading", None)
@@ -201,7 +198,7 @@ def test_end_does_not_hide_another_flusher(store: LogStore) -> None:
 def test_second_flusher_of_a_query_is_warned_of(
     store: LogStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An older driver may hang and flush on for days: rows are exact, and nothing else would tell."""
+    """An older driver may hang and flush for days. Rows stay exact, so only this warning shows it."""
     store.replace(PATH, report("elsewhere:1").to_json())
     own = Reporter(store, TARGET, Clock())
     own.report("starting", None)
@@ -222,8 +219,8 @@ def test_report_that_cannot_be_written_stops_nothing(
     assert f"{PATH} cannot be written" in caplog.text
 
 
-def test_order_to_stop_a_run_is_reported_at_once(store: LogStore) -> None:
-    """A `commit()` that waits for space in another process learns it from here alone."""
+def test_stop_of_a_run_is_reported_at_once(store: LogStore) -> None:
+    """Only the report tells a `commit()` that waits for space in another process."""
     stopping = [""]
     own = Reporter(store, TARGET, Clock(), stopping=lambda: stopping[0])
     with own.beating():

@@ -1,4 +1,4 @@
-"""Sessions that are left to the next task of a process."""
+"""Sessions that stay open for the next task of a worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryT
 
 
 class Counted(MemorySession):
-    """A session that says how often it was closed."""
+    """A session that records whether it was closed."""
 
     def __init__(self) -> None:
         super().__init__(MemoryTarget(MemoryOptions(keys="k")), "query")
@@ -30,7 +30,6 @@ def refuse() -> Counted:
 
 
 def test_session_is_used_again() -> None:
-    """Under its key, in the same attempt."""
     sessions = SessionPool()
     with sessions.session("a", 1, Counted) as first:
         pass
@@ -47,7 +46,6 @@ def test_session_is_used_again() -> None:
 
 
 def test_session_is_not_reused_after_an_error() -> None:
-    """The next try connects again."""
     sessions = SessionPool()
     with pytest.raises(KeyError), sessions.session("a", 1, Counted) as failed:
         raise KeyError

@@ -1,4 +1,4 @@
-"""What a task of a flush job does, over `MemoryTarget`: its rows, its errors, the session that it leaves."""
+"""Tasks of a flush job over `MemoryTarget`: their rows, their errors, and the sessions that stay open."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from wal_sink.wal.store import LogStore
 
 @pytest.fixture
 def world() -> World:
-    """A query with two epochs checkpointed, the second one over three partitions."""
+    """A query with two checkpointed epochs, the second one with three partitions."""
     name = f"memory://{uuid.uuid4().hex}"
     world = World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
     run = world.run().batches([(f"k{n}", n) for n in range(50)])
@@ -44,8 +44,8 @@ def world() -> World:
 class Job:
     """Writes windows as a Spark job does, its tasks one after the other, the last one first.
 
-    :param target: what the tasks connect to; None: that of the query.
-    :param store: from which the tasks read segments.
+    :param target: the target of the tasks; None for the target of the query.
+    :param store: the log from which the tasks read segments.
     """
 
     def __init__(
@@ -86,17 +86,16 @@ def flush(world: World, job: Job, *, quarantine: bool = False) -> None:
 
 
 def test_tasks_write_what_the_driver_would(world: World) -> None:
-    """In any order: the rows, and which of two with one key stays."""
     flush(world, Job())
     assert world.table() == world.expected()
     assert world.mark() == 1
 
 
 def test_tasks_leave_out_refused_rows(world: World) -> None:
-    """Each is kept in the log. A query without quarantine stops, over the same session."""
+    """Each refused row is kept in the log. A query without quarantine stops, over the same session."""
     world.target.refuses = lambda row: "no sevens" if row["v"] in (7, 1_075, 77) else ""  # type: ignore[attr-defined]
     flush(world, Job(), quarantine=True)
-    # k7 is there by epoch 1, and k15 by an earlier row of it
+    # epoch 1 has another row of k7, and an earlier row of k15
     assert world.table() == world.expected() | {"k15": 1_045}
     assert [(kept.epoch, kept.rows) for kept in listed(world.store)] == [(0, 1), (1, 1)]
     world.run().batch(*([(f"k{n}", n) for n in range(p, 90, 5)] for p in range(5)))
@@ -105,7 +104,7 @@ def test_tasks_leave_out_refused_rows(world: World) -> None:
 
 
 def test_task_keeps_its_rate(world: World) -> None:
-    """Of each share the first quarter of a second's rows goes at once, what is left in its time."""
+    """The first quarter of a second's rows of each share is sent at once."""
     began = time.monotonic()
     flush(world, Job(rows_per_second=80))
     waited = (140 - 5 * 20) / 80  # 140 rows in 5 shares
@@ -121,10 +120,10 @@ def test_task_keeps_its_rate(world: World) -> None:
         (lambda: SchemaMismatch("altered", "repair it"), SchemaMismatch),
     ],
 )
-def test_targets_errors_get_their_kind(
+def test_errors_of_tasks_keep_their_class(
     world: World, raised: Callable[[], Exception], kind: type[WalSinkError]
 ) -> None:
-    """The same as in the driver; the text says that it was in a task."""
+    """The text says that the error occurred in a task."""
 
     def write(*_: object) -> None:
         raise raised()
@@ -137,21 +136,19 @@ def test_targets_errors_get_their_kind(
     assert world.table() == world.expected()
 
 
-def test_no_connection_is_an_error_of_its_own_kind(world: World) -> None:
-    """Before a row is sent."""
+def test_task_that_cannot_connect_raises_unavailable(world: World) -> None:
     broken = FaultyTarget(world.target, Faults(0, error=ConnectionError, matching="connect"))
     with pytest.raises(TargetUnavailable):
         flush(world, Job(broken))
 
 
-def test_store_that_does_not_answer(world: World) -> None:
-    """As the flusher says it."""
+def test_task_that_cannot_read_raises_log_unavailable(world: World) -> None:
     faults = Faults(0, error=OSError, matching="read segments")
     with pytest.raises(LogUnavailable):
         flush(world, Job(store=LogStore(FaultyBackend(world.log_backend, faults))))
 
 
-def test_missing_segment_is_named(world: World) -> None:
+def test_missing_segment_of_a_task_is_named(world: World) -> None:
     (path, *_) = world.log_backend.list("segments/")
     world.log_backend.delete([path])
     with pytest.raises(errors.MissingSegment, match=path):

@@ -1,4 +1,4 @@
-"""Paths of the log: what is made is parsed back, and nothing else is taken for it."""
+"""Paths of the log: a formatted path is parsed back, and a path of another kind is not parsed."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "PLAN": st.builds(PlanName, TARGETS, HEX),
     "REPORT": TARGETS,
 }
-"""How the keys of each kind are."""
+"""Keys of each kind of path."""
 
 WIDER = {"REFUSED_ROW": ["REFUSED"]}
-"""A row that a server refuses lies among all rows that could not be written."""
+"""Kinds whose pattern contains another kind: a row that a server refused is one of all refused rows."""
 
 
 def kind(name: str) -> Name[Any]:
@@ -49,7 +49,6 @@ def kind(name: str) -> Name[Any]:
 
 
 def test_every_kind_is_tested() -> None:
-    """A new one comes with its keys."""
     kinds = {name for name, value in vars(paths).items() if isinstance(value, Name)}
     assert kinds == {*KEYS, "_IN_SEGMENTS"}
 
@@ -58,7 +57,7 @@ def test_every_kind_is_tested() -> None:
 @given(st.data())
 @settings(deadline=None, max_examples=30)
 def test_path_is_parsed_back(name: str, data: st.DataObject) -> None:
-    """By its own kind, and by no narrower one; a store takes it."""
+    """Only the parser of its own kind accepts the path, and every store accepts it as a name."""
     key = data.draw(KEYS[name])
     path = kind(name).path(key)
     assert kind(name).parse(path) == key
@@ -72,7 +71,6 @@ def test_path_is_parsed_back(name: str, data: st.DataObject) -> None:
 @given(st.text())
 @settings(deadline=None, max_examples=30)
 def test_parsed_path_is_made_again_from_its_parts(name: str, text: str) -> None:
-    """No text has two readings: whatever is parsed is what is made of the result."""
     key = kind(name).parse(text)
     assert key is None or kind(name).path(key) == text
 
@@ -80,7 +78,6 @@ def test_parsed_path_is_made_again_from_its_parts(name: str, text: str) -> None:
 @given(EPOCHS, NUMBERS, NUMBERS)
 @settings(deadline=None)
 def test_file_among_the_segments_has_their_epoch(epoch: int, partition: int, attempt: int) -> None:
-    """One of a foreign name, too: it goes with its epoch."""
     path = paths.SEGMENT.path(SegmentName(epoch, partition, attempt, "run", "0" * 32))
     assert paths.segment_epoch(path) == epoch
     assert paths.is_segment_of(path, epoch)
@@ -123,16 +120,15 @@ def test_file_among_the_segments_has_their_epoch(epoch: int, partition: int, att
         "refused/00000000000000000000.json",
     ],
 )
-def test_foreign_path_is_nothing(path: str) -> None:
-    """What an editor, a copy or a later version leaves there is ignored."""
+def test_foreign_path_is_not_parsed(path: str) -> None:
+    """An editor, a copy or a later version may leave such files."""
     assert [name for name in KEYS if kind(name).parse(path) is not None] == []
     assert paths.segment_epoch(path) is None
 
 
 @given(EPOCHS, EPOCHS)
 @settings(deadline=None)
-def test_epochs_sort_as_text_as_they_sort_as_numbers(one: int, other: int) -> None:
-    """Stores list names sorted as text; people look at them so, too."""
+def test_epochs_sort_as_text_in_their_order(one: int, other: int) -> None:
     makers: list[Callable[[int], str]] = [
         paths.segment_folder,
         paths.refused_folder,
@@ -145,7 +141,6 @@ def test_epochs_sort_as_text_as_they_sort_as_numbers(one: int, other: int) -> No
 @given(st.integers(0, 999_999), st.integers(0, 999_999))
 @settings(deadline=None)
 def test_states_and_partitions_sort_within_their_padding(one: int, other: int) -> None:
-    """A million changes of a log, or partitions of a micro-batch."""
     makers: list[Callable[[int], str]] = [
         paths.STATE.path,
         lambda number: paths.SEGMENT.path(SegmentName(7, number, 0, "run", "0" * 32)),
@@ -155,13 +150,11 @@ def test_states_and_partitions_sort_within_their_padding(one: int, other: int) -
 
 
 def test_plan_key_is_no_other_place() -> None:
-    """It comes from a manifest, which anyone may have written."""
     assert paths.is_plan_key("9f86d081884c7d659a2feaa0c55ad015")
     assert not any(map(paths.is_plan_key, ("", "../x", "a/b", "a.json", "é")))
 
 
 def test_paths_are_as_documented() -> None:
-    """Operators, and later versions, find things where `docs/protocol/README.md` says."""
     assert paths.STATE.path(12) == "state/0000000012.json"
     assert paths.MANIFEST.path(ManifestName(41, "run")) == f"manifests/{41:020}-run.json"
     segment = SegmentName(41, 5, 2, "run", "0" * 32)

@@ -1,4 +1,4 @@
-"""`read_status` and `wait_until_flushed` over a log that a real protocol wrote; no Spark, no target asked."""
+"""`read_status` and `wait_until_flushed` over a real log, without Spark and without a target."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wal_sink.testing.faults import Faults, FaultyBackend
 from wal_sink.wal.store import LogStore
 
 SECONDS = 10.0
-"""Longer than anything takes here; a test that waits so long fails."""
+"""A test that waits for longer fails."""
 
 
 @pytest.fixture
@@ -69,13 +69,11 @@ def an_error(kind: str, *, transient: bool = False) -> ErrorReport:
 
 
 def test_status_of_a_wrong_checkpoint_is_an_error(world: World) -> None:
-    """A wrong location is not reported as an idle query."""
     with pytest.raises(CheckpointNotVisible):
         status(world)
 
 
 def test_status_is_shown_at_a_prompt(world: World) -> None:
-    """It shows the lines of `wal-sink status`; what could steer a terminal is escaped."""
     batches = world.run().flushed_batches([("a", 1)])
     batches.batch([("b", 2)], [("c", 3)])
     what = "down \x1b[31m<b>"
@@ -91,7 +89,6 @@ def test_status_is_shown_at_a_prompt(world: World) -> None:
 
 
 def test_result_of_a_wait_is_a_sentence() -> None:
-    """At the prompt, and in a notebook."""
     one = Flushed(epoch=4, rows=1_200, seconds=2.04)
     assert repr(one) == "every epoch up to 4 is flushed; waited 2.0 s for 1,200 rows"
     assert repr(Flushed(epoch=4, rows=0, seconds=0.0)) == "every epoch up to 4 is flushed"
@@ -99,13 +96,12 @@ def test_result_of_a_wait_is_a_sentence() -> None:
 
 
 def test_package_lists_its_names() -> None:
-    """What a user finds by completion is the public names, also those that are imported on first use."""
+    """Names that are imported on first use are listed, too."""
     assert set(dir(wal_sink)) == {*wal_sink.__all__, "__version__"}
     assert all(hasattr(wal_sink, name) for name in dir(wal_sink))
 
 
 def test_status_before_the_first_publish_is_empty(world: World) -> None:
-    """A query that has only started: -1 everywhere, and nothing to lose."""
     world.run()
     assert status(world) == Status(
         query_id=world.query_id,
@@ -117,8 +113,8 @@ def test_status_before_the_first_publish_is_empty(world: World) -> None:
     )
 
 
-def test_published_and_not_checkpointed(world: World) -> None:
-    """Not pending, since Spark may compute it again; but its rows exist nowhere else."""
+def test_published_epoch_is_not_pending_before_its_commit(world: World) -> None:
+    """Spark may compute the epoch again. Only the log has its rows, so it must not be deleted."""
     world.run().publish([("a", 1)])
     got = status(world)
     assert (got.checkpointed, got.published, got.flushed) == (-1, 0, -1)
@@ -126,8 +122,7 @@ def test_published_and_not_checkpointed(world: World) -> None:
     assert not got.safe_to_delete
 
 
-def test_pending_counts_take_the_newest_attempt(world: World) -> None:
-    """What will be flushed counts, not what dead attempts left; and not what is not checkpointed."""
+def test_pending_rows_are_those_of_the_newest_attempt(world: World) -> None:
     world.run().publish([("dead", n) for n in range(50)])
     run = world.run()
     run.batch([("a", 1), ("b", 2)], [("c", 3)])
@@ -143,7 +138,6 @@ def test_pending_counts_take_the_newest_attempt(world: World) -> None:
 
 
 def test_status_of_a_flushed_query_is_safe_to_delete(world: World) -> None:
-    """Checkpoint and log may be deleted then."""
     run = world.run().flushed_batches([("a", 1)], [("b", 2)])
     marked_us = world.state.targets[0].mark.at_us
     got = status(world)
@@ -158,7 +152,7 @@ def test_status_of_a_flushed_query_is_safe_to_delete(world: World) -> None:
 
 
 def test_epochs_before_the_first_publish_are_not_pending(world: World) -> None:
-    """The sink joined an old query at epoch 3."""
+    """Given a query whose first three epochs ran without the sink."""
     for epoch in range(3):
         world.checkpoint.create(f"commits/{epoch}", b"v1\n{}")
     run = world.run()
@@ -171,7 +165,7 @@ def test_epochs_before_the_first_publish_are_not_pending(world: World) -> None:
 
 
 def test_epoch_without_manifest_is_pending_all_the_same(world: World) -> None:
-    """The state has its rows."""
+    """The state has the sums of its rows and bytes."""
     world.run().batches([("a", 1)], [("b", 2)])
     world.log_backend.delete(world.log_backend.list(paths.MANIFEST.folder)[1:])
     got = status(world)
@@ -180,7 +174,7 @@ def test_epoch_without_manifest_is_pending_all_the_same(world: World) -> None:
 
 
 def test_status_says_how_long_the_flush_lags(world: World) -> None:
-    """Since the mark moved, or the only pending epoch was published; a clock ahead makes it 0."""
+    """Since the mark moved last, or since the only pending epoch was published; 0 if the clock was ahead."""
     run = world.run()
     world.clock.us = time.time_ns() // 1_000 - 90_000_000
     run.batch([("a", 1)])
@@ -198,7 +192,6 @@ def test_status_says_how_long_the_flush_lags(world: World) -> None:
 
 
 def test_status_has_the_last_report_of_the_flusher(world: World) -> None:
-    """Its last word and its last error, if it has one."""
     world.run().batch([("a", 1)])
     report(world)
     assert (status(world).doing, status(world).last_error) == ("writing", None)
@@ -218,7 +211,7 @@ def test_status_has_the_last_report_of_the_flusher(world: World) -> None:
 
 @contextmanager
 def waiting(world: World, timeout: float | None = SECONDS) -> Iterator[Future[Flushed]]:
-    """Call `wait_until_flushed` in a thread; go on when it has read what is checkpointed, and waits."""
+    """Call `wait_until_flushed` in a thread, and enter the block when the call waits."""
     current = Faults(matching="report-")
     store = LogStore(FaultyBackend(world.log_backend, current))
     with ThreadPoolExecutor(1) as pool:
@@ -232,7 +225,7 @@ def waiting(world: World, timeout: float | None = SECONDS) -> Iterator[Future[Fl
 
 
 def waited_for(world: World, meanwhile: Callable[[], object]) -> tuple[int, int]:
-    """Return the epoch and rows that `wait_until_flushed` tells when something happens meanwhile."""
+    """Return the epoch and rows that `wait_until_flushed` returns if `meanwhile` happens during the wait."""
     with waiting(world) as future:
         assert not future.done()
         meanwhile()
@@ -245,7 +238,6 @@ def waited_for(world: World, meanwhile: Callable[[], object]) -> tuple[int, int]
 def test_await_flushed_without_pending_epochs_returns_at_once(
     world: World, timeout: float | None
 ) -> None:
-    """Nothing is checkpointed, or all of it is flushed: it returns at once, with no rows."""
     run = world.run()
     assert (wait(world, timeout).epoch, wait(world, timeout).rows) == (-1, 0)
     run.publish([("a", 1)])
@@ -256,7 +248,7 @@ def test_await_flushed_without_pending_epochs_returns_at_once(
 
 
 def test_rows_are_those_of_the_epochs_waited_for(world: World) -> None:
-    """Not of what was flushed before, and of the attempts that were flushed."""
+    """Rows that were flushed before, and rows of dead attempts, do not count."""
     run = world.run().flushed_batches([("before", 1)])
     run.publish([("dead", n) for n in range(50)])
     run = world.run().batches([("a", 1), ("b", 2)])
@@ -267,7 +259,7 @@ def test_rows_are_those_of_the_epochs_waited_for(world: World) -> None:
 
 @pytest.mark.usefixtures("one_by_one")
 def test_await_flushed_waits_for_epochs_at_the_call(world: World) -> None:
-    """A query that goes on does not keep the caller for ever."""
+    """Given a query that continues, the wait ends."""
     run = world.run().batches([("a", 1)], [("b", 2), ("c", 3)])
 
     def later() -> None:
@@ -281,7 +273,7 @@ def test_await_flushed_waits_for_epochs_at_the_call(world: World) -> None:
 
 
 def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even when they are flushed by the time that it looks again."""
+    """Given later epochs that are flushed before the next read of the state."""
     monkeypatch.setattr("wal_sink.progress.wait._POLL_S", 0.3)
     run = world.run().batches([("a", 1)])
 
@@ -292,8 +284,8 @@ def test_rows_of_later_epochs_do_not_count(world: World, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.05])
-def test_time_is_over(world: World, timeout: float) -> None:
-    """How many epochs wait, up to which one, and the last error."""
+def test_wait_past_its_timeout_raises(world: World, timeout: float) -> None:
+    """The error has the number of pending epochs and the flusher's last error."""
     world.run().batches([("a", 1)], [("b", 2)])
     with pytest.raises(FlushTimeout, match=r"2 epochs of memory:.* are not flushed") as caught:
         wait(world, timeout)
@@ -311,7 +303,7 @@ def test_time_is_over(world: World, timeout: float) -> None:
 def test_await_flushed_without_a_flusher_raises(
     world: World, monkeypatch: pytest.MonkeyPatch, age_s: float | None
 ) -> None:
-    """No word for too long; an old process's last word gives the next one time to start."""
+    """It waits for a moment first, since a flusher may be about to start."""
     monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.1)
     world.run().batch([("a", 1)])
     if age_s is not None:
@@ -324,7 +316,6 @@ def test_await_flushed_without_a_flusher_raises(
 
 
 def test_wait_ignores_a_flusher_that_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says nothing any more, and all is flushed."""
     world.run().flushed_batches([("a", 1)])
     monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.1)
     asked = iter(range(1_000))
@@ -337,7 +328,7 @@ def test_wait_ignores_a_flusher_that_hangs(world: World, monkeypatch: pytest.Mon
 
 
 def test_flusher_that_reports_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a timeout, for as long as it runs, however wrong its clock is."""
+    """Given reports whose times are hours off."""
     monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.3)
     world.run().batch([("a", 1)])
     report(world)
@@ -353,7 +344,7 @@ def test_flusher_that_reports_is_waited_for(world: World, monkeypatch: pytest.Mo
 def test_timeout_is_waited_for_without_a_flusher(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A caller that gives a time has decided how long to wait; a flusher may start within it."""
+    """A flusher may start within the timeout."""
     monkeypatch.setattr("wal_sink.progress.wait._PATIENCE_S", 0.0)
     world.run().batch([("a", 1)])
 
@@ -373,8 +364,7 @@ def flushed_by(world: World, has_tried: Callable[[str], bool]) -> int:
 
 
 @pytest.mark.parametrize("timeout", [None, 0.0, SECONDS])
-def test_error_that_stopped_the_line_is_raised(world: World, timeout: float | None) -> None:
-    """As its class, with what happened and the remedy."""
+def test_error_that_stopped_the_flush_is_raised(world: World, timeout: float | None) -> None:
     world.run().batch([("a", 1)])
     report(world, an_error("MissingManifest"))
     with pytest.raises(errors.MissingManifest) as caught:
@@ -385,7 +375,7 @@ def test_error_that_stopped_the_line_is_raised(world: World, timeout: float | No
 
 @pytest.mark.parametrize("kind", ["KeyError", "WalSinkError", "annotations", "__name__", ""])
 def test_error_of_an_unknown_class_is_raised_as_base(world: World, kind: str) -> None:
-    """A bug of the flusher, or an error of a later version."""
+    """Such an error is a bug of the flusher, or was reported by a later version."""
     world.run().batch([("a", 1)])
     report(world, an_error(kind))
     with pytest.raises(WalSinkError, match="It broke") as caught:
@@ -394,21 +384,19 @@ def test_error_of_an_unknown_class_is_raised_as_base(world: World, kind: str) ->
 
 
 def test_transient_error_is_not_raised(world: World) -> None:
-    """The flusher goes on trying, and the caller goes on waiting for it."""
     world.run().batch([("a", 1)])
     report(world, an_error("TargetUnavailable", transient=True))
     assert waited_for(world, world.flush) == (0, 1)
 
 
 def test_wait_ignores_an_error_of_a_later_epoch(world: World) -> None:
-    """What was checkpointed when called is in the target."""
     world.run().flushed_batches([("a", 1)])
     report(world, an_error("MissingManifest"))
     assert wait(world).epoch == 0
 
 
 def test_error_without_epoch_is_raised_until_a_flush(world: World) -> None:
-    """Such as of a target that was restored from an older backup: its rows are gone."""
+    """Such as the error of a target that was restored from an older backup."""
     world.run().flushed_batches([("a", 1)])
     error = msgspec.structs.replace(an_error("LedgerBehindLog"), epoch=None, at_us=world.clock())
     report(world, error)
@@ -420,7 +408,6 @@ def test_error_without_epoch_is_raised_until_a_flush(world: World) -> None:
 
 
 def test_error_that_comes_while_waiting_is_raised(world: World) -> None:
-    """It does not wait for the time to be over."""
     world.run().batch([("a", 1)])
     with waiting(world, None) as future:
         report(world, an_error("Diverged"))
@@ -429,7 +416,6 @@ def test_error_that_comes_while_waiting_is_raised(world: World) -> None:
 
 
 def test_error_ends_when_another_flusher_flushes_its_epoch(world: World) -> None:
-    """The flusher that had failed is gone, and the other one leaves the report to it."""
     world.run().batch([("a", 1)])
     at_us = time.time_ns() // 1_000
     failed = ErrorReport(

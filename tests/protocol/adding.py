@@ -1,4 +1,4 @@
-"""Targets in memory that add each row to those that are there: in a transaction, or staged."""
+"""Targets in memory that append rows: in a transaction, or by staging."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pair = tuple[str, int]
 
 
 class AddingTarget(MemoryTarget):
-    """Adds rows in the transaction that moves the ledger row."""
+    """Appends rows in the transaction that moves the ledger row."""
 
     def __init__(self, options: MemoryOptions) -> None:
         super().__init__(options)
@@ -50,7 +50,7 @@ class AddingTarget(MemoryTarget):
     def move(
         self, key: str, current: LedgerRow | None, new: LedgerRow, rows: Sequence[Pair]
     ) -> Outcome:
-        """Add rows and move the ledger row in one step."""
+        """Append rows and move the ledger row in one step."""
         with self.lock:
             if self.ledger.get(key) != current:
                 return Outcome.CONFLICT
@@ -80,7 +80,7 @@ class _Transaction(TransactionalSession):
 
 
 class StagingTarget(AddingTarget):
-    """Keeps staged rows under receipts, of which no reader sees any."""
+    """Keeps staged rows by receipt. Readers do not see them."""
 
     parallel_writes = True
 
@@ -93,7 +93,7 @@ class StagingTarget(AddingTarget):
 
 
 class StagingSession(StagedSession):
-    """Stages each `drain` under a receipt of its own."""
+    """Stages the rows of each `drain` under a receipt of their own."""
 
     def __init__(self, target: StagingTarget, key: str) -> None:
         self.target, self._key = target, key
@@ -130,9 +130,9 @@ class StagingSession(StagedSession):
 
 
 class AddingWorld(World):
-    """Checkpoint, log and table in memory; no row replaces another one.
+    """Checkpoint, log and table in memory. No row replaces another one.
 
-    :param kind: of the target.
+    :param kind: class of the target.
     """
 
     adds = True

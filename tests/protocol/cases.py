@@ -1,11 +1,11 @@
-"""How many cases the exploring tests went through; printed at the end of a run."""
+"""Counts the cases of the exploring tests. The counts are printed at the end of a run."""
 
 from __future__ import annotations
 
 CASES: dict[str, str] = {}
-"""What was explored, and how much of it, in words."""
+"""How many cases a test has explored, by a description of the cases."""
 
 
 def covered(what: str, how_much: str) -> None:
-    """Note what a test has gone through."""
+    """Record how many cases a test has explored."""
     CASES[what] = how_much

@@ -1,4 +1,4 @@
-"""Worlds over the stores that exist."""
+"""Fixtures that make a played query over each kind of store."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tests.support.s3 import S3
 
 @pytest.fixture(autouse=True)
 def _empty_memory() -> Iterator[None]:
-    """Stores in memory are as slow as they are full, and these tests fill many."""
+    """Empty the stores in memory, which become slow when they are full."""
     memory._objects.clear()
     yield
     memory._objects.clear()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give `world` each kind of store, or those that the module names in STORES.
+    """Parametrize `world` with each kind of store, or with those that a module names in STORES.
 
-    S3 with `make test-all` only: the protocol asks of a store what its contract suite asks, which S3 passes,
-    and `test_object_store` has what is special about it.
+    S3 runs with `make test-all` only. The contract suite of stores tests S3, and `test_object_store` tests
+    what is special about it.
     """
     if "world" in metafunc.fixturenames:
         stores = getattr(metafunc.module, "STORES", ("memory", "local", "s3"))
@@ -36,7 +36,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    """A new query, on each kind of store."""
+    """A new query on each kind of store."""
     if request.param == "s3":
         s3: S3 = request.getfixturevalue("s3")
         bucket = s3.bucket()

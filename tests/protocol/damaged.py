@@ -1,4 +1,4 @@
-"""A log with five epochs, two of them flushed, and what breaks in it."""
+"""A log with five epochs, two of them flushed, and ways to damage it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wal_sink.protocol.state import Actor
 from wal_sink.wal.states import update
 
 BROKEN = 2
-"""The epoch that is damaged; those before it are flushed."""
+"""The epoch that is damaged. The epochs before it are flushed."""
 EPOCHS = 5
 
 
@@ -95,7 +95,7 @@ def delete_states(world: World) -> str:
 
 
 def fill(world: World) -> None:
-    """Flush two epochs; let three be pending, with two segments each."""
+    """Flush two epochs, and leave three pending. Each has two segments."""
     run = world.run()
     for epoch in range(EPOCHS):
         run.batch([(f"a{epoch}", epoch), ("last", epoch)], [(f"b{epoch}", epoch)])
@@ -104,11 +104,11 @@ def fill(world: World) -> None:
 
 
 def change(world: World, transition: Callable[[State, Actor], State | None]) -> None:
-    """Let an operator change the state."""
+    """Change the state as an operator's command does."""
     update(world.store, lambda state: transition(state, Actor("operator", world.clock())))
 
 
 def give_up(world: World, epoch: int, name: str = "") -> None:
-    """`wal-sink give-up CHECKPOINT --epoch N`."""
+    """Do what `wal-sink give-up CHECKPOINT --epoch N` does."""
     target = name or next(iter(world.targets))
     change(world, lambda state, actor: protocol.give_up_epoch(state, target, epoch, actor))

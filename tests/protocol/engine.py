@@ -1,6 +1,6 @@
-"""The played query of the project's own tests: over `MemoryTarget`, with clocks that tests set.
+"""The played query of the project's own tests: over `MemoryTarget`, with clocks that a test sets.
 
-`wal_sink.testing.micro_batches` plays Spark. Here is what reads and forges the files of the query.
+`wal_sink.testing.micro_batches` plays Spark. This module adds what reads and forges the files of the query.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
-"""Rows are keys with their values; None for a delete, in a world whose target has deletes."""
+"""Rows have a key and a value. A value of None is a delete, if the target has deletes."""
 
 NOW_US = 1_700_000_000_000_000
 
 
 class Clock:
-    """A clock that moves when it is told to."""
+    """A clock that moves by a microsecond with each call, and when a test sets it."""
 
     def __init__(self, us: int = NOW_US) -> None:
         self.us = us
@@ -46,16 +46,15 @@ class Clock:
 
 
 class World(PlayedQuery):
-    """One query with rows of `SCHEMA`, whose state a test reads and forges.
+    """A played query with rows of `SCHEMA`, whose state a test reads and forges.
 
-    :param target: takes rows of `SCHEMA` with the key k; None for a
-        `MemoryTarget`.
+    :param target: accepts rows of `SCHEMA` with the key k; None for a `MemoryTarget`.
     """
 
     adds = False
-    """True if the target adds each row to those that are there; otherwise the last one of a key stays."""
+    """True if the target appends rows. Otherwise the last row of a key stays."""
     dates = True
-    """True if `store` has each visible row with the write timestamp that its manifest says."""
+    """True if `store` has each visible row with the write timestamp of its manifest."""
 
     def __init__(
         self, checkpoint: StateBackend, logs: StateBackend, target: Target | None = None
@@ -64,45 +63,45 @@ class World(PlayedQuery):
         self.store_target = target if isinstance(target, MemoryTarget) else own
         super().__init__(target or self.store_target, SCHEMA, (checkpoint, logs))
         self.storage_options: dict[str, object] = {}
-        """For other places in the same store."""
+        """Options for other places in the same store."""
         self.clock: Clock = Clock()
 
     def views(self) -> Iterator[World]:
-        """Yield the query once for each target: what is visible is that target's then."""
+        """Yield the query once for each target. `visible` then returns the rows of this target."""
         yield self
 
     def flushed(self) -> dict[str, int]:
-        """Flush until there is nothing to do; return what a reader of the target sees then."""
+        """Flush until there is nothing to do; return the rows that a reader of the target sees."""
         self.flush()
         return self.table()
 
     def table(self) -> dict[str, int]:
-        """What a reader of the target sees."""
+        """Return the rows that a reader of the target sees, by key."""
         return dict(self.visible())
 
     def visible(self) -> list[tuple[str, int]]:
-        """Return the rows that a reader of the target sees; one that is there twice comes twice."""
+        """Return the rows that a reader of the target sees, with duplicates."""
         return [(key[0], row["v"]) for key, row in self.store_target.rows().items()]
 
     def ledger(self) -> LedgerRow | None:
-        """Return the ledger row, as it lies in the target."""
+        """Return the ledger row of the target; None if there is none."""
         return self.store_target.ledger.get(self.query_id)
 
     @property
     def row(self) -> LedgerRow:
-        """The ledger row, which is there."""
+        """Return the ledger row, which must exist."""
         row = self.ledger()
         assert row is not None
         return row
 
     def mark(self, name: str = "") -> int:
-        """Return the last epoch that the log says is in a target."""
+        """Return the mark of a target."""
         target = self.state.target(name or next(iter(self.targets)))
         assert target is not None
         return target.mark.epoch
 
     def expected(self) -> dict[str, int]:
-        """What a reader should see when all is flushed: later epochs win."""
+        """Return the rows that a reader should see when all epochs are flushed."""
         table: dict[str, int | None] = {}
         for epoch in sorted(self.committed):
             table.update(self.committed[epoch])
@@ -110,4 +109,4 @@ class World(PlayedQuery):
 
 
 Run = micro_batches.Run[World]
-"""One run of the query, from `start()` on."""
+"""One run of the query."""

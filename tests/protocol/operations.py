@@ -1,4 +1,4 @@
-"""Does something else right before an operation of a process, as `Faults` names it."""
+"""Runs another action right before an operation of a process. `Faults` names the operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from wal_sink.testing.faults import Faults
 
 
 class At(Faults):
-    """Does something right before the first operation of a name, or a later one."""
+    """Runs an action before the first operation with a name prefix, or before a later one.
+
+    :param number: which of these operations, from 1.
+    """
 
     def __init__(self, name: str, then: Callable[[], object], number: int = 1) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What operators do to a query of the engine: backups, and edits of its files."""
+"""Acts of operators on a played query: backups, and edits of its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wal_sink.testing.memory_target import Row
 
 
 def edit(backend: StateBackend, path: str, change: bytes | None) -> None:
-    """Do as a disk or an operator does: delete a file, or put another content there."""
+    """Delete a file, or give it another content."""
     backend.delete([path])
     if change is not None:
         backend.create(path, change)
@@ -22,19 +22,19 @@ Files = dict[str, bytes]
 
 
 def files(backend: StateBackend) -> Files:
-    """Return the content of a store: its backup."""
+    """Return the content of a store by path."""
     return {path: backend.read(path) for path in backend.list()}
 
 
 def restore(backend: StateBackend, backup: Files) -> None:
-    """Put a backup back."""
+    """Replace the content of a store by a backup."""
     backend.delete(backend.list())
     for path, data in backup.items():
         backend.create(path, data)
 
 
 class Backup:
-    """Checkpoint and log, as `docs/deploy.md` asks to copy them: no run, no flusher."""
+    """A backup of checkpoint and log, while neither a run nor a flusher works."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -42,19 +42,19 @@ class Backup:
         self._committed, self._keepers = dict(world.committed), dict(world.keepers)
 
     def restore(self) -> None:
-        """Put both back; the target stays as it is."""
+        """Restore checkpoint and log. The target stays as it is."""
         restore(self._world.log_backend, self._log)
         self.restore_checkpoint()
 
     def restore_checkpoint(self) -> None:
-        """Put the checkpoint back alone."""
+        """Restore the checkpoint alone."""
         restore(self._world.checkpoint, self._checkpoint)
         self._world.committed = dict(self._committed)
         self._world.keepers = dict(self._keepers)
 
 
 class TargetBackup:
-    """Rows and ledger row of the target, of one moment."""
+    """A backup of the target's rows and ledger row."""
 
     def __init__(self, world: World) -> None:
         self._target = world.store_target
@@ -75,7 +75,7 @@ class TargetBackup:
 
 
 def stops(world: World, error: type[WalSinkError] = WalSinkError) -> WalSinkError:
-    """Flush twice; return the error at which the flush stops. Nothing is deleted from the log meanwhile."""
+    """Flush twice; return the error that stops the flush. Nothing is deleted from the log meanwhile."""
     earlier = {path for path in world.log_backend.list() if not path.startswith("state/")}
     for _ in range(2):
         with pytest.raises(error) as caught:

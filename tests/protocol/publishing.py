@@ -1,4 +1,4 @@
-"""What publishes a micro-batch, without Spark: with a budget, or as the data source and `batch_writer` do."""
+"""Publishes micro-batches without Spark: with a budget, or as the data source and `batch_writer` do."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from wal_sink.wal.location import locate
 
 
 class Driver:
-    """The process in which a run of a query publishes.
+    """The driver process of a run.
 
-    :param max_bytes: `wal.maxBytes`; 1 means that one epoch fills the log.
+    :param max_bytes: `wal.maxBytes`. With 1, one epoch fills the log.
     """
 
     def __init__(self, run: Run, max_bytes: int = 1, on_full: str = "block") -> None:
@@ -29,12 +29,12 @@ class Driver:
     def publish(
         self, rows: Rows, meanwhile: Callable[[int], None] = lambda _pause: None
     ) -> Manifest | None:
-        """Run a batch up to the return of `commit()`; `meanwhile` is called when it waits."""
+        """Run a micro-batch up to the return of `commit()`. `meanwhile` is called while it waits."""
 
         def sleep(seconds: float) -> None:
             self.pauses += 1
             self.run.query.clock.us += 10_000_000
-            assert self.pauses < 200, "it waits for ever"
+            assert self.pauses < 200, "the publisher never ends its wait"
             meanwhile(self.pauses)
 
         run = self.run
@@ -45,7 +45,7 @@ class Driver:
         return publisher.publish(run.execution, run.tasks(rows))
 
     def batch(self, rows: Rows, meanwhile: Callable[[int], None] = lambda _pause: None) -> None:
-        """Run a batch to the end."""
+        """Run a micro-batch to its end."""
         self.publish(rows, meanwhile)
         self.run.write_commit([rows])
 
@@ -59,7 +59,7 @@ def query_in(folder: Path) -> World:
 
 
 def micro_batch(run: Run, folder: Path) -> MicroBatch:
-    """Return what tasks and publisher of a run's micro-batch know."""
+    """Return the `MicroBatch` of a run's next micro-batch."""
     only = Destination("memory", "", "memory", run.query.store_target)
     sink = SinkOptions(checkpoint=str(folder))
     return MicroBatch(Configuration(sink, (only,), locate(str(folder))), run.plans)

@@ -1,4 +1,4 @@
-"""Queries of the engine with `onInvalidRow=quarantine`: rows that their tasks refuse, or their target."""
+"""Played queries with `onInvalidRow=quarantine`, whose tasks or whose target refuse rows."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from wal_sink.wal.refused import read_refused
 from wal_sink.wal.segment import ROW
 
 REFUSED = "refused"
-"""A key that the DataFrame has as a null."""
+"""A key that is null in the DataFrame."""
 SEVENS = -777
-"""A value that the server refuses."""
+"""A value that the target's server refuses."""
 
 
 def rows_of(refused: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows as they were before `with_reasons`."""
+    """Return refused rows without the columns of `with_reasons`."""
     structs = refused.column(ROW)
     return pa.RecordBatch.from_arrays(structs.flatten(), schema=pa.schema(list(structs.type)))
 
 
 def kept(world: World) -> list[tuple[int, str, str | None, int]]:
-    """Return what is in `refused/`: epoch, target whose server refused it, and the row."""
+    """Return the rows in `refused/`: epoch, target whose server refused the row, key and value."""
     return sorted(
         (
             (file.epoch, file.target, row["k"], row["v"])
@@ -39,7 +39,7 @@ def kept(world: World) -> list[tuple[int, str, str | None, int]]:
 
 
 class QuarantiningWorld(World):
-    """A query in memory whose tasks refuse the rows with a null for a key."""
+    """A query in memory whose tasks refuse rows with a null key."""
 
     def __init__(self) -> None:
         super().__init__(*in_memory())
@@ -50,7 +50,7 @@ class QuarantiningWorld(World):
         return super().frame([(None if k == REFUSED else k, v) for k, v in rows])
 
     def forget(self) -> None:
-        """Compare what was refused, too, before it goes: one row of each kept attempt but epoch 2."""
+        """Check that `refused/` has one segment for each epoch with rows, of the attempt that Spark kept."""
         whose = raw.kept(self)
         names = sorted(path.split("/")[1:] for path in self.log_backend.list("refused/"))
         epochs = [int(epoch) for epoch, _ in names]
@@ -61,7 +61,7 @@ class QuarantiningWorld(World):
 
 
 class RefusingWorld(World):
-    """The target itself refuses each row whose value is -777; the tasks do not know."""
+    """A query in memory whose target refuses the value -777 in the flush. The tasks accept it."""
 
     def __init__(self, target: Target | None = None) -> None:
         super().__init__(*in_memory(), target)
@@ -73,7 +73,7 @@ class RefusingWorld(World):
         return list(added.added) if isinstance(added, AddingTarget) else super().visible()
 
     def forget(self) -> None:
-        """Compare what was refused, too: the rows of kept attempts that the target refuses."""
+        """Check that `refused/` has the refused rows of the attempts that Spark kept."""
         refused = [
             (epoch, self.target.name, key, SEVENS)
             for epoch, run in raw.kept(self).items()
@@ -84,12 +84,12 @@ class RefusingWorld(World):
         super().forget()
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
-        """Return rows as the DataFrame has them: the checker takes a row without a value for none."""
+        """Return rows of the DataFrame. A row without a value gets the refused value."""
         return super().frame([(k, SEVENS if v is None else v) for k, v in rows])
 
 
 def refused_later(epoch: int, run: str) -> list[Rows]:
-    """Return the rows of the other tests of faults, with two that the target refuses."""
+    """Return the rows of `every_fault`, with two rows that the target refuses."""
     rows = partitions(epoch, run)
     return (
         [[(f"777-{epoch}", None), *rows[0]], [*rows[1], (f"777-{epoch}-b", None)]] if rows else []

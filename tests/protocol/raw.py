@@ -1,7 +1,7 @@
-"""The independent checker: reads checkpoint, log and table as they lie there, with none of the sink's code.
+"""The independent checker: reads checkpoint, log and table with none of the sink's code.
 
-The engine writes the run's id into `commits/N`, which Spark does not. So the checker knows whose attempt
-was kept, and the engine remembers what each attempt computed.
+The engine writes the run's id into `commits/N`, which Spark does not do, and remembers the rows of each
+attempt. So the checker knows whose attempt Spark kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wal_sink.demo.compare import compare_rows
 
 
 def objects(backend: StateBackend, folder: str) -> dict[str, Any]:
-    """Read a folder of JSON objects, by name without folder and ending."""
+    """Read a folder of JSON objects, by name without folder and suffix."""
     return {
         path.removeprefix(folder).removesuffix(".json"): parsed(backend.read(path))
         for path in backend.list(folder)
@@ -27,7 +27,7 @@ def objects(backend: StateBackend, folder: str) -> dict[str, Any]:
 
 
 def parsed(data: bytes) -> dict[str, Any]:
-    """Parse an object; of a manifest, segments have as `data` their bytes, which follow the JSON."""
+    """Parse an object. In a manifest, inlined segments get the bytes that follow the JSON as `data`."""
     text = json_of(data)
     result: dict[str, Any] = json.loads(text)
     held = io.BytesIO(data[len(text) :])
@@ -39,12 +39,12 @@ def parsed(data: bytes) -> dict[str, Any]:
 
 
 def json_of(data: bytes) -> bytes:
-    """Return the JSON of an object: all of it, but for what follows it in a manifest."""
+    """Return the JSON of an object, without the bytes that follow it in a manifest."""
     return b"".join(data.partition(b"\n}\n")[:2])
 
 
 def manifest_digest(data: bytes) -> str:
-    """Return the digest by which ledger and records name a manifest."""
+    """Return the digest by which ledger rows and states name a manifest."""
     return hashlib.sha256(json_of(data)).hexdigest()
 
 
@@ -62,12 +62,12 @@ def state(backend: StateBackend) -> dict[str, Any]:
 
 
 def marks(backend: StateBackend) -> dict[str, int]:
-    """Return the last epoch that the log says is in each target, by the target's name."""
+    """Return the mark of each target by the target's name."""
     return {item["name"]: item["mark"]["epoch"] for item in state(backend).get("targets", ())}
 
 
 def segment_bytes(backend: StateBackend, segment: dict[str, Any]) -> bytes:
-    """Return a segment's bytes: they are in its manifest, or in a file."""
+    """Return a segment's bytes, from its manifest or its file."""
     if "data" in segment:
         assert segment["path"] not in backend.list("segments/")
         held: bytes = segment["data"]
@@ -76,18 +76,18 @@ def segment_bytes(backend: StateBackend, segment: dict[str, Any]) -> bytes:
 
 
 def sources(plan: str) -> str:
-    """Return what a file of `offsets/` says of the sources, without the time of the batch."""
+    """Return the source offsets of a file of `offsets/`, without the time of the batch."""
     return plan.split("\n", 2)[2]
 
 
 def body_run(data: bytes) -> str | None:
-    """Return which run wrote a file of `commits/`; None: a tool."""
+    """Return the run that wrote a file of `commits/`; None if a tool wrote it."""
     result: dict[str, Any] = json.loads(data.split(b"\n")[1])
     return result.get("by")
 
 
 def kept(world: World) -> dict[int, str]:
-    """Return who wrote `commits/N`, by epoch; purged ones as they were when they were written."""
+    """Return the run that wrote `commits/N`, by epoch, with files that were purged since."""
     result = dict(world.keepers)
     for path in world.checkpoint.list("commits/"):
         run = body_run(world.checkpoint.read(path))
@@ -97,7 +97,7 @@ def kept(world: World) -> dict[int, str]:
 
 
 def newest(epochs: Iterable[int], world: World) -> dict[str, int]:
-    """Lay the kept attempts of epochs over each other, as the table should show them."""
+    """Return the table after the kept attempts of these epochs, in order."""
     table: dict[str, int | None] = {}
     whose = kept(world)
     for epoch in sorted(epochs):
@@ -106,7 +106,7 @@ def newest(epochs: Iterable[int], world: World) -> dict[str, int]:
 
 
 def expected(epochs: int, world: World) -> list[tuple[str, int]]:
-    """Return the rows that the table should have: the last one of each key, or all where they are added."""
+    """Return the rows that the table should have: the last row of each key, or all appended rows."""
     if not world.adds:
         return list(newest(range(epochs), world).items())
     whose = kept(world)
@@ -115,7 +115,7 @@ def expected(epochs: int, world: World) -> list[tuple[str, int]]:
 
 
 def whole(world: World, reason: object) -> dict[int, set[str]]:
-    """At any moment: what is visible is completed, and attempts at one epoch are not mixed.
+    """Check, at any moment, that visible rows are completed, and that no epoch mixes two attempts.
 
     Return the runs whose rows are visible, by epoch.
     """
@@ -133,7 +133,7 @@ def whole(world: World, reason: object) -> dict[int, set[str]]:
 
 
 def safe(world: World, reason: object) -> None:
-    """At any moment: what is visible was kept, whole attempts are not mixed, nothing needed is gone."""
+    """Check, at any moment, that visible rows are of kept attempts, and that no needed object is gone."""
     for view in world.views():
         _safe(view, reason)
 
@@ -146,7 +146,7 @@ def _safe(world: World, reason: object) -> None:
 
 
 def needed_is_there(world: World, reason: object) -> None:
-    """Every segment of a kept attempt that a target may lack exists, to the byte."""
+    """Check that every segment of a kept attempt that a target may lack exists, to the byte."""
     backend = world.log_backend
     mark = min(marks(backend).values(), default=-1)
     whose = kept(world)
@@ -163,7 +163,7 @@ def needed_is_there(world: World, reason: object) -> None:
 
 
 def complete(world: World, epochs: int, reason: object) -> None:
-    """At the end: every kept row once and none extra, mark and ledger at the end, nothing left."""
+    """Check, at the end, that exactly the kept rows are visible, and that only the last state is left."""
     safe(world, reason)
     assert sorted(kept(world)) == list(range(epochs)), reason
     for view in world.views():

@@ -1,4 +1,4 @@
-"""A query with two targets in memory: cells, and a table to which each row is added."""
+"""A query with two targets in memory: one keeps the last row of a key, one appends rows."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class SeveralWorld(World):
 
     @property
     def targets(self) -> dict[str, Target]:
-        """Those that the query names."""
+        """Return the targets that the query names."""
         return self.named
 
     @property
     def several(self) -> bool:
-        """Named, even if there is one."""
+        """Return True, since even a single target is named."""
         return True
 
     @property
@@ -56,7 +56,7 @@ class SeveralWorld(World):
         return list(self.adding.added) if self.shown == ADDED else super().visible()
 
     def rows(self, name: str) -> list[tuple[str, int]]:
-        """Return what a reader of a target sees."""
+        """Return the rows that a reader of a target sees."""
         self.shown = name
         return sorted(self.visible())
 
@@ -65,14 +65,14 @@ class SeveralWorld(World):
         return target.ledger.get(ledger_key(self.query_id, self.shown))
 
     def flusher(self, faults: Faults | None = None, name: str = "") -> Flusher:
-        """Start a flusher of a target; of all of them, if none is named."""
+        """Start a flusher of a target, or of all targets one after the other if none is named."""
         if name:
             return super().flusher(faults, name)
         return _Flushers([super(SeveralWorld, self).flusher(faults, name) for name in self.named])  # type: ignore[return-value]
 
 
 class _Flushers:
-    """The flushers of all targets, one after the other."""
+    """Runs the flushers of all targets one after the other."""
 
     def __init__(self, flushers: list[Flusher]) -> None:
         self._flushers = flushers

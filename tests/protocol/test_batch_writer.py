@@ -1,4 +1,4 @@
-"""What `batch_writer` does with a micro-batch, called as it calls, without a JVM."""
+"""`batch_writer` with a micro-batch, called without a JVM."""
 
 from __future__ import annotations
 
@@ -37,20 +37,10 @@ def append(
     call: str = CALL,
 ) -> Appended:
     """Run one task of a call."""
-    query_id, run_id, epoch = run.execution
-    task = Task(
-        query_id=query_id,
-        run_id=run_id,
-        epoch=epoch,
-        partition=partition,
-        task_attempt=attempt,
-        call=call,
-    )
-    return batch.append([run.query.frame(rows)], task)
+    return batch.append([run.query.frame(rows)], Task(run.execution, partition, attempt, call))
 
 
 def test_refused_row_keeps_its_epoch_column(query: World, tmp_path: Path) -> None:
-    """Exported, it has `epochColumn` as it would have been written."""
     run = query.run()
     batch = micro_batch(run, tmp_path)
     sink = SinkOptions(checkpoint=str(tmp_path), epoch_column="epoch", on_invalid_row="quarantine")
@@ -78,7 +68,7 @@ def paths_of(query: World) -> Sequence[str]:
 
 @pytest.mark.usefixtures("files_only")
 def test_segment_that_no_task_reported_is_not_published(query: World, tmp_path: Path) -> None:
-    """A task ran twice, by speculation or after a lost executor; Spark returns the report of one attempt."""
+    """Given a task that ran twice, and Spark returns the report of one attempt."""
     run = query.run()
     run.write_offsets()
     batch = micro_batch(run, tmp_path)
@@ -91,7 +81,7 @@ def test_segment_that_no_task_reported_is_not_published(query: World, tmp_path: 
 
 
 def test_batch_without_partitions_is_published(query: World, tmp_path: Path) -> None:
-    """Spark runs no task where it sees that there are no rows; a dead run's attempt must not come through."""
+    """Otherwise the rows of a dead attempt at this epoch would be flushed."""
     died = query.run()
     died.publish([("a", 1)])
     run = query.run()
@@ -103,14 +93,13 @@ def test_batch_without_partitions_is_published(query: World, tmp_path: Path) -> 
 
 
 def test_second_write_of_a_batch_is_refused(query: World, tmp_path: Path) -> None:
-    """Before its rows are written once more; of another run the publisher decides."""
     died = query.run()
     died.publish([("a", 1)])
     run = query.run()
     run.write_offsets()
     batch = micro_batch(run, tmp_path)
     batch.publish(run.execution, [append(batch, run, [("a", 2)])])
-    with pytest.raises(AlreadyPublished, match="published before") as caught:
+    with pytest.raises(AlreadyPublished, match="has published epoch") as caught:
         batch.publish(run.execution, [append(batch, run, [("b", 3)], call=OTHER_CALL)])
     assert "df.union" in caught.value.remedy
     run.write_commit([[("a", 2)]])
@@ -119,7 +108,7 @@ def test_second_write_of_a_batch_is_refused(query: World, tmp_path: Path) -> Non
 
 @pytest.mark.rule("publish")
 def test_batch_without_a_call_is_missed(query: World, tmp_path: Path) -> None:
-    """A function that returned without writing: its rows would be skipped."""
+    """Given a function that returned without writing."""
     run = query.run().batches([("a", 0)])
     run.write_offsets()
     run.write_commit([])
@@ -127,13 +116,13 @@ def test_batch_without_a_call_is_missed(query: World, tmp_path: Path) -> None:
     batch = micro_batch(run, tmp_path)
     with pytest.raises(MissingManifest, match="Epoch 1") as caught:
         batch.publish(run.execution, [append(batch, run, [("c", 2)])])
-    assert caught.value.remedy.startswith("Let a foreachBatch function call its writer")
+    assert caught.value.remedy.startswith("A foreachBatch function must call its writer")
     assert "give-up CHECKPOINT --epoch 1" in caught.value.remedy
 
 
 @pytest.mark.rule("publish")
 def test_log_begins_where_its_writer_was_made(query: World, tmp_path: Path) -> None:
-    """Epochs that were completed between the writer and its first call are missed, not skipped."""
+    """Given epochs that were completed between the making of the writer and its first call."""
     run = query.run()
     for _ in range(2):
         run.write_offsets()
@@ -147,7 +136,7 @@ def test_log_begins_where_its_writer_was_made(query: World, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("files_only")
 def test_failed_call_deletes_its_own_segments_only(query: World, tmp_path: Path) -> None:
-    """Its tasks had no report out; another call, and another run, may be about to publish theirs."""
+    """Another call, or another run, may be about to publish its own segments."""
     old, run = query.run(), query.run()
     run.write_offsets()
     batch = micro_batch(run, tmp_path)
@@ -159,21 +148,15 @@ def test_failed_call_deletes_its_own_segments_only(query: World, tmp_path: Path)
     append(batch, run, [("b", 1)], partition=1)
     with pytest.raises(InvalidRow):
         batch.append(
-            [pa.record_batch({"k": [None], "v": [1]}, run.query.frame([]).schema)], _task(run)
+            [pa.record_batch({"k": [None], "v": [1]}, run.query.frame([]).schema)],
+            Task(run.execution, 2, 0, CALL),
         )
     batch.discard_call(run.execution, CALL)
     assert set(paths_of(query)) == others
 
 
-def _task(run: Run) -> Task:
-    query_id, run_id, epoch = run.execution
-    return Task(
-        query_id=query_id, run_id=run_id, epoch=epoch, partition=2, task_attempt=0, call=CALL
-    )
-
-
 def test_columns_get_the_agreed_types() -> None:
-    """Tasks of `mapInArrow` get timestamps in the session's zone, also in nested columns."""
+    """Tasks of `mapInArrow` get timestamps in the session's time zone, also in nested columns."""
     here, utc = pa.timestamp("us", "America/New_York"), pa.timestamp("us", "UTC")
 
     def schema(time: pa.DataType) -> pa.Schema:
@@ -192,7 +175,6 @@ def test_columns_get_the_agreed_types() -> None:
 
 
 def test_options_may_be_python_values() -> None:
-    """As `writeStream.option` takes them."""
     options = {
         "wal.retention": 5,
         "cassandra.ssl.enabled": True,

@@ -1,4 +1,4 @@
-"""An epoch waits for space in the log, or is refused: `wal.maxBytes`, `wal.onFull`."""
+"""The budget of the log: an epoch waits for space, or is refused (`wal.maxBytes`, `wal.onFull`)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from wal_sink.publish import backpressure
 from wal_sink.testing.faults import Faults
 
 STORES = ("memory", "local")
-"""What is counted, and when, does not depend on the store."""
+"""The budget does not depend on the store."""
 
 ONE = [("a", 1)]
 HERE = f"{socket.gethostname()}:{os.getpid()}"
 
 
 @pytest.fixture(autouse=True)
-def _say_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test meet the warnings that come once a minute in a process."""
+def _warn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test get the warnings that a process logs once a minute."""
     monkeypatch.setattr(backpressure, "_NO_FLUSHER", OncePerMinute())
 
 
@@ -37,7 +37,7 @@ def report(
     doing: str = "writing epoch 0",
     stopping: str = "",
 ) -> None:
-    """Let a flusher report."""
+    """Write the report of a flusher."""
     text = FlusherReport(
         flusher=flusher,
         doing=doing,
@@ -55,7 +55,7 @@ def epochs_of_segments(world: World) -> list[int]:
 def test_epoch_over_the_budget_waits_for_the_flush(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first one passes, though it is larger than the budget; the second one goes on after the flush."""
+    """An epoch larger than the budget passes if nothing is pending."""
     driver = Driver(world.run())
     driver.batch(ONE)
     assert driver.pauses == 0
@@ -75,11 +75,11 @@ def test_epoch_over_the_budget_waits_for_the_flush(
         if record.name == "wal_sink.publish.backpressure"
     ]
     assert any("epoch 1 waits for space" in line and "wal.maxBytes is 1" in line for line in lines)
-    assert "the log has space again. Epoch 1 goes on" in lines[-1]
+    assert "the log has space again. Epoch 1 continues" in lines[-1]
 
 
 def test_log_holds_the_budget_and_one_epoch(world: World) -> None:
-    """As long as less than the budget is pending, the next epoch passes."""
+    """An epoch passes while less than the budget is pending."""
     run = world.run()
     Driver(run, 10**9).batch(ONE)
     driver = Driver(run, world.state.last.sums.bytes + 1, "fail")
@@ -90,7 +90,7 @@ def test_log_holds_the_budget_and_one_epoch(world: World) -> None:
 
 
 def test_full_log_fails_and_leaves_no_segments(world: World) -> None:
-    """However often the query is started again, the disk does not fill; after a flush it goes on."""
+    """Given a query that is started again and again, the disk does not fill."""
     Driver(world.run()).batch(ONE)
     for _ in range(3):
         driver = Driver(world.run(), on_full="fail")
@@ -104,8 +104,7 @@ def test_full_log_fails_and_leaves_no_segments(world: World) -> None:
     assert world.flushed() == {"a": 1, "b": 3}
 
 
-def test_wait_ends_by_an_error_that_stays(world: World) -> None:
-    """Rule `stop`: one that trying again does not cure; one that passes is waited for."""
+def test_wait_ends_by_a_permanent_error(world: World) -> None:
     driver = Driver(world.run())
     driver.batch(ONE)
 
@@ -127,7 +126,7 @@ def test_wait_ends_by_an_error_that_stays(world: World) -> None:
 
 
 def test_run_that_is_stopped_ends_its_wait(world: World) -> None:
-    """The flusher's report says that Spark was told to stop it; the next run publishes the epoch."""
+    """The flusher's report says that Spark was told to stop the run."""
     driver = Driver(world.run())
     driver.batch(ONE)
 
@@ -144,7 +143,6 @@ def test_run_that_is_stopped_ends_its_wait(world: World) -> None:
 
 
 def test_run_that_waits_is_fenced_by_a_newer_one(world: World) -> None:
-    """It publishes nothing, its segments go, and it does not stand in the way."""
     old = Driver(world.run())
     old.batch(ONE)
 
@@ -159,7 +157,7 @@ def test_run_that_waits_is_fenced_by_a_newer_one(world: World) -> None:
 
 
 def test_attempts_of_dead_runs_do_not_fill_the_log(world: World) -> None:
-    """Nobody could flush them; nor does an earlier attempt at the same epoch count."""
+    """No flusher could flush them."""
     Driver(world.run()).publish(ONE)
     for _ in range(3):
         driver = Driver(world.run())
@@ -168,7 +166,7 @@ def test_attempts_of_dead_runs_do_not_fill_the_log(world: World) -> None:
 
 
 def test_replay_waits_as_its_first_attempt_would(world: World) -> None:
-    """Published already or not: what counts is before it."""
+    """Only the epochs before it count."""
     driver = Driver(world.run(), 10**9)
     driver.batch(ONE)
     driver.publish([("b", 2)])
@@ -183,7 +181,6 @@ def test_replay_waits_as_its_first_attempt_would(world: World) -> None:
 
 
 def test_replay_of_a_flushed_epoch_needs_no_space(world: World) -> None:
-    """Nothing is published for it."""
     driver = Driver(world.run(), 10**9)
     driver.batch(ONE)
     driver.batch([("b", 2)])
@@ -198,7 +195,7 @@ def test_replay_of_a_flushed_epoch_needs_no_space(world: World) -> None:
 def test_query_without_flusher_is_warned(
     world: World, caplog: pytest.LogCaptureFixture, flusher: str
 ) -> None:
-    """Half a minute after its epochs became pending, and how to flush them."""
+    """Given epochs that have been pending for half a minute."""
     driver = Driver(world.run(), 10**9)
     driver.batch(ONE)
     driver.batch([("b", 2)])
@@ -218,7 +215,6 @@ def test_query_without_flusher_is_warned(
 
 
 def test_counting_pending_bytes_costs_no_request(world: World) -> None:
-    """Twenty epochs that are pending: each one costs the same requests, and none reads a manifest."""
     faults = Faults()
     driver = Driver(world.run(faults), 10**9)
     costs = []

@@ -1,8 +1,8 @@
-"""Histories of a query whose options change between its runs, while epochs are pending.
+"""Random histories of a query whose options change between its runs, while epochs are pending.
 
-The table has to end as if each epoch had been flushed before the next one came. Random, by a seed that a
-failure names: kinds of rows, faults of flushers, refused rows, segments in manifests, retention, a target
-that goes back.
+The table must end as if each epoch had been flushed before the next one. A history has random kinds of rows,
+faults of flushers, refused rows, inlined segments, retention, and a target that goes back. A failure names
+the seed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ KINDS = {
     "delete": MemoryOptions(keys="k", operation_column="op"),
     "list": MemoryOptions(keys="k", lists="v"),
 }
-"""Options of a run, by what becomes of its rows."""
+"""Options of a run by the kind of its rows."""
 WITHOUT_LISTS = ("newest", "nulls", "delete")
 
 
 class Step:
-    """A micro-batch: its kind, its rows, and which of them are deletes."""
+    """One micro-batch: its kind, its rows, and which of them are deletes."""
 
     def __init__(self, chance: random.Random, kinds: Sequence[str], first: int) -> None:
         self.kind = chance.choice(kinds)
@@ -43,9 +43,9 @@ class Step:
 
 
 class History(World):
-    """A query in memory, and what chance makes of it.
+    """A query in memory with a random history.
 
-    :param refuses: rows whose value this number divides are refused by the target; 0: none.
+    :param refuses: the target refuses rows whose value is divisible by this number; 0 for none.
     """
 
     def __init__(self, seed: int, refuses: int = 0) -> None:
@@ -75,7 +75,7 @@ class History(World):
         return batch.append_column("op", pa.array(words, pa.string()))
 
     def play(self, kinds: Sequence[str]) -> None:
-        """Run some micro-batches; flush after some of them, with a fault somewhere or without."""
+        """Run some micro-batches, and flush after some of them, with or without a fault."""
         backup: TargetBackup | None = None
         for number in range(self.chance.randint(2, 7)):
             step = Step(self.chance, kinds, 100 * (number + 1))
@@ -99,7 +99,7 @@ class History(World):
         self.flush()
 
     def in_turn(self) -> dict[str, int]:
-        """Return what the rows leave one after the other, those that are refused left out."""
+        """Return the table after all rows in order, without the refused rows."""
         table: dict[str, int | None] = {}
         for step in self.steps:
             for (key, value), deletes in zip(step.rows, step.deletes, strict=True):
@@ -109,7 +109,6 @@ class History(World):
 
 
 def test_no_row_is_lost_or_mixed_where_options_change() -> None:
-    """While epochs are pending, and flushers fail at any operation; in each order of kinds."""
     for seed in range(SEEDS):
         history = History(seed)
         history.play(list(KINDS))
@@ -119,7 +118,6 @@ def test_no_row_is_lost_or_mixed_where_options_change() -> None:
 
 
 def test_refused_rows_alone_are_missing_where_options_change() -> None:
-    """Each is kept once."""
     refused = 0
     for seed in range(SEEDS):
         history = History(seed, refuses=3)

@@ -1,7 +1,6 @@
-"""Damage of every object of the log stops the flush, with an error that names the object and what to do.
+"""Damage of any object of the log stops the flush, with an error that names the object and a remedy.
 
-Bytes are flipped, cut off and deleted under the log's names, as a disk or an operator does. Nothing after the
-damaged epoch is flushed, and nothing is deleted.
+Bytes are flipped, cut off and deleted. Nothing after the damaged epoch is flushed, and nothing is deleted.
 """
 
 from __future__ import annotations
@@ -43,16 +42,16 @@ pytestmark = pytest.mark.rule("stop")
 
 
 class Damage(NamedTuple):
-    """What breaks, and what the flush says."""
+    """A way to damage the log, and the error of the flush."""
 
     do: Callable[[World], str]
-    """Return a part of the object's name that the error has."""
+    """Damages the log, and returns a part of the object's name that the error has."""
     error: type[errors.WalSinkError]
     remedy: str = f"give-up CHECKPOINT --epoch {BROKEN}"
 
 
 def forge(**changes: object) -> Callable[[World], str]:
-    """Return a damage: the manifest has other contents, and the chain of digests leads to them."""
+    """Return a damage that gives the manifest other contents, and adapts the chain of digests to them."""
 
     def do(world: World) -> str:
         digests: dict[bytes, bytes] = {}
@@ -78,7 +77,7 @@ def forge(**changes: object) -> Callable[[World], str]:
 
 
 def pointing_to(path: Callable[[World], str]) -> Callable[[World], str]:
-    """Return a damage: the manifest names another object than its own segment."""
+    """Return a damage that lets the manifest name another object than its own segment."""
 
     def do(world: World) -> str:
         rest = {"rows": 3, "bytes": 3, "digest": "0" * 64}
@@ -119,7 +118,6 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damaged_object_stops_the_flush_and_is_named(world: World, name: str) -> None:
-    """The error names object, epoch and a way out; what comes later stays in the log."""
     fill(world)
     damage = DAMAGES[name]
     named = damage.do(world)
@@ -135,7 +133,7 @@ def test_damaged_object_stops_the_flush_and_is_named(world: World, name: str) ->
     "name", [name for name, damage in DAMAGES.items() if "give" in damage.remedy]
 )
 def test_epoch_given_up_lets_the_flush_go_on(world: World, name: str) -> None:
-    """Whatever is damaged of it; its other files stay, and all others are flushed."""
+    """The files of the epoch stay, and all other epochs are flushed."""
     fill(world)
     DAMAGES[name].do(world)
     stops(world)
@@ -154,7 +152,6 @@ def test_epoch_given_up_lets_the_flush_go_on(world: World, name: str) -> None:
 
 
 def test_epochs_before_a_damaged_one_are_flushed(world: World) -> None:
-    """A window holds all of them; the remedy is about the next epoch of the target."""
     fill(world)
     path = delete_segment(world, EPOCHS - 1)
     with pytest.raises(errors.MissingSegment) as caught:
@@ -170,7 +167,7 @@ def test_epochs_before_a_damaged_one_are_flushed(world: World) -> None:
 def test_hole_in_the_chain_names_what_goes_past_it(
     world: World, damage: Callable[[World], str]
 ) -> None:
-    """An epoch is known by the manifest after it: the ones before the hole cannot be given up one by one."""
+    """Each manifest names the one before, so the epochs before the hole cannot be given up one by one."""
     world.run().batches(*([(f"a{epoch}", epoch)] for epoch in range(EPOCHS)))
     damage(world)
     error = stops(world, errors.MissingManifest)
@@ -183,7 +180,7 @@ def test_hole_in_the_chain_names_what_goes_past_it(
 def test_run_over_a_damaged_state_publishes_nothing(
     world: World, damage: Callable[[World], str]
 ) -> None:
-    """A new state would begin after what was pending."""
+    """A new state would begin after the pending epochs."""
     run = world.run().batches([("a", 1)])
     damage(world)
     earlier = world.log_backend.list("state/")
@@ -194,7 +191,7 @@ def test_run_over_a_damaged_state_publishes_nothing(
 
 
 def test_lost_log_is_not_made_again(world: World) -> None:
-    """Nothing names the pending epochs any more: their loss is said, and nobody takes them for flushed."""
+    """Nothing names the pending epochs any more, so they must not count as flushed."""
     run = world.run().flushed_batches([("a", 1)]).batches([("b", 2)])
     world.log_backend.delete([path for path in world.log_backend.list() if "plans/" not in path])
     checkpoint = Checkpoint(world.checkpoint)
@@ -208,7 +205,7 @@ def test_lost_log_is_not_made_again(world: World) -> None:
 
 
 def test_manifest_alone_of_another_attempt_is_not_flushed(world: World) -> None:
-    """It is found by its digest, never as the only one of its epoch."""
+    """A manifest is accepted by its digest, even if it is the only one of its epoch."""
     dead = world.run()
     dead.publish([("dead", 1)])
     run = world.run().batches([("kept", 2)], [("next", 3)])
@@ -221,7 +218,6 @@ def test_manifest_alone_of_another_attempt_is_not_flushed(world: World) -> None:
 
 
 def test_status_answers_beside_a_damaged_manifest(world: World) -> None:
-    """It counts by the sums in the state."""
     fill(world)
     tear_manifest(world)
     status = read_status(Checkpoint(world.checkpoint), world.store)
@@ -231,7 +227,7 @@ def test_status_answers_beside_a_damaged_manifest(world: World) -> None:
 
 @pytest.mark.rule("state")
 def test_state_of_a_process_100_changes_late_is_void(world: World) -> None:
-    """The state that it read is gone; what it creates is deleted again."""
+    """The process deletes the state that it has created."""
     run = world.run()
     run.batch([("a", 0)])
     stalled = world.state

@@ -1,4 +1,4 @@
-"""What an epoch asks of the log's store, and that it does not grow with the age of a query."""
+"""The requests that an epoch costs. They do not grow with the age of a query."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Counting(FaultyBackend):
         return names
 
     def requests(self) -> builtins.list[str]:
-        """Return what was asked since the last call, without numbers and names."""
+        """Return the requests since the last call, without numbers and names."""
         requests = [
             re.sub(r"[0-9a-f-]{6,}", "#", operation) for operation in self.faults.operations
         ]
@@ -45,14 +45,14 @@ class Counting(FaultyBackend):
         return requests
 
     def most_names(self) -> int:
-        """Return the most names of a listing since the last call."""
+        """Return the longest listing since the last call."""
         most = max(self.names, default=0)
         self.names.clear()
         return most
 
 
 def epoch_costs(world: World, epochs: int, name: str = "") -> dict[str, list[str]]:
-    """Return the requests for the last of `epochs` epochs, each flushed before the next one."""
+    """Return the requests for the last of `epochs` epochs, each of which is flushed before the next one."""
     counting = world.log_backend = Counting(world.log_backend)
     run, flusher = world.run(), world.flusher(name=name)
     costs: dict[str, list[str]] = {}
@@ -73,7 +73,6 @@ def epoch_costs(world: World, epochs: int, name: str = "") -> dict[str, list[str
 @pytest.mark.parametrize("name", ["", CELLS])
 @pytest.mark.parametrize("inline", [False, True])
 def test_epoch_costs_at_most_seventeen_requests(name: str, *, inline: bool) -> None:
-    """In the steady state, with the default retention; a target with a name costs the same."""
     world = SeveralWorld(name) if name else World(*in_memory())
     world.retention = TEN_MINUTES
     world.inline_from = 0 if inline else None
@@ -97,7 +96,7 @@ def test_epoch_costs_at_most_seventeen_requests(name: str, *, inline: bool) -> N
 
 
 def test_trimmed_epoch_costs_two_listings_and_its_objects() -> None:
-    """Without retention at each epoch; with it at a sixteenth of the time."""
+    """Without retention this is each epoch; with retention an epoch in a sixteenth of the time."""
     world = World(*in_memory())
     trims = epoch_costs(world, 5)["flush"][-4:]
     assert trims == [
@@ -108,8 +107,8 @@ def test_trimmed_epoch_costs_two_listings_and_its_objects() -> None:
     ]
 
 
-def test_idle_query_asks_a_bucket_400_times_an_hour() -> None:
-    """At most: each poll lists `commits/`, each report is one more; the state is read four times."""
+def test_idle_query_sends_400_requests_an_hour() -> None:
+    """Each poll lists `commits/`, each report is one more request, and the state is read four times."""
     world = World(*in_memory())
     world.retention = TEN_MINUTES
     world.run().batch([("a", 1)])
@@ -128,8 +127,8 @@ def test_idle_query_asks_a_bucket_400_times_an_hour() -> None:
     assert asked + 3_600 / REPORT_BILLED_S <= 400
 
 
-def test_idle_flusher_sees_an_operator_within_a_quarter() -> None:
-    """It reads the state then; at once, when a caller hurries it."""
+def test_idle_flusher_reads_the_state_within_15_minutes() -> None:
+    """An operator may have changed it. A caller that hurries the flusher need not wait."""
     for hurried in (True, False):
         world = World(*in_memory())
         world.run().batch([("a", 1)])
@@ -145,8 +144,7 @@ def test_idle_flusher_sees_an_operator_within_a_quarter() -> None:
         assert "list state/" in counting.requests()
 
 
-def test_clock_set_back_lengthens_no_rest_of_a_flusher() -> None:
-    """A quarter of an hour is one of the monotonic clock."""
+def test_clock_set_back_lengthens_no_pause() -> None:
     world = World(*in_memory())
     world.run().batch([("a", 1)])
     counting = world.log_backend = Counting(world.log_backend)
@@ -162,7 +160,7 @@ def test_clock_set_back_lengthens_no_rest_of_a_flusher() -> None:
 
 
 def test_old_query_costs_what_a_young_one_costs(world: World) -> None:
-    """After hundreds of epochs and starts: the same requests in the same order, and bounded listings."""
+    """Given hundreds of epochs and starts, listings stay bounded."""
     world.retention = Retention(us=50_000_000, bytes=1 << 40)
     young = epoch_costs(world, 5)
     for number in range(300):
@@ -176,7 +174,7 @@ def test_old_query_costs_what_a_young_one_costs(world: World) -> None:
 
 
 def window_costs(world: World, epochs: int, *, inline: bool = False) -> collections.Counter[str]:
-    """Return how often each request is made for one window of `epochs` epochs, each of two segments."""
+    """Return the requests for one window of `epochs` epochs, each of two segments."""
     world.inline_from = 0 if inline else None
     run = world.run()
     for number in range(epochs):
@@ -190,7 +188,7 @@ def window_costs(world: World, epochs: int, *, inline: bool = False) -> collecti
 
 @pytest.mark.parametrize("inline", [False, True])
 def test_pending_epoch_costs_its_own_objects_alone(*, inline: bool) -> None:
-    """What a window of 12 epochs asks for, over one of 6, for each epoch more."""
+    """Given windows of 6 and of 12 epochs, the difference is divided by 6."""
     more = window_costs(World(*in_memory()), 12, inline=inline)
     more.subtract(window_costs(World(*in_memory()), 6, inline=inline))
     segments = {} if inline else {"read segments/#/#.arrow": 2, "delete segments/#/#.arrow": 2}
@@ -203,7 +201,7 @@ def test_pending_epoch_costs_its_own_objects_alone(*, inline: bool) -> None:
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_segments_in_a_bucket_are_listed_at_once(*, missing: bool) -> None:
-    """Not asked for one by one; one that is missing is asked for, and refused."""
+    """A segment that the listing lacks is checked by itself."""
     world = World(open_backend("memory://ck-listed"), open_backend("memory://log-listed"))
     world.forget()
     world.log_backend.billed = True

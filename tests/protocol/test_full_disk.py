@@ -1,4 +1,4 @@
-"""The disk of the log is full: a task fails cleanly, and the query goes on when there is space again."""
+"""The disk of the log is full: a task fails cleanly, and the query continues when there is space again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MEGABYTE = 1_000_000
 
 @pytest.fixture
 def full_world(small_disk: SmallDisk) -> World:  # noqa: F811
-    """A query whose log is on the small disk; its checkpoint is elsewhere."""
+    """A query whose log is on a small disk, and its checkpoint elsewhere."""
     return World(open_backend("memory://full/checkpoint"), open_backend(str(small_disk.folder)))
 
 
 def large(seed: int) -> Rows:
-    """Return rows of some 2 MB that cannot be compressed."""
+    """Return rows of about 2 MB that cannot be compressed."""
     source = random.Random(seed)
     return [(source.randbytes(50_000).hex(), number) for number in range(20)]
 
@@ -33,7 +33,6 @@ def test_task_that_fills_the_disk_leaves_nothing(
     full_world: World,
     small_disk: SmallDisk,  # noqa: F811
 ) -> None:
-    """What is there is flushed all the same; with space again the next attempt goes through."""
     world = full_world
     run = world.run().batches([("a", 1)])
     files_before = small_disk.files()
@@ -58,7 +57,6 @@ def test_task_that_fills_the_disk_leaves_nothing(
 
 
 def test_quota_is_a_full_log_and_denied_is_not() -> None:
-    """A quota is; a denied folder is a log that cannot be written."""
     with pytest.raises(LogFull, match="file:///log"), log_errors("file:///log"):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
     refused = pytest.raises(LogUnavailable, match=r"file:///log cannot be used: .*denied")
@@ -68,7 +66,7 @@ def test_quota_is_a_full_log_and_denied_is_not() -> None:
 
 
 def test_task_that_cannot_write_says_what_to_do(tmp_path: Path) -> None:
-    """It raises an error of the sink, which tells what to do: `failure` finds that in what Spark says."""
+    """`failure` finds this error in Spark's error."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     run = world.run().batches([("a", 1)])
     run.write_offsets()

@@ -1,4 +1,4 @@
-"""What superseded runs, failed tasks and killed writers leave, and when it goes (rule `trim`)."""
+"""Objects of superseded runs, failed tasks and killed writers, and when they are deleted (rule `trim`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.rule("trim")
 
 
 def test_superseded_run_leaves_nothing_when_the_next_opens(world: World) -> None:
-    """It has published an attempt that nobody settled, and its tasks were at work on the next epoch."""
+    """Given a run with an attempt that is not settled, and with tasks at work on the next epoch."""
     dead = world.run().batches([("a", 0)])
     dead.publish([("dead", 1)])
     world.run().publish([("b", 1)])
@@ -38,7 +38,7 @@ def test_superseded_run_leaves_nothing_when_the_next_opens(world: World) -> None
 
 
 def test_last_attempt_of_a_superseded_run_stays(world: World) -> None:
-    """The state names it: Spark has completed it, or may do so."""
+    """Spark has completed this attempt, and the state names it."""
     dead = world.run()
     dead.publish([("a", 0)])
     dead.write_commit([[("a", 0)]])
@@ -48,7 +48,7 @@ def test_last_attempt_of_a_superseded_run_stays(world: World) -> None:
 
 
 def test_run_that_never_opened_keeps_its_segments(world: World) -> None:
-    """It may be at work while another run opens. Its own commit() is fenced then, and deletes them."""
+    """The run may still publish them. If its `commit()` is fenced, that deletes them."""
     world.run().batches([("a", 0)])
     slow = world.run()
     slow.write_offsets()
@@ -65,7 +65,7 @@ def test_run_that_never_opened_keeps_its_segments(world: World) -> None:
 
 
 def test_segments_of_a_failed_task_go_with_their_epoch(world: World) -> None:
-    """Spark ran the task again, in the same run."""
+    """Given a task that Spark runs again in the same run."""
     run = world.run()
     run.write_offsets()
     run.tasks([("failed", 1)])
@@ -76,7 +76,7 @@ def test_segments_of_a_failed_task_go_with_their_epoch(world: World) -> None:
 
 
 def test_segment_after_its_trim_goes_with_the_next(world: World) -> None:
-    """A task that was stalled for long."""
+    """Given a task that writes a segment long after its epoch was trimmed."""
     run = world.run()
     run.flushed_batches([("a", 0)])
     run.next = 0
@@ -92,7 +92,6 @@ def test_segment_after_its_trim_goes_with_the_next(world: World) -> None:
 def test_refused_commit_leaves_no_segments(
     world: World, refused: type[errors.WalSinkError]
 ) -> None:
-    """However often the query is started again."""
     world.run().flushed_batches([("a", 0)])
     if refused is errors.Diverged:
         world.checkpoint.delete(["commits/0", "offsets/0"])
@@ -112,7 +111,7 @@ def test_refused_commit_leaves_no_segments(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_commit_that_may_have_published_deletes_nothing(world: World, when: str) -> None:
-    """The answer to the manifest or the state is lost, or the process dies there."""
+    """Given a lost answer to the create of manifest or state, or a crash there."""
     for matching in ("create manifests/", "create state/0000000004"):
         run = world.run(Faults(0, when, OSError, matching))  # type: ignore[arg-type]
         run.write_offsets()
@@ -127,7 +126,7 @@ def test_commit_that_may_have_published_deletes_nothing(world: World, when: str)
 
 
 def test_flusher_goes_on_beside_one_that_trims(world: World) -> None:
-    """What it is about to read was flushed and deleted by another one: no error, and no missing row."""
+    """Another flusher deletes what this one is about to read."""
     world.run().batches([("a", 0)], [("b", 1)])
     for point in ("read manifests/", "input segments/", "read plans/"):
         flush(world.flusher(At(point, world.flush)))
@@ -135,7 +134,7 @@ def test_flusher_goes_on_beside_one_that_trims(world: World) -> None:
 
 
 def test_files_of_killed_writers_are_deleted_when_old(tmp_path: Path) -> None:
-    """A run that opens deletes what was left half written for longer than a task takes."""
+    """The next run that opens deletes them."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     world.run().batches([("a", 0)])
     writer = textwrap.dedent(
@@ -164,7 +163,6 @@ def test_files_of_killed_writers_are_deleted_when_old(tmp_path: Path) -> None:
 def test_garbage_that_cannot_be_deleted_stops_no_rows(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The rows are in the target, and the mark says so; the flush tries again."""
     world = World(*in_memory())
     world.run().batch([("a", 0)])
     flusher = world.flusher(Faults(0, "before", PermissionError, "delete segments/"))
@@ -176,6 +174,6 @@ def test_garbage_that_cannot_be_deleted_stops_no_rows(
 
 
 def flush_hard(flusher: object) -> None:
-    """Run passes until an error comes."""
+    """Run passes until one raises."""
     for _ in range(9):
         flusher.run_once()  # type: ignore[attr-defined]

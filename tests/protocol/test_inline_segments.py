@@ -1,7 +1,4 @@
-"""Small segments that a manifest holds: what a flusher, an operator and a crash make of them.
-
-The other tests of crashes have epochs with a segment of either kind: `tests.kills.test_crash_everywhere`.
-"""
+"""Segments that are inlined in a manifest. `tests.kills.test_crash_everywhere` has segments of both kinds."""
 
 from __future__ import annotations
 
@@ -29,12 +26,11 @@ pytestmark = pytest.mark.rule("segments")
 
 @pytest.fixture(autouse=True)
 def _inline(world: World) -> None:
-    """Let manifests hold every segment."""
+    """Let manifests contain every segment."""
     world.inline_from = 0
 
 
-def test_small_segment_lies_in_its_manifest(world: World) -> None:
-    """One durable object for an epoch; all that counts is counted."""
+def test_inlined_segment_is_counted_and_flushed(world: World) -> None:
     fill(world)
     assert world.log_backend.list("segments/") == []
     segments = parsed(world.log_backend.read(manifest_path(world)))["segments"]
@@ -49,7 +45,7 @@ def test_small_segment_lies_in_its_manifest(world: World) -> None:
 
 
 def test_changed_byte_of_a_row_in_a_manifest_stops(world: World) -> None:
-    """The digest of the segment finds it; given up, the epoch stays with its manifest."""
+    """The digest of the segment differs. An epoch that was given up keeps its manifest."""
     fill(world)
     segments = parsed(world.log_backend.read(manifest_path(world)))["segments"]
     data = bytearray(segments[1]["data"])
@@ -67,7 +63,7 @@ def test_changed_byte_of_a_row_in_a_manifest_stops(world: World) -> None:
 
 
 def test_flush_job_task_gets_rows_with_its_share(world: World) -> None:
-    """The log is not asked: a share travels with the bytes, and their digest is compared."""
+    """The task reads no object of the log."""
     fill(world)
     windows: list[Window] = []
 
@@ -91,7 +87,7 @@ def test_flush_job_task_gets_rows_with_its_share(world: World) -> None:
 
 
 def test_kept_manifests_stay_within_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The walk along the chain reads each manifest of a backlog: those beyond are read again."""
+    """Manifests beyond the limit are read again for the flush."""
     monkeypatch.setattr("wal_sink.wal.manifests._KEPT_BYTES", 20_000)
     world = World(*in_memory())
     world.inline_from = 0

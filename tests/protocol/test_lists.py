@@ -1,4 +1,4 @@
-"""Lists that are not frozen double elements that are written twice with one timestamp."""
+"""Lists that are not frozen: the database doubles elements that are written twice with one timestamp."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.rule("repeatable")
 
 
 class ListWorld(World):
-    """Each row has its value in a list, too."""
+    """A query whose rows have their value in a list, too."""
 
     def __init__(self) -> None:
         super().__init__(*in_memory(), MemoryTarget(MemoryOptions(keys="k", lists="l")))
@@ -43,7 +43,7 @@ class ListWorld(World):
         return frame.append_column("l", lists)
 
     def visible(self) -> list[tuple[str, int]]:
-        """Return the rows; of one whose list is not what was written a value that none has."""
+        """Return the rows. A row with a wrong list has the value DOUBLED."""
         rows = self.store_target.rows().items()
         return [(key[0], row["v"] if row["l"] == [row["v"]] * 2 else DOUBLED) for key, row in rows]
 
@@ -55,7 +55,7 @@ def lists() -> ListWorld:
 
 
 def interrupted(world: World) -> None:
-    """Claim a sending of the next epoch, and fail at its first rows, half of which arrive."""
+    """Claim a sending of the next epoch, send half of its first rows, and fail."""
     flusher = world.flusher(Faults(at=0, when="after", error=ConnectionError, matching="write"))
     with pytest.raises(TargetUnavailable):
         until_idle(flusher)
@@ -63,7 +63,10 @@ def interrupted(world: World) -> None:
 
 
 class LostClaim(Faults):
-    """The first claim gets no answer and has no effect; meanwhile another flusher claims, sends and dies."""
+    """Loses the answer to the first claim, which has no effect.
+
+    Meanwhile another flusher claims, sends rows and dies.
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -82,7 +85,7 @@ class LostClaim(Faults):
 
 @pytest.mark.rule("repeatable")
 def test_claim_without_an_answer_may_be_another_flushers(lists: ListWorld) -> None:
-    """Two flushers that send by one claim would write elements twice with one timestamp."""
+    """Two flushers that send by one claim would double elements."""
     lists.run().batch([("a", 1), ("b", 2)])
     faults = LostClaim(lists)
     flush(lists.flusher(faults))
@@ -94,14 +97,13 @@ def test_claim_without_an_answer_may_be_another_flushers(lists: ListWorld) -> No
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["flusher", "flusher of a backlog"])
 def test_lists_at_every_fault_are_not_doubled(role: str, when: When) -> None:
-    """A crash or a lost answer at any operation: no list is doubled, and no row lost."""
     hit = every_fault(ListWorld, role, when)
     assert hit_by(hit, "write ", "claim ") > 1
     covered(f"lists, fault at every operation of a {role}, {when}", f"{len(hit)}")
 
 
 def test_lists_sent_again_get_timestamps_of_their_own(lists: ListWorld) -> None:
-    """Those of a sending lie above all of the one before, and below those of the next epoch."""
+    """They are later than those of the sending before, and earlier than those of the next epoch."""
     run = lists.run().batches([("a", 1), ("b", 2)])
     interrupted(lists)
     assert lists.row.sending == 1
@@ -119,7 +121,6 @@ def test_lists_sent_again_get_timestamps_of_their_own(lists: ListWorld) -> None:
 
 
 def test_lists_after_16_sendings_stop_the_flush(lists: ListWorld) -> None:
-    """No timestamps are left; the error says that the epoch can be given up."""
     lists.run().batches([("a", 1)])
     for _ in range(SENDINGS):
         interrupted(lists)
@@ -130,7 +131,7 @@ def test_lists_after_16_sendings_stop_the_flush(lists: ListWorld) -> None:
 
 
 def test_rows_without_lists_sent_again_keep_their_timestamps(world: World) -> None:
-    """Nothing is claimed: to write such a row again changes nothing."""
+    """Writing such a row again has no effect."""
     world.run().batch([("a", 1)])
     faults = Faults(at=0, when="after", error=ConnectionError, matching="write")
     with pytest.raises(TargetUnavailable):
@@ -141,7 +142,7 @@ def test_rows_without_lists_sent_again_keep_their_timestamps(world: World) -> No
 
 
 def test_lists_of_a_stalled_flusher_change_nothing(lists: ListWorld) -> None:
-    """A flusher stalls before its rows; another one finishes the epoch, and then the rows arrive."""
+    """Given a flusher whose rows arrive after another flusher has finished the epoch."""
     lists.run().batch([("a", 1), ("b", 2)])
     stalled = lists.flusher(At("write", lists.flush))
     flush(stalled)
@@ -150,7 +151,7 @@ def test_lists_of_a_stalled_flusher_change_nothing(lists: ListWorld) -> None:
 
 
 def test_lists_share_a_window_with_no_other_epoch() -> None:
-    """The column came later: the epochs before it are written in a window of their own."""
+    """The ledger row counts the sendings of one epoch."""
     world = ListWorld()
     lists = world.store_target
     world.target = lists.with_options(MemoryOptions(keys="k"))
@@ -164,7 +165,7 @@ def test_lists_share_a_window_with_no_other_epoch() -> None:
 
 
 def test_lists_are_not_written_by_a_job(lists: ListWorld) -> None:
-    """Spark runs a task again that has failed, and two copies of a slow one."""
+    """Spark may run a task more than once."""
     lists.run().batch([("a", 1)])
     windows: list[Window] = []
 
@@ -184,7 +185,7 @@ def test_lists_are_not_written_by_a_job(lists: ListWorld) -> None:
 
 
 def test_lists_of_a_restored_target_are_sent_again(lists: ListWorld) -> None:
-    """Rows and ledger row went back together, with a sending that the row has counted."""
+    """Given rows and a ledger row, with a claimed sending, that went back together."""
     lists.retention = Retention(us=10**12, bytes=10**12)
     lists.run().flushed_batches([("a", 1)]).batches([("b", 2), ("c", 3)])
     interrupted(lists)
@@ -196,7 +197,7 @@ def test_lists_of_a_restored_target_are_sent_again(lists: ListWorld) -> None:
 
 
 def test_lists_with_quarantine_are_refused() -> None:
-    """A refused row is known by its timestamp, which each sending raises; refused at the start."""
+    """Refused rows are identified by their timestamps, and each sending has others."""
     plan = ListWorld().run().plan
     refuse_quarantine([plan], "fail")
     with pytest.raises(OptionError, match="lists that are not frozen"):

@@ -1,4 +1,4 @@
-"""Who may read what a query leaves in local folders: its rows, and what the commands make of them."""
+"""Permissions of the files that a query leaves in local folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wal_sink.protocol.retention import Retention
 
 @pytest.fixture(autouse=True)
 def _usual_umask() -> Iterator[None]:
-    """With which every user can read what a program does not protect."""
+    """Set the usual umask, with which other users can read new files."""
     mask = os.umask(0o022)
     yield
     os.umask(mask)
@@ -39,7 +39,7 @@ def shared(tmp_path: Path) -> World:
 
 
 def _open(top: Path) -> list[str]:
-    """What below a folder other users than its own may use."""
+    """Return the files and folders below `top` that other users can use."""
     return [
         f"{stat.filemode(path.stat().st_mode)} {path.relative_to(top)}"
         for path in sorted(top.rglob("*"))
@@ -50,7 +50,6 @@ def _open(top: Path) -> list[str]:
 def test_user_who_may_only_read_gets_the_status(
     shared: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It writes no file."""
     shared.run().flushed_batches([("a", 0)])
     shared.run().batch([("b", 1)])
 
@@ -63,7 +62,7 @@ def test_user_who_may_only_read_gets_the_status(
 
 
 def test_no_other_user_reads_what_the_sink_writes(shared: World, tmp_path: Path) -> None:
-    """States, segments, manifests, plans, refused rows, reports, and our file in Spark's checkpoint."""
+    """Given a query with states, segments, manifests, plans, refused rows and a report."""
     shared.on_invalid_row = "quarantine"
     shared.store_target.refuses = lambda row: "no" if row["v"] == 2 else ""
     run = shared.run()

@@ -1,4 +1,4 @@
-"""Rows that cannot be written, `onInvalidRow=quarantine`: each is kept once, the others arrive."""
+"""`onInvalidRow=quarantine`: each refused row is kept once, and the others are written."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from wal_sink.wal.refused import listed
 
 
 class BadTextWorld(AddingWorld):
-    """Some keys are not UTF-8, as Spark's strings may be."""
+    """A query with keys that are not UTF-8, as Spark's strings may be."""
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
-        """Return rows as Spark hands them over, which has not read their bytes."""
+        """Return rows as Spark passes them, without a check of their bytes."""
         encoded = [b"\xff" if k == REFUSED else k.encode() for k, _ in rows]
         values = pa.array([v for _, v in rows], pa.int64())
         arrays = [pa.array(encoded, pa.binary()).view(pa.string()), values]
@@ -44,7 +44,7 @@ class BadTextWorld(AddingWorld):
 
 
 def test_text_not_utf8_is_refused_for_every_target() -> None:
-    """In the task, whatever the target's own check reads; in the flush its rows would wait for ever."""
+    """The task refuses it, though the target's own check accepts it."""
     world = BadTextWorld()
     with pytest.raises(errors.InvalidRow, match=r"Column k .*is not UTF-8, in the row with .*v=2"):
         world.run().batch([("a", 1), (REFUSED, 2)])
@@ -55,7 +55,7 @@ def test_text_not_utf8_is_refused_for_every_target() -> None:
 
 
 def test_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
-    """The budget counts it; the others arrive; status tells, and does not call the log deletable."""
+    """The budget counts its bytes, and the status does not call the log deletable."""
     world = QuarantiningWorld()
     run = world.run().flushed_batches([("a", 1)])
     run.batch([("b", 2), (REFUSED, 7), (REFUSED, 8)], [("c", 3)], [(REFUSED, 9)])
@@ -73,7 +73,6 @@ def test_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
 
 
 def test_epoch_of_refused_rows_alone_is_flushed() -> None:
-    """A poison row never blocks the rows after it."""
     world = QuarantiningWorld()
     world.run().batches([(REFUSED, 1)], [("a", 1)])
     assert world.flushed() == {"a": 1}
@@ -81,7 +80,7 @@ def test_epoch_of_refused_rows_alone_is_flushed() -> None:
 
 
 def some_refused(epoch: int, run: str) -> list[Rows]:
-    """Return the rows of the other tests of faults, with a refused one where there are rows."""
+    """Return the rows of `every_fault`, with a row that the tasks refuse."""
     rows = partitions(epoch, run)
     return [*rows, [(REFUSED, None)]] if rows else []
 
@@ -89,7 +88,6 @@ def some_refused(epoch: int, run: str) -> list[Rows]:
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["run", "flusher", "flusher of a backlog"])
 def test_rows_tasks_refuse_at_every_fault_are_kept_once(role: str, when: When) -> None:
-    """Each refused row of a kept attempt is there once, none of another; the table is whole."""
     hit = every_fault(QuarantiningWorld, role, when, some_refused)
     if role != "run":
         assert sum("refused/" in name for name in hit) >= EPOCHS - 1
@@ -106,8 +104,6 @@ def test_rows_tasks_refuse_at_every_fault_are_kept_once(role: str, when: When) -
     ],
 )
 def test_rows_servers_refuse_at_every_fault_are_kept_once(role: str, when: When, kind: str) -> None:
-    """Each is kept once; the rows before and after it are there."""
-
     def world() -> World:
         options = MemoryOptions(keys="k")
         target = {"transactions": AddingTarget, "staged": StagingTarget}.get(kind)
@@ -125,7 +121,7 @@ def test_rows_servers_refuse_at_every_fault_are_kept_once(role: str, when: When,
 
 @pytest.mark.parametrize("change", [None, b"another"])
 def test_damaged_segment_of_refused_rows_stops_the_flush(change: bytes | None) -> None:
-    """Before the ledger row moves: what is trimmed then would be the only copy."""
+    """The ledger row does not move, since the trim would delete the only copy."""
     world = QuarantiningWorld()
     world.run().batch([("a", 1), (REFUSED, 2)])
     (manifest,) = raw.objects(world.log_backend, "manifests/").values()
@@ -136,7 +132,6 @@ def test_damaged_segment_of_refused_rows_stops_the_flush(change: bytes | None) -
 
 
 def test_row_refused_by_the_server_does_not_block_others() -> None:
-    """The flush goes on, and says which row, when and why."""
     world = RefusingWorld()
     world.run().batches([("a", 1), ("bad", None), ("b", 2)], [("c", 3)])
     assert world.flushed() == {"a": 1, "b": 2, "c": 3}
@@ -144,7 +139,7 @@ def test_row_refused_by_the_server_does_not_block_others() -> None:
 
 
 def test_kept_row_is_skipped_by_every_later_flusher() -> None:
-    """Also by one that stops at refused rows, and when the target would take the row."""
+    """Given a flusher without quarantine, and a target that would accept the row now."""
     world = RefusingWorld()
     world.run().batch([("a", 1), ("bad", None), ("b", 2)])
     with pytest.raises(Crash):
@@ -156,7 +151,6 @@ def test_kept_row_is_skipped_by_every_later_flusher() -> None:
 
 
 def test_kept_row_is_skipped_when_a_target_went_back() -> None:
-    """It is there once; the epoch comes again without it."""
     world = RefusingWorld()
     world.retention = Retention(us=10**12, bytes=10**12)
     run = world.run().flushed_batches([("a", 1)])
@@ -168,7 +162,7 @@ def test_kept_row_is_skipped_when_a_target_went_back() -> None:
 
 
 def test_row_kept_by_a_stalled_flusher_is_there_once() -> None:
-    """It stalls before it keeps the row; another flusher keeps the row, finishes and trims."""
+    """Given a flusher that stalls before it keeps the row, while another one keeps it, finishes and trims."""
     world = RefusingWorld()
     world.run().batch([("a", 1), ("bad", None)])
     flush(world.flusher(At("create refused/", world.flush)))
@@ -177,7 +171,7 @@ def test_row_kept_by_a_stalled_flusher_is_there_once() -> None:
 
 
 def test_row_refused_without_quarantine_stops_the_flush() -> None:
-    """Until the target takes it."""
+    """The flush continues when the target accepts the row."""
     world = RefusingWorld()
     world.on_invalid_row = "fail"
     world.run().batch([("a", 1), ("bad", None)])
@@ -191,7 +185,6 @@ def test_row_refused_without_quarantine_stops_the_flush() -> None:
 
 
 def test_row_refused_by_one_target_arrives_in_the_other() -> None:
-    """The server of one target refuses it; the file names that target."""
     world = SeveralWorld()
     world.on_invalid_row = "quarantine"
     world.store_target.refuses = lambda row: "no" if row["v"] == SEVENS else ""

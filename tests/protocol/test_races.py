@@ -1,4 +1,4 @@
-"""What two processes meet that act at one moment: no error that is none."""
+"""Two processes that act at the same time raise no false error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from wal_sink.wal.store import LogStore
 
 
 class Interrupted(FaultyBackend):
-    """A store that lets another process act once, before the first listing of a folder or read of a file."""
+    """A store that lets another process act once, before the first access to a path."""
 
     def __init__(self, backend: StateBackend, path: str, act: Callable[[], object]) -> None:
         super().__init__(backend, Faults())
@@ -43,7 +43,7 @@ class Interrupted(FaultyBackend):
         return super().read(path)
 
 
-def test_log_made_between_two_listings_is_no_lost_state(world: World) -> None:
+def test_log_made_between_two_listings_lost_no_state(world: World) -> None:
     """The reader lists `state/` before the first run publishes, and `manifests/` after."""
     backend = Interrupted(world.log_backend, "manifests/", lambda: world.run().publish([("a", 1)]))
     state = newest(LogStore(backend))
@@ -52,7 +52,7 @@ def test_log_made_between_two_listings_is_no_lost_state(world: World) -> None:
 
 
 def test_log_made_during_a_read_has_not_vanished(world: World) -> None:
-    """The flusher finds no state, and then the name of the log that the first run has just made."""
+    """The flusher finds no state, and then the URL of the log that the first run has just created."""
     place = checkpoint.Checkpoint.LOG_URL
     world.checkpoint = Interrupted(world.checkpoint, place, lambda: world.run().batch([("a", 1)]))
     world.flush()
@@ -60,7 +60,7 @@ def test_log_made_during_a_read_has_not_vanished(world: World) -> None:
 
 
 def test_flusher_with_an_old_ledger_row_reads_it_again(world: World) -> None:
-    """Another flusher has moved the row, and the log was trimmed: nothing went back."""
+    """Given another flusher that has moved the row. The target did not go back."""
     run = world.run()
     run.batch([("a", 1)])
     first = world.flusher()
@@ -74,7 +74,7 @@ def test_flusher_with_an_old_ledger_row_reads_it_again(world: World) -> None:
 
 
 def test_run_whose_segments_are_garbage_is_fenced(world: World) -> None:
-    """Another run has opened meanwhile, and has deleted what the former one left."""
+    """Given another run that has opened, and has deleted the segments."""
     former = world.run()
     former.batch([("a", 1)])
     former.write_offsets()
@@ -86,7 +86,7 @@ def test_run_whose_segments_are_garbage_is_fenced(world: World) -> None:
 
 @pytest.fixture
 def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Note which files of the checkpoint are synced, in order."""
+    """Return the list of synced files of the checkpoint, in order."""
     files: list[str] = []
 
     def sync(path: Path) -> bool:
@@ -99,7 +99,7 @@ def synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_checkpoint_is_synced_in_the_order_of_spark(tmp_path: Path, synced: list[str]) -> None:
-    """Spark goes on after the newest file of `offsets/`, so `commits/` before it is durable first."""
+    """Spark continues after the newest file of `offsets/`, so the commit before it must be durable first."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     run = world.run().batches([("a", 1)])
     synced.clear()
@@ -110,7 +110,7 @@ def test_checkpoint_is_synced_in_the_order_of_spark(tmp_path: Path, synced: list
 def test_metadata_is_durable_before_a_run_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without it Spark would go on as another query, and nobody would flush the log of this one."""
+    """Without metadata Spark would continue as another query."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     states: list[int] = []
 
@@ -127,7 +127,7 @@ def test_metadata_is_durable_before_a_run_opens(
 def test_epoch_given_up_as_missing_is_synced_in_checkpoint(
     tmp_path: Path, synced: list[str]
 ) -> None:
-    """Else a power loss takes what Spark has completed, and the log is ahead of the checkpoint forever."""
+    """Otherwise a power loss could leave the log ahead of the checkpoint."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
     run = world.run().batches([("a", 1)])
     run.write_offsets()
@@ -139,7 +139,6 @@ def test_epoch_given_up_as_missing_is_synced_in_checkpoint(
 
 
 def test_log_whose_targets_are_all_given_up_is_trimmed(world: World) -> None:
-    """No target gets the epochs, so nothing waits for them, and the log stays bounded."""
     run = world.run()
     run.batch([("a", 1)])
     query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.store)

@@ -32,7 +32,7 @@ FOR_EVER = Retention(us=1 << 60, bytes=1 << 60)
 
 
 def flushed_world(epochs: int) -> tuple[World, list[TargetBackup]]:
-    """A query whose epochs all stay; and the target as it was before each of them."""
+    """Return a query whose epochs all stay in the log, and backups of the target before each epoch."""
     world = new_world()
     world.retention = FOR_EVER
     run = world.run()
@@ -49,7 +49,7 @@ def flushed_world(epochs: int) -> tuple[World, list[TargetBackup]]:
 def test_target_that_went_back_gets_later_epochs_again(
     to: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the same rows and the same timestamps, and a warning that says which."""
+    """With the same rows and timestamps, and a warning that names the epochs."""
     world, backups = flushed_world(EPOCHS)
     table = dict(world.store_target.table)
     backups[to].restore()
@@ -63,7 +63,7 @@ def test_target_that_went_back_gets_later_epochs_again(
 @pytest.mark.rule("restored")
 @pytest.mark.parametrize("when", ["before", "after", "answer lost"])
 def test_target_that_went_back_heals_at_every_fault(when: str) -> None:
-    """The flusher that brings the epochs again dies at each of its operations."""
+    """Given a flusher that dies at each of its operations while it sends the epochs again."""
     world, backups = flushed_world(EPOCHS)
     backups[1].restore()
     whole = Faults()
@@ -90,7 +90,7 @@ def test_target_that_went_back_heals_at_every_fault(when: str) -> None:
     "matching", ["read state/", "list commits/", "read ledger", "write ", "finish "]
 )
 def test_target_that_goes_back_under_a_flusher_heals(matching: str) -> None:
-    """Between any two of its requests: a replica that lags was promoted, and clients are cut off."""
+    """Given a lagging replica that is promoted between two requests of the flusher."""
     world, backups = flushed_world(3)
     run = world.run()
     run.batch(*partitions(3, run.run_id))
@@ -109,7 +109,7 @@ def test_target_that_goes_back_under_a_flusher_heals(matching: str) -> None:
 
 @pytest.mark.rule("restored")
 def test_target_that_went_back_while_the_flusher_rests_heals() -> None:
-    """It is noticed before the epochs that it lacks are trimmed, though no epoch comes."""
+    """The flusher notices it before the missing epochs are trimmed, though Spark completes no epoch."""
     world = new_world()
     world.retention = Retention(us=600_000_000, bytes=1 << 30)
     flusher = world.flusher()
@@ -127,7 +127,7 @@ def test_target_that_went_back_while_the_flusher_rests_heals() -> None:
 @pytest.mark.rule("restored")
 @pytest.mark.parametrize("back", ["to an epoch that is trimmed", "to nothing"])
 def test_target_that_went_back_too_far_stops(back: str) -> None:
-    """What it lacks is gone from the log; the error names how to accept what the target has."""
+    """The log lacks the missing epochs. The error names the command that accepts the target as it is."""
     world = World(*in_memory())
     empty = TargetBackup(world)
     run = world.run().flushed_batches([("a", 0)])
@@ -141,12 +141,12 @@ def test_target_that_went_back_too_far_stops(back: str) -> None:
 
 @pytest.mark.rule("restored")
 def test_target_with_rows_and_ledger_apart_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka: its rows and its ledger are in two topics, which need not go back together."""
+    """Given rows and ledger in two topics of Kafka, which may go back separately."""
     world, backups = flushed_world(3)
     monkeypatch.setattr(type(world.store_target), "restores_together", False)
     backups[1].restore()
     error = stops(world, errors.LedgerBehindLog)
-    assert "may be of two moments" in error.what
+    assert "may have gone back to different times" in error.what
     assert "set-mark CHECKPOINT --to EPOCH" in error.remedy
     assert world.mark() == 2
 
@@ -156,7 +156,7 @@ def test_target_with_rows_and_ledger_apart_stops(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.rule("restored")
 def test_log_restored_between_ledger_and_mark_goes_on() -> None:
-    """The ledger row has an epoch of this log, with its digest: it is recorded."""
+    """The ledger row has the digest that the chain has for its epoch, so it is recorded."""
     world = new_world()
     world.run().batches([("a", 0)], [("b", 1)])
     backup = Backup(world)
@@ -171,7 +171,7 @@ def test_log_restored_between_ledger_and_mark_goes_on() -> None:
 @pytest.mark.rule("restored")
 @pytest.mark.parametrize("spark_goes_on", [False, True])
 def test_log_older_than_the_target_diverges(*, spark_goes_on: bool) -> None:
-    """Before Spark computes the epoch again, and after: its rows are others."""
+    """Spark computes other rows for the epochs that the target has."""
     world = new_world()
     run = world.run().flushed_batches([("a", 0)])
     backup = Backup(world)
@@ -188,7 +188,7 @@ def test_log_older_than_the_target_diverges(*, spark_goes_on: bool) -> None:
 @pytest.mark.rule("publish")
 @pytest.mark.parametrize("first", ["flusher", "run"])
 def test_backup_from_before_a_commit_keeps_flushed_rows(first: str) -> None:
-    """It was made in mid-epoch. Spark computes other rows; whoever comes first, no attempts are mixed."""
+    """Given a backup in the middle of an epoch, no attempts are mixed, whoever is first."""
     world = new_world()
     run = world.run().flushed_batches([("s", 0)])
     run.publish([("first", 1)])
@@ -216,7 +216,7 @@ def test_backup_from_before_a_commit_keeps_flushed_rows(first: str) -> None:
 def test_checkpoint_set_back_by_its_newest_epoch_goes_on(
     world: World, caplog: pytest.LogCaptureFixture, *, flushed: bool
 ) -> None:
-    """By a power loss or an operator: the settled attempt stays, from the same source offsets."""
+    """The settled attempt stays, if Spark computes it again from the same source offsets."""
     run = world.run().flushed_batches([("a", 1)])
     run.batch([("b", 2)])
     if flushed:
@@ -240,7 +240,7 @@ def test_checkpoint_set_back_by_its_newest_epoch_goes_on(
 
 @pytest.mark.rule("publish")
 def test_checkpoint_set_back_before_settling_takes_the_new_attempt(world: World) -> None:
-    """No flusher has seen `commits/1`: nothing of the first attempt was in a target."""
+    """No target has rows of the first attempt."""
     world.run().batches([("a", 1)], [("b", 2)])
     edit(world.checkpoint, "commits/1", None)
     again = world.run()
@@ -251,7 +251,7 @@ def test_checkpoint_set_back_before_settling_takes_the_new_attempt(world: World)
 @pytest.mark.rule("publish")
 @pytest.mark.parametrize("back", [1, 2])
 def test_checkpoint_set_back_to_other_data_diverges(world: World, back: int) -> None:
-    """To other source offsets, or by more than the newest epoch; nothing is published, and nothing stays."""
+    """Given other source offsets, or a checkpoint set back by more than its newest epoch."""
     world.run().flushed_batches([("a", 0)], [("b", 1)], [("c", 2)])
     for epoch in range(3 - back, 3):
         edit(world.checkpoint, f"commits/{epoch}", None)
@@ -265,7 +265,6 @@ def test_checkpoint_set_back_to_other_data_diverges(world: World, back: int) -> 
 
 
 def test_checkpoint_set_back_flushes_nothing_and_says_so(world: World) -> None:
-    """The status tells why nothing is flushed."""
     world.run().flushed_batches([("a", 0)], [("b", 1)])
     edit(world.checkpoint, "commits/1", None)
     world.flush()
@@ -278,7 +277,7 @@ def test_checkpoint_set_back_flushes_nothing_and_says_so(world: World) -> None:
 
 
 def copy_of(world: World) -> World:
-    """A copy of checkpoint and log at another place, for the same target."""
+    """Return a copy of checkpoint and log at another place, for the same target."""
     copy = World(*in_memory(), world.store_target)
     copy.query_id = world.query_id
     restore(copy.checkpoint, files(world.checkpoint))
@@ -289,7 +288,7 @@ def copy_of(world: World) -> World:
 
 @pytest.mark.rule("identity")
 def test_copied_checkpoint_neither_publishes_nor_flushes(world: World) -> None:
-    """Staging's copy of checkpoint and log must not touch production's ledger row."""
+    """Given a staging system that uses a copy of production's checkpoint and log."""
     run = world.run().batches([("a", 1)])
     copy = copy_of(world)
     for log_url in (True, False):
@@ -308,7 +307,7 @@ def test_copied_checkpoint_neither_publishes_nor_flushes(world: World) -> None:
 
 @pytest.mark.rule("identity")
 def test_query_cannot_start_a_second_log(world: World) -> None:
-    """`wal.location` was changed while epochs are pending in the first log: they would be lost silently."""
+    """Given a changed `wal.location` while epochs are pending in the first log."""
     world.run().batches([("a", 1)])
     first, world.log_backend = world.log_backend, open_backend(f"memory://{uuid.uuid4().hex}")
     with pytest.raises(errors.WrongOwner, match="The log of") as caught:
@@ -322,7 +321,7 @@ def test_query_cannot_start_a_second_log(world: World) -> None:
 
 @pytest.mark.rule("identity")
 def test_ledger_row_of_another_log_stops_the_flush(world: World) -> None:
-    """A log that was deleted and made again does not continue the old one's mark."""
+    """Given a log that was deleted and created again."""
     world.run().flushed_batches([("a", 1)]).batches([("b", 2)])
     world.store_target.ledger[world.query_id] = world.row._replace(log_id="another")
     error = stops(world, errors.WrongOwner)
@@ -332,7 +331,7 @@ def test_ledger_row_of_another_log_stops_the_flush(world: World) -> None:
 
 
 def adopt(world: World, log_id: str) -> None:
-    """`wal-sink adopt CHECKPOINT`: a new log id and place in the state, then in the ledger row."""
+    """Do what `wal-sink adopt CHECKPOINT` does."""
     checkpoint = Checkpoint(world.checkpoint)
     change(world, lambda state, actor: protocol.adopt(state, log_id, checkpoint.url, actor))
     checkpoint.replace_log_url(world.store.url)
@@ -345,7 +344,7 @@ def adopt(world: World, log_id: str) -> None:
 
 @pytest.mark.rule("identity")
 def test_log_that_adopts_owns_the_target_alone(world: World) -> None:
-    """The copy goes on, and the former one is fenced; also its flusher, which has the old row."""
+    """The former log is fenced."""
     run = world.run().flushed_batches([("a", 1)])
     run.batch([("b", 2)])
     copy = copy_of(world)
@@ -358,7 +357,7 @@ def test_log_that_adopts_owns_the_target_alone(world: World) -> None:
 
 @pytest.mark.rule("restored")
 def test_new_log_with_an_old_row_adopts_it(world: World) -> None:
-    """The log was deleted after all was flushed: the new one begins after the last completed epoch."""
+    """Given a log that was deleted after everything was flushed."""
     world.run().flushed_batches([("a", 1)])
     world.log_backend.delete(world.log_backend.list())
     world.checkpoint.delete([Checkpoint.LOG_URL])
@@ -371,7 +370,7 @@ def test_new_log_with_an_old_row_adopts_it(world: World) -> None:
 
 @pytest.mark.rule("restored")
 def test_new_log_after_pending_epochs_were_lost_stops(world: World) -> None:
-    """The ledger row is behind the first epoch of the new log: rows are lost, and the error says so."""
+    """The ledger row is behind the first epoch of the new log."""
     world.run().flushed_batches([("a", 1)]).batches([("lost", 2)])
     world.log_backend.delete(world.log_backend.list())
     world.checkpoint.delete([Checkpoint.LOG_URL])
@@ -382,7 +381,7 @@ def test_new_log_after_pending_epochs_were_lost_stops(world: World) -> None:
 
 
 def test_deleted_checkpoint_is_flushed_by_a_stand_in(tmp_path: Path) -> None:
-    """The commands of the error make it, `adopt` and `flush` use it."""
+    """The commands of the error create the stand-in."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path)))
     world.log_backend = open_backend(f"{tmp_path}/my logs/{world.query_id}")
     world.run().flushed_batches([("a", 1)]).batches([("a", 2)], [("b", 3)])
@@ -401,7 +400,7 @@ def test_deleted_checkpoint_is_flushed_by_a_stand_in(tmp_path: Path) -> None:
 
 
 class RetainingWorld(World):
-    """Keeps what is flushed for some operations; time goes on between two flushes."""
+    """A query whose flushed epochs stay for some operations. Time passes between two flushes."""
 
     def __init__(self) -> None:
         super().__init__(*in_memory())
@@ -416,6 +415,5 @@ class RetainingWorld(World):
 @pytest.mark.rule("trim")
 @pytest.mark.parametrize("role", ["flusher", "flusher of a backlog"])
 def test_every_fault_with_retention_is_recovered_from(role: str) -> None:
-    """As without: what stays is neither flushed again nor missing; at the end it goes by its time."""
     hit = every_fault(RetainingWorld, role, "after")
     covered(f"fault at every operation of a {role} with retention, after", f"{len(hit)}")

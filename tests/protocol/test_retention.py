@@ -1,4 +1,4 @@
-"""How long a flushed epoch stays in the log, `wal.retention`, and what goes when (rule `trim`)."""
+"""`wal.retention`: how long a flushed epoch stays in the log (rule `trim`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def epochs(world: World) -> list[int]:
 
 
 def test_retention_defaults_to_ten_minutes_and_a_tenth(tmp_path: object) -> None:
-    """Of `wal.maxBytes`."""
     options = {"checkpointLocation": f"{tmp_path}", "target": "sqlite_target:SqliteTarget"}
     options |= {"sqlite.path": "x", "table": "t"}
     assert configure(options).retention == Retention(us=600 * SECOND, bytes=(10 << 30) // 10)
@@ -34,7 +33,7 @@ def test_retention_defaults_to_ten_minutes_and_a_tenth(tmp_path: object) -> None
 
 
 def test_flushed_epoch_stays_for_its_time_and_goes(world: World) -> None:
-    """By itself, without a later epoch, in one of the next passes of any flusher."""
+    """A later pass of any flusher deletes it, without a later epoch."""
     world.retention = Retention(us=10 * SECOND, bytes=ANY_SIZE)
     run = world.run().batches([("a", 0)])
     world.clock.us += 2 * SECOND
@@ -53,7 +52,7 @@ def test_flushed_epoch_stays_for_its_time_and_goes(world: World) -> None:
 
 
 def test_flushed_epochs_stay_up_to_their_bytes(world: World) -> None:
-    """However much time is left; of an epoch larger than that nothing stays."""
+    """An epoch that is larger does not stay."""
     run = world.run().flushed_batches([("a", 0)])
     size = world.state.last.sums.bytes
     world.retention = Retention(us=10**9 * SECOND, bytes=2 * size + 10)
@@ -67,7 +66,6 @@ def test_flushed_epochs_stay_up_to_their_bytes(world: World) -> None:
 
 
 def test_replay_of_a_retained_epoch_publishes_nothing(world: World) -> None:
-    """Its manifest is there; the settled attempt stays."""
     world.retention = Retention(us=10 * SECOND, bytes=ANY_SIZE)
     world.run().flushed_batches([("a", 1)])
     world.checkpoint.delete(["commits/0"])
@@ -79,7 +77,7 @@ def test_replay_of_a_retained_epoch_publishes_nothing(world: World) -> None:
 
 
 def test_mark_of_a_clock_ahead_trims_later_only(world: World) -> None:
-    """A flusher on a host whose clock was an hour ahead has marked: nothing is deleted too early."""
+    """Given a flusher on a host whose clock was an hour ahead."""
     world.retention = Retention(us=10 * SECOND, bytes=ANY_SIZE)
     run = world.run()
     world.clock.us += 3_600 * SECOND
@@ -96,7 +94,7 @@ def test_mark_of_a_clock_ahead_trims_later_only(world: World) -> None:
 
 @pytest.mark.parametrize("point", ["create state/", "delete manifests/", "delete segments/"])
 def test_flusher_stalled_in_a_trim_deletes_nothing_needed(point: str) -> None:
-    """Meanwhile the target goes back to what the state still has; what is trimmed is an error."""
+    """Given a target that goes back meanwhile, to an epoch that the state still has."""
     world = World(*in_memory())
     world.retention = Retention(us=10 * SECOND, bytes=ANY_SIZE)
     run = world.run().batches([("a", 0)])
@@ -130,7 +128,6 @@ def test_flusher_stalled_in_a_trim_deletes_nothing_needed(point: str) -> None:
 
 
 def test_trim_costs_nothing_while_nothing_is_due(world: World) -> None:
-    """An idle flusher changes no state and lists no folder of epochs."""
     world.retention = Retention(us=10 * SECOND, bytes=ANY_SIZE)
     world.run().flushed_batches([("a", 0)])
     faults = Faults()

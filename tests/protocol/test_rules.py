@@ -1,7 +1,7 @@
-"""The rules of the protocol one by one, each where it could be broken; `rule` marks name them.
+"""The rules of the protocol, each where it could be broken. Marks `rule` name the rules.
 
-Whole files are about some of them: `test_lists` and `test_staged_rows` (repeatable), `test_retention` and
-`test_garbage` (trim), `test_corruption` (stop), `test_restored` (identity, restored), `test_two_drivers`.
+Other files test one rule each: `test_lists` and `test_staged_rows` (repeatable), `test_retention` and
+`test_garbage` (trim), `test_corruption` (stop), `test_restored` (identity, restored), and `test_two_drivers`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from wal_sink.testing.faults import AnswerLost, Faults
 
 @pytest.mark.rule("identity")
 def test_checkpoint_of_another_query_publishes_nothing(world: World) -> None:
-    """The metadata that `commit()` reads must be of the query that ran the tasks."""
+    """Given metadata that was replaced after the tasks ran."""
     run = world.run()
     run.write_offsets()
     appended = run.tasks([("a", 1)])
@@ -44,7 +44,7 @@ def test_checkpoint_of_another_query_publishes_nothing(world: World) -> None:
 @pytest.mark.rule("identity")
 @pytest.mark.parametrize("remaining", ["offsets/", Checkpoint.LOG_URL])
 def test_deleted_checkpoint_is_called_deleted(world: World, remaining: str) -> None:
-    """Not a wrong location: something of the query is left; the error says how to flush the log."""
+    """Given that offsets or the log's URL are left, the error says how to flush the log."""
     world.run().batch([("a", 1)])
     others = [path for path in world.checkpoint.list() if not path.startswith(remaining)]
     world.checkpoint.delete(others)
@@ -57,7 +57,7 @@ def test_deleted_checkpoint_is_called_deleted(world: World, remaining: str) -> N
 
 @pytest.mark.rule("identity")
 def test_new_query_in_the_folder_completes_no_old_epoch(world: World) -> None:
-    """The folder was deleted, and a new query has completed an epoch of the same number."""
+    """Given a new query in the same folder that has completed an epoch with the number of a pending one."""
     run = world.run().flushed_batches([("a", 0)])
     run.publish([("never completed", 1)])
     world.checkpoint.delete(world.checkpoint.list())
@@ -73,7 +73,7 @@ def test_new_query_in_the_folder_completes_no_old_epoch(world: World) -> None:
 
 @pytest.mark.rule("state")
 def test_flusher_that_loses_a_state_starts_over(world: World) -> None:
-    """A flusher that settles loses against a run that publishes meanwhile, and starts its pass again."""
+    """Given a run that publishes between the flusher's read of the state and its `settle`."""
     run = world.run().batches([("a", 0)])
     flusher = world.flusher(At("create state/", lambda: run.publish([("b", 1)])))
     assert not flusher.run_once().idle
@@ -86,7 +86,7 @@ def test_flusher_that_loses_a_state_starts_over(world: World) -> None:
 
 @pytest.mark.rule("state")
 def test_run_superseded_in_its_publish_is_fenced(world: World) -> None:
-    """Another run opens and publishes between the older one's read of the state and its change."""
+    """Given another run that publishes between the older run's read of the state and its `publish`."""
     newer: list[Run] = []
 
     def supersede() -> None:
@@ -105,7 +105,6 @@ def test_run_superseded_in_its_publish_is_fenced(world: World) -> None:
 
 @pytest.mark.rule("segments")
 def test_reports_of_another_run_or_epoch_are_refused(world: World) -> None:
-    """They are never published together."""
     run, other = world.run(), world.run()
     run.write_offsets()
     appended = run.tasks([("a", 1)])
@@ -123,7 +122,7 @@ def test_reports_of_another_run_or_epoch_are_refused(world: World) -> None:
 def test_segment_that_the_driver_does_not_see_is_refused(
     world: World, change: bytes | None
 ) -> None:
-    """A log that the driver does not share with the executors is found out before anything is lost."""
+    """Given a log that driver and executors do not share."""
     run = world.run()
     run.write_offsets()
     appended = run.tasks([("a", 1)])
@@ -136,7 +135,6 @@ def test_segment_that_the_driver_does_not_see_is_refused(
 
 @pytest.mark.rule("publish")
 def test_second_publish_with_other_rows_is_refused(world: World) -> None:
-    """A manifest is created once; only its own creator may find it there."""
     run = world.run()
     run.publish([("a", 1)])
     with pytest.raises(errors.AlreadyPublished):
@@ -147,7 +145,7 @@ def test_second_publish_with_other_rows_is_refused(world: World) -> None:
 
 @pytest.mark.rule("publish")
 def test_epoch_without_rows_is_published(world: World) -> None:
-    """Else the rows of an attempt that died would come through in its place."""
+    """Otherwise the rows of a dead attempt at this epoch would be flushed."""
     world.run().publish([("ghost", 1)])
     world.run().batch()
     assert world.flushed() == {}
@@ -156,7 +154,6 @@ def test_epoch_without_rows_is_published(world: World) -> None:
 
 @pytest.mark.rule("publish")
 def test_unknown_offsets_format_is_refused(world: World) -> None:
-    """The offsets of an epoch are compared, so their format has to be known."""
     run = world.run()
     world.checkpoint.create("offsets/0", b"v9\n{}\n{}")
     with pytest.raises(errors.UnknownOffsetsFormat, match="v9"):
@@ -167,7 +164,7 @@ def test_unknown_offsets_format_is_refused(world: World) -> None:
 def test_checkpoint_is_durable_before_its_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark does not sync its files: a power loss may take `commits/N`, never the epoch before it."""
+    """Spark does not sync its files, so a power loss could take an epoch before the newest one."""
     folder = tmp_path / "checkpoint"
     world = World(open_backend(str(folder)), open_backend("memory://durable-log"))
     world.forget()
@@ -181,11 +178,11 @@ def test_checkpoint_is_durable_before_its_manifest(
     monkeypatch.setattr(os, "fsync", note)
     durable: list[set[str]] = []
 
-    def look() -> None:
+    def note_durable_files() -> None:
         files = [*folder.glob("offsets/*"), *folder.glob("commits/*"), folder / "offsets"]
         durable.append({str(f.relative_to(folder)) for f in files if f.stat().st_ino in synced})
 
-    run = world.run(At("create manifests/", look, 2))
+    run = world.run(At("create manifests/", note_durable_files, 2))
     for epoch in range(2):
         if epoch:
             (folder / "commits" / ".0.crc").write_bytes(b"crc")
@@ -197,7 +194,7 @@ def test_checkpoint_is_durable_before_its_manifest(
 def test_checkpoint_that_cannot_be_synced_publishes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that fails: the query stops, and its next start goes on."""
+    """Given a disk that fails, the query stops, and its next start publishes the epoch."""
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend("memory://failing-disk"))
     world.forget()
     run = world.run()
@@ -221,7 +218,6 @@ def test_checkpoint_that_cannot_be_synced_publishes_nothing(
 
 @pytest.mark.rule("settle")
 def test_published_epoch_waits_for_its_commit(world: World) -> None:
-    """Without `commits/N` it stays in the log."""
     world.run().publish([("a", 1)])
     assert world.flush()[-1].idle
     assert (world.table(), world.state.settled) == ({}, -1)
@@ -230,7 +226,7 @@ def test_published_epoch_waits_for_its_commit(world: World) -> None:
 @pytest.mark.rule("settle")
 @pytest.mark.parametrize("torn", [b"v1", b"v1\n", b"\n", b"v1\n{", b"junk"])
 def test_torn_commit_file_completes_nothing(world: World, torn: bytes) -> None:
-    """Spark will run that epoch again."""
+    """Spark runs this epoch again."""
     run = world.run().batches([("a", 1)])
     run.publish([("b", 2)])
     world.checkpoint.create("commits/1", torn)
@@ -239,7 +235,7 @@ def test_torn_commit_file_completes_nothing(world: World, torn: bytes) -> None:
 
 @pytest.mark.rule("settle")
 def test_state_is_read_before_commits(world: World) -> None:
-    """With `commits/` first, an attempt of a later run could be settled by the commit of an earlier one."""
+    """In the other order, the commit of an earlier run could settle the attempt of a later run."""
     run = world.run()
     run.publish([("first", 1)])
 
@@ -257,7 +253,7 @@ def test_state_is_read_before_commits(world: World) -> None:
 
 @pytest.mark.rule("settle")
 def test_settled_attempt_is_not_replaced(world: World) -> None:
-    """A stalled run wakes with another attempt at an epoch that was settled since."""
+    """Given a stalled run that continues after another run's attempt was settled."""
     slow = world.run()
     slow.write_offsets()
     appended = slow.tasks([("slow", 1)])
@@ -281,7 +277,6 @@ def test_settled_attempt_is_not_replaced(world: World) -> None:
 
 @pytest.mark.rule("order")
 def test_backlog_is_finished_in_one_window(world: World) -> None:
-    """One move of the ledger row; the last epoch's value stays."""
     backlog(world, 5)
     faults = Faults(matching="finish ")
     world.flush(faults)
@@ -291,7 +286,6 @@ def test_backlog_is_finished_in_one_window(world: World) -> None:
 
 @pytest.mark.rule("order")
 def test_manifest_is_read_once_on_its_way(world: World) -> None:
-    """The walk along the chain keeps it for the window."""
     backlog(world, 5)
     faults = Faults(matching="read manifests/")
     world.flush(faults)
@@ -304,7 +298,7 @@ def test_manifest_is_read_once_on_its_way(world: World) -> None:
 def test_windows_follow_each_other_without_gaps(
     world: World, monkeypatch: pytest.MonkeyPatch, bound: str
 ) -> None:
-    """At most that number of epochs each, or bytes; one that is larger has a window of its own."""
+    """A window has at most this number of epochs or bytes. A larger epoch has a window of its own."""
     if bound == "epochs":
         monkeypatch.setattr(flushers, "WINDOW_EPOCHS", 2)
     else:
@@ -319,7 +313,7 @@ def test_windows_follow_each_other_without_gaps(
 
 @pytest.mark.rule("order")
 def test_missing_epoch_is_an_error_never_empty(world: World) -> None:
-    """Spark has completed it, and nobody has published it: a batch_writer that was not called."""
+    """Given a `batch_writer` that was not called for a batch."""
     run = world.run().flushed_batches([("a", 0)])
     run.write_offsets()
     run.write_commit([])
@@ -333,7 +327,6 @@ def test_missing_epoch_is_an_error_never_empty(world: World) -> None:
 
 @pytest.mark.rule("order")
 def test_sink_that_joins_an_old_query_starts_there(world: World) -> None:
-    """The epochs before went elsewhere."""
     world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
     world.checkpoint.create("commits/41", b"v1\n{}")
     run = world.run()
@@ -346,7 +339,7 @@ def test_sink_that_joins_an_old_query_starts_there(world: World) -> None:
 
 @pytest.mark.rule("order")
 def test_query_that_was_flushed_late_needs_no_old_commits(world: World) -> None:
-    """Spark keeps the newest hundred files; a flusher that lags further flushes all the same."""
+    """Given that Spark has purged all but the newest commit."""
     backlog(world, 5)
     for epoch in range(4):
         world.checkpoint.delete([f"commits/{epoch}", f"offsets/{epoch}"])
@@ -354,7 +347,7 @@ def test_query_that_was_flushed_late_needs_no_old_commits(world: World) -> None:
 
 
 def backlog(world: World, epochs: int) -> None:
-    """Leave epochs pending that write the same key, and one of their own."""
+    """Leave epochs pending that write a common key and a key of their own."""
     world.run().batches(*([("k", epoch), (f"k{epoch}", epoch)] for epoch in range(epochs)))
 
 
@@ -363,7 +356,7 @@ def backlog(world: World, epochs: int) -> None:
 
 @pytest.mark.rule("repeatable")
 def test_late_rows_of_a_stalled_flusher_hide_nothing(world: World) -> None:
-    """They arrive after a later epoch was flushed, with the timestamps of their own."""
+    """Given rows that arrive after a later epoch was flushed, their timestamps are older."""
     run = world.run().batches([("k", 0)])
 
     def overtaken() -> None:
@@ -378,7 +371,6 @@ def test_late_rows_of_a_stalled_flusher_hide_nothing(world: World) -> None:
 
 @pytest.mark.rule("repeatable")
 def test_timestamps_grow_when_the_clock_goes_back(world: World) -> None:
-    """Over runs and epochs; each lies above all that were used."""
     run = world.run()
     run.flushed_batches([("k", 0), ("k", 1), ("k", 2)])
     world.clock.us -= 3_600_000_000
@@ -390,7 +382,7 @@ def test_timestamps_grow_when_the_clock_goes_back(world: World) -> None:
 
 @pytest.mark.rule("ledger")
 def test_ledger_row_is_made_before_the_first_epoch(world: World) -> None:
-    """And never again where the log knows of flushes: a row that is lost stops the flush."""
+    """Given a ledger row that was lost after a flush, the flush stops."""
     world.run().batch([("a", 1)])
     flusher = world.flusher()
     flusher.run_once()
@@ -404,7 +396,7 @@ def test_ledger_row_is_made_before_the_first_epoch(world: World) -> None:
 
 @pytest.mark.rule("ledger")
 def test_update_without_effect_is_tried_again(world: World) -> None:
-    """UNKNOWN, and the row is as before: all rows are there, so the move alone is asked for again."""
+    """Given an unknown answer to `finish`, and a row that has not moved, only `finish` is called again."""
     world.run().batch([("a", 1)])
     faults = Faults(0, "before", AnswerLost, "finish 0")
     world.flush(faults)
@@ -417,7 +409,7 @@ def test_update_without_effect_is_tried_again(world: World) -> None:
 
 @pytest.mark.rule("stop")
 def test_failed_epoch_is_not_skipped_by_a_later_one(world: World) -> None:
-    """Flink's hole: a failed epoch, then a good one."""
+    """Flink's write-ahead sink skips such an epoch."""
     run = world.run().batches([("a", 0), ("bad", 1)])
     world.store_target.refuses = lambda row: "no" if row["k"] == "bad" else ""
     stops(world, errors.TargetRefused)
@@ -428,7 +420,7 @@ def test_failed_epoch_is_not_skipped_by_a_later_one(world: World) -> None:
 
 @pytest.mark.rule("stop")
 def test_epoch_given_up_is_skipped_alone(world: World) -> None:
-    """Also one of which some rows are in the table already; only the next epoch can be given up."""
+    """Only the next epoch of the target can be given up."""
     fill(world)
     delete_manifest(world)
     with pytest.raises(errors.OptionError, match="cannot be given up"):
@@ -443,7 +435,7 @@ def test_epoch_given_up_is_skipped_alone(world: World) -> None:
 
 @pytest.mark.rule("stop")
 def test_error_beside_an_older_state_is_not_raised(world: World) -> None:
-    """What a flusher read after the state was changed meanwhile: the pass starts again."""
+    """Given a flusher whose objects another flusher has trimmed, it starts its pass again."""
     run = world.run().flushed_batches([("a", 0)])
     run.batch([("b", 1)])
     stalled = world.flusher(At("read manifests/", world.flush))

@@ -1,4 +1,4 @@
-"""A query with several targets: each has its own mark, and all get the one settled attempt of an epoch."""
+"""A query with several targets: each has its own mark, and all get the settled attempt of an epoch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def several() -> SeveralWorld:
 
 
 def give_up(world: World, name: str) -> None:
-    """`wal-sink give-up CHECKPOINT --target NAME`."""
+    """Do what `wal-sink give-up CHECKPOINT --target NAME` does."""
     actor = Actor("operator", world.clock())
     update(world.store, lambda state: protocol.give_up_target(state, name, actor))
 
@@ -41,14 +41,13 @@ def give_up(world: World, name: str) -> None:
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["run", "flusher", "flusher of a backlog"])
 def test_targets_at_every_fault_get_each_row_once(role: str, when: When) -> None:
-    """The flushers of both targets die; each target is whole in the end."""
     hit = every_fault(SeveralWorld, role, when)
     covered(f"fault at every operation of a {role} with two targets, {when}", f"{len(hit)}")
 
 
 @pytest.mark.rule("settle")
 def test_replay_after_one_target_flushed_changes_no_target(several: SeveralWorld) -> None:
-    """One target has the attempt of epoch 1; the other one gets the same, whatever Spark computes again."""
+    """Given an epoch that one target has, the other target gets the same attempt."""
     several.run().batches([("a", 1)], [("b", 2)])
     flush(several.flusher(name=CELLS))
     several.checkpoint.delete(["commits/1"])
@@ -59,7 +58,6 @@ def test_replay_after_one_target_flushed_changes_no_target(several: SeveralWorld
 
 @pytest.mark.rule("publish")
 def test_other_offsets_after_one_target_flushed_diverge(several: SeveralWorld) -> None:
-    """What one target has is history."""
     several.run().batches([("a", 1)])
     flush(several.flusher(name=CELLS))
     several.checkpoint.delete(["commits/0", "offsets/0"])
@@ -69,7 +67,6 @@ def test_other_offsets_after_one_target_flushed_diverge(several: SeveralWorld) -
 
 @pytest.mark.rule("trim")
 def test_epoch_that_one_target_lacks_is_not_trimmed(several: SeveralWorld) -> None:
-    """The other one goes on, and its flusher trims nothing that is needed."""
     run = several.run()
     for epoch in range(4):
         run.batch(*partitions(epoch, run.run_id))
@@ -82,7 +79,7 @@ def test_epoch_that_one_target_lacks_is_not_trimmed(several: SeveralWorld) -> No
 
 
 def test_full_log_counts_what_the_slowest_target_lacks(several: SeveralWorld) -> None:
-    """A dead target fills the log; given up, nothing waits for it any more, and its rows can go."""
+    """After a dead target was given up, nothing waits for it."""
     Driver(several.run()).batch([("a", 1)])
     flush(several.flusher(name=CELLS))
     with pytest.raises(LogFull, match="not flushed to added"):
@@ -98,7 +95,6 @@ def test_full_log_counts_what_the_slowest_target_lacks(several: SeveralWorld) ->
 
 
 def test_target_given_up_is_not_waited_for(several: SeveralWorld) -> None:
-    """Nothing will come, however long one waits."""
     several.run().batch([("a", 1)])
     give_up(several, ADDED)
     with pytest.raises(OptionError, match="Target added was given up, and gets nothing more"):
@@ -109,7 +105,6 @@ def test_target_given_up_is_not_waited_for(several: SeveralWorld) -> None:
 def test_targets_in_another_order_are_the_same(
     several: SeveralWorld, order: tuple[str, ...]
 ) -> None:
-    """Also with epochs that are pending."""
     several.run().batch([("a", 1)])
     several.named = {name: several.known[name] for name in order}
     several.run().batch([("b", 2)])
@@ -121,7 +116,7 @@ def test_targets_in_another_order_are_the_same(
 def test_other_targets_with_pending_epochs_are_refused(
     several: SeveralWorld, names: tuple[str, ...]
 ) -> None:
-    """The epoch would be lost for a target that goes; the error names the former ones."""
+    """The error names the former targets."""
     several.run().batch([("a", 1)])
     several.known["lake"] = MemoryTarget(MemoryOptions(keys="k"))
     several.named = {name: several.known[name] for name in names}
@@ -138,7 +133,7 @@ def test_other_targets_with_pending_epochs_are_refused(
 
 
 def test_target_added_to_a_drained_log_gets_later_epochs() -> None:
-    """The one that goes is forgotten; the one that comes starts after the newest epoch."""
+    """The target that is no longer named is forgotten."""
     world = SeveralWorld(CELLS)
     world.run().flushed_batches([("a", 1)])
     world.named = {ADDED: world.adding}
@@ -148,7 +143,7 @@ def test_target_added_to_a_drained_log_gets_later_epochs() -> None:
 
 
 def test_target_that_comes_back_skips_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Its ledger row is of long ago; the warning names the epochs that it lacks."""
+    """The warning names the epochs that the target lacks."""
     world = SeveralWorld()
     world.run().flushed_batches([("a", 1)])
     world.named = {CELLS: world.store_target}
@@ -161,7 +156,7 @@ def test_target_that_comes_back_skips_with_a_warning(caplog: pytest.LogCaptureFi
 
 
 def test_target_given_up_comes_back_by_two_starts(several: SeveralWorld) -> None:
-    """A start without it forgets it; one with it starts it after the newest epoch."""
+    """A start without the target forgets it, and a start with it adds it."""
     several.run().batch([("a", 1)])
     give_up(several, ADDED)
     flush(several.flusher(name=CELLS))
@@ -173,8 +168,7 @@ def test_target_given_up_comes_back_by_two_starts(several: SeveralWorld) -> None
     assert several.rows(CELLS) == [("a", 1), ("b", 2), ("c", 3)]
 
 
-def test_status_and_wait_tell_each_target(several: SeveralWorld) -> None:
-    """What only one of them has is not flushed."""
+def test_status_and_wait_show_each_target(several: SeveralWorld) -> None:
     several.run().flushed_batches([("0", 0)]).batches([("1", 1)])
     flush(several.flusher(name=CELLS))
     checkpoint = Checkpoint(several.checkpoint)
@@ -192,7 +186,7 @@ def test_status_and_wait_tell_each_target(several: SeveralWorld) -> None:
 def test_log_lines_of_a_flush_name_the_target(
     several: SeveralWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the text and as an attribute: the target that is down is not to be guessed."""
+    """The name is in the text, and an attribute of the record."""
     caplog.set_level(logging.INFO, "wal_sink")
     several.run().batch([("a", 1)])
     loop = FlushLoop(several.flusher(name=ADDED))
@@ -208,9 +202,10 @@ def test_log_lines_of_a_flush_name_the_target(
 
 
 class AuditedWorld(World):
-    """A query whose first target deletes by a word, and whose second one appends every change.
+    """A query whose first target deletes rows by an operation column.
 
-    A value of None is a delete; it is 0, so that no key of the history is null.
+    The second target appends every change. A value of None is a delete. It is written as 0, so that no key of
+    the history is null.
     """
 
     def __init__(self) -> None:
@@ -219,7 +214,7 @@ class AuditedWorld(World):
 
     @property
     def targets(self) -> dict[str, Target]:
-        """One follows the source, the other one keeps its history."""
+        """Return the target that follows the source, and the target that keeps its history."""
         return {"state": self.store_target, "audit": self.audit}
 
     def frame(self, rows: object) -> pa.RecordBatch:
@@ -233,7 +228,6 @@ class AuditedWorld(World):
 
 
 def test_targets_cast_rows_by_their_own_options() -> None:
-    """What the word means is the business of the target that names its column."""
     world = AuditedWorld()
     run = world.run().batches([("a", 1), ("b", 2), ("c", 3)])
     run.batch([("a", None), ("b", 4)], [("c", None), ("c", 5)])

@@ -1,4 +1,4 @@
-"""Which rows of a window go to which task: pure functions of bytes and slots."""
+"""`protocol.shares`: which rows of a window a task writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BASE_US = 1_700_000_000_000_000
 
 
 def window(*sizes: tuple[int, int]) -> list[SegmentRange]:
-    """Return segments of (rows, bytes), as one epoch."""
+    """Return segments of (rows, bytes) as one epoch."""
     result, first_us = [], BASE_US
     for number, (rows, size) in enumerate(sizes):
         segment = SegmentRef(path=f"{number}", rows=rows, bytes=size, digest="")
@@ -31,7 +31,7 @@ def window(*sizes: tuple[int, int]) -> list[SegmentRange]:
 
 
 def size_of(share: tuple[SegmentRange, ...]) -> float:
-    """Return a share's part of its segments' bytes."""
+    """Return a share's part of the bytes of its segments."""
     return sum(p.segment.bytes * (p.stop - p.start) / p.segment.rows for p in share)
 
 
@@ -42,7 +42,7 @@ SEGMENTS = st.lists(
 
 @given(SEGMENTS, st.integers(0, 3_000_000), st.integers(0, 40))
 def test_every_row_goes_to_one_task(ranges: list[SegmentRange], above: int, slots: int) -> None:
-    """In one range or several: together they are the segment, each with its own first timestamp."""
+    """The ranges of a segment have all its rows, with the right timestamps."""
     shares = share_out(ranges, above_bytes=above, slots=slots)
     if not shares:
         return
@@ -72,7 +72,6 @@ def test_tasks_get_equal_parts(ranges: list[SegmentRange], slots: int) -> None:
 
 
 def test_segments_of_one_size_stay_whole() -> None:
-    """A segment that two tasks read is verified twice."""
     shares = share_out(window(*[(100, MIB)] * 6), above_bytes=0, slots=4)
     assert [[rows.segment.path for rows in share] for share in shares] == [
         ["0", "1"],
@@ -92,18 +91,17 @@ def test_flush_job_needs_two_slots_and_leaves_one(slots: int) -> None:
     [(MIB, MIB, False), (MIB + 1, MIB, True), (500, 0, True), (0, 0, False), (MIB, -1, False)],
 )
 def test_window_above_the_threshold_is_large(size: int, above: int, large: bool) -> None:
-    """More than the threshold; 0 means any window with rows, -1 none."""
+    """A threshold of 0 means any window with rows, and -1 none."""
     assert is_large(size, above) is large
     assert bool(share_out(window((100, size)), above_bytes=above, slots=9)) is large
 
 
-def test_no_task_gets_crumbs() -> None:
-    """A task costs up to a second: a window just above the threshold is not shared by hundreds."""
+def test_no_task_gets_a_tiny_share() -> None:
+    """A task needs up to a second to start."""
     assert len(share_out(window((10**6, 33 * MIB)), above_bytes=32 * MIB, slots=500)) == 8
 
 
 def test_segment_has_few_readers() -> None:
-    """Each of them verifies it from its first byte to its last."""
     shares = share_out(window((10**7, 4096 * MIB)), above_bytes=32 * MIB, slots=500)
     assert len(shares) == MOST_READERS
     assert len(share_out(window((1, MIB)), above_bytes=0, slots=9)) == 0, "one row is one share"

@@ -35,7 +35,7 @@ PARTS = [[(f"{part}-{n}", n) for n in range(20)] for part in range(3)]
 def test_added_rows_at_every_fault_are_there_once(
     role: str, when: When, kind: type[AddingTarget]
 ) -> None:
-    """No row replaces another one: each that comes twice is seen."""
+    """The target appends rows, so a row that is written twice is visible twice."""
     hit = every_fault(lambda: AddingWorld(kind), role, when)
     covered(f"fault at every operation of a {role}, {kind.__name__}, {when}", f"{len(hit)}")
 
@@ -43,7 +43,6 @@ def test_added_rows_at_every_fault_are_there_once(
 @pytest.mark.rule("ledger")
 @pytest.mark.parametrize("kind", [AddingTarget, StagingTarget])
 def test_lost_answer_of_a_commit_is_read_back(kind: type[AddingTarget]) -> None:
-    """The rows are added and the row has moved: nothing is written again."""
     world = AddingWorld(kind)
     world.run().batch([("a", 1)])
     faults = Faults(0, "after", ConnectionError, "finish ")
@@ -60,7 +59,6 @@ def test_lost_answer_of_a_commit_is_read_back(kind: type[AddingTarget]) -> None:
 @pytest.mark.rule("ledger")
 @pytest.mark.parametrize("kind", [AddingTarget, StagingTarget])
 def test_window_that_another_flusher_finished_adds_nothing(kind: type[AddingTarget]) -> None:
-    """Both have written; the second one's ledger row is not the one that it has read."""
     world = AddingWorld(kind)
     world.run().batch([("a", 1)], [("b", 2)])
     flush(world.flusher(At("finish 0", world.flush)))
@@ -83,7 +81,7 @@ def staged(world: AddingWorld) -> dict[bytes, list[Pair]]:
 def by_tasks(
     world: AddingWorld, target: Target | None = None, *, twice: bool = False
 ) -> Callable[[WindowWrite], bool]:
-    """Write windows as a Spark job does; with `twice`, each task runs twice, and one answer counts."""
+    """Write windows as a Spark job does. With `twice`, each task runs twice, and one answer counts."""
 
     def write(writing: WindowWrite) -> bool:
         window = writing.window
@@ -107,7 +105,7 @@ def by_tasks(
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_rows_staged_by_tasks_are_added_once(staging: AddingWorld, *, twice: bool) -> None:
-    """What the first of two copies of a task has staged stays invisible."""
+    """The rows that the first of two copies of a task has staged stay invisible."""
     flusher = staging.flusher()
     flusher._write_rows = by_tasks(staging, twice=twice)
     until_idle(flusher)
@@ -116,7 +114,7 @@ def test_rows_staged_by_tasks_are_added_once(staging: AddingWorld, *, twice: boo
 
 
 def test_rows_staged_before_a_task_failed_are_discarded(staging: AddingWorld) -> None:
-    """The next try stages all rows again; none of the first is added with them."""
+    """The next try stages all rows again."""
     broken = FaultyTarget(staging.adding, Faults(3, error=ConnectionError, matching="write"))
     flusher = staging.flusher()
     flusher._write_rows = by_tasks(staging, broken)
@@ -128,7 +126,6 @@ def test_rows_staged_before_a_task_failed_are_discarded(staging: AddingWorld) ->
 
 
 def test_flusher_that_is_interrupted_discards_what_it_staged(staging: AddingWorld) -> None:
-    """No other flusher will ever know of it."""
     flusher = staging.flusher()
     write = by_tasks(staging)
 
@@ -149,7 +146,7 @@ def test_flusher_that_is_interrupted_discards_what_it_staged(staging: AddingWorl
 def test_commit_that_arrives_late_adds_rows_once(
     staging: AddingWorld, monkeypatch: pytest.MonkeyPatch, arrives: str
 ) -> None:
-    """Its request is on its way while the flusher stages all again: one of the two counts."""
+    """Given a `finish` whose request arrives while the flusher stages all rows again."""
     late: list[tuple[LedgerRow | None, LedgerRow, Sequence[bytes]]] = []
     outcomes: list[Outcome] = []
     real = StagingSession.finish
@@ -189,7 +186,7 @@ def test_commit_that_arrives_late_adds_rows_once(
 def test_rows_of_a_conflict_are_discarded_and_others_stay(
     staging: AddingWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another flusher finished while this one staged: the files of that one stay."""
+    """Given another flusher that finishes while this one stages rows."""
     flusher = staging.flusher()
     write = by_tasks(staging)
 

@@ -1,4 +1,4 @@
-"""What the model of the state does not reach: its JSON, retention by time and bytes, and what is refused."""
+"""Transitions of the state that the model does not reach: retention by time and bytes, and refusals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,6 @@ def published(state: State, made: EpochManifest) -> State:
 
 
 def test_run_with_all_targets_given_up_does_not_open() -> None:
-    """Its rows would go nowhere, and nothing would say so."""
     state = transitions.give_up_target(opened(), "cassandra", ME)
     assert state is not None
     following = OPENING._replace(run_id="run-2", after="run-1")
@@ -92,7 +91,7 @@ def test_publish_refuses_a_manifest_that_does_not_continue(wrong: dict[str, obje
     "retention", [Retention(1000, MUCH), Retention(MUCH, 1000), Retention(1000, 1000)]
 )
 def test_trim_keeps_what_retention_asks_and_little_more(seed: int, retention: Retention) -> None:
-    """However fast epochs come, an earlier mark is near, and there are few of them."""
+    """Given epochs at random times, an earlier mark is near, and there are few earlier marks."""
     rng = random.Random(seed)
     state, now, flushed = opened(), 0, {-1: (0, 0)}
     for epoch in range(400):
@@ -114,7 +113,7 @@ def test_trim_keeps_what_retention_asks_and_little_more(seed: int, retention: Re
 
 
 def test_earlier_marks_of_the_future_are_forgotten() -> None:
-    """A clock that was years ahead delays a trim; it does not end all trims."""
+    """Given a clock that was years ahead, it delays one trim."""
     state, retention = opened(), Retention(1000, MUCH)
     for epoch, now in enumerate([10**9, 1, 2, *range(100, 5000, 100)]):
         made = manifest(state, epoch)

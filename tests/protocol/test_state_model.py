@@ -1,4 +1,4 @@
-"""The transitions of the state in every order of steps; with each condition off, a promise breaks."""
+"""The transitions of the state in every order of steps. With each condition off, a promise breaks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.protocol.state_model.switched_off import SWITCHED_OFF
 
 
 def params(cases: list[Case]) -> list[object]:
-    """Return one parameter a case; the long ones are left to `make test-all`."""
+    """Return one parameter for each case. `make test-all` runs the long ones."""
     return [
         pytest.param(
             case,
@@ -36,7 +36,7 @@ def test_every_order_of_steps_keeps_the_promises(case: Case) -> None:
 
 @pytest.mark.parametrize("case", params([case for case in SETTINGS if case.broken]))
 def test_documented_limit_is_met(case: Case) -> None:
-    """A limit that no history meets any more goes out of the documentation."""
+    """A limit that no history reaches any more must be removed from the documentation."""
     assert explore(case.setting).broken.startswith(case.broken)
 
 
@@ -58,7 +58,7 @@ def test_every_switch_is_tried_alone() -> None:
 
 
 def test_no_void_state_counts() -> None:
-    """Also where names are used again, as old states were deleted: three processes, two of them paused."""
+    """Given three processes, two of which pause while old states are deleted and names are used again."""
     states, broken = explore_numbers(Numbers())
     covered("state model, numbers of states", f"{states:,} states")
     assert broken == ""

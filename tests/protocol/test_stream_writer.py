@@ -1,4 +1,4 @@
-"""Spark's writer, called as Spark calls it, without a JVM: commit, and abort after it."""
+"""Spark's writer, called as Spark calls it, without a JVM: `commit` and `abort`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wal_sink.wal.location import locate
 
 @pytest.fixture
 def started(tmp_path: Path) -> tuple[Run, WalSinkStreamWriter]:
-    """Start a run, and give the writer of its first micro-batch."""
+    """Start a run; return it with the writer of its first micro-batch."""
     run = query_in(tmp_path).run()
     run.write_offsets()
     return run, WalSinkStreamWriter(micro_batch(run, tmp_path))
@@ -32,7 +32,7 @@ def started(tmp_path: Path) -> tuple[Run, WalSinkStreamWriter]:
 def test_changed_wal_location_stays_empty(
     started: tuple[Run, WalSinkStreamWriter], tmp_path: Path
 ) -> None:
-    """`wal.location` was changed: not even a plan is written there, so a log can be moved to it."""
+    """Not even a plan is written there, so that the log can be moved to it."""
     run, writer = started
     run.batch([("a", 1)])
     elsewhere = tmp_path / "elsewhere"
@@ -47,7 +47,7 @@ def test_changed_wal_location_stays_empty(
 def test_start_that_reaches_no_target_says_start_again(
     started: tuple[Run, WalSinkStreamWriter],
 ) -> None:
-    """A flush tries again by itself; the query has failed, and nothing of it is published."""
+    """Unlike a flush, a start is not tried again by itself."""
     _, writer = started
     options = PostgresqlOptions(table="orders", uri="postgresql://user@127.0.0.1:1/shop")
     target = PostgresqlTarget(options)
@@ -65,7 +65,7 @@ def test_start_that_reaches_no_target_says_start_again(
 def test_commit_that_cannot_write_says_what_to_do(
     started: tuple[Run, WalSinkStreamWriter], tmp_path: Path
 ) -> None:
-    """Its error is one of the sink, which `failure` finds in what Spark says."""
+    """`failure` finds this error in Spark's error."""
     run, writer = started
     messages = [Message(appended, run.plan.key) for appended in run.tasks([("a", 1)])]
     manifests = next(tmp_path.glob("wal_sink/query/plans")).with_name("manifests")
@@ -80,7 +80,7 @@ def test_commit_that_cannot_write_says_what_to_do(
 def test_abort_after_an_effective_commit_deletes_nothing(
     started: tuple[Run, WalSinkStreamWriter],
 ) -> None:
-    """Spark calls it with all messages when `commit` raised, though its manifest may exist."""
+    """Spark calls `abort` with all messages if `commit` raised, though the manifest may exist."""
     run, writer = started
     messages = [Message(appended, run.plan.key) for appended in run.tasks([("a", 1)], [("b", 2)])]
     writer.commit(messages, 0)
@@ -93,7 +93,6 @@ def test_abort_after_an_effective_commit_deletes_nothing(
 def test_commit_without_a_tasks_message_is_refused(
     started: tuple[Run, WalSinkStreamWriter],
 ) -> None:
-    """Its rows would be missing from the manifest."""
     run, writer = started
     (appended,) = run.tasks([("a", 1)])
     with pytest.raises(WalSinkError, match="2 messages, 1 of them"):
@@ -104,9 +103,9 @@ def test_commit_without_a_tasks_message_is_refused(
 def test_batch_with_a_failed_task_leaves_nothing(
     started: tuple[Run, WalSinkStreamWriter],
 ) -> None:
-    """A poison row, and a supervisor that starts the query again for ever: the log does not grow.
+    """Given a row that always fails and a query that is started again and again, the log does not grow.
 
-    Spark passes None for a task that failed, or did not end; it has not called `commit`.
+    Spark passes None for a task that failed or did not end, and has not called `commit`.
     """
     run, writer = started
     run.batch([("a", 1)])
@@ -125,7 +124,6 @@ def test_batch_with_a_failed_task_leaves_nothing(
 def test_abort_without_any_message_does_nothing(
     started: tuple[Run, WalSinkStreamWriter],
 ) -> None:
-    """The first task failed: nothing is known of what the others have written."""
     run, writer = started
     run.tasks([("a", 1)])
     writer.abort([None, None], 0)
@@ -137,7 +135,7 @@ def test_abort_over_a_failing_store_raises_nothing(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Spark would report the error of `abort` in place of the one that made it abort."""
+    """Spark would report the error of `abort` instead of the error that caused it."""
     run, writer = started
     (appended,) = run.tasks([("a", 1)])
     caplog.set_level(logging.INFO)

@@ -1,7 +1,7 @@
-"""A state-space model of TTLs: three rows of one key, in every order, at every second, any number of times.
+"""A model of TTLs: three rows of one key, written in every order, at every second, any number of times.
 
-What is left of a TTL is the product's `remaining_ttls`; which write to a cell stays, and what a reader
-sees, is written down here, as Cassandra has it. What is switched off in `Rules` is a rule broken on purpose.
+`remaining_ttls` of the product computes what is left of a TTL. The rules by which Cassandra merges writes and
+hides expired cells are written down here. `Rules` can switch off rules of the product.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ S_US = 1_000_000
 
 @dataclass(frozen=True)
 class Rules:
-    """What is explored; the defaults are the protocol as it is."""
+    """The rules that are explored. The defaults are those of the product."""
 
     fixed: bool = True
-    """Off: a TTL begins again each time that its row is written."""
+    """If False, a TTL begins again each time that its row is written."""
     over: str = "nulls"
-    """What is sent of a row that has expired: or `nothing`, `delete`, `values`."""
+    """What is sent of an expired row: `nulls`, `nothing`, `delete`, or `values`."""
 
 
 class Cell(NamedTuple):
-    """A value, None for a deletion, its write timestamp, and from which second on it is a deletion."""
+    """A value (None for a deletion), its write timestamp, and the second from which it is a deletion."""
 
     value: str | None
     us: int
@@ -45,7 +45,7 @@ class Cell(NamedTuple):
         return None if self.ends_s is not None and self.ends_s <= now_s else self.value
 
     def merged(self, other: Cell | None) -> Cell:
-        """Return which of two writes stays: the later one, a deletion, what expires, the later of these."""
+        """Return the write that stays: the later one, else a deletion, else the one that expires (later)."""
         return max(self, other or self, key=Cell._rank)
 
     def _rank(self) -> tuple[int, bool, bool, int]:
@@ -53,7 +53,7 @@ class Cell(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A row of the log; a column that it lacks is a null that leaves its cell as it is."""
+    """A row of the log. A column that it lacks leaves the cell unchanged."""
 
     published_s: int
     ttl_s: int | None
@@ -68,7 +68,7 @@ ROWS = (
 
 
 class State(NamedTuple):
-    """What is in the table, and since when nothing was written."""
+    """The content of the table at a second."""
 
     now_s: int = 0
     cells: tuple[tuple[str, Cell], ...] = ()
@@ -76,17 +76,17 @@ class State(NamedTuple):
     deleted_us: int = -1
     written: frozenset[int] = frozenset()
     quiet: bool = True
-    """Whether the second of the last write is over."""
+    """True if the second of the last write is over."""
 
     def seen(self, now_s: int) -> dict[str, str | None]:
-        """Return what a reader sees; empty for no row."""
+        """Return the values that a reader sees; empty for no row."""
         present = self.marker and self.marker.us > self.deleted_us and self.marker.at(now_s)
         values = {name: c.at(now_s) if c.us > self.deleted_us else None for name, c in self.cells}
         return values if present or any(values.values()) else {}
 
 
 def steps(rules: Rules, s: State) -> Iterator[State]:
-    """Yield what may come next: any row that is published is written, or a second passes."""
+    """Yield the next states: a published row is written, or a second passes."""
     if s.now_s < LAST_S:
         yield s._replace(now_s=s.now_s + 1, quiet=True)
     for number, row in enumerate(ROWS):
@@ -120,7 +120,7 @@ def write(rules: Rules, s: State, number: int) -> State:
 
 
 def broken(s: State) -> str:
-    """Return which invariant does not hold; empty for none."""
+    """Return the invariant that does not hold; empty for none."""
     for row in ROWS:
         ends_s = LAST_S + 1 if row.ttl_s is None else row.published_s + row.ttl_s
         if s.now_s >= ends_s and set(row.values.values()) & set(s.seen(s.now_s).values()):
@@ -140,7 +140,7 @@ def present(row: dict[str, str | None]) -> dict[str, str]:
 
 
 def explore(rules: Rules) -> tuple[int, set[str]]:
-    """Visit every state; return their number, and what is broken in one of them."""
+    """Visit every state; return their number, and the broken invariants."""
     known, todo, result = {State()}, deque([State()]), set()
     while todo:
         state = todo.popleft()
@@ -153,7 +153,7 @@ def explore(rules: Rules) -> tuple[int, set[str]]:
 
 
 def test_every_order_of_writes_leaves_the_same_table() -> None:
-    """Late, again, by flushers that overtake each other; and no value is seen after its end."""
+    """Given rows that are written late or again, no value is visible after its end."""
     states, result = explore(Rules())
     covered("model of TTLs", f"{states:,} states")
     assert result == set()
@@ -170,6 +170,5 @@ def test_every_order_of_writes_leaves_the_same_table() -> None:
     ],
     ids=["begins-again", "values-when-over", "nothing-when-over", "delete-when-over"],
 )
-def test_rule_that_is_switched_off_is_missed(rules: Rules, breaks: str) -> None:
-    """The search finds it."""
+def test_rule_switched_off_breaks_an_invariant(rules: Rules, breaks: str) -> None:
     assert breaks in explore(rules)[1]

@@ -1,4 +1,4 @@
-"""The column that says which epoch a row came with."""
+"""`epochColumn`, which has the epoch of each row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ SCHEMA = pa.schema([("id", pa.int64())])
 
 
 def test_column_is_added_to_schema_and_batch() -> None:
-    """Last, and the same in every row; a batch without rows gets it, too."""
     batch = pa.record_batch([pa.array([7, 8, 9])], schema=SCHEMA)
     for part in (batch, batch.slice(1), batch.slice(3)):
         added = with_epoch(part, "epoch", 2**40)
@@ -24,28 +23,25 @@ def test_column_is_added_to_schema_and_batch() -> None:
 
 
 def test_epoch_column_is_not_added_by_default() -> None:
-    """An empty name means no column."""
     batch = pa.record_batch([pa.array([7])], schema=SCHEMA)
     assert with_epoch_field(SCHEMA, "") == SCHEMA
     assert with_epoch(batch, "", 3) is batch
 
 
 def test_column_of_that_name_is_refused() -> None:
-    """The user's values are not overwritten."""
     with pytest.raises(OptionError, match="epochColumn is id"):
         with_epoch_field(SCHEMA, "id")
 
 
 @pytest.mark.parametrize("name", ["wal_sink:ttl_s", "wal_sink:ordinal"])
 def test_name_of_the_sinks_own_columns_is_refused(name: str) -> None:
-    """In the log and in temporary tables it would be there twice."""
+    """Otherwise the log or a temporary table would have two columns of this name."""
     for schema, option in ((SCHEMA.append(pa.field(name, pa.int64())), ""), (SCHEMA, name)):
         with pytest.raises(SchemaMismatch, match=name) as caught:
             with_epoch_field(schema, option)
-        assert "another name" in caught.value.remedy
+        assert "Rename the column" in caught.value.remedy
 
 
 def test_sinks_own_columns_have_names_that_are_refused() -> None:
-    """Those that stand beside the DataFrame's, in the log of Cassandra and in PostgreSQL."""
     for name in (TTL_S, EXPIRES_US, TIMESTAMP_US, ORDINAL, DELETED):
         assert name.startswith(RESERVED)

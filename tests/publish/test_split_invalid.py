@@ -1,4 +1,4 @@
-"""Sifting a batch: each refused row once, with the first rule that it breaks; the others as ever."""
+"""`split_invalid`: each refused row is reported once, with the first rule that it breaks."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ SCHEMA = pa.schema(
 
 
 def batch(*rows: tuple[str | None, int, list[str | None] | None]) -> pa.RecordBatch:
-    """Return rows of a DataFrame."""
+    """Return a batch with these rows."""
     columns = zip(*rows, strict=True)
     arrays = [pa.array(values, field.type) for values, field in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def test_broken_rule_costs_one_more_check() -> None:
-    """Not each row: a check says which rows break a rule, also inside of lists."""
+    """A check reports which rows break its rule, also inside lists, so rows are not checked one by one."""
     good = [(f"g{i}", i * 1_000, ["a", "b"]) for i in range(500)]
     nulls = [(None, 0, None)] * 300
     inner = [("i", 0, ["a", None]), ("i", 0, [None, "b"])]
     empty = [("", 0, None)] * 9
     rows: list[Any] = [*good, *nulls, *inner, *empty, ("last", 0, None)]
-    looks = 0
+    checks = 0
 
     def counted(options: pa.RecordBatch) -> pa.RecordBatch:
-        nonlocal looks
-        looks += 1
+        nonlocal checks
+        checks += 1
         return check(options, PLAN)
 
     split = split_invalid(batch(*rows), counted)
-    assert looks == 4
+    assert checks == 4
     (taken,) = split.taken
     assert taken.column("k").to_pylist() == [*(k for k, *_ in good), "last"]
     assert [(item.rows.num_rows, item.error.column) for item in split.refused] == [
@@ -66,11 +66,11 @@ def test_broken_rule_costs_one_more_check() -> None:
 
 
 def test_batch_is_halved_when_a_check_names_no_rows() -> None:
-    """A target of one's own supports the quarantine without a line."""
-    looked_at = []
+    """So a target of one's own supports quarantine without more code."""
+    checked_rows = []
 
     def one_by_one(options: pa.RecordBatch) -> pa.RecordBatch:
-        looked_at.append(options.num_rows)
+        checked_rows.append(options.num_rows)
         if pc.any(options.column("k").is_null()).as_py():
             raise InvalidRow("no key")
         return options
@@ -80,11 +80,11 @@ def test_batch_is_halved_when_a_check_names_no_rows() -> None:
     assert [item.rows.column("k").to_pylist() for item in split.refused] == [[None], [None]]
     taken = [key for part in split.taken for key in part.column("k").to_pylist()]
     assert taken == [str(i) for i in range(100) if i not in (3, 77)]
-    assert len(looked_at) < 30
+    assert len(checked_rows) < 30
 
 
-def test_flags_that_name_no_row_are_not_believed() -> None:
-    """A check with a bug neither loses a row nor goes on for ever."""
+def test_error_that_flags_no_row_refuses_each_row() -> None:
+    """A check with a bug neither loses a row nor causes an endless loop."""
 
     def odd(options: pa.RecordBatch) -> pa.RecordBatch:
         raise InvalidRow("odd", rows=options.column("k").is_null())
@@ -95,13 +95,13 @@ def test_flags_that_name_no_row_are_not_believed() -> None:
 
 
 def test_error_without_rows_is_raised_unchanged() -> None:
-    """A batch of another schema is not a refused row."""
+    """An error of another class is a bug, and no refused row."""
     with pytest.raises(Exception, match="was made"):
         split_invalid(pa.RecordBatch.from_pydict({"x": [1]}), lambda options: check(options, PLAN))
 
 
 def test_refused_rows_keep_their_types_and_their_bytes() -> None:
-    """Also a text that is not UTF-8, and a column that is named as ours."""
+    """Given a text that is not UTF-8, and a column with the name of a column of `with_reasons`."""
     bad = pa.array([b"\xff"], pa.binary()).view(pa.string())
     rows = pa.RecordBatch.from_arrays([bad, pa.array([1])], names=[ROW, "reason"])
     stored = with_reasons(rows, ("InvalidRow", "", "row", "is not UTF-8", "Mend it."))

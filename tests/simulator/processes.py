@@ -23,7 +23,7 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Task
-from wal_sink.model.plan import Plan, several_plans_key
+from wal_sink.model.plan import Plan, plans_key
 from wal_sink.publish.append import append, most_inline
 from wal_sink.publish.publisher import Publisher, Terms, discard, discard_call
 
@@ -185,7 +185,7 @@ class Run:
             name: SimulatedTarget(self.world.databases[name], driver.process) for name in self.names
         }
         self.targets = targets
-        key = several_plans_key(SCHEMA, {n: (t.name, t.shape) for n, t in targets.items()})
+        key = plans_key(SCHEMA, {n: (t.name, t.shape) for n, t in targets.items()})
         for name, target in targets.items():
             path = paths.PLAN.path(paths.PlanName(name, key))
             plan = driver.log.read_record(Plan, path)
@@ -271,17 +271,11 @@ class Run:
         first = self.world.chance.choice((len(keys), len(keys) // 2))
         small = "small segments" in self.world.swarm and self.world.chance.random() < 0.8
         parts = [part for part in (keys[:first], keys[first:]) if part] or [[]]
+        execution = Execution(self.world.query_id, self.run_id, self.next)
         return [
             append(
                 [pa.RecordBatch.from_pylist([{"k": key, "v": value} for key in part], SCHEMA)],
-                task=Task(
-                    query_id=self.world.query_id,
-                    run_id=self.run_id,
-                    epoch=self.next,
-                    partition=partition,
-                    task_attempt=0,
-                    call=call,
-                ),
+                task=Task(execution, partition, task_attempt=0, call=call),
                 backend=self.driver.log.backend,
                 check=self._check,
                 compression="none",

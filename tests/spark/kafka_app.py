@@ -72,7 +72,7 @@ def second_file_waits(batches: Iterator[pa.RecordBatch], *, topic: str) -> Itera
     """Pass rows on; the task of an epoch's second file waits to be killed before it does."""
     for batch in batches:
         if batch["key"][0].as_py().startswith("second"):
-            pause_at("write", f"source of {topic}", python_worker.current_task().epoch)
+            pause_at("write", f"source of {topic}", python_worker.current_task().execution.epoch)
         yield batch
 
 

@@ -1,4 +1,4 @@
-"""Segments: what a task wrote is what a flusher reads, to the bit, or it is refused before any row."""
+"""Segments: a flusher reads to the bit what a task wrote, or refuses the segment before its first row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from state_backends import StateBackend, open_backend
 from wal_sink.errors import CorruptLog, InvalidRow
 from wal_sink.model import paths
 from wal_sink.model.codec import digest
-from wal_sink.model.manifest import SegmentRef, Task
+from wal_sink.model.manifest import Execution, SegmentRef, Task
 from wal_sink.publish.append import append, most_inline
 from wal_sink.wal.segment import Compression, SegmentWriter, read_segment
 
@@ -50,7 +50,7 @@ VALUES: dict[pa.DataType, list[object]] = {
     pa.map_(pa.string(), pa.int64()): [[("a", 1), ("b", None)], []],
     pa.struct([("x", pa.int32()), ("y", pa.string())]): [{"x": 1, "y": None}],
 }
-"""Of every type that a DataFrame or a checked column has, and of what may come."""
+"""Values of every type that a DataFrame or a checked column has, and of some other types."""
 
 ALL_TYPES = pa.schema([(str(kind), kind) for kind in VALUES])
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -87,10 +87,11 @@ def write(
     backend: StateBackend, *batches: pa.RecordBatch, compression: Compression = "lz4"
 ) -> SegmentRef:
     with backend.open_output(PATH) as output:
-        writer = SegmentWriter(output, batches[0].schema, compression)
+        writer = SegmentWriter(PATH, lambda: output, compression)
         for batch in batches:
             writer.write(batch)
-        return writer.close(PATH)
+        (ref,) = writer.close()
+        return ref
 
 
 # --- reading and writing --------------------------------------------------------------------------
@@ -98,7 +99,6 @@ def write(
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_every_type_comes_back(backend: StateBackend, compression: Compression) -> None:
-    """Values, nulls and the schema, through each compression and each kind of store."""
     batch = all_types()
     ref = write(backend, batch, compression=compression)
     (result,) = read_segment(backend, ref)
@@ -107,8 +107,8 @@ def test_every_type_comes_back(backend: StateBackend, compression: Compression) 
     result.validate(full=True)
 
 
-def test_sliced_batch_is_written_as_it_looks() -> None:
-    """Arrow slices share their parent's memory; only what shows is written."""
+def test_slice_is_written_without_its_whole_batch() -> None:
+    """An Arrow slice shares the memory of its whole batch."""
     backend = in_memory()
     whole = numbers(0, 10_000)
     ref = write(backend, whole.slice(5_000, 3))
@@ -116,8 +116,7 @@ def test_sliced_batch_is_written_as_it_looks() -> None:
     assert ref.bytes < 2_000
 
 
-def test_reference_says_what_the_file_is(backend: StateBackend) -> None:
-    """Path, rows, size and digest: an operator can check them with common tools."""
+def test_reference_has_size_and_digest_of_the_file(backend: StateBackend) -> None:
     ref = write(backend, numbers(0, 10), numbers(10, 5))
     data = backend.read(PATH)
     assert (ref.path, ref.rows) == (PATH, 15)
@@ -131,7 +130,6 @@ def test_reference_says_what_the_file_is(backend: StateBackend) -> None:
     st.sampled_from(COMPRESSIONS),
 )
 def test_any_rows_come_back(batches: list[list[tuple[str, int]]], compression: Compression) -> None:
-    """Whatever the text, and however it is split, empty batches too."""
     backend = in_memory()
     written = [
         pa.RecordBatch.from_pylist([{"k": k, "v": v} for k, v in rows], SCHEMA) for rows in batches
@@ -145,7 +143,7 @@ def test_any_rows_come_back(batches: list[list[tuple[str, int]]], compression: C
 
 
 def refuse(backend: StateBackend, ref: SegmentRef) -> str:
-    """Read a damaged segment: no batch comes; return what is said."""
+    """Read a damaged segment, which yields no batch; return the error's text."""
     batches = read_segment(backend, ref)
     with pytest.raises(CorruptLog, match="000000-0-x") as caught:
         next(batches)
@@ -160,7 +158,6 @@ def overwrite(backend: StateBackend, data: bytes) -> None:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_flipped_byte_is_found(compression: Compression) -> None:
-    """Anywhere in the file, before the first row is sent."""
     backend = in_memory()
     ref = write(backend, numbers(0, 20), numbers(20, 20), compression=compression)
     data = backend.read(PATH)
@@ -174,7 +171,7 @@ def test_flipped_byte_is_found(compression: Compression) -> None:
 
 
 def test_damage_in_a_large_file_is_found(backend: StateBackend) -> None:
-    """In the last part of several that are read."""
+    """Given a file that is read in several parts, and damage in the last one."""
     ref = write(backend, numbers(0, 200_000), compression="none")
     assert ref.bytes > 3 << 20
     data = bytearray(backend.read(PATH))
@@ -185,7 +182,6 @@ def test_damage_in_a_large_file_is_found(backend: StateBackend) -> None:
 
 @pytest.mark.parametrize("keep", [1, 8, 100, -1])
 def test_truncated_file_is_found(backend: StateBackend, keep: int) -> None:
-    """As a copy that broke off leaves it; both sizes are said."""
     ref = write(backend, numbers(0, 100))
     cut = backend.read(PATH)[:keep]
     overwrite(backend, cut)
@@ -195,17 +191,16 @@ def test_truncated_file_is_found(backend: StateBackend, keep: int) -> None:
 
 
 @pytest.mark.parametrize("change", [{"bytes": 1}, {"digest": "0" * 64}, {"digest": ""}])
-def test_manifest_that_says_otherwise_is_believed(
+def test_segment_that_differs_from_its_manifest_is_refused(
     backend: StateBackend, change: dict[str, object]
 ) -> None:
-    """Size and digest both have to match, whichever of the two files was changed."""
     ref = write(backend, numbers(0, 10))
     refuse(backend, msgspec.structs.replace(ref, **change))
 
 
 @pytest.mark.parametrize("at", ["body", "footer"])
 def test_unreadable_segment_is_named(backend: StateBackend, at: str) -> None:
-    """Another release has written it, or it was damaged before its digest was taken."""
+    """Given a segment of a newer release, which matches its manifest and which pyarrow cannot read."""
     write(backend, numbers(0, 500))
     data = bytearray(backend.read(PATH))
     place = {"body": len(data) // 2, "footer": len(data) - 30}[at]
@@ -220,7 +215,7 @@ def test_unreadable_segment_is_named(backend: StateBackend, at: str) -> None:
 
 # --- append ---------------------------------------------------------------------------------------
 
-TASK = Task(query_id="query", run_id="run", epoch=7, partition=3, task_attempt=1)
+TASK = Task(Execution("query", "run", 7), partition=3, task_attempt=1)
 
 
 def as_is(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -229,17 +224,16 @@ def as_is(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("batches", [0, 1, 3])
 def test_no_rows_leave_no_segment(backend: StateBackend, batches: int) -> None:
-    """An empty partition costs no file, and says whose work it was all the same (rule 4)."""
+    """The report still names query, run and epoch (rule `segments`)."""
     appended = append(
         [numbers(0, 0)] * batches, task=TASK, backend=backend, check=as_is, compression="lz4"
     )
     assert appended.segments == ()
-    assert (appended.query_id, appended.run_id, appended.epoch) == ("query", "run", 7)
+    assert appended.execution == ("query", "run", 7)
     assert backend.list() == []
 
 
 def test_task_leaves_one_segment_in_order(backend: StateBackend) -> None:
-    """Several batches, with empty ones between them; its path says which task it was."""
     batches = [numbers(0, 0), numbers(0, 3), numbers(0, 0), numbers(3, 1), numbers(4, 6)]
     appended = append(batches, task=TASK, backend=backend, check=as_is, compression="zstd")
     (ref,) = appended.segments
@@ -251,15 +245,13 @@ def test_task_leaves_one_segment_in_order(backend: StateBackend) -> None:
 
 
 def test_attempts_of_a_task_write_separate_segments(backend: StateBackend) -> None:
-    """Spark may run one twice at the same time under the same numbers."""
+    """Spark may run two attempts with the same numbers at the same time."""
     for _ in range(2):
         append([numbers(0, 1)], task=TASK, backend=backend, check=as_is, compression="lz4")
     assert len(backend.list()) == 2
 
 
 def test_segment_keeps_the_rows_as_cast_by_check(backend: StateBackend) -> None:
-    """Rows are cast to the target's types in the task; the schema is that of the cast."""
-
     def as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
         return pa.record_batch({"v": batch.column("v").cast(pa.string())})
 
@@ -276,8 +268,6 @@ def test_segment_keeps_the_rows_as_cast_by_check(backend: StateBackend) -> None:
 
 @pytest.mark.parametrize("good", [0, 1, 2])
 def test_refused_row_leaves_no_segment(backend: StateBackend, good: int) -> None:
-    """Whatever was written before it is gone with it."""
-
     def check(batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.column("v")[0].as_py() >= good:
             raise InvalidRow("Column k is null", "Filter such rows out.")
@@ -299,7 +289,7 @@ def test_refused_row_leaves_no_segment(backend: StateBackend, good: int) -> None
 def test_source_that_fails_leaves_no_segment(
     backend: StateBackend, error: type[BaseException]
 ) -> None:
-    """The rows come from Spark, which may fail or be cancelled between two batches."""
+    """Spark may fail or cancel a task between two batches."""
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield numbers(0, 5)
@@ -313,7 +303,6 @@ def test_source_that_fails_leaves_no_segment(
 
 @pytest.mark.parametrize("most", [0, 1, 600, 1_000_000])
 def test_small_segment_is_inlined_large_one_a_file(backend: StateBackend, most: int) -> None:
-    """The same bytes in either place; nothing is written in vain."""
     batches = [numbers(0, 50), numbers(50, 500)]
     appended = append(
         batches, task=TASK, backend=backend, check=as_is, compression="none", inline_bytes=most
@@ -331,7 +320,7 @@ def test_small_segment_is_inlined_large_one_a_file(backend: StateBackend, most: 
 @pytest.mark.parametrize("most", [0, 1_000_000])
 @pytest.mark.parametrize("failing", [False, True])
 def test_worker_frees_a_finished_segment(backend: StateBackend, most: int, failing: bool) -> None:
-    """Spark reuses a worker for thousands of tasks; pyarrow hides what it holds from the collector."""
+    """Spark uses a worker for many tasks. The garbage collector does not see what pyarrow holds."""
 
     def check(batch: pa.RecordBatch) -> pa.RecordBatch:
         if failing and batch.column("v")[0].as_py() == 5:
@@ -348,13 +337,10 @@ def test_worker_frees_a_finished_segment(backend: StateBackend, most: int, faili
             inline_bytes=most,
         )
     gc.collect()
-    assert [
-        get_object for get_object in gc.get_objects() if type(get_object) is SegmentWriter
-    ] == []
+    assert not any(type(item) is SegmentWriter for item in gc.get_objects())
 
 
 def test_inlined_bytes_of_all_tasks_are_bounded() -> None:
-    """Small segments of few tasks are in the manifest; of many tasks only very small ones are (rule 4)."""
     assert most_inline(0) == most_inline(3) == 64 * 1024
     for tasks, mib in ((8, 0.5), (200, 1.25), (10_000, 2.25)):
         assert sum(map(most_inline, range(tasks))) < mib * 1024 * 1024
@@ -365,7 +351,7 @@ def test_inlined_bytes_of_all_tasks_are_bounded() -> None:
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.data())
 def test_any_range_of_rows_comes_back(sizes: list[int], data: st.DataObject) -> None:
-    """Across batches, and exactly those rows: a task of a flush job writes no other's."""
+    """A task of a flush job reads a range, and no row of another task."""
     backend = in_memory()
     total = sum(sizes)
     ref = write(backend, *(numbers(sum(sizes[:i]), size) for i, size in enumerate(sizes)))
@@ -377,10 +363,9 @@ def test_any_range_of_rows_comes_back(sizes: list[int], data: st.DataObject) -> 
 
 
 def test_another_number_of_rows_is_seen() -> None:
-    """A reader of the last row sees that more follow, or that it is not there."""
     backend = in_memory()
     ref = write(backend, numbers(0, 10), numbers(10, 10))
     for text in (19, 21):
         wrong = msgspec.structs.replace(ref, rows=text)
-        with pytest.raises(CorruptLog, match=f"holds 20 rows, its manifest says {text}"):
+        with pytest.raises(CorruptLog, match=f"has 20 rows, and its manifest says {text}"):
             list(read_segment(backend, wrong, 5))

@@ -113,7 +113,7 @@ def _give_up_missing(
     # A run does the same before it publishes. The order is that in which Spark wrote the files.
     query.checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}", f"commits/{epoch}"])
     published = create_manifest(store, path, manifest)
-    made = published.manifest.as_epoch(path, published.digest)
+    made = published.manifest.as_epoch_manifest(path, published.digest)
 
     def publish(state: State) -> State | None:
         if state.last.as_predecessor() != made.predecessor and state.last != made:

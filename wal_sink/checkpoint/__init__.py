@@ -1,1 +1,1 @@
-"""Spark's checkpoint of a query, read only."""
+"""Spark's checkpoint of a query. The sink only reads Spark's files."""

@@ -1,8 +1,8 @@
-"""Reads Spark's checkpoint of a query, which alone says what is checkpointed (rule `settle`).
+"""Reads Spark's checkpoint of a query. Only the checkpoint decides what is checkpointed (rule `settle`).
 
-Spark's files are never written. One small file of our own, beside them, says where the query's log is.
+The sink never writes Spark's files. It adds one file, `wal_sink/location.json`, which names the query's log.
 
-A checkpoint in a local folder can also be synced, and its files have times.
+A checkpoint in a local folder can be synced, and its files have times.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from state_backends.local import sync
 from wal_sink import errors
 from wal_sink.checkpoint.offsets import Offsets, parse_offsets
 from wal_sink.errors import CheckpointNotVisible
-from wal_sink.model.codec import Record, learn
+from wal_sink.model.codec import Record, prepare_decoders
 
 _LOCAL = "file://"
 
 
 class LogUrl(Record, frozen=True, kw_only=True):
-    """`wal_sink/location.json` in the checkpoint: where the query's log is (rule `identity`)."""
+    """`wal_sink/location.json` in the checkpoint: the URL of the query's log (rule `identity`)."""
 
     log: str
 
 
-learn()
+prepare_decoders()
 
 
 def local_folder(url: str) -> Path | None:
-    """Return the folder that a URL names; None for another kind of store."""
+    """Return the folder that a URL names; None if the URL names another kind of store."""
     return Path(url.removeprefix(_LOCAL)) if url.startswith(_LOCAL) else None
 
 
 def committed_us(url: str, epoch: int, published_us: int) -> int:
     """Return when `commits/<epoch>` was written, in microseconds since 1970.
 
-    :param url: the checkpoint.
-    :param published_us: when the manifest was published, some 0.1 s earlier: returned for a checkpoint in an
-        object store, where each read costs a request, and for a file that Spark has purged since.
+    :param url: URL of the checkpoint.
+    :param published_us: when the manifest was published, about 0.1 s earlier. It is returned for a checkpoint
+        in an object store, where each read costs a request, and for a file that Spark has purged.
     """
     folder = local_folder(url)
     if folder is None:
@@ -51,50 +51,50 @@ def committed_us(url: str, epoch: int, published_us: int) -> int:
         written = (folder / "commits" / str(epoch)).stat().st_mtime_ns // 1_000
     except OSError:
         return published_us
-    return max(written, published_us)  # clocks of file systems tick in steps of up to 10 ms
+    return max(written, published_us)  # file systems store times in steps of up to 10 ms
 
 
 _WHERE = (
-    "Give the query's checkpointLocation, as an absolute one that the driver and this process share: a"
-    " relative one counts from this process's folder."
+    "Give the query's checkpointLocation as an absolute path or URL that the driver and this process share."
+    " A relative path is resolved in the folder of this process."
 )
 
 
 class Checkpoint:
-    """A checkpoint folder.
+    """The checkpoint of one query.
 
-    :param backend: a state backend whose root is that folder.
+    :param backend: a state backend whose root is the checkpoint's folder.
     """
 
     METADATA = "metadata"
     """Path of Spark's file with the query id."""
     LOG_URL = "wal_sink/location.json"
-    """Path of our own file; Spark leaves folders that it does not know alone."""
+    """Path of the sink's own file. Spark ignores folders that it does not know."""
 
     def __init__(self, backend: StateBackend) -> None:
         self._backend = backend
         self._whole = -1
-        """The newest file of `commits/` that was read, and is whole."""
+        """The newest file of `commits/` that was read and is whole."""
 
     @property
     def url(self) -> str:
-        """Where the checkpoint is; absolute."""
+        """Return the absolute URL of the checkpoint."""
         return self._backend.url
 
     @property
     def billed(self) -> bool:
-        """True if each read of the checkpoint costs a request over a network."""
+        """Return True if each read of the checkpoint costs a request over a network."""
         return self._backend.billed
 
     def query_id(self) -> str:
         """Read the query's id from `metadata`.
 
-        :raises CheckpointNotVisible: there is no readable `metadata`.
+        :raises CheckpointNotVisible: `metadata` is missing or cannot be read.
         """
         try:
             return _one_name(json.loads(self._backend.read(self.METADATA))["id"])
         except FileNotFoundError as error:
-            # Spark writes metadata before either of these.
+            # Spark writes metadata first: with a log or offsets, it was deleted.
             if (log := self.log_url()) or _epochs(self._backend.list("offsets/")):
                 raise _deleted(self.url, log) from error
             folder = local_folder(self.url)
@@ -112,7 +112,7 @@ class Checkpoint:
             ) from error
 
     def log_url(self) -> str | None:
-        """Read where the query's log is; None before the first start."""
+        """Read the URL of the query's log; None before the first start."""
         try:
             data = self._backend.read(self.LOG_URL)
         except FileNotFoundError:
@@ -120,23 +120,25 @@ class Checkpoint:
         return LogUrl.from_json(data, f"{self.url}/{self.LOG_URL}").log
 
     def create_log_url(self, url: str) -> None:
-        """Note where the query's log is, unless that is noted already."""
+        """Record the URL of the query's log, unless one is recorded already."""
         if self.log_url() is None:
-            with contextlib.suppress(FileExistsError):  # another run was faster; the caller reads
+            with contextlib.suppress(
+                FileExistsError
+            ):  # another run was faster; the caller reads its URL
                 self._backend.create(self.LOG_URL, LogUrl(log=url).to_json())
 
     def replace_log_url(self, url: str) -> None:
-        """Note another place of the query's log, whole: an operator adopts it."""
+        """Record another URL of the query's log, for `adopt`."""
         self._backend.replace(self.LOG_URL, LogUrl(log=url).to_json())
 
     def last_commit(self) -> int:
-        """Return the highest checkpointed epoch, -1 for none.
+        """Return the last checkpointed epoch; -1 for none.
 
-        Every epoch up to it is checkpointed as well, although Spark purges old files. A file that is empty
-        or torn does not count: Spark would run its epoch again.
+        Every epoch up to it is checkpointed, though Spark purges old files. An empty or torn file does not
+        count: Spark would run its epoch again.
         """
         for epoch in sorted(_epochs(self._backend.list("commits/")), reverse=True):
-            if epoch == self._whole:  # Spark does not change such a file
+            if epoch == self._whole:  # Spark does not change a whole file
                 return epoch
             try:
                 if _well_formed(self._backend.read(f"commits/{epoch}")):
@@ -149,38 +151,38 @@ class Checkpoint:
     def committing_offsets(self, epoch: int) -> Offsets:
         """Read `offsets/<epoch>` of an epoch that Spark is committing.
 
-        :raises CheckpointNotVisible: the file is not there.
-        :raises UnknownOffsetsFormat: it is of a version that `parse_offsets` does not know.
+        :raises CheckpointNotVisible: the file is missing.
+        :raises UnknownOffsetsFormat: `parse_offsets` does not know the version of the file.
         """
         offsets = self.offsets(epoch)
         if offsets is None:
             raise CheckpointNotVisible(
-                f"{self.url}/offsets/{epoch} is not there although Spark is committing epoch {epoch}",
+                f"{self.url}/offsets/{epoch} does not exist, although Spark is committing epoch {epoch}.",
                 _WHERE,
             )
         return offsets
 
     def make_durable(self, paths: Iterable[str]) -> None:
-        """Sync files of Spark's that are in a local folder, with their checksum files and folders.
+        """Sync files of Spark in a local folder, with their checksum files and folders.
 
-        In this order: a power loss in between leaves the first ones. Another kind of store keeps what it
-        has acknowledged. Files that Spark has purged are passed.
+        The files are synced in the order of `paths`, so a power loss in between keeps the first ones. Files
+        that Spark has purged are ignored. Other stores keep every acknowledged write, so nothing is done.
 
-        :raises OSError: a file could not be synced, so its content must not be acted on.
+        :raises OSError: a file could not be synced, so the caller must not act on its content.
         """
         root = local_folder(self.url)
         if root is None:
             return
         for file in (root / path for path in paths):
-            # Hadoop reads a file only if its checksum file agrees.
+            # Hadoop reads a file only if it matches its checksum file.
             synced = [sync(path) for path in (file, file.with_name(f".{file.name}.crc"))]
             if any(synced):
                 sync(file.parent)
 
     def offsets(self, epoch: int) -> Offsets | None:
-        """Read `offsets/<epoch>`; None when the epoch is not planned yet, or its file is purged.
+        """Read `offsets/<epoch>`; None if Spark has not planned the epoch yet, or has purged the file.
 
-        :raises UnknownOffsetsFormat: it is of a version that `parse_offsets` does not know.
+        :raises UnknownOffsetsFormat: `parse_offsets` does not know the version of the file.
         """
         path = f"offsets/{epoch}"
         try:
@@ -191,14 +193,17 @@ class Checkpoint:
 
 
 def _one_name(query_id: object) -> str:
-    """Return an id that can name a folder and no other place, as it names the log's; refuse another."""
+    """Return a query id that is safe as the name of a folder.
+
+    :raises ValueError: the id could name another place.
+    """
     if not re.fullmatch(r"[0-9A-Za-z_-]+", str(query_id)):
         raise ValueError(query_id)
     return str(query_id)
 
 
 def _epochs(listed: Iterable[str]) -> list[int]:
-    """Return the epochs of listed files; Spark's temporary ones have other names."""
+    """Return the epochs of Spark's files. Spark's temporary files have other names."""
     names = (path.rpartition("/")[2] for path in listed)
     return [int(name) for name in names if name.isdecimal()]
 
@@ -219,7 +224,7 @@ def _deleted(url: str, log: str | None) -> CheckpointNotVisible:
     flush = f" The log has what is not flushed. {errors.stand_in(log, 'LAST')}" if log else ""
     last = f" LAST is the newest epoch in {log}/manifests that Spark had kept." if log else ""
     return CheckpointNotVisible(
-        f"{url} has lost Spark's file metadata. It was there when the query started: somebody has"
+        f"{url} has lost Spark's file metadata. It existed when the query started, so somebody has"
         " deleted it.",
         "Stop the query. Restore the checkpoint, or start with a new one, which reads the source from its"
         f" beginning.{flush}{last}",

@@ -1,7 +1,8 @@
-"""Notices new files of `commits/`: Spark's event of a checkpointed epoch comes 0.1 to 0.6 s after the file.
+"""Watches `commits/` for new files. Spark's event of a checkpointed epoch comes 0.1 to 0.6 s after the file.
 
-A local folder is read every few milliseconds. Where each listing costs a request, the flush loop waits for
-Spark's event. Either only wakes the loop; the flusher then reads what is checkpointed.
+A local folder is read every few milliseconds. In a bucket each listing costs a request, so the flush loop
+waits for Spark's event there. A file or an event only wakes the loop. The flusher then reads what is
+checkpointed.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import time
 from wal_sink.checkpoint.checkpoint import local_folder
 
 READ_S = 0.02
-"""How often a local folder is read: a query that is idle takes 0.2 % of a processor."""
+"""How often a local folder is read. The reads of an idle query take 0.2 % of a processor."""
 
 _SETTLED_S = 0.1
-"""After this time no further file can appear under the same time of change: clocks of file systems tick in
-steps of up to 10 ms, those of network mounts may differ by more."""
+"""After this time a change of the folder always gives it another time of change. File systems store times
+in steps of up to 10 ms, and clocks of network mounts may differ by more."""
 
 
 class CommitWatcher:
-    """Watches one checkpoint, for one thread.
+    """Watches one checkpoint. Used by one thread.
 
-    :param url: the checkpoint.
+    :param url: URL of the checkpoint.
     """
 
     def __init__(self, url: str) -> None:
@@ -33,21 +34,21 @@ class CommitWatcher:
 
     @property
     def can_watch(self) -> bool:
-        """True if the checkpoint is in a local folder."""
+        """Return True if the checkpoint is in a local folder."""
         return bool(self._commits)
 
     def has_new_commit(self) -> bool:
-        """Return True if the newest file of `commits/` is another one than at the last call.
+        """Return True if `commits/` has another newest file than at the last call.
 
-        False for a folder that cannot be read; the flusher that reads it raises the error.
+        Return False if the folder cannot be read: the flusher reads it, too, and raises the error.
         """
         if not self._commits:
             return False
         try:
-            changed_s = os.stat(self._commits).st_mtime  # noqa: PTH116 - Path is slow, and this comes often
+            changed_s = os.stat(self._commits).st_mtime  # noqa: PTH116 - Path is slower, and this runs every 20 ms
             if changed_s == self._changed_s and time.time() - changed_s > _SETTLED_S:
                 return False
-            names = os.listdir(self._commits)  # noqa: PTH208 - names are all that is wanted
+            names = os.listdir(self._commits)  # noqa: PTH208 - only the names are needed
         except OSError:
             return False
         newest = max((int(name) for name in names if name.isdecimal()), default=-1)

@@ -187,7 +187,7 @@ class PausingMicroBatch(MicroBatch):
                 quarter = batch.num_rows // 4
                 yield batch.slice(0, quarter)
                 yield batch.slice(quarter, quarter)  # the call for this slice writes the first one
-                pause_at("write", self._table, task.epoch)
+                pause_at("write", self._table, task.execution.epoch)
                 yield batch.slice(2 * quarter)
 
         return super().append(in_parts(), task)

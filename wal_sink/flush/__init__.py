@@ -1,1 +1,1 @@
-"""From the log to the target."""
+"""Brings settled epochs from the log into the targets."""

@@ -22,16 +22,16 @@ from wal_sink.targets.base import (
 logger = line_logger(__name__)
 
 _FINISH_TRIES = 5
-"""How often an update is tried again whose answer was lost, where all rows are in the target already."""
+"""How often `finish` is called again after a lost answer, if all rows are in the target already."""
 
 
 class TargetConnection:
-    """One session at a time with the target of one query. Its methods are called by the flush's thread.
+    """One session at a time with the target of one query. Used by the flush's thread.
 
-    Every method that sends requests raises `TargetRefused`, `TargetUnavailable`, or an error of ours that the
-    session raises, such as `SchemaMismatch`; see `target_errors`.
+    Every method that sends requests raises `TargetRefused`, `TargetUnavailable`, or an error of wal_sink that
+    the session raises, such as `SchemaMismatch`; see `target_errors`.
 
-    :param reporter: reports that it connects; its metrics count requests in flight and repeated ones.
+    :param reporter: reports that the flusher connects; its metrics count requests.
     """
 
     def __init__(self, pipeline: Pipeline, reporter: Reporter) -> None:
@@ -44,16 +44,16 @@ class TargetConnection:
         self.interrupted = False
         self._at_rest = False
         self.lost_at_rest = False
-        """True if the first request of the pass has failed, over the connection of an earlier pass."""
+        """True if the first request of the pass failed on a connection of an earlier pass."""
 
     def begin_pass(self) -> None:
-        """Note that nothing is in flight."""
+        """Record that the pass has sent no request yet."""
         self._at_rest, self.lost_at_rest = True, False
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
         """Provide the session; connect if there is none."""
-        # Sessions of the other kinds keep no connection, or their drivers connect again.
+        # Other sessions keep no connection, or their drivers connect again by themselves.
         at_rest = self._at_rest and isinstance(self._session, TransactionalSession)
         self._at_rest = False
         with target_errors(self._pipeline.target):
@@ -64,7 +64,7 @@ class TargetConnection:
             try:
                 yield self._session
             except (WalSinkError, RowsRefused):
-                raise  # the server has answered
+                raise  # the server has answered, so the connection works
             except Exception:
                 self.lost_at_rest = at_rest
                 raise
@@ -84,9 +84,9 @@ class TargetConnection:
     def row(
         self, may_keep: Callable[[LedgerRow | None], bool] = lambda _row: True
     ) -> LedgerRow | None:
-        """Return the ledger row; None if there is none. It is read once, and again after an error.
+        """Return the ledger row; None if the target has none. It is read once, and again after an error.
 
-        :param may_keep: returns True if the row that was read in an earlier pass serves.
+        :param may_keep: returns True if the row that an earlier pass read is still valid.
         """
         self._row_is_known &= may_keep(self._row)
         if not self._row_is_known:
@@ -97,19 +97,19 @@ class TargetConnection:
         return self._row
 
     def forget_row(self) -> None:
-        """Read the ledger row again before it is used."""
+        """Read the ledger row again before its next use."""
         self._row_is_known = False
 
     def add_receipts(self, receipts: Sequence[bytes]) -> None:
-        """Take the receipts of rows that tasks have staged for the window."""
+        """Add receipts of rows that tasks have staged for the window."""
         self._receipts += receipts
 
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> bool:
         """Make the rows of the window count, and move the ledger row. Return True if the row is `new` now.
 
-        After False nothing of this window counts. It may be that another flusher was quicker.
+        After False, no row of this window counts. Another flusher may have been faster.
 
-        :raises RowsRefused: the server refuses rows, and nothing counts.
+        :raises RowsRefused: the server refuses rows, and no row counts.
         """
         for _ in range(_FINISH_TRIES):
             self._row_is_known = False
@@ -118,7 +118,7 @@ class TargetConnection:
                 self._row, self._row_is_known = new, True
                 return True
             row = self.row()
-            # The claim of a sending names no flusher: the row may be that of another one, which sends by it.
+            # A claim names no flusher, so an equal row may be the claim of another flusher that sends now.
             if row == new and outcome is Outcome.UNKNOWN and not new.sending:
                 return True
             if outcome is Outcome.CONFLICT or row != expected or not repeatable:
@@ -128,7 +128,7 @@ class TargetConnection:
         return False
 
     def _finish(self, expected: LedgerRow | None, new: LedgerRow) -> tuple[Outcome, bool]:
-        """Ask once; return the outcome, and True if the same update may be asked for again."""
+        """Call `finish` once; return the outcome, and True if the call may be repeated."""
         key = self._pipeline.ledger_key
         old_row, new_row = (row and row._replace(query_id=key) for row in (expected, new))
         assert new_row is not None
@@ -143,7 +143,7 @@ class TargetConnection:
             return session.finish(old_row, new_row), repeatable  # type: ignore[attr-defined]
 
     def interrupt(self) -> None:
-        """Let no further slice be written; called from another thread, or a signal handler."""
+        """Let no further slice be written. Called from another thread, or a signal handler."""
         self.interrupted = True
 
 
@@ -152,16 +152,16 @@ def _discard(session: StagedSession, receipts: Sequence[bytes]) -> None:
         return
     try:
         session.discard(receipts)
-    except Exception as error:  # noqa: BLE001 - no reader sees what stays
+    except Exception as error:  # noqa: BLE001 - no reader reads staged files
         logger.info("staged files could not be deleted, and no reader reads them: %r", error)
 
 
 @contextlib.contextmanager
 def target_errors(target: Target) -> Iterator[None]:
-    """Turn the target's own exceptions into errors of ours, which pass as they are.
+    """Convert the target's own exceptions into errors of wal_sink.
 
-    :raises TargetRefused: it would refuse again.
-    :raises TargetUnavailable: it does not answer.
+    :raises TargetRefused: the target would refuse the request again.
+    :raises TargetUnavailable: the target does not answer.
     """
     try:
         yield
@@ -171,10 +171,10 @@ def target_errors(target: Target) -> Iterator[None]:
         if target.classify(error) == "fatal":
             raise TargetRefused(
                 f"The target refuses: {type(error).__name__}: {error}",
-                "Repair the target, or give the user the right that it lacks. The flush then goes on by"
+                "Repair the target, or grant the user the missing permission. The flush then continues by"
                 " itself.",
             ) from error
         raise TargetUnavailable(
             f"The target does not answer: {type(error).__name__}: {error}",
-            "If this is an outage, do nothing: the flush goes on by itself when it is over.",
+            "If this is an outage, do nothing: the flush continues by itself when the outage is over.",
         ) from error

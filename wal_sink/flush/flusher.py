@@ -1,10 +1,10 @@
 """Brings settled epochs into one target, in order.
 
-`Flusher._pass` is the protocol's flusher, top to bottom: state, commits, settle, ledger, take, write, finish,
-mark, trim. What else is here decides when a pass runs, and what an error of a pass means.
+`Flusher._pass` has the steps of the protocol in their order: state, commits, settle, ledger, read, write,
+finish, mark, trim. The rest decides when a pass runs, and how an error of a pass is handled.
 
-A flusher keeps no state that matters: what is durable decides where it continues. Any number of flushers may
-act on one query, and each may die at any point (`docs/protocol/README.md`).
+A flusher keeps no state that matters. What is durable decides where it continues, so any number of flushers
+may act on one query, and each may die at any point (`docs/protocol/README.md`).
 """
 
 from __future__ import annotations
@@ -54,41 +54,43 @@ logger = line_logger(__name__)
 
 
 class Pass(NamedTuple):
-    """What one pass of a flusher did."""
+    """The result of one pass of a flusher."""
 
     idle: bool
     """True if there is nothing to do now."""
     reason: str = ""
-    """Why the pass ended as it did, for people."""
+    """Why the pass ended, for people."""
 
 
 class _Rest(NamedTuple):
-    """A target has all that is completed: as long as `commits/` stays as it is, no pass reads the state."""
+    """A flusher whose target has every completed epoch. It reads only `commits/` until that changes."""
 
     committed: int
+    """The last completed epoch when the rest began."""
     until_s: float
-    """When something may be trimmed, by the monotonic clock; a quarter of an hour at most, since operators
-    change the state."""
+    """When the rest ends, by the monotonic clock: when something may be trimmed, or after 15 minutes,
+    since an operator may have changed the state."""
 
 
 _REST_S = 900.0
 _ALL_FLUSHED = "everything checkpointed is flushed"
 
 _AGAIN = Pass(idle=False, reason="another process has changed the log")
-_ALONE = Pass(
+_ONE_AT_A_TIME = Pass(
     idle=False, reason="an epoch of the window cannot be flushed, so they go one at a time"
 )
 _CONNECT_AGAIN = Pass(idle=False, reason="the target has closed the connection while it was idle")
 
 
 class Flusher:
-    """Flushes one query into one target. One thread at a time.
+    """Flushes one query into one target. Used by one thread at a time.
 
-    Making one loads the target's driver; it connects when it has to.
+    Making a flusher loads the target's driver. The flusher connects when it needs the target.
 
-    :param reporter: told what the flusher does, before it does it, and what it has delivered; None: silent.
-    :param clock_us: microseconds since 1970.
-    :param monotonic_s: seconds, never backwards.
+    :param reporter: reports what the flusher does before it does it, and counts what it has flushed; None for
+        none.
+    :param clock_us: returns the time in microseconds since 1970.
+    :param monotonic_s: returns seconds of a clock that is never set back.
     :param write_rows: writes the rows of a window.
     """
 
@@ -99,7 +101,7 @@ class Flusher:
         *,
         clock_us: Callable[[], int] = now_us,
         monotonic_s: Callable[[], float] = time.monotonic,
-        write_rows: WriteRows = WriteInThread(),  # noqa: B008 - without a rate it keeps nothing
+        write_rows: WriteRows = WriteInThread(),  # noqa: B008 - it keeps no state without a rate
     ) -> None:
         self.pipeline = pipeline
         self.reporter = reporter or Reporter(None, pipeline.target_name)
@@ -111,19 +113,21 @@ class Flusher:
         self._manifests = ManifestChain(pipeline.store)
         self._plans: dict[str, Plan] = {}
         self._refused: dict[int, tuple[int, ...]] | None = None
-        """Rows that the server refuses, by epoch; None: to be listed."""
+        """Write timestamps of rows that the server refused, by epoch; None if they must be listed."""
         self.mark = -1
-        """The last epoch that the log says is in the target, as it was read or written last."""
+        """The target's mark when it was last read or written."""
         self._unanswered: LedgerRow | None = None
-        """The row that this flusher has asked for without an answer: its epochs are not counted yet."""
+        """The row of a `finish` without an answer. Its epochs are counted when the row turns out to be
+        set."""
         self._rest: _Rest | None = None
         self._rechecks = False
         self._state: State | None = None
-        """What the pass goes by."""
+        """The state on which the pass is based."""
         self._taken = range(0)
         """Epochs that the pass has decided to flush."""
-        self._alone_until = -1
-        """Epochs up to this one are flushed one at a time: an error stops right before its epoch."""
+        self._one_by_one_until = -1
+        """Epochs up to this one are flushed one at a time, so that an error stops the flush right before
+        its epoch."""
         self._deleted = -1
         """Objects of epochs up to this one were deleted by this flusher."""
         pipeline.target.load()
@@ -131,7 +135,7 @@ class Flusher:
     def run_once(self) -> Pass:
         """Do one pass.
 
-        :raises WalSinkError: the flush stops here. Calling again tries the same again.
+        :raises WalSinkError: the flush is stopped. The next call tries the same step again.
         """
         try:
             if self._rests():
@@ -139,17 +143,17 @@ class Flusher:
             try:
                 return self._pass()
             except WalSinkError as error:
-                again = self._again(error)
+                again = self._pass_after(error)
                 if again is None:
                     raise
                 return again
         except OSError as error:
             raise LogUnavailable(
                 f"The log or the checkpoint cannot be used: {error!r}.",
-                f"Check {self._store.url} and {self.pipeline.checkpoint.url}. The flush goes on by itself.",
+                f"Check {self._store.url} and {self.pipeline.checkpoint.url}. The flush continues by itself.",
             ) from error
 
-    def _pass(self) -> Pass:  # noqa: C901, PLR0911, PLR0912 -- top to bottom; each step may end it
+    def _pass(self) -> Pass:  # noqa: C901, PLR0911, PLR0912 -- each step may end the pass
         """Settle what Spark has completed, and bring the target one step further."""
         name, checkpoint = self._name, self.pipeline.checkpoint
         self._state, self._taken = None, range(0)
@@ -163,7 +167,7 @@ class Flusher:
         committed = checkpoint.last_commit()  # after the state: rule `settle`
         settled = protocol.settle(state, committed, self._actor())
         if settled is not None:
-            # A new query in the folder has written its metadata before these `commits/`.
+            # If a new query uses the folder, it wrote its metadata before these `commits/`.
             protocol.refuse_other_place(state, checkpoint.query_id(), checkpoint.url)
             if not advance(self._store, state, settled):
                 return _AGAIN
@@ -171,7 +175,7 @@ class Flusher:
 
         target = state.target(name)
         if target is None or target.given_up:
-            self._trim(state)  # else nobody would, if all targets of the log were given up
+            self._trim(state)  # no other flusher would, if all targets of the log were given up
             return self._idle(f"the log has no target {name}, or the target was given up")
         self.mark = target.mark.epoch
         if committed < target.first:
@@ -180,9 +184,9 @@ class Flusher:
         row = self._connection.row(lambda row: may_keep(state, name, row))
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         chain = self._manifests.chain(state, after, state.epochs_given_up(name))
-        most = 1 if self.mark < self._alone_until else WINDOW_EPOCHS
+        max_epochs = 1 if self.mark < self._one_by_one_until else WINDOW_EPOCHS
         heals = self.pipeline.target.restores_together
-        decision = decide(state, name, committed, row, chain, most, heals=heals)
+        decision = decide(state, name, committed, row, chain, max_epochs, heals=heals)
         self._taken = decision.epochs
         if decision.warning:
             logger.warning("%s", decision.warning)
@@ -201,7 +205,7 @@ class Flusher:
                 self._went_back(state, decision.row, chain)
             case Step.FLUSH:
                 started_s = self._monotonic_s()
-                window = self._take(state, decision, chain)
+                window = self._read_window(state, decision, chain)
                 if self._write_and_finish(window, row):
                     seconds = self._monotonic_s() - started_s
                     self._count(chain, window.first, window.last, seconds)
@@ -210,25 +214,25 @@ class Flusher:
                         return self._at_rest(marked, committed)
         return Pass(idle=False)
 
-    def _again(self, error: WalSinkError) -> Pass | None:
-        """Return why another pass may do without an error; None if it stops the flush."""
+    def _pass_after(self, error: WalSinkError) -> Pass | None:
+        """Return the result of a pass that an error ended, if another pass is needed only; None to stop."""
         if isinstance(error, TargetUnavailable) and self._connection.lost_at_rest:
-            # Servers and proxies close connections that are idle. If this is an outage, the next pass
-            # cannot connect, and says so.
+            # Servers and proxies close idle connections. In an outage, the next pass reports that it cannot
+            # connect.
             logger.debug("the connection was closed while it was idle: %s", error.what)
             self.close()
             return _CONNECT_AGAIN
         if error.transient:
             return None
         if newest(self._store) != self._state:
-            return _AGAIN  # the error may come of what was read beside an older state
+            return _AGAIN  # the pass combined an old state with newer data
         if len(self._taken) > 1:
-            self._alone_until = self._taken[-1]
-            return _ALONE
+            self._one_by_one_until = self._taken[-1]
+            return _ONE_AT_A_TIME
         return None
 
     def _rests(self) -> bool:
-        """Return True if nothing was completed since the last pass, which left nothing to do."""
+        """Return True if the last pass left nothing to do, and Spark has completed no epoch since."""
         rest, rechecks, self._rest, self._rechecks = self._rest, self._rechecks, None, False
         if rest is not None and not rechecks:
             if self.pipeline.checkpoint.last_commit() != rest.committed:
@@ -241,15 +245,15 @@ class Flusher:
         return False
 
     def recheck(self) -> None:
-        """Let the next pass that begins read state and ledger row; called from another thread."""
+        """Let the next pass read state and ledger row. Called from another thread."""
         self._rechecks = True
 
     def interrupt(self) -> None:
-        """Stop before the next slice; called from another thread."""
+        """Stop before the next slice. Called from another thread."""
         self._connection.interrupt()
 
     def close(self) -> None:
-        """Release the connection to the target; raises nothing. The flusher can go on; it connects again."""
+        """Release the connection to the target; raises nothing. A later pass connects again."""
         self._refused = self._rest = None
         try:
             self._connection.close()
@@ -259,15 +263,15 @@ class Flusher:
     # --- the parts of a pass ---
 
     def _at_rest(self, state: State, committed: int) -> Pass:
-        """Return the pass after which the target has all that is completed."""
+        """Begin a rest, and return its pass. The target has every completed epoch."""
         due_us, rest_s = next_trim_us(state, self.pipeline.retention), _REST_S
         if due_us is not None:
             rest_s = min(rest_s, (due_us - self._clock_us()) / 1_000_000)
         self._rest = _Rest(committed, self._monotonic_s() + rest_s)
         return self._idle(_ALL_FLUSHED)
 
-    def _take(self, state: State, decision: Decision, chain: Chain) -> Window:
-        """Read the manifests that one window takes, and their plan."""
+    def _read_window(self, state: State, decision: Decision, chain: Chain) -> Window:
+        """Read the manifests of one window, and the plan of their rows."""
         published = (self._manifests.read(chain[epoch]).manifest for epoch in decision.epochs)
         first = next(published)
         plan = self._plan(first.plan, first.epoch)
@@ -284,9 +288,9 @@ class Flusher:
         )
 
     def _write_and_finish(self, window: Window, row: LedgerRow | None) -> bool:
-        """Write the rows of a window, and move the ledger row over it; return True if they count now.
+        """Write the rows of a window, and move the ledger row over it; return True if the rows count now.
 
-        :param row: the ledger row as it is.
+        :param row: the ledger row before the window.
         """
         assert row is not None, "a window follows on the ledger row"
         self.reporter.report("writing", window.first)
@@ -306,10 +310,10 @@ class Flusher:
             is_finished = self._connection.finish(row, window.finishes)
             self._unanswered = None
         except RowsRefused as refused:
-            self._keep(window, refused)
+            self._quarantine(window, refused)
             return False
         except BaseException:
-            self.close()  # rows of a window that is not whole: the next try must not add to them
+            self.close()  # the session has a part of the window, to which the next try must not add
             raise
         return is_finished
 
@@ -318,7 +322,7 @@ class Flusher:
             self._plans[key] = plan_of(self._store, self._name, key, epoch)
         return self._plans[key]
 
-    def _keep(self, window: Window, refused: RowsRefused) -> None:
+    def _quarantine(self, window: Window, refused: RowsRefused) -> None:
         """Keep refused rows in the log, so that the next pass writes the window without them."""
         if not self.pipeline.quarantine:
             error = refused.rows[0].error
@@ -327,7 +331,7 @@ class Flusher:
         self.close()
 
     def _mark(self, state: State, row: LedgerRow, chain: Chain) -> State | None:
-        """Record what the ledger row says. None: a race was lost, and the next pass does."""
+        """Record the ledger row in the state. Return None if the state has changed meanwhile."""
         retention = self.pipeline.retention
         marked = protocol.mark(state, self._name, row, chain, retention, self._actor())
         if not advance(self._store, state, marked):
@@ -335,7 +339,7 @@ class Flusher:
         self.mark = row.epoch
         self.reporter.report("marking", row.epoch)
         self._manifests.forget(row.epoch)
-        self._delete(marked)
+        self._delete_garbage(marked)
         return marked
 
     def _went_back(self, state: State, row: LedgerRow, chain: Chain) -> None:
@@ -345,8 +349,8 @@ class Flusher:
         mark = state.target(self._name)
         if advance(self._store, state, back) and mark is not None:
             logger.warning(
-                "target %s went back to epoch %d: a backup was restored, or a replica that lags was promoted."
-                " The log brings epochs %d to %d again",
+                "target %s went back to epoch %d: a backup was restored, or a lagging replica was promoted."
+                " The log sends epochs %d to %d again",
                 self._name,
                 row.epoch,
                 row.epoch + 1,
@@ -356,16 +360,16 @@ class Flusher:
     # --- what is flushed everywhere ---
 
     def _trim(self, state: State) -> State:
-        """Record in the state what may be deleted now, then delete it; return the state."""
+        """Record in the state what may be deleted now, and delete it; return the state."""
         trimmed = protocol.trim(state, self.pipeline.retention, self._actor())
         if trimmed is not None and not advance(self._store, state, trimmed):
-            return state  # the next trim is due at once
+            return state  # the next pass tries again
         state = trimmed or state
-        self._delete(state)
+        self._delete_garbage(state)
         return state
 
-    def _delete(self, state: State) -> None:
-        """Delete what the state lets go, once for each epoch."""
+    def _delete_garbage(self, state: State) -> None:
+        """Delete garbage, once for each epoch."""
         if state.trimmed > self._deleted:
             self.reporter.report("trimming", state.trimmed)
             delete_garbage(self._store, state)
@@ -374,7 +378,7 @@ class Flusher:
     def _count(self, chain: Chain, first: int, last: int, seconds: float | None = None) -> None:
         """Count the epochs of a window that this flusher has finished.
 
-        :param seconds: since the pass took them; None: an earlier pass did.
+        :param seconds: duration of the window; None if an earlier pass wrote it.
         """
         self.reporter.flushed([chain[epoch] for epoch in range(first, last + 1)], seconds)
 

@@ -1,7 +1,7 @@
-"""Keeps a flusher going, in a daemon thread of its own: for each target of a query, woken by events.
+"""Runs a flusher in a daemon thread of its own. Each target of a query has one, and events wake it.
 
-An error stops the pass, and the pass is tried again (rule `stop`). A query that another process flushes has
-no loop here. `wal-sink flush` has one, with or without an end.
+After an error the pass is tried again (rule `stop`). A query that another process flushes has no loop here.
+`wal-sink flush` runs a loop until everything is flushed, or forever.
 """
 
 from __future__ import annotations
@@ -20,25 +20,24 @@ from wal_sink.log_context import line_logger, log_epoch, logging_query
 logger = line_logger(__name__)
 
 POLL_S = 1.0
-"""How often the loop reads `commits/` when no event comes: events are late, and lost in a crash."""
+"""How often the loop reads `commits/` without an event: events may be late, and a crash loses them."""
 
 POLL_BILLED_S = 15.0
-"""The same if each request is paid for: an idle query asks a bucket 240 times an hour, and reports
-144 times."""
+"""How often the loop reads `commits/` if each request costs money. An idle query then sends 240 requests
+an hour to a bucket, and 144 for reports."""
 
 _RETRY_FIRST_S, _RETRY_MOST_S = 0.5, 10.0
 
 
 class FlushLoop(threading.Thread):
-    """Runs a flusher until it is told to end, or to stop.
+    """Runs a flusher until it is told to end or to stop.
 
     An error stops the flush: the loop tries the same pass again until it succeeds, and skips nothing (rule
-    `stop`). The pauses between tries are random and grow to 10 s: `docs/recover.md` has them. A pass that
-    succeeds ends the count: in a backlog under an overloaded target each window has its own.
+    `stop`). The pauses between tries are random and grow up to 10 s (`docs/recover.md`). A pass that succeeds
+    resets the pauses, so under an overloaded target each window of a backlog begins with short ones.
 
-    :param is_last: asked after each pass: True ends the loop.
-    :param gives_up: asked after each try that failed: True ends the loop with its error, which
-        `error` has then.
+    :param is_last: called with each pass; True ends the loop.
+    :param gives_up: called after each failed try; True ends the loop, and `error` has the error.
     """
 
     def __init__(
@@ -61,9 +60,9 @@ class FlushLoop(threading.Thread):
         self._stopping = threading.Event()
         self._is_last = is_last
         self.error: BaseException | None = None
-        """At which it has ended."""
+        """The error that has ended the loop; None for none."""
         self._tries = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(BaseException),  # a panic of delta-rs is one
+            retry=tenacity.retry_if_exception_type(BaseException),  # such as a panic of delta-rs
             wait=tenacity.wait_random_exponential(multiplier=_RETRY_FIRST_S, max=_RETRY_MOST_S),
             stop=lambda state: self._stopping.is_set() or gives_up(state),
             sleep=self._sleep,
@@ -72,27 +71,27 @@ class FlushLoop(threading.Thread):
         )
 
     def wake(self) -> None:
-        """Read `commits/` now: something may be checkpointed."""
+        """Read `commits/` now: an epoch may be checkpointed."""
         self._woken.set()
 
     def hurry(self) -> None:
-        """Try now, even if the last try failed a moment ago: a caller waits for the outcome."""
+        """Try now, even if the last try failed a moment ago: a caller waits for the result."""
         self._tried.clear()
         self._flusher.recheck()
         self._hurried.set()
         self.wake()
 
     def has_tried(self) -> bool:
-        """Return True if a pass was done, or has failed, since the last `hurry`; or none comes any more."""
+        """Return True if a pass has ended or failed since the last `hurry`, or if the loop has ended."""
         return self._tried.is_set() or not self.is_alive()
 
     def end(self) -> None:
-        """Finish what is checkpointed, then end: the query has terminated."""
+        """Flush every checkpointed epoch, then end: the query has terminated."""
         self._ending = True
         self.wake()
 
     def stop(self) -> None:
-        """End after the pass under way."""
+        """End after the current pass."""
         self._stopping.set()
         self._flusher.interrupt()
         self._hurried.set()
@@ -104,9 +103,9 @@ class FlushLoop(threading.Thread):
             self._reporter.metrics.started()
             try:
                 with self._reporter.beating():
-                    self._go_on()
+                    self._run_passes()
             except BaseException as error:
-                if not self._stopping.is_set():  # else it is reported
+                if not self._stopping.is_set():  # otherwise the error is reported already
                     self.error = error
                     self._reporter.failed(error)
                     if not isinstance(error, WalSinkError):
@@ -116,10 +115,10 @@ class FlushLoop(threading.Thread):
                 self._flusher.close()
                 self._reporter.ended()
 
-    def _go_on(self) -> None:
+    def _run_passes(self) -> None:
         while not self._stopping.is_set():
             self._woken.clear()
-            ending = self._ending  # before the pass: it does not see what comes later
+            ending = self._ending  # read before the pass, which does not see later commits
             if self._flush_until_idle() or ending:
                 return
             self._wait()
@@ -146,7 +145,7 @@ class FlushLoop(threading.Thread):
         return False
 
     def _pass(self) -> Pass | None:
-        """Do a pass, unless told to stop: then the last error is not over."""
+        """Do a pass; None if the loop was told to stop. The last error then stays reported."""
         return None if self._stopping.is_set() else self._flusher.run_once()
 
     def _failed(self, state: tenacity.RetryCallState) -> None:

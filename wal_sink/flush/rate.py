@@ -1,4 +1,4 @@
-"""Bounds the rows that a flusher sends in a second: `flush.maxRowsPerSecond`."""
+"""Limits the rows that a flusher sends in a second (`flush.maxRowsPerSecond`)."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Callable, Iterator
 from wal_sink.targets.base import RowSlice, part_of
 
 _PART_S = 0.25
-"""The longest pause, unless a single row takes longer: a flush can be interrupted after it."""
+"""Longest pause, unless a single row takes longer. A flush can be interrupted between pauses."""
 
 
 def divided(rows_per_second: int | None, tasks: int) -> int | None:
-    """Return the rate of each of several tasks that write at once: together they keep the whole one.
+    """Return the rate of each of several tasks that write at the same time.
 
-    Each gets at least one row a second. So with more tasks than rows a second they are faster together.
+    Each task gets at least one row a second. So with more tasks than rows a second the whole is faster than
+    the limit.
     """
     return None if rows_per_second is None else max(rows_per_second // tasks, 1)
 
 
 class RateLimit:
-    """Lets rows through at a rate; used by one flusher, for all that it flushes.
+    """Lets rows through at a rate. One flusher uses it for all windows.
 
-    The generic cell rate algorithm (ITU-T I.371) without tolerance: each part of n rows makes the
-    next one due n / rate seconds later, and time that was not used is lost. So no burst follows a
-    pause.
+    This is the generic cell rate algorithm (ITU-T I.371) without tolerance: after n rows the next ones are
+    due n / rate seconds later, and unused time is lost. So no burst follows a pause.
 
-    :param rows_per_second: None lets everything through as it is.
-    :param clock: seconds, never backwards.
-    :param sleep: waits for seconds.
+    :param rows_per_second: None for no limit.
+    :param clock: returns seconds of a clock that is never set back.
+    :param sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RateLimit:
             yield rows if rows.batch.num_rows <= most else part
 
     def _wait(self, seconds: float) -> None:
-        """Wait until the next part is due, which then makes the one after it due `seconds` later."""
+        """Wait until the next part is due. The part after it is due `seconds` later."""
         wait_s = self._due - self._clock()
         if wait_s > 0:
             self._sleep(wait_s)

@@ -1,4 +1,4 @@
-"""Reports what a flusher does and what stops it: in the log, in the process's own log, to metrics."""
+"""Reports what a flusher does and what stops it: to the query's log, the process's log, and metrics."""
 
 from __future__ import annotations
 
@@ -29,26 +29,25 @@ from wal_sink.wal.store import LogStore
 logger = line_logger(__name__)
 
 HUNG_S = 900.0
-"""A flusher that reports nothing new for this time is taken for hung: its heartbeat stops. One slice may take
-long if the target is slow."""
+"""A flusher that reports nothing new for this time counts as hung, and its heartbeat stops. One slice may
+take long if the target is slow."""
 
 _CHECK_S = 1.0
 """How often the heartbeat's thread checks whether a report is due."""
 
 
 class Reporter:
-    """Writes what other processes know of this flusher, see `progress.report`.
+    """Writes the report of a flusher that other processes read, see `progress.report`.
 
-    A report that cannot be written never stops the flush. The flush's thread says what it does.
-    While `beating`, a thread of its own repeats that: a flusher in the middle of a long request is
-    alive, and others know it by nothing else.
+    A report that cannot be written never stops the flush. The flush's thread reports what it does. While
+    `beating`, another thread repeats the report, so that a flusher in a long request still counts as alive.
 
-    :param store: the query's log; None: nothing is written.
-    :param target: name of the target that is flushed.
-    :param clock_us: microseconds since 1970.
-    :param gives_way: write nothing while another process reports: a flusher that works for a moment must not
-        hide, by ending, that the query's own flusher is alive.
-    :param metrics: counts; None: nothing is counted.
+    :param store: the query's log; None to write nothing.
+    :param target: name of the target.
+    :param clock_us: returns the time in microseconds since 1970.
+    :param gives_way: write nothing while another process reports. A command that flushes for a moment must
+        not hide the query's own flusher by reporting that it has ended.
+    :param metrics: counts flushed epochs and errors; None for none.
     :param stopping: returns the id of the run that Spark was told to stop; called every second.
     """
 
@@ -86,7 +85,7 @@ class Reporter:
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[None]:
-        """Go on reporting from a thread, while the flush's thread is in this block."""
+        """Repeat the report from another thread, while the flush's thread is in this block."""
         over = threading.Event()
         thread = threading.Thread(
             target=self._beat, args=(over,), name="wal_sink-heartbeat", daemon=True
@@ -99,7 +98,7 @@ class Reporter:
             thread.join()
 
     def report(self, doing: str, epoch: int | None) -> None:
-        """Note what the flusher is about to do; written at once if it is something new about no epoch."""
+        """Record what the flusher is about to do. A new text without an epoch is written at once."""
         if epoch is not None:
             log_epoch(epoch)
         at_once = epoch is None and doing != self._doing
@@ -109,7 +108,7 @@ class Reporter:
             self._write()
 
     def flushed(self, epochs: Sequence[EpochManifest], seconds: float | None) -> None:
-        """Note that epochs are in the target; see `FlushMetrics.flushed`."""
+        """Record that epochs are in the target; see `FlushMetrics.flushed`."""
         flushed = [FlushedEpoch(e.epoch, e.rows, e.bytes, e.first_us) for e in epochs]
         self.metrics.flushed(flushed, seconds)
         rows = sum(epoch.rows for epoch in epochs)
@@ -119,11 +118,11 @@ class Reporter:
             self._rate = rate if self._rate is None else 0.7 * self._rate + 0.3 * rate
 
     def succeeded(self, flushed: int | None = None) -> None:
-        """Note that a pass was done. The error of an epoch is over once that epoch is flushed.
+        """Record that a pass has ended. The error of an epoch is cleared after this epoch is flushed.
 
-        A pass may end without what had failed: it was interrupted, or another flusher was quicker.
+        A pass may end without the failed step: it was interrupted, or another flusher was faster.
 
-        :param flushed: the target's mark; None: there is nothing to flush, so no error stands.
+        :param flushed: the target's mark; None if there is nothing to flush, which clears every error.
         """
         log_epoch(None)
         failed = self._error.epoch if self._error is not None else None
@@ -139,10 +138,10 @@ class Reporter:
             logger.warning("the flush works again, after %.0f s of failures", seconds)
 
     def failed(self, error: BaseException, *, tried: int = 1, wait_s: float | None = None) -> None:
-        """Note an error; log it if the step is tried again.
+        """Record an error. Log it if the step is tried again.
 
-        :param tried: how often in a row.
-        :param wait_s: seconds until the next try; None: the caller decides, and says what it decides.
+        :param tried: number of tries in a row.
+        :param wait_s: seconds until the next try; None if the caller does not try again by itself.
         """
         self._reported_s = time.monotonic()
         ours = error if isinstance(error, WalSinkError) else None
@@ -168,7 +167,7 @@ class Reporter:
             self._log_failure(error, kind, tried)
 
     def _log_failure(self, error: BaseException, kind: str, tried: int) -> None:
-        """Log an error, unless one of its kind was logged a moment ago: texts of one outage differ."""
+        """Log an error, at most once a minute for each error class: the texts of one outage differ."""
         if self._failing_since_s is None:
             self._failing_since_s = time.monotonic()
         if self._failures.is_due(kind):
@@ -181,7 +180,8 @@ class Reporter:
     def ended(self) -> None:
         """Report that the flusher has ended, with its last error, unless another flusher has reported since.
 
-        Without it a process that goes on would seem to flush for half a minute more.
+        Without this report, the flusher of a process that still runs would count as alive for half a minute
+        more.
         """
         if self._store is None or self._written is None:
             return
@@ -189,7 +189,7 @@ class Reporter:
         try:
             last = read_report(self._store, self._target)
         except (OSError, WalSinkError):
-            return  # a log that cannot be read is not written either
+            return  # a log that cannot be read cannot be written
         if last == self._written:
             self._write()
 
@@ -197,7 +197,7 @@ class Reporter:
         return time.monotonic() - self._written_s > self._due_s
 
     def _beat(self, over: threading.Event) -> None:
-        """Repeat the last report when it is old; not before there is one, nor for a flusher that hangs."""
+        """Repeat the last report when it is old, unless there is none yet or the flusher hangs."""
         while not over.wait(_CHECK_S):
             if time.monotonic() - self._reported_s > HUNG_S:
                 continue
@@ -220,7 +220,7 @@ class Reporter:
                 stopping=self._stopping,
             )
             try:
-                if self._another_is_in_the_way(self._store):
+                if self._gives_way_now(self._store):
                     return
                 self._store.replace(self._path, report.to_json())
                 self._written = report
@@ -232,8 +232,8 @@ class Reporter:
                     error,
                 )
 
-    def _another_is_in_the_way(self, store: LogStore) -> bool:
-        """Return True if this flusher gives way to another process that reports; else warn of that one."""
+    def _gives_way_now(self, store: LogStore) -> bool:
+        """Return True if this flusher gives way to another process that reports; if not, warn of it."""
         is_asked = self._written is not None and self._once_per_minute.is_due()
         last = read_report(store, self._target) if self._gives_way or is_asked else None
         if last is None or last.flusher == this_process():
@@ -242,8 +242,8 @@ class Reporter:
             return is_alive(last, self._clock_us())
         if last.doing != ENDED:
             logger.warning(
-                "another process flushes this query, too: %s (host:process). Each row still comes once. If it"
-                " is an earlier driver of the query, which hangs, end it: Spark may not do so by itself",
+                "another process flushes this query, too: %s (host:process). Each row is still written once."
+                " If that process is an earlier driver of the query that hangs, end it: Spark may not end it",
                 last.flusher,
             )
         return False

@@ -1,12 +1,12 @@
 """Writes one task's share of a window, in a Spark job. Imports no Spark.
 
-A task returns its errors as values, so that the flusher meets the kind that it would have met in the
-driver; what Spark sees as a failed task is a bug or a dead worker. Spark then runs the share again, up to
-`spark.task.maxFailures` times, or two copies of it where it speculates: writes are idempotent, and of what
-is staged only that counts whose receipts Spark has brought to the flusher, one answer for each share.
+A task returns its errors as values, so the flusher gets the same error classes as in the driver. Spark runs a
+task again after a bug or a dead worker, up to `spark.task.maxFailures` times, or runs two copies of a slow
+task. Writes are idempotent. Staged rows count only if the flusher has their receipts, and it gets one answer
+for each share.
 
-Sessions stay open in a Python worker from task to task: connecting costs more than a small share. When Spark
-ends a worker, after a minute without a task, the operating system closes what is left.
+Sessions stay open in a Python worker from task to task, since connecting costs more than a small share. Spark
+ends a worker after a minute without a task; the operating system then closes the connections.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class SessionPool:
-    """Keeps sessions that no task uses; for a Python worker, which runs one task at a time."""
+    """Keeps sessions between the tasks of a Python worker, which runs one task at a time."""
 
     def __init__(self) -> None:
         self._idle: dict[str, tuple[Hashable, Session]] = {}
@@ -42,10 +42,10 @@ class SessionPool:
     def session(
         self, key: str, attempt: Hashable, connect: Callable[[], Session]
     ) -> Iterator[Session]:
-        """Lend a session, and keep it afterwards, unless the block failed.
+        """Lend a session, and keep it afterwards, unless the block fails.
 
-        :param key: of its ledger row.
-        :param attempt: a session that is kept from another attempt is closed, and a new one is made.
+        :param key: key of the ledger row.
+        :param attempt: a session of another attempt is closed, and a new one is made.
         """
         former, session = self._idle.pop(key, (None, None))
         if session is not None and former != attempt:
@@ -58,12 +58,12 @@ class SessionPool:
             _close(session)
             raise
         self._idle[key] = attempt, session
-        # Exit handlers run last first: this one comes before the driver's, which closes connections.
+        # Exit handlers run in reverse order, so this one runs before the handler of the target's driver.
         atexit.unregister(self.close)
         atexit.register(self.close)
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close all sessions."""
         while self._idle:
             _, (_, session) = self._idle.popitem()
             _close(session)
@@ -81,23 +81,23 @@ POOL = SessionPool()
 
 
 class Answer(NamedTuple):
-    """What a task returns. Picklable."""
+    """The result of a task. Picklable."""
 
     error: WalSinkError | None = None
-    """What stopped it."""
+    """The error that stopped the task."""
     refused: tuple[RefusedRow, ...] = ()
-    """Rows that the server refuses."""
+    """Rows that the server refused."""
     receipts: tuple[bytes, ...] = ()
-    """Of what it has staged."""
+    """Receipts of the rows that the task has staged."""
 
 
 class FlushTask:
-    """Writes shares of one window. Pickles, with the secrets of log and target; travels to the tasks.
+    """Writes shares of one window. Picklable, with the secrets of log and target, since tasks receive it.
 
-    :param window: without its manifests' rows: a share has what a task writes.
-    :param attempt: tasks of one attempt share sessions; the flusher begins another after an error, so that
-        the next try connects, and compares the plan with the table, again.
-    :param rows_per_second: of each task; None: as fast as the target takes them.
+    :param window: the window. Its manifests are dropped: a share has the segments that a task writes.
+    :param attempt: tasks of one attempt share sessions. After an error the flusher begins another attempt, so
+        that its tasks connect again, and compare the plan with the table again.
+    :param rows_per_second: limit of each task; None for none.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class FlushTask:
         self._rows_per_second = rows_per_second
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle so that a worker which lacks the target's module says so."""
+        """Pickle the task so that a worker without the target's module raises a clear error."""
         return reduced(_restored, (vars(self),), self._pipeline.target)
 
     def __call__(self, share: Iterable[SegmentRange]) -> Answer:
-        """Write a share: return when its rows are durable in the target or staged, or what stopped it."""
+        """Write a share. Return when its rows are durable or staged, or when an error stops the task."""
         pipeline = self._pipeline
         try:
             with store_errors(), logging_query(pipeline.query_id, pipeline.label):
@@ -124,7 +124,7 @@ class FlushTask:
         except RowsRefused as refused:
             return Answer(refused=refused.rows)
         except WalSinkError as error:
-            return Answer(error=_placed(error))
+            return Answer(error=_with_host(error))
 
     def _write(self, share: Sequence[SegmentRange]) -> tuple[bytes, ...]:
         rate_limit = RateLimit(self._rows_per_second)
@@ -149,15 +149,15 @@ class FlushTask:
 
 
 def gravest(errors: Sequence[WalSinkError]) -> WalSinkError:
-    """Return the one of several tasks' errors that is to be raised: one that does not pass by itself, if any.
+    """Return the error of several tasks that is to be raised: a permanent error if there is one.
 
     :param errors: at least one.
     """
     return max(errors, key=lambda error: not error.transient)
 
 
-def _placed(error: WalSinkError) -> WalSinkError:
-    """Add the host to an error: it may be cut off from what the driver reaches."""
+def _with_host(error: WalSinkError) -> WalSinkError:
+    """Add the host to an error, since only this host may be cut off from the target."""
     error.what = f"{error.what} (in a Spark task on {socket.gethostname()})"
     error.args = (error.what, error.remedy)
     return error

@@ -1,7 +1,7 @@
-"""A window: contiguous epochs that one ledger update finishes, and their rows on the way to the target.
+"""A window: the contiguous epochs that one ledger update finishes, and their rows for the target.
 
-A backlog of many small epochs would cost one ledger update for each; in a window they share it. Epochs are
-settled before, so flushers may cut windows differently.
+Small epochs share a window, and so a ledger update. The epochs are settled, so two flushers may cut windows
+differently.
 """
 
 from __future__ import annotations
@@ -18,47 +18,46 @@ from wal_sink.targets.base import RowSlice, without
 from wal_sink.wal.segment import read_segment
 
 WINDOW_EPOCHS = 64
-"""Most epochs of a window: an interrupted window is written again from its beginning."""
+"""Most epochs of a window. An interrupted window is written again from its beginning."""
 
 WINDOW_BYTES = 64 * 1024 * 1024
-"""Most bytes of segments of a window; a larger epoch has a window of its own."""
+"""Most bytes of the segments of a window. A larger epoch has a window of its own."""
 
 
 @dataclass(frozen=True)
 class Window:
-    """Contiguous settled epochs, with what has to be known to write them.
+    """Contiguous settled epochs, and what is needed to write them.
 
-    :param refused: write timestamps of rows in `refused/`, by epoch, as the manifests date them.
+    :param refused: write timestamps of the rows in `refused/`, by epoch, without the shift of a sending.
     """
 
     pipeline: Pipeline
     manifests: tuple[Manifest, ...]
     plan: Plan
-    """What all its rows were checked against: rows that are added, and rows that replace those of their key,
-    cannot be in one commit."""
+    """The plan of all rows. Rows of two plans cannot be in one commit, such as appended rows and upserts."""
     finishes: LedgerRow
-    """The ledger row with which the window is finished."""
+    """The ledger row that finishes the window."""
     sending: int = 0
-    """Which sending of its rows this is, from 1 on, if its rows must not be sent twice with one timestamp."""
+    """Number of the sending, from 1, if the rows must not be sent twice with one timestamp; otherwise 0."""
     refused: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
-        """The first epoch."""
+        """Return the first epoch."""
         return self.manifests[0].epoch
 
     @property
     def last(self) -> int:
-        """The last epoch."""
+        """Return the last epoch."""
         return self.manifests[-1].epoch
 
     @property
     def bytes(self) -> int:
-        """Bytes of all segments."""
+        """Return the bytes of all segments."""
         return sum(manifest.bytes for manifest in self.manifests)
 
     def may_be_shared(self, above_bytes: int) -> bool:
-        """Return True if a Spark job may write it. Spark runs a task again, or twice.
+        """Return True if a Spark job may write the window. Spark may run a task of the job more than once.
 
         :param above_bytes: see `is_large`.
         """
@@ -66,11 +65,11 @@ class Window:
         return may_repeat and is_large(self.bytes, above_bytes)
 
     def shift(self, manifest: Manifest) -> int:
-        """Return by how much this sending raises the write timestamps of an epoch."""
+        """Return the microseconds that this sending adds to the write timestamps of an epoch."""
         return max(0, self.sending - 1) * manifest.rows
 
     def ranges(self, manifest: Manifest) -> list[SegmentRange]:
-        """Return an epoch's segments, whole and in the order of the manifest; reads no segment."""
+        """Return an epoch's segments, whole and in the order of the manifest. Reads no segment."""
         shift = self.shift(manifest)
         refused = [us + shift for us in self.refused.get(manifest.epoch, ())]
         ranges, first_us = [], manifest.first_us + shift
@@ -90,15 +89,14 @@ class Window:
         return ranges
 
     def slices(self, ranges: Iterable[SegmentRange]) -> Iterator[RowSlice]:
-        """Yield rows as the target's session takes them, with their timestamps.
+        """Yield rows with their timestamps, as the target's session accepts them.
 
-        Memory: one batch of a segment.
-
-        With one target the tasks have cast them; of several, each does so here.
+        The tasks of the query have cast the rows for a single target. Of several targets, each casts them
+        here. Memory: one batch of a segment.
 
         :raises MissingSegment: a segment is gone.
         :raises CorruptLog: a segment is not what its task wrote.
-        :raises InvalidRow: the target would refuse a row. The tasks have refused such rows by the same plan.
+        :raises InvalidRow: the target would refuse a row, though the tasks have checked it by the same plan.
         """
         target, backend = self.pipeline.target, self.pipeline.store.backend
         for rows in ranges:
@@ -113,7 +111,10 @@ class Window:
 
 
 def taken(first: Manifest, following: Iterator[Manifest]) -> tuple[Manifest, ...]:
-    """Return the manifests of one window, from those that follow the ledger row: of one plan."""
+    """Return the manifests of one window: those with the plan of the first, up to the size of a window.
+
+    :param following: manifests of the epochs after `first`, in order.
+    """
     window, size = [first], first.bytes
     for manifest in following:
         size += manifest.bytes

@@ -1,4 +1,4 @@
-"""Writes the rows of a window, in the flusher's thread or by what stands in for it: a Spark job."""
+"""Writes the rows of a window in the flusher's thread. A Spark job may do this instead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = line_logger(__name__)
 
 @dataclass(frozen=True)
 class WindowWrite:
-    """A window that is to be written, and what its writer gets from the flusher."""
+    """A window to write, and what the writer uses of the flusher."""
 
     window: Window
     connection: TargetConnection
@@ -28,27 +28,23 @@ class WindowWrite:
 
 
 WriteRows = Callable[[WindowWrite], bool]
-"""Write all rows of a window. False: interrupted.
-
-When it returns True, every row is with the session of the connection, or durable in the target, or
-staged under a receipt that the connection has.
-
-:raises RowsRefused: the server refuses rows.
-:raises WalSinkError: the flush stops here. Some of the rows may be written.
-"""
+"""Writes all rows of a window. Returns False if it was interrupted. After True, the session of the
+connection has every row, or the rows are durable in the target, or they are staged under receipts that the
+connection has. Raises RowsRefused if the server refuses rows, and WalSinkError if the flush is stopped;
+some of the rows may be written then."""
 
 
 class WriteInThread:
     """Writes rows in this thread, epoch by epoch; a `WriteRows`.
 
-    :param rows_per_second: None: as fast as the target takes them.
+    :param rows_per_second: None for no limit.
     """
 
     def __init__(self, rows_per_second: int | None = None) -> None:
         self._rate_limit = RateLimit(rows_per_second)
 
     def __call__(self, write: WindowWrite) -> bool:
-        """Write all rows; the flusher finishes."""
+        """Write all rows. The flusher finishes the window."""
         for manifest in write.window.manifests:
             write.reporter.report("writing", manifest.epoch)
             for rows in write.window.slices(write.window.ranges(manifest)):
@@ -62,9 +58,9 @@ class WriteInThread:
 
 
 def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
-    """Keep rows that the server refuses in the log, durably. To repeat it changes nothing.
+    """Keep rows that the server refuses in the log, durably. Idempotent.
 
-    :raises TargetRefused: a row is not one of the window.
+    :raises TargetRefused: a row does not belong to the window.
     """
     store, name = window.pipeline.store, window.pipeline.target_name
     ranges = [(manifest, rows) for manifest in window.manifests for rows in window.ranges(manifest)]
@@ -82,7 +78,7 @@ def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
         us, epoch = row.us - window.shift(manifest), manifest.epoch
         keep_row(store, epoch, name, us, with_reasons(kept, texts))
         logger.warning(
-            "the target refuses a row of epoch %d. The row is kept in %s, and the flush goes on without it."
+            "the target refuses a row of epoch %d. The row is kept in %s, and the flush continues without it."
             " Cause: %s",
             *(epoch, store.url_of("refused/"), error.what),
         )

@@ -1,1 +1,1 @@
-"""Values that the log, the ledger and the tasks share, and their JSON. No I/O."""
+"""Values that the log, the ledger and the tasks share, and their JSON form. No I/O."""

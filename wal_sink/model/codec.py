@@ -1,4 +1,4 @@
-"""Encodes records of the log as JSON: versioned, decoded strictly, the same bytes for the same value."""
+"""Encodes records of the log as JSON and decodes them strictly. Equal records have equal bytes."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ import msgspec
 from wal_sink.errors import CorruptLog
 
 FORMAT = 1
-"""Version of every JSON object in the log. Raise it for a change that today's version would misread."""
+"""Version of every JSON object in the log. Raise it for a change that an older wal_sink would misread."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of every record of the log. Decoding ignores unknown fields and refuses a higher `format`."""
+    """Base class of the records of the log. Decoding ignores unknown fields and refuses a higher `format`."""
 
     format: int = FORMAT
 
     def to_json(self) -> bytes:
-        """Encode as indented JSON, since operators read the log."""
+        """Encode the record as indented JSON, which operators can read."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
 
     @classmethod
     def from_json(cls, data: bytes, where: str) -> Self:
-        """Decode `data`, read from the path `where`.
+        """Decode a record.
 
-        :raises CorruptLog: not JSON, a field is missing or of the wrong type, or a newer format.
+        :param data: content of the object at the path `where`.
+        :raises CorruptLog: `data` is not JSON, a field is missing or has a wrong type, or the format is
+            newer.
         """
         try:
-            # By the format alone, and then all: of a newer format, say so, whatever else is new in it.
+            # Decode the format first: a newer format may have fields that cannot be decoded here.
             version = msgspec.json.decode(data, type=_Versioned).format
             if version > FORMAT:
                 raise CorruptLog(
-                    f"{where} has format {version}, this version of wal_sink knows {FORMAT}",
-                    "Flush with the newer version of wal_sink that wrote it, or upgrade this one.",
+                    f"{where} has format {version}. This version of wal_sink reads formats up to {FORMAT}.",
+                    "Flush with the wal_sink version that wrote it, or upgrade this one.",
                 )
             return msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
             raise CorruptLog(
-                f"{where} cannot be read as {cls.__name__}: {error}",
-                "Restore the file from a copy. Do not delete it: what it names may be unflushed."
-                " `wal-sink status CHECKPOINT --deep` says what else is wrong.",
+                f"{where} cannot be read as {cls.__name__}: {error}.",
+                "Restore the file from a copy. Do not delete the file: it may name rows that are not flushed."
+                " `wal-sink status CHECKPOINT --deep` lists other damage.",
             ) from error
 
 
@@ -49,17 +51,17 @@ class _Versioned(msgspec.Struct):
     format: int
 
 
-def learn() -> None:
-    """Let msgspec learn every record that is declared so far; a module of records ends with it.
+def prepare_decoders() -> None:
+    """Prepare msgspec's decoders of all records. Every module that declares records calls this at its end.
 
-    It learns a type as it is first decoded. Of two threads that do so at once, such as the flushers of two
-    queries that start together, one can meet a type that is half learned, and the process ends by SIGSEGV
-    (msgspec 0.22). Modules are imported by one thread.
+    msgspec prepares a decoder when a type is decoded for the first time. Two threads that do this at the same
+    time end the process by SIGSEGV (msgspec 0.22), such as the flushers of two queries that start together.
+    One thread imports a module, so the preparation is safe here.
     """
     for kind in (_Versioned, *Record.__subclasses__()):
         msgspec.json.Decoder(kind)
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 of `data` in hexadecimal, the same that `sha256sum` prints."""
+    """Return the SHA-256 of `data` in hexadecimal, as `sha256sum` prints it."""
     return hashlib.sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""The ledger row: how far one target is with one query, kept in the target itself. No I/O."""
+"""The ledger row: the last epoch of one query that one target has. The target stores the row. No I/O."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Any, NamedTuple, Self
 from wal_sink.errors import CorruptLog
 
 _SENDING = "+"
-"""In the column `digest`, between the digest and the number of the sending."""
+"""Separates the digest from the number of the sending in the column `digest`."""
 
 
 class LedgerRow(NamedTuple):
-    """The ledger row. It moves by compare-and-set of all of it (rule `ledger`)."""
+    """The ledger row. An update replaces the whole row by compare-and-set (rule `ledger`)."""
 
     query_id: str
-    """The key, see `ledger_key`."""
+    """The key of the row, see `ledger_key`."""
     log_id: str
-    """The log whose epochs the target has."""
+    """Id of the log whose epochs the target has."""
     epoch: int
-    """Every epoch up to this one is in the target; the target's first epoch - 1 if it has none."""
+    """The target has every epoch up to this one. It is the target's first epoch - 1 if the target has
+    none."""
     digest: str
     """SHA-256 of the manifest of `epoch`, hexadecimal; empty if the target has no epoch."""
     sending: int = 0
-    """How many times rows of the next window were sent, or were about to be. Counted only for rows that must
-    not be sent twice with one write timestamp: those of lists that are not frozen."""
+    """How many times the rows of the next window were sent, including a sending that may not have begun.
+    Counted only for lists that are not frozen, whose rows must not be sent twice with one write timestamp."""
 
     @property
     def cells(self) -> tuple[str, str, int, str]:
@@ -37,8 +38,8 @@ class LedgerRow(NamedTuple):
     def from_cells(cls, cells: Sequence[Any], where: str) -> Self:
         """Make the row from the cells of a table.
 
-        :param where: for errors, such as "the ledger shop.wal_sink_ledger".
-        :raises CorruptLog: the cells are not what wal_sink writes.
+        :param where: names the ledger in errors, such as "the ledger shop.wal_sink_ledger".
+        :raises CorruptLog: wal_sink did not write these cells.
         """
         query_id, log_id, epoch, text = cells
         is_row = isinstance(epoch, int) and all(
@@ -60,8 +61,8 @@ class LedgerRow(NamedTuple):
 def ledger_key(query_id: str, target: str) -> str:
     """Return the key of a query's ledger row.
 
-    :param target: the target's name where the query names several: two may share a ledger table. Empty for a
-        query with one target.
+    :param target: name of the target; empty if the query has one target. Two targets of a query may share a
+        ledger table, so their keys have the name.
     """
     return f"{query_id}/{target}" if target else query_id
 
@@ -72,6 +73,6 @@ class Outcome(enum.Enum):
     APPLIED = "applied"
     """The ledger row is `new`, durably, and the rows count."""
     CONFLICT = "conflict"
-    """The ledger row was not `seen`. The call had no effect, and will have none."""
+    """The ledger row was not the expected one. The call had no effect, and will have none."""
     UNKNOWN = "unknown"
-    """The answer was lost. `Session.read` tells what became of the call."""
+    """The answer was lost. `Session.read` returns the row as it is now."""

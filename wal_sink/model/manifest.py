@@ -1,6 +1,6 @@
-"""The manifest: the segments that a run published as the content of an epoch. No I/O.
+"""Lists the segments of an epoch in a manifest. No I/O.
 
-Also here: the message by which a task reports to the driver what it wrote.
+Also here: the message by which a task reports its segments to the driver.
 """
 
 from __future__ import annotations
@@ -12,113 +12,114 @@ import msgspec
 
 from wal_sink import errors
 from wal_sink.errors import CorruptLog
-from wal_sink.model.codec import Record, digest, learn
+from wal_sink.model.codec import Record, digest, prepare_decoders
 from wal_sink.model.state import EpochManifest, Predecessor, Sums
 
 _END = b"\n}\n"
-"""How the JSON of a manifest ends: in it, only the last brace stands at the beginning of a line."""
+"""The end of a manifest's JSON. Its last brace is the only one at the beginning of a line."""
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A segment, as the task that wrote it has measured it."""
+    """Names a segment and what the task that wrote it measured."""
 
     path: str
-    """Relative to the log's folder."""
+    """Path of the segment, relative to the log's folder."""
     rows: int
     bytes: int
     """Size of the file."""
     digest: str
     """SHA-256 of the file, hexadecimal."""
     data: builtins.bytes | None = None
-    """The bytes themselves of a small segment, which then has no file: nothing lies at its path. In JSON they
-    are empty, and follow after it."""
+    """Content of a small segment that is inlined in its manifest: no file exists at `path`. None for a
+    segment with a file. The JSON has empty data; the bytes follow after the JSON."""
 
     @property
     def is_file(self) -> bool:
-        """True if it lies at its path, and not in its manifest."""
+        """Return True if the segment is a file at `path`, and not inlined in its manifest."""
         return self.data is None
 
     def without_data(self) -> SegmentRef:
-        """Return it without its rows, as much a file as before."""
+        """Return the reference with empty data if the segment is inlined."""
         return self if self.is_file else msgspec.structs.replace(self, data=b"")
 
 
 class Manifest(Record, frozen=True, kw_only=True):
-    """Names all segments of an epoch, as one run computed it; immutable once created (rule `publish`)."""
+    """Lists all segments of an epoch, as one run computed them. A manifest never changes (rule `publish`)."""
 
     epoch: int
     """Spark's batch id."""
     query_id: str
     run_id: str
     nonce: str
-    """Tells this manifest from another of the same name, when the answer to its creation was lost."""
+    """Random. A publisher whose answer was lost recognizes its own manifest by the nonce."""
     plan: str
-    """Key of the plan that the rows were checked against."""
+    """Key of the plans that the rows were checked against."""
     segments: tuple[SegmentRef, ...]
-    """In the order of Spark's partitions, in which the rows of the epoch are numbered."""
+    """Segments in the order of Spark's partitions. The rows of the epoch are numbered in this order."""
     refused: tuple[SegmentRef, ...] = ()
     """Segments of the rows that the target's check refused, in the order of the partitions."""
     offsets: str
-    """Content of Spark's `offsets/<epoch>`: the part of the sources that the epoch covers."""
+    """Content of Spark's file `offsets/<epoch>`."""
     offsets_digest: str
-    """Digest of the source offsets alone, equal for every attempt at the epoch."""
+    """Digest of the source offsets in `offsets`. Two attempts from the same offsets have the same digest."""
     published_us: int
-    """Clock of the publishing driver, microseconds since 1970."""
+    """Time of publishing by the driver's clock, microseconds since 1970."""
     first_us: int
-    """Write timestamp of row 0, microseconds since 1970; row i has `first_us + i`."""
+    """Write timestamp of row 0, microseconds since 1970. Row i has `first_us + i`."""
     last_us: int
-    """The last write timestamp that is reserved for the epoch. An epoch without rows uses up one."""
+    """The last write timestamp that the epoch reserves. An epoch without rows reserves one."""
     sums: Sums
-    """Rows and bytes of all epochs of the log, this one included."""
+    """Rows and bytes of all epochs of the log up to this one."""
     predecessor: Predecessor
-    """The epoch before: by it manifests form a chain."""
+    """Names the manifest of the epoch before. So manifests form a chain."""
 
     @property
     def all_segments(self) -> tuple[SegmentRef, ...]:
-        """All segments, those of refused rows after the others."""
+        """Return all segments, the segments of refused rows last."""
         return self.segments + self.refused
 
     @property
     def refused_rows(self) -> int:
-        """Rows in the segments of refused rows."""
+        """Return the number of refused rows."""
         return sum(segment.rows for segment in self.refused)
 
     @property
     def rows(self) -> int:
-        """Rows that the target takes."""
+        """Return the number of rows for the target."""
         return sum(segment.rows for segment in self.segments)
 
     @property
     def bytes(self) -> int:
-        """Bytes in all segments, those of refused rows included, files or not."""
+        """Return the bytes of all segments, inlined or not, with the segments of refused rows."""
         return sum(segment.bytes for segment in self.all_segments)
 
     def without_data(self) -> Manifest:
-        """Return it without the rows that it holds, for a reader of many; it cannot be flushed."""
+        """Return the manifest without the rows of inlined segments, to save memory. It cannot be flushed."""
         bare = tuple(segment.without_data() for segment in self.segments)
         return msgspec.structs.replace(self, segments=bare)
 
     def to_file(self) -> builtins.bytes:
-        """Encode as it lies in the log: JSON, and after it the segments that it holds, in their order."""
+        """Encode the manifest as its file: JSON, then the bytes of the inlined segments in their order."""
         held = [segment.data for segment in self.segments if segment.data is not None]
         return b"".join([self.without_data().to_json(), *held])
 
     @classmethod
     def from_file(cls, data: builtins.bytes, where: str) -> Published:
-        """Decode what `to_file` has encoded, read from the path `where`.
+        """Decode the file of a manifest.
 
-        The bytes of segments are not compared with their digests: the flush does that before it sends rows.
+        The digests of inlined segments are not compared here. The flush compares them before it sends rows.
 
-        :raises CorruptLog: it is not a manifest, of a newer format, or not as long as it says.
+        :param where: path of the file, for errors.
+        :raises CorruptLog: the file is not a manifest, has a newer format, or has a wrong length.
         """
         json = _json_of(data)
         manifest = _with_data(cls.from_json(json, where), data, len(json), where)
         return Published(manifest, digest(json))
 
-    def as_epoch(self, path: str, digest: str) -> EpochManifest:
-        """Return what the protocol needs to know of it.
+    def as_epoch_manifest(self, path: str, digest: str) -> EpochManifest:
+        """Return the part of the manifest that the state and the chain have.
 
-        :param path: where it lies, below the log's folder.
+        :param path: path of the manifest below the log's folder.
         :param digest: see `manifest_digest`.
         """
         return EpochManifest(
@@ -134,25 +135,27 @@ class Manifest(Record, frozen=True, kw_only=True):
 
 
 def manifest_digest(data: builtins.bytes) -> str:
-    """Return the digest by which ledger and records name a manifest: that of its JSON.
+    """Return the digest by which ledger rows and states name a manifest: the digest of its JSON.
 
-    The JSON has the digests of all segments, so no other rows have it.
+    The JSON has the digests of all segments, so manifests with different rows have different digests.
 
-    :param data: the whole file.
+    :param data: content of the manifest's file.
     """
     return digest(_json_of(data))
 
 
 def _json_of(data: builtins.bytes) -> builtins.bytes:
-    """Return the JSON of a manifest's file; all of it, where the JSON does not end as ours does."""
+    """Return the JSON of a manifest's file; the whole content if the end of the JSON is missing."""
     end = data.find(_END)
     return data if end < 0 else data[: end + len(_END)]
 
 
 def _with_data(manifest: Manifest, data: bytes, start: int, where: str) -> Manifest:
-    """Return a manifest with the bytes of its segments, which lie in `data` from `start` on.
+    """Return the manifest with the bytes of its inlined segments.
 
-    :raises CorruptLog: there are more bytes, or less.
+    :param data: content of the manifest's file.
+    :param start: where the inlined segments begin in `data`.
+    :raises CorruptLog: the file is longer or shorter than the manifest says.
     """
     segments = []
     for segment in manifest.segments:
@@ -164,62 +167,53 @@ def _with_data(manifest: Manifest, data: bytes, start: int, where: str) -> Manif
         start = end
     if start != len(data):
         raise CorruptLog(
-            f"{where} has {len(data)} bytes; with the segments that it holds it had {start}",
+            f"{where} has {len(data)} bytes. A manifest with these segments has {start} bytes.",
             f"The file was edited. {errors.restore_or_give_up(manifest.epoch)}",
         )
     return msgspec.structs.replace(manifest, segments=tuple(segments))
 
 
 class Published(NamedTuple):
-    """A manifest as it was read."""
+    """A manifest that was read, and its digest."""
 
     manifest: Manifest
     digest: str
     """See `manifest_digest`."""
 
 
-learn()
+prepare_decoders()
 
 
 class Execution(NamedTuple):
-    """One run's computation of an epoch, as Spark names it to its tasks."""
+    """Identifies one run's computation of an epoch, as Spark names it to its tasks."""
 
     query_id: str
     run_id: str
     epoch: int
 
 
-class _OfExecution(msgspec.Struct, frozen=True, kw_only=True):
-    query_id: str
-    run_id: str
-    epoch: int
+class Task(msgspec.Struct, frozen=True):
+    """Identifies a task as Spark does."""
 
-    @property
-    def execution(self) -> Execution:
-        """What it is part of."""
-        return Execution(self.query_id, self.run_id, self.epoch)
-
-
-class Task(_OfExecution, frozen=True, kw_only=True):
-    """Identifies a task, as Spark does."""
-
+    execution: Execution
     partition: int
     task_attempt: int
     call: str = ""
-    """Hexadecimal digits with which the nonces of its segments begin: they tell the tasks of one call, where
-    Spark does not call once for an epoch."""
+    """Hexadecimal digits with which the names of the task's segments begin. They identify the tasks of one
+    call of `batch_writer`, which a function may call several times in an epoch."""
 
 
-class Appended(_OfExecution, frozen=True, kw_only=True):
-    """Tells the driver which segments a task has written (rule `segments`)."""
+class Appended(msgspec.Struct, frozen=True, kw_only=True):
+    """Reports to the driver which segments a task has written (rule `segments`)."""
 
+    execution: Execution
     segments: tuple[SegmentRef, ...]
     planned: int | None = None
-    """Number of the newest state as the task of partition 0 began; None from other tasks."""
+    """Number of the newest state when the task of partition 0 began; None from other tasks."""
     refused: tuple[SegmentRef, ...] = ()
     """Segments of the rows that the target's check refused."""
 
     @property
     def files(self) -> tuple[SegmentRef, ...]:
-        """The segments that the task has written as files: this message has the others."""
+        """Return the segments that the task wrote as files."""
         return tuple(segment for segment in self.segments + self.refused if segment.is_file)

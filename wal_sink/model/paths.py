@@ -1,7 +1,7 @@
-"""Every path of the log, in one table: each kind of object has one template, which formats and parses.
+"""Formats and parses every path of the log. Each kind of object has one template.
 
-Paths are relative to `<wal.location>/<query id>`. A parser gives None for any other path than its own, so a
-foreign name is never taken for ours. Names sort as text as their numbers sort.
+Paths are relative to `<wal.location>/<query id>`. A parser returns None for a path of another kind or of
+another program. Names sort as text in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 K = TypeVar("K")
 
 TARGET_NAME = "[a-z][a-z0-9_]{0,23}"
-"""Pattern of a target's name: a part of paths, of options, and of keys of ledger rows."""
+"""Regular expression of a target's name. The name is a part of paths, options and ledger keys."""
 
 _NUMBER_20 = ("{:020}", "([0-9]{20})", int)
 _NUMBER_6 = ("{:06}", "([0-9]{6}|[1-9][0-9]{6,})", int)
@@ -39,10 +39,10 @@ _FIELD = re.compile(r"<(\w+)>")
 
 
 class Name(Generic[K]):
-    """One kind of name: where such objects lie, and what their names say.
+    """The paths of one kind of object: their folder, and the fields in their names.
 
     :param template: the path, with `<field>` for each field of the key.
-    :param key: makes the key from the fields' values; the key is a tuple of them, or the only one.
+    :param key: makes the key from the values of the fields: a tuple, or the value of the only field.
     """
 
     def __init__(self, template: str, key: Callable[..., K]) -> None:
@@ -59,7 +59,7 @@ class Name(Generic[K]):
         return self._format.format(*(key if isinstance(key, tuple) else (key,)))
 
     def parse(self, path: str) -> K | None:
-        """Return the key of the object at a path; None for any other path."""
+        """Return the key of the object at a path; None if the path is of another kind."""
         match = self._pattern.fullmatch(path)
         if match is None:
             return None
@@ -68,14 +68,14 @@ class Name(Generic[K]):
 
 
 class ManifestName(NamedTuple):
-    """The name of a manifest: one run's attempt at an epoch."""
+    """Key of a manifest: one run's attempt at an epoch."""
 
     epoch: int
     run_id: str
 
 
 class SegmentName(NamedTuple):
-    """The name of a segment; `run_id` and `nonce` keep attempts of one task apart."""
+    """Key of a segment. Two attempts of one task differ in `run_id` or `nonce`."""
 
     epoch: int
     partition: int
@@ -86,28 +86,28 @@ class SegmentName(NamedTuple):
 
 
 class PlanName(NamedTuple):
-    """The name of a plan: what was agreed with one target."""
+    """Key of the plan of one target."""
 
     target: str
     plan: str
 
 
 class RefusedRowName(NamedTuple):
-    """The name of a row that the server of a target refuses."""
+    """Key of one row that the server of a target refused."""
 
     epoch: int
     target: str
     us: int
-    """Its write timestamp, microseconds since 1970."""
+    """Write timestamp of the row, microseconds since 1970."""
 
 
 class RefusedName(NamedTuple):
-    """The name of rows that could not be written."""
+    """Key of a file of refused rows."""
 
     epoch: int
     rows: int
     file: str
-    """For rows that the tasks refuse, the file name of their segment."""
+    """File name of the segment, if the tasks refused the rows."""
 
 
 STATE = Name("state/<number>.json", int)
@@ -123,7 +123,7 @@ _IN_SEGMENTS = Name("segments/<epoch>/<file>", lambda epoch, _: int(epoch))
 
 
 def segment_folder(epoch: int) -> str:
-    """Return the folder of an epoch's segments, of all attempts."""
+    """Return the folder of an epoch's segments. All attempts at the epoch share it."""
     return f"{SEGMENT.folder}{epoch:020}/"
 
 
@@ -133,16 +133,16 @@ def refused_folder(epoch: int) -> str:
 
 
 def segment_epoch(path: str) -> int | None:
-    """Return the epoch of a file in `segments/`, also of a foreign one; None for any other path."""
+    """Return the epoch of a file in `segments/`, whatever its name; None for any other path."""
     return _IN_SEGMENTS.parse(path)
 
 
 def is_segment_of(path: str, epoch: int) -> bool:
-    """Return True if a path that was read somewhere is that of a segment of this epoch, and nothing else."""
+    """Return True if a path from a manifest names a segment of this epoch, and no object elsewhere."""
     name = SEGMENT.parse(path)
     return name is not None and name.epoch == epoch
 
 
 def is_plan_key(key: str) -> bool:
-    """Return True if a key that was read somewhere can name a plan, and no other place."""
+    """Return True if a key from a manifest can name a plan, and no object elsewhere."""
     return PLAN.parse(f"plans/target-{key}.json") is not None

@@ -1,4 +1,4 @@
-"""The plan: what was agreed with the target about a query's rows; Spark's names of types. No I/O."""
+"""The plan: what was agreed with a target about a query's rows. Also Spark's names of Arrow types. No I/O."""
 
 from __future__ import annotations
 
@@ -9,83 +9,84 @@ from typing import Any, Literal, Self
 import msgspec
 import pyarrow as pa
 
-from wal_sink.model.codec import Record, digest, learn
+from wal_sink.model.codec import Record, digest, prepare_decoders
 
 Role = Literal["partition", "clustering", "static", "regular", "required", "operation", "control"]
 _UNWRITTEN = ("operation", "control")
-"""The roles of columns that are not written."""
+"""The roles of columns that the table does not have."""
 
 CREATES = "creates"
-"""The detail of a table that is missing: the statement that makes it; `Plan.creates` asks for it."""
+"""Key in `Plan.details` of the statement that creates a missing table."""
 
 Operation = Literal["upsert", "delete"]
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A column of the DataFrame, and the column of the target that it is written to."""
+    """A column of the DataFrame, and the column of the target that gets its values."""
 
     name: str
     source: str
-    """Arrow type in the DataFrame, as `str(pyarrow.DataType)`, timestamps in UTC."""
+    """Arrow type in the DataFrame as `str(pyarrow.DataType)`. Timestamps are in UTC."""
     type: str
-    """Type in the target, in the target's words."""
+    """Type of the target's column, as the target writes it."""
     role: Role
-    """What the target says of the column: "required" takes no null, "regular" does. The table has no column
-    of the last two: "operation" says whether the row is an upsert or a delete, "control" says something else
-    of it, such as to which table it goes, or its TTL."""
+    """The role of the column in the target. A "required" column accepts no null, a "regular" column does.
+    The table lacks the columns of the last two roles: "operation" holds upsert or delete, "control" holds
+    another property of the row, such as its TTL."""
     column: str = ""
-    """Name in the target, where it is another one than in the DataFrame."""
+    """Name of the target's column; empty if the DataFrame's column has the same name."""
 
     @classmethod
     def like(cls, field: pa.Field) -> Self:
-        """Return a column of a target whose types are Arrow's."""
+        """Return the column of a target whose types are Arrow's types."""
         return cls(name=field.name, source=str(field.type), type=str(field.type), role="regular")
 
     @property
     def in_table(self) -> str:
-        """The name of the target's column."""
+        """Return the name of the target's column."""
         return self.column or self.name
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """`plans/<key>.json`: what was agreed with the target, as plain data; immutable."""
+    """`plans/<target>-<key>.json`: what was agreed with one target. A plan never changes."""
 
     key: str
-    """In the log: `content_key`."""
+    """In the log, `content_key` of the plans of all targets."""
     target: str
     table: str
-    """Qualified and quoted as the target writes it."""
+    """Name of the table, qualified and quoted as the target writes it."""
     columns: tuple[Column, ...]
-    """In the order of the DataFrame."""
+    """Columns in the order of the DataFrame."""
     operations: dict[str, Operation] = msgspec.field(default_factory=dict)
-    """What each word of the operation column means; empty without such a column."""
+    """The operation for each value of the operation column; empty if there is no such column."""
     sent_once: bool = False
-    """True if a row must not be sent twice with one write timestamp, since it would be doubled:
-    lists that are not frozen."""
+    """True if a row must not be sent twice with one write timestamp, since its list elements would be
+    doubled. This holds for lists that are not frozen."""
     unavailable: str = ""
-    """The text of a cell that an upsert leaves as it is, see `targets.unavailable`; empty: no text is one."""
+    """A text cell with this value is left unchanged by an upsert, see `targets.unavailable`; empty for
+    none."""
     details: dict[str, Any] = msgspec.field(default_factory=dict)
-    """What else the target has noted; a target may derive a plan that gives it a type."""
+    """Other values of the target. A target may derive a plan class that types them."""
 
     @property
     def operation(self) -> str | None:
-        """The name of the column that says what a row does; None: every row is an upsert."""
+        """Return the name of the column that holds upsert or delete; None if every row is an upsert."""
         return next((column.name for column in self.columns if column.role == "operation"), None)
 
     @property
     def creates(self) -> str:
-        """The statement by which a start would make the table; empty where there is one.
+        """Return the statement that creates the missing table; empty if the table exists.
 
-        Only a plan that was made to be shown has it (`Target.dry_plan`).
+        Only a plan of `Target.dry_plan` has such a statement.
         """
         return str(self.details.get(CREATES, ""))
 
     def that_creates(self, statement: str) -> Plan:
-        """Return the plan as one whose table is missing, for `wal_sink.check`."""
+        """Return the plan with the statement that creates its missing table."""
         return msgspec.structs.replace(self, details=self.details | {CREATES: statement})
 
     def of_table(self) -> Self:
-        """Return the plan without the columns that are not written: what the table has of it."""
+        """Return the plan with the columns of the table alone."""
         columns = tuple(column for column in self.columns if column.role not in _UNWRITTEN)
         if len(columns) == len(self.columns):
             return self
@@ -93,43 +94,37 @@ class Plan(Record, frozen=True, kw_only=True):
 
 
 class Agreed(Record, frozen=True, kw_only=True):
-    """`plans/agreed.json`: the plans by which tasks check rows; replaced as a run starts."""
+    """`plans/agreed.json`: the plans in force, by which tasks check rows. The start of a run replaces it."""
 
     key: str
-    """Of the schema and the options for which they were made: `several_plans_key`."""
+    """Key of the schema and the options of these plans, see `plans_key`."""
     plans: dict[str, Plan]
-    """By the target's name; the only one has none. All have one key."""
+    """Plan of each target by the target's name. All plans have one key."""
     compared: bool = True
-    """True if the run that started last has compared them with the tables."""
+    """True if the newest run has compared the plans with the tables."""
 
 
 def content_key(plans: Mapping[str, Plan]) -> str:
-    """Digest of all that plans say: the same key means the same plans. An epoch names them by it."""
+    """Return a digest of the content of all plans. The manifest of an epoch names its plans by this key."""
     return digest(b"".join(name.encode() + plan.to_json() for name, plan in plans.items()))[:32]
 
 
-def several_plans_key(
-    schema: pa.Schema, targets: Mapping[str, tuple[str, Mapping[str, str]]]
-) -> str:
-    """Digest of all that the plans of a query's targets depend on, beside the tables.
+def plans_key(schema: pa.Schema, targets: Mapping[str, tuple[str, Mapping[str, str]]]) -> str:
+    """Return a digest of everything that the plans of a query depend on, except the tables.
 
-    :param targets: by name, what each is and its options that shape statements. The only one has no name.
+    :param targets: by name, the kind of each target and its options that shape statements.
     """
-    if (alone := targets.get("")) is not None:
-        return plan_key(schema, *alone)
-    shape = {f"{name}.target": target for name, (target, _) in targets.items()}
-    for name, (_, options) in targets.items():
-        shape |= {f"{name}.{option}": value for option, value in options.items()}
-    return plan_key(schema, "", shape)
+    keys = [(name, plan_key(schema, *target)) for name, target in sorted(targets.items())]
+    return digest(msgspec.json.encode(keys))[:32]
 
 
 def plan_key(schema: pa.Schema, target: str, shape: Mapping[str, str]) -> str:
-    """Digest of all that a plan depends on, beside the table."""
+    """Return a digest of everything that a plan depends on, except the table."""
     fields = [(field.name, str(field.type)) for field in schema]
     return digest(msgspec.json.encode([fields, target, sorted(shape.items())]))[:32]
 
 
-learn()
+prepare_decoders()
 
 
 _PLAIN = {
@@ -139,7 +134,7 @@ _PLAIN = {
     pa.int16(): "smallint",
     pa.int32(): "int",
     pa.int64(): "bigint",
-    pa.uint8(): "smallint",  # Spark has none without a sign: the next that holds it
+    pa.uint8(): "smallint",  # Spark has no unsigned types: take the next larger one
     pa.uint16(): "int",
     pa.uint32(): "bigint",
     pa.uint64(): "decimal(20,0)",
@@ -153,7 +148,7 @@ _PLAIN = {
 
 
 def canonical(source: pa.DataType) -> pa.DataType:  # noqa: PLR0911 -- a case each
-    """Return one type for all that mean the same, however Arrow lays them out and names their parts."""
+    """Return one type for all Arrow types with the same values. Layouts and names of parts are dropped."""
     if pa.types.is_dictionary(source):
         return canonical(source.value_type)
     if pa.types.is_large_string(source) or pa.types.is_string_view(source):
@@ -172,18 +167,18 @@ def canonical(source: pa.DataType) -> pa.DataType:  # noqa: PLR0911 -- a case ea
 
 
 def is_array(source: pa.DataType) -> bool:
-    """Return True if Spark calls the type an array."""
+    """Return True if Spark reads the Arrow type as an array."""
     return bool(pa.types.is_list(source) or pa.types.is_large_list(source))
 
 
 def is_text(source: pa.DataType) -> bool:
-    """Return True if this is a string, in any of Arrow's layouts."""
+    """Return True if the type is a string in any Arrow layout."""
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     return any(kind(source) for kind in kinds)
 
 
 def is_blob(source: pa.DataType) -> bool:
-    """Return True if this is binary, in any of Arrow's layouts."""
+    """Return True if the type is binary in any Arrow layout."""
     kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
     return any(kind(source) for kind in (*kinds, pa.types.is_fixed_size_binary))
 
@@ -194,7 +189,7 @@ def fields(source: pa.DataType) -> list[pa.Field]:
 
 
 def spark_type(source: pa.DataType) -> str:
-    """Return Spark's name of an Arrow type, without parameters; Arrow's own where Spark has none."""
+    """Return Spark's name of an Arrow type without parameters; Arrow's name if Spark has none."""
     source = canonical(source)
     if pa.types.is_decimal(source):
         return "decimal"
@@ -208,7 +203,7 @@ def spark_type(source: pa.DataType) -> str:
 
 
 def spark_ddl(source: pa.DataType) -> str:
-    """Return the type as Spark's `cast` takes it."""
+    """Return the type as Spark's `cast` accepts it."""
     source = canonical(source)
     if pa.types.is_decimal(source):
         return f"decimal({source.precision},{source.scale})"
@@ -222,7 +217,7 @@ def spark_ddl(source: pa.DataType) -> str:
 
 
 def struct_ddl(named: list[tuple[str, str]]) -> str:
-    """Return Spark's struct of names and types."""
+    """Return the Spark type of a struct with these field names and types."""
     return f"struct<{','.join(f'{_quoted(name)}:{ddl}' for name, ddl in named)}>"
 
 

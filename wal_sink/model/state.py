@@ -1,7 +1,4 @@
-"""The state of a log, and its JSON. No I/O, no decisions.
-
-Values of the protocol in `protocol/state.py`.
-"""
+"""The state of a log and its JSON form. No I/O. The transitions of the state are in `protocol/state.py`."""
 
 from __future__ import annotations
 
@@ -9,126 +6,128 @@ from collections.abc import Mapping
 
 import msgspec
 
-from wal_sink.model.codec import Record, learn
+from wal_sink.model.codec import Record, prepare_decoders
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
-    """The base of what a state is made of."""
+    """Base class of the parts of a state."""
 
 
 class Sums(Value, frozen=True):
-    """Rows and bytes of all epochs of a log, up to and including one of them."""
+    """Rows and bytes of all epochs of a log up to one epoch."""
 
     rows: int = 0
     bytes: int = 0
-    """Of rows for the target and of refused rows."""
+    """Bytes of the rows for the target and of the refused rows."""
 
 
 class Predecessor(Value, frozen=True):
-    """The epoch before, as the manifest of an epoch names it. Manifests form a chain by it."""
+    """Names the manifest of the epoch before. Every manifest has a predecessor, so manifests form a chain."""
 
     manifest: str = ""
-    """Path of its manifest below the log's folder; empty before the first epoch of a log."""
+    """Path of the predecessor below the log's folder; empty before the first epoch of a log."""
     digest: str = ""
-    """Digest of its manifest; empty before the first epoch of a log."""
+    """Digest of the predecessor; empty before the first epoch of a log."""
     last_us: int = 0
-    """Its last write timestamp, microseconds since 1970."""
+    """The last write timestamp of the epoch before, microseconds since 1970."""
     sums: Sums = Sums()
 
 
 class EpochManifest(Value, frozen=True):
-    """What the protocol needs to know of a manifest: one attempt at an epoch, and its place in the chain."""
+    """One attempt at an epoch, and its place in the chain: the part of a manifest that the protocol needs."""
 
     epoch: int
     manifest: str
-    """Path of the manifest: epoch and run. A run makes one for an epoch."""
+    """Path of the manifest. The path has epoch and run, so a run makes one manifest for an epoch."""
     digest: str
     offsets_digest: str
-    """Digest of the source offsets, equal for every attempt from the same offsets."""
+    """Digest of the source offsets. Two attempts from the same offsets have the same digest."""
     first_us: int
-    """Write timestamp of row 0; row i has `first_us + i`."""
+    """Write timestamp of row 0, microseconds since 1970. Row i has `first_us + i`."""
     last_us: int
-    """The last write timestamp that is reserved for the epoch. An epoch without rows uses up one."""
+    """The last write timestamp that the epoch reserves. An epoch without rows reserves one."""
     sums: Sums
     predecessor: Predecessor
 
     @property
     def rows(self) -> int:
-        """Rows that the target takes."""
+        """Return the number of rows for the target."""
         return self.sums.rows - self.predecessor.sums.rows
 
     @property
     def bytes(self) -> int:
-        """Bytes of all segments."""
+        """Return the bytes of all segments."""
         return self.sums.bytes - self.predecessor.sums.bytes
 
     def as_predecessor(self) -> Predecessor:
-        """Return how the manifest of the next epoch names this one."""
+        """Return the predecessor that the manifest of the next epoch names."""
         return Predecessor(
             manifest=self.manifest, digest=self.digest, last_us=self.last_us, sums=self.sums
         )
 
 
 class Run(Value, frozen=True):
-    """A start of the query that has opened the log."""
+    """A run of the query that has opened the log."""
 
     number: int
+    """Number of the state in which the run opened."""
     run_id: str
-    """Empty after an `adopt` at another place: then no run may publish, and the options stay for commands."""
+    """Spark's run id. Empty after an `adopt` at another place: then no run may publish, and commands use
+    the options."""
     options: Mapping[str, str] = {}
     """Options of the query, without secrets."""
 
 
 class EarlierMark(Value, frozen=True):
-    """An epoch and a time at which it, and all before it, were in the target."""
+    """A time at which the target had every epoch up to this one."""
 
     epoch: int
     at_us: int
     bytes: int
-    """Running sum of the log's bytes up to this epoch."""
+    """Bytes of all epochs of the log up to this one."""
 
 
 class Mark(Value, frozen=True):
-    """The last epoch that the log knows to be in the target.
+    """The last epoch that the log has recorded as written to a target.
 
-    The ledger row is ahead of it at most for a moment.
+    The ledger row of the target is ahead of the mark only until the flusher records it.
     """
 
     epoch: int
     digest: str
-    """Digest of its manifest, which the ledger row has, too."""
+    """Digest of the manifest of `epoch`, as in the ledger row."""
     sums: Sums
     at_us: int
-    """When the mark moved."""
+    """When the mark moved, microseconds since 1970."""
     earlier: tuple[EarlierMark, ...] = ()
-    """Up to 16 earlier ones, ascending: which epochs have been in the target for how long."""
+    """Up to 16 earlier marks, ascending. They show how long an epoch has been in the target."""
 
 
 class TargetState(Value, frozen=True):
-    """A target of the log, as far as it has got."""
+    """A target of the log and its mark."""
 
     name: str
     first: int
-    """The first epoch that it gets."""
+    """The first epoch that the target gets."""
     mark: Mark
     given_up: bool = False
-    """The target gets nothing more, and nothing waits for it."""
+    """True if an operator gave the target up: the target gets no more epochs, and nothing waits for it."""
 
     @property
     def flushed(self) -> int:
-        """The last epoch that it has got from this log, -1 for none."""
+        """Return the last epoch of this log that the target has; -1 for none."""
         return self.mark.epoch if self.mark.epoch >= self.first else -1
 
 
 class GivenUp(Value, frozen=True):
-    """An epoch that an operator has given up for a target. Its files stay in the log."""
+    """An epoch that an operator gave up for one target. The files of the epoch stay in the log."""
 
     epoch: int
     target: str
 
 
 class Change(Value, frozen=True):
-    """Who made a state, when, and for what reason. It tells the state from one that another process made."""
+    """Records which process made a state, when, and for what reason. No two processes make equal changes."""
 
     by: str = ""
     at_us: int = 0
@@ -136,27 +135,27 @@ class Change(Value, frozen=True):
 
 
 class State(Record, frozen=True, kw_only=True):
-    """All that is decided about a log. `state/<number>.json`, made from the state before."""
+    """All decisions about a log: `state/<number>.json`, created from the state before."""
 
     number: int
     changed: Change = Change()
     query_id: str
     log_id: str
-    """The ledger row of every target names it. `adopt` draws a new one."""
+    """Id that the ledger row of every target names. `adopt` makes a new id."""
     checkpoint: str
-    """URL of the checkpoint. A copy at another place does not publish and does not flush."""
+    """URL of the checkpoint. A copy of the log at another place neither publishes nor flushes."""
     first: int
     """The first epoch of the log."""
     run: Run | None = None
     """The run that may publish."""
     opened: tuple[str, ...] = ()
-    """Ids of the last runs that opened, in their order; the last one is `run`, unless an `adopt` ended it."""
+    """Ids of the last runs that opened, in order. The last one is `run`, unless an `adopt` superseded it."""
     last: EpochManifest
-    """The newest epoch that is published; before the first one, `first` - 1 without a manifest."""
+    """The newest published epoch. Before the first publish it is `first` - 1, without a manifest."""
     settled: int
-    """Every epoch up to this one has its final attempt: at least `last` - 1."""
+    """Every epoch up to this one has its final attempt. It is at least `last` - 1."""
     trimmed: int
-    """Every object of an epoch up to this one may be deleted, if no target gave the epoch up."""
+    """Every object of the epochs up to this one may be deleted, except for epochs that were given up."""
     targets: tuple[TargetState, ...]
     given_up: tuple[GivenUp, ...] = ()
 
@@ -166,17 +165,17 @@ class State(Record, frozen=True, kw_only=True):
 
     @property
     def live(self) -> tuple[TargetState, ...]:
-        """The targets that were not given up. Budget, trim and a change of targets wait for these."""
+        """Return the targets that were not given up. Only they count for budget and trim."""
         return tuple(target for target in self.targets if not target.given_up)
 
     @property
     def slowest(self) -> TargetState:
-        """The target that lacks most; of a log whose targets were all given up, the first such one."""
+        """Return the live target with the oldest mark. If all targets were given up, return one of them."""
         return min(self.live or self.targets, key=lambda target: target.mark.epoch)
 
     def epochs_given_up(self, name: str) -> frozenset[int]:
-        """Return the epochs that a target does without."""
+        """Return the epochs that were given up for a target."""
         return frozenset(item.epoch for item in self.given_up if item.target == name)
 
 
-learn()
+prepare_decoders()

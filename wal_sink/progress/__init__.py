@@ -1,1 +1,1 @@
-"""How far a query's flush is, from log and checkpoint alone; never connects to the target."""
+"""How far a query's flush is, from log and checkpoint alone. Nothing here connects to a target."""

@@ -1,7 +1,4 @@
-"""Counts what a target lacks: differences of running sums in the log's state, with `commits/`.
-
-Never connects.
-"""
+"""Counts the epochs, rows and bytes that a target lacks, from the log's state and `commits/`."""
 
 from __future__ import annotations
 
@@ -21,29 +18,29 @@ logger = logging.getLogger(__name__)
 
 
 class Backlog(NamedTuple):
-    """The epochs that are checkpointed and that a target lacks."""
+    """The checkpointed epochs that a target lacks."""
 
     checkpointed: int
-    """The last epoch of `commits/`, -1 for none."""
+    """The last epoch of `commits/`; -1 for none."""
     flushed: int
-    """The target's mark, -1 for none."""
+    """The target's mark; -1 for none."""
     epochs: int
     rows: int
     bytes: int
     oldest_us: int | None
-    """When the flush began to lag, microseconds since 1970: the last move of the mark, or the publish of the
-    only pending epoch. None if nothing is pending."""
+    """When the flush began to lag, microseconds since 1970: when the mark moved last, or when the only
+    pending epoch was published. None if nothing is pending."""
 
     def oldest_seconds(self, now_us: int) -> float:
-        """Return seconds since the flush began to lag; 0 if nothing is pending."""
+        """Return for how many seconds the flush has lagged; 0 if nothing is pending."""
         return 0.0 if self.oldest_us is None else max(0.0, (now_us - self.oldest_us) / 1_000_000)
 
 
 def backlog_of(state: State, target: TargetState, committed: int) -> Backlog:
     """Count what a target lacks.
 
-    An epoch that Spark has completed and that the log lacks counts as an epoch without rows. A target that
-    was given up lacks nothing.
+    An epoch that Spark completed and no run published counts as an epoch without rows. A target that was
+    given up lacks nothing.
 
     :param committed: the last epoch of `commits/`.
     """
@@ -53,7 +50,7 @@ def backlog_of(state: State, target: TargetState, committed: int) -> Backlog:
         return Backlog(committed, flushed, 0, 0, 0, None)
     sums = last.sums if committed >= last.epoch else last.predecessor.sums
     epochs = committed - mark.epoch
-    # Write timestamps begin with the clock of the publisher.
+    # The first write timestamp of an epoch is the time at which it was published.
     oldest_us = last.first_us if epochs == 1 and last.epoch == committed else mark.at_us
     return Backlog(
         committed,
@@ -66,7 +63,7 @@ def backlog_of(state: State, target: TargetState, committed: int) -> Backlog:
 
 
 def pending_epochs(checkpoint: Checkpoint, store: LogStore) -> int:
-    """Return how many epochs are checkpointed and not flushed to every target."""
+    """Return how many checkpointed epochs some target lacks."""
     state, committed = newest(store), checkpoint.last_commit()
     if state is None:
         return 0
@@ -74,7 +71,7 @@ def pending_epochs(checkpoint: Checkpoint, store: LogStore) -> int:
 
 
 class Snapshot(NamedTuple):
-    """A backlog as it was read."""
+    """A backlog, and when it was read."""
 
     backlog: Backlog
     quarantined_rows: int
@@ -83,11 +80,12 @@ class Snapshot(NamedTuple):
 
 
 class BacklogReader:
-    """Reads the backlog of one target again and again, for metrics.
+    """Reads the backlog of one target repeatedly, for metrics.
 
-    A store that does not answer holds up one thread that asks; the others get the last backlog.
+    Only one thread reads at a time. While a store does not answer that thread, the others get the last
+    backlog.
 
-    :param target: its name.
+    :param target: name of the target.
     """
 
     def __init__(self, checkpoint: Checkpoint, store: LogStore, target: str) -> None:
@@ -96,7 +94,7 @@ class BacklogReader:
         self._reading = threading.Lock()
 
     def read(self) -> Snapshot | None:
-        """Return the backlog; the last one that could be read if log or checkpoint do not answer now."""
+        """Return the backlog; the last one that was read if log or checkpoint do not answer now."""
         if not self._reading.acquire(blocking=False):
             return self._last
         try:

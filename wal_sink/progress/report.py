@@ -1,7 +1,7 @@
-"""Reads what flushers report of themselves in `report-<target>.json`: who, doing what, last error.
+"""Reads `report-<target>.json`: which process flushes, what it does, and its last error.
 
-A flusher reports every few seconds, whatever it does. A report is for people, for `await_flushed`,
-and for the warning that nothing flushes. It decides nothing about rows.
+A flusher reports every few seconds. Reports are for people, for `await_flushed`, and for the warning that no
+process flushes. They decide nothing about rows.
 """
 
 from __future__ import annotations
@@ -13,67 +13,67 @@ import msgspec
 
 from wal_sink.errors import WalSinkError, by_name
 from wal_sink.model import paths
-from wal_sink.model.codec import Record, learn
+from wal_sink.model.codec import Record, prepare_decoders
 from wal_sink.wal.store import LogStore
 
 REPORT_S = 10.0
 """How often a flusher reports."""
 
 REPORT_BILLED_S = 25.0
-"""The same if each report is paid for."""
+"""How often a flusher reports if each report costs a request."""
 
 SILENT_S = 30.0
-"""A flusher whose report is older is taken for dead."""
+"""A flusher whose report is older counts as dead."""
 
 ENDED = "ended"
-"""What a flusher reports when it has ended in order; its process may go on."""
+"""What a flusher reports when it has ended normally. Its process may still run."""
 
 
 class ErrorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The error that stops a flusher, or that it is trying again."""
+    """The error that stops a flusher, or for which it tries again."""
 
     kind: str
-    """Name of a class in `wal_sink.errors`, or of another exception: a bug."""
+    """Name of a class in `wal_sink.errors`. Another exception is a bug."""
     what: str
     remedy: str
     epoch: int | None
-    """The epoch at which it came; None: none in particular."""
+    """The epoch at which the error occurred; None if the error concerns no single epoch."""
     at_us: int
     transient: bool
-    """True if the remedy is to try again."""
+    """True if the error may pass by itself."""
 
     @property
     def summary(self) -> str:
-        """The kind and what happened, without the remedy."""
+        """Return the kind and what happened, without the remedy."""
         return f"{self.kind}: {self.what}"
 
 
 class FlusherReport(Record, frozen=True, kw_only=True):
-    """`report-<target>.json`: what the process that flushes, or flushed last, says of itself."""
+    """`report-<target>.json`: the report of the process that flushes, or flushed last."""
 
     flusher: str
     """`<host>:<pid>`."""
     doing: str
     heartbeat_us: int
-    """By the clock of its host, microseconds since 1970."""
+    """Time of the report by the clock of the flusher's host, microseconds since 1970."""
     rows_per_second: float | None = None
-    """While it flushes, over the last windows; None: nothing was flushed yet."""
+    """Rate of the last windows, while the flusher writes; None if nothing was flushed yet."""
     error: ErrorReport | None = None
     stopping: str = ""
-    """Id of the run that Spark was told to stop, if this process has started it: a `commit()` that waits for
-    space in the log learns it from here alone."""
+    """Id of the run that Spark was told to stop, if this process started the run; empty for none. Only
+    from here does a `commit()` that waits for space in the log learn this."""
 
 
-learn()
+prepare_decoders()
 
 
 def read_report(store: LogStore, target: str) -> FlusherReport | None:
-    """Read the report about a target; None if no flusher has ever reported."""
+    """Read the report about a target; None if no flusher has reported."""
     return store.read_record(FlusherReport, paths.REPORT.path(target))
 
 
 def age_s(report: FlusherReport, now_us: int) -> float:
-    """Return seconds since a report by the clock of the host that wrote it; negative if that runs ahead.
+    """Return the age of a report in seconds. It is negative if the clock of the reporting host is ahead.
 
     :param now_us: microseconds since 1970.
     """
@@ -81,9 +81,9 @@ def age_s(report: FlusherReport, now_us: int) -> float:
 
 
 def is_alive(report: FlusherReport | None, now_us: int) -> bool:
-    """Return True if a flusher seems to be alive, by its report.
+    """Return True if a flusher seems to run, by its report.
 
-    It is not if it has ended, if it ran on this host and its process is gone, or if it is silent.
+    It does not if it has ended, if it ran on this host and its process is gone, or if its report is old.
 
     :param now_us: microseconds since 1970.
     """
@@ -93,7 +93,7 @@ def is_alive(report: FlusherReport | None, now_us: int) -> bool:
 
 
 def stopping_error(report: FlusherReport | None, now_us: int) -> WalSinkError | None:
-    """Return the error at which a flusher has stopped; None if it goes on, or was silent for long.
+    """Return the error that has stopped a flusher; None if it is not stopped, or its report is very old.
 
     :param now_us: microseconds since 1970.
     """
@@ -105,12 +105,12 @@ def stopping_error(report: FlusherReport | None, now_us: int) -> WalSinkError | 
 
 
 def this_process() -> str:
-    """Return the name under which a flusher of this process reports."""
+    """Return the name of this process in reports."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _process_runs(report: FlusherReport) -> bool | None:
-    """Return True if the flusher's process is there; None if it is of another host."""
+    """Return True if the flusher's process exists; None if it ran on another host."""
     host, _, pid = report.flusher.rpartition(":")
     if host != socket.gethostname() or not pid.isdecimal():
         return None

@@ -1,4 +1,4 @@
-"""Reads how far a query's flush is, from the log's state, the checkpoint and the reports. Never connects."""
+"""Reads how far a query's flush is, from the log's state, the checkpoint and the reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SIZES = ("kB", "MB", "GB", "TB", "PB")
 
 
 def byte_count(size: int) -> str:
-    """Return a size as `1.3 MB`; decimal units."""
+    """Return a size as text, such as `1.3 MB`, in decimal units."""
     if size < 1_000:
         return counted(size, "byte")
     power = min((len(str(size)) - 1) // 3, len(_SIZES))
@@ -36,17 +36,17 @@ def byte_count(size: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as `4.2 s`, from a minute on as `1:02:03`, and with the days before it."""
+    """Return seconds as text, such as `4.2 s`, or `1:02:03` from a minute on."""
     return f"{seconds:.1f} s" if seconds < 60 else str(timedelta(seconds=int(seconds)))
 
 
 def epoch_id(epoch: int) -> str:
-    """Return the number of an epoch; -1 means none."""
+    """Return the number of an epoch as text; -1 means none."""
     return "nothing yet" if epoch < 0 else str(epoch)
 
 
 def ago(seconds: float) -> str:
-    """Return how long something is ago in one unit, such as `4 s ago` or `3 h ago`."""
+    """Return an age as text in one unit, such as `4 s ago` or `3 h ago`."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:,.0f} {unit} ago"
@@ -65,63 +65,67 @@ class Line(NamedTuple):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a query's flush is; epoch ids are -1 for none."""
+    """How far a query's flush is. Epoch ids are -1 for none."""
 
     query_id: str
     target: str = ""
     """Name of the target in the log."""
     targets: tuple[Status, ...] = ()
-    """Of each target, if there are several and none was asked for; the other fields are of the slowest."""
+    """Status of each target, if there are several and the caller named none. The other fields are then
+    those of the slowest target."""
     given_up: tuple[str, ...] = ()
-    """Names of targets that an operator has given up: they get nothing any more."""
+    """Names of the targets that an operator gave up. They get no more epochs."""
     writes_to: str = ""
-    """Kind of the target, and the table there, by the options of the newest run; empty before it has any."""
+    """Kind of the target, and its table, by the options of the newest run; empty before the first run."""
     checkpoint: str
     log: str
     checkpointed: int
     published: int = -1
     flushed: int = -1
     flushed_as_of: str | None = None
-    """When the mark moved, ISO 8601 in UTC."""
+    """When the mark moved last, ISO 8601 in UTC."""
     flushed_seconds_ago: float | None = None
-    """Since then, by this host's clock."""
+    """Seconds since the mark moved last, by this host's clock."""
     pending_epochs: int = 0
-    """Checkpointed and not flushed."""
+    """Epochs that are checkpointed and not flushed."""
     pending_rows: int = 0
     pending_bytes: int = 0
     budget_bytes: int | None = None
-    """Pending bytes at which the next epoch waits, or the query fails: `wal.maxBytes` of the newest run."""
+    """`wal.maxBytes` of the newest run: from this number of pending bytes on, the next epoch waits or the
+    query fails."""
     oldest_pending_seconds: float = 0.0
-    """Since the flush began to lag: the mark moved last, or the oldest pending epoch was published;
-    0 for none."""
+    """Seconds since the flush began to lag: since the mark moved last, or since the only pending epoch was
+    published; 0 if nothing is pending."""
     rows_per_second: float | None = None
-    """How fast the flusher wrote its last windows; None: not known."""
+    """Rate of the flusher's last windows; None if unknown."""
     catches_up_seconds: float | None = 0.0
-    """How long the pending rows take at this rate; 0 if none is pending, None if the rate is not known."""
+    """How long the pending rows take at this rate; 0 if none are pending, None if the rate is unknown."""
     quarantined_rows: int = 0
-    """Rows that could not be written, which `wal-sink quarantine` lists."""
+    """Refused rows, which `wal-sink quarantine` lists."""
     safe_to_delete: bool
-    """True if checkpoint and log could be deleted without losing a row that Spark has computed. A query that
-    starts there again writes its rows again."""
+    """True if checkpoint and log can be deleted without losing a row that Spark has computed. A query that
+    starts there again then writes its rows again."""
     unsafe_because: str | None
-    """Why they could not."""
+    """Why they cannot be deleted; None if they can."""
     flusher: str | None = None
     """`<host>:<pid>` of the process that flushes, or flushed last."""
     flusher_alive: bool = False
-    """True if that has reported within 30 s, has not ended and, on this host, still has its process."""
+    """True if the flusher has reported within 30 s, has not ended, and still has its process if it runs on
+    this host."""
     heartbeat_seconds: float | None = None
-    """Since it has reported, by the clock of its host; negative if that runs ahead of this one."""
+    """Seconds since the flusher's report, by the clock of its host; negative if that clock is ahead of
+    this one."""
     doing: str | None = None
     """What the flusher does, or did last."""
     last_error: str | None = None
-    """The error of the flusher, or one that will stop it, such as that log and checkpoint do not belong
-    together."""
+    """The flusher's error, or an error that will stop it, such as a log that does not belong to the
+    checkpoint."""
     remedy: str | None = None
-    """What to do about that, or about epochs that are pending while no flusher is alive."""
+    """What to do about `last_error`, or about pending epochs that no flusher flushes."""
 
     @property
     def headline(self) -> str:
-        """How far the flush is, in one short line: to be printed again and again."""
+        """Return how far the flush is, in one short line."""
         if self.checkpointed < 0:
             return "nothing is checkpointed yet"
         flushed = f"flushed through epoch {self.flushed} of {self.checkpointed}"
@@ -134,7 +138,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         return f"{flushed}, {epochs} with {rows} pending{error}"
 
     def __repr__(self) -> str:
-        """Return the lines that `wal-sink status` shows, their values in one column."""
+        """Return the lines of `wal-sink status`, their values in one column."""
         lines = status_lines(self)
         width = max(len(line.name) for line in lines) + 2
         indent = "\n" + " " * width
@@ -144,7 +148,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_lines(status: Status) -> list[Line]:
-    r"""Return the lines of a status, the query first. Values have printable characters and `\n` alone."""
+    r"""Return the lines of a status. Their values have printable characters and `\n` only."""
     since = "" if status.flushed_seconds_ago is None else f", {ago(status.flushed_seconds_ago)}"
     lines = [Line("query", status.query_id)]
     if status.writes_to and not status.targets:
@@ -160,7 +164,8 @@ def status_lines(status: Status) -> list[Line]:
     if status.rows_per_second is not None:
         lines.append(Line("rate", _rate(status)))
     lines += [
-        Line(f"target {part.target}", _in_short(part), _level(part)) for part in status.targets
+        Line(f"target {part.target}", _target_summary(part), _level(part))
+        for part in status.targets
     ]
     lines += [
         Line(f"target {name}", "given up: it gets nothing any more", "bad")
@@ -184,14 +189,14 @@ def status_lines(status: Status) -> list[Line]:
 
 _SAFE = (
     "yes, checkpoint and log, once the query is stopped: no row would be lost. But a query that starts there"
-    " again reads its source again, and writes its rows again"
+    " again reads its source from the beginning, and writes its rows again"
 )
 
 _NOBODY_FLUSHES = "Nothing flushes: start the query again, or run `wal-sink flush {}`."
 
 
 def _rate(status: Status) -> str:
-    """Return how fast it goes, and how long the backlog takes."""
+    """Return the flush rate, and how long the pending rows take."""
     text = f"{status.rows_per_second:,.0f} rows a second while it flushes"
     if not status.pending_rows or status.catches_up_seconds is None:
         return text
@@ -200,14 +205,15 @@ def _rate(status: Status) -> str:
     return f"{text}; the pending rows take {duration(status.catches_up_seconds)}"
 
 
-def _in_short(status: Status) -> str:
-    """Return how far one of several targets is, and what stops it."""
+def _target_summary(status: Status) -> str:
+    """Return how far one of several targets is, and its error."""
     where = f"{status.writes_to}; " if status.writes_to else ""
-    text = f"{where}flushed {epoch_id(status.flushed)}; lag {_lag(status)}; its flusher {_life(status)}"
+    flushed, flusher = epoch_id(status.flushed), _flusher_state(status)
+    text = f"{where}flushed {flushed}; lag {_lag(status)}; its flusher {flusher}"
     return f"{text}; {status.last_error}" if status.last_error else text
 
 
-def _life(status: Status) -> str:
+def _flusher_state(status: Status) -> str:
     if status.flusher_alive:
         return "is alive"
     if status.flusher is None:
@@ -227,9 +233,7 @@ def _printable_lines(text: str) -> str:
 
 def _lag(status: Status) -> str:
     if status.flushed > status.checkpointed:
-        return (
-            "none: the checkpoint is older than what is flushed (if it stays so, it was set back)"
-        )
+        return "none: the checkpoint is older than the flushed epochs (if it stays so, it was set back)"
     if not status.pending_epochs:
         return "none: everything checkpointed is flushed"
     budget = f" of {byte_count(status.budget_bytes)} (wal.maxBytes)" if status.budget_bytes else ""
@@ -248,8 +252,8 @@ def _flusher(status: Status) -> str:
     if status.flusher_alive:
         return f"{status.flusher}, alive: {status.doing} (last report {when})"
     if status.doing == ENDED:
-        return f"{status.flusher} {_life(status)}, {when}"
-    return f"{status.flusher} {_life(status)}; last report {when}; it was: {status.doing}"
+        return f"{status.flusher} {_flusher_state(status)}, {when}"
+    return f"{status.flusher} {_flusher_state(status)}; last report {when}; it was: {status.doing}"
 
 
 __all__ = ["Status", "read_status"]
@@ -257,10 +261,11 @@ __all__ = ["Status", "read_status"]
 
 @store_errors()
 def read_status(checkpoint: Checkpoint, store: LogStore, target: str = "") -> Status:
-    """Read how far the flush is; of several targets, that of each.
+    """Read how far the flush is.
 
-    :param target: name of the only target to report on.
-    :raises CheckpointNotVisible: no query's checkpoint is there.
+    :param target: name of the target to report on; empty for all targets.
+    :raises CheckpointNotVisible: the checkpoint of a query is not at this place.
+    :raises OptionError: the log has no target of this name.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
     """
     state, problem = None, None
@@ -284,11 +289,11 @@ def read_status(checkpoint: Checkpoint, store: LogStore, target: str = "") -> St
     slowest = min(live, key=lambda status: status.flushed)
     if len(live) == 1:
         return msgspec.structs.replace(slowest, given_up=reader.given_up)
-    return _together(live, slowest, reader.given_up)
+    return _combined(live, slowest, reader.given_up)
 
 
 class _Reader:
-    """What is read once for all targets."""
+    """Reads what all targets share once, and makes the status of each target."""
 
     def __init__(
         self,
@@ -307,13 +312,13 @@ class _Reader:
 
     @property
     def given_up(self) -> tuple[str, ...]:
-        """Names of the targets that were given up."""
+        """Return the names of the targets that were given up."""
         if self._state is None:
             return ()
         return tuple(target.name for target in self._state.targets if target.given_up)
 
     def unpublished(self) -> Status:
-        """Return the status of a query of which no run has published, or whose state cannot be read."""
+        """Return the status of a query that has published nothing, or whose state cannot be read."""
         error = self._problem
         return Status(
             query_id=self._query_id,
@@ -322,7 +327,7 @@ class _Reader:
             checkpointed=self._committed,
             quarantined_rows=self._refused_rows,
             safe_to_delete=error is None and not self._refused_rows,
-            unsafe_because=self._unsafe(0, None),
+            unsafe_because=self._unsafe_because(0, None),
             last_error=error.summary if error else None,
             remedy=error.remedy if error else None,
         )
@@ -336,8 +341,8 @@ class _Reader:
         backlog = backlog_of(state, target, self._committed)
         flushed, rows = backlog.flushed, backlog.rows
         marked_s = max(0.0, (self._now_us - mark.at_us) / 1_000_000)
-        unsafe = self._unsafe(backlog.epochs, target)
-        last_error, remedy = self._trouble(report, mark.epoch, backlog.epochs)
+        unsafe = self._unsafe_because(backlog.epochs, target)
+        last_error, remedy = self._error_and_remedy(report, mark.epoch, backlog.epochs)
         rate = report.rows_per_second if report is not None else None
         return Status(
             query_id=self._query_id,
@@ -368,10 +373,10 @@ class _Reader:
             remedy=remedy,
         )
 
-    def _trouble(
+    def _error_and_remedy(
         self, report: FlusherReport | None, mark: int, epochs: int
     ) -> tuple[str | None, str | None]:
-        """Return the last error, and what to do: about it, or about epochs that nobody flushes."""
+        """Return the last error and its remedy; only a remedy if no process flushes pending epochs."""
         error = self._problem or _open_error(report, mark)
         if error is not None:
             return error.summary, error.remedy
@@ -379,8 +384,8 @@ class _Reader:
             return None, _NOBODY_FLUSHES.format(shlex.quote(self._checkpoint.url))
         return None, None
 
-    def _unsafe(self, epochs: int, target: TargetState | None) -> str | None:
-        """Return what would be lost with checkpoint and log; None for nothing."""
+    def _unsafe_because(self, epochs: int, target: TargetState | None) -> str | None:
+        """Return what would be lost if checkpoint and log were deleted; None for nothing."""
         if self._problem is not None:
             return f"the log cannot be used: {self._problem.summary}"
         if epochs:
@@ -389,28 +394,26 @@ class _Reader:
             )
         state = self._state
         if state is not None and target is not None and state.last.epoch > target.mark.epoch:
-            return (
-                f"epoch {state.last.epoch} is published, and Spark may have completed it by the time that the"
-                " query is stopped"
-            )
+            return f"epoch {state.last.epoch} is published, and Spark may complete it before the query stops"
         if self._refused_rows:
-            return "rows that could not be written are in the log alone"
+            return "only the log has the rows that could not be written"
         if state is not None and target is not None:
             epochs = len(state.epochs_given_up(target.name))
             if epochs:
-                return f"{counted(epochs, 'epoch was', 'epochs were')} given up whose rows only the log has"
+                given_up = counted(epochs, "epoch was", "epochs were")
+                return f"{given_up} given up, and only the log has the rows"
         return None
 
 
 def _open_error(report: FlusherReport | None, mark: int) -> ErrorReport | None:
-    """Return a flusher's error; None if it was at an epoch that another flusher has flushed since."""
+    """Return a flusher's error; None if the epoch of the error has been flushed since."""
     error = report.error if report is not None else None
     over = error is not None and error.epoch is not None and error.epoch <= mark
     return None if over else error
 
 
-def _together(targets: Sequence[Status], slowest: Status, given_up: tuple[str, ...]) -> Status:
-    """Return the status of a query with several targets: the slowest one's, with that of each."""
+def _combined(targets: Sequence[Status], slowest: Status, given_up: tuple[str, ...]) -> Status:
+    """Return the status of a query with several targets: the slowest target's, with those of all targets."""
     unsafe = next((target.unsafe_because for target in targets if target.unsafe_because), None)
     error = next((target for target in targets if target.last_error), None)
     return msgspec.structs.replace(
@@ -427,7 +430,7 @@ def _together(targets: Sequence[Status], slowest: Status, given_up: tuple[str, .
 
 
 def _writes_to(target: str, options: Mapping[str, str]) -> str:
-    """Return where a run writes, by its options."""
+    """Return kind and table of a target, by the options of a run."""
     own = options_of(target, options) if "targets" in options else options
     info = OWN.get(own.get("target", ""))
     location = info.location if info else ("table",)

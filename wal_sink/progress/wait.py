@@ -1,4 +1,4 @@
-"""Waits until what is checkpointed is flushed, by the marks in the state; never connects."""
+"""Waits until checkpointed epochs are flushed, by the marks in the log's state."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from wal_sink.wal.store import LogStore
 _POLL_S, _POLL_BILLED_S = 0.05, 0.5
 
 _PATIENCE_S = 120.0
-"""How long to wait for a flusher of which there is no sign: the next one may be about to start."""
+"""How long to wait if no flusher reports: a flusher may be about to start."""
 
 
 class Flushed(msgspec.Struct, frozen=True, kw_only=True):
-    """What `await_flushed` waited for."""
+    """The result of `await_flushed`."""
 
     epoch: int
-    """Every epoch up to this one is in the target, -1 for none."""
+    """Every epoch up to this one is in the target; -1 for none."""
     rows: int
-    """Rows of the epochs that had to be waited for."""
+    """Rows of the epochs that the call waited for."""
     seconds: float
 
     def __repr__(self) -> str:
-        """Return what was waited for, as a sentence."""
+        """Return the result as a sentence."""
         if self.epoch < 0:
             return "nothing is checkpointed yet, so nothing had to be flushed"
         waited = (
@@ -51,20 +51,20 @@ def wait_until_flushed(
     target: str = "",
     has_tried: Callable[[str], bool] = lambda _target: True,
 ) -> Flushed:
-    """Wait until every epoch that is checkpointed now is in the target and marked; of several, in each.
+    """Wait until every epoch that is checkpointed now is in the target; of several targets, in each.
 
-    It reads the checkpoint and waits for the marks, since Spark's last event comes after `awaitTermination`
-    returns, or never.
+    It reads the checkpoint and the marks. Spark's events are not enough: the last one comes after
+    `awaitTermination` returns, or never.
 
-    :param timeout: seconds; None waits for as long as a flusher is alive.
-    :param target: name of the only target to wait for.
-    :param has_tried: returns True if the flusher of a target has done a pass since; it may find the target
-        set back.
-    :raises FlushTimeout: the time is over.
-    :raises NoFlusher: no flusher has reported for two minutes of the wait.
+    :param timeout: seconds; None to wait as long as a flusher is alive.
+    :param target: name of the target to wait for; empty for all targets.
+    :param has_tried: returns True if the flusher of a target has done a pass since the call. The wait ends
+        after that pass, since the pass may find that the target was set back.
+    :raises FlushTimeout: the timeout is over.
+    :raises NoFlusher: no flusher has reported for two minutes.
     :raises OptionError: the log has no such target, or the target was given up.
     :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
-    :raises WalSinkError: the error at which a flusher has stopped.
+    :raises WalSinkError: the error that has stopped a flusher.
     """
     waiting = _Waiting(checkpoint, store, target, timeout)
     while not waiting.is_over(has_tried):
@@ -73,7 +73,7 @@ def wait_until_flushed(
 
 
 class _Waiting:
-    """One call of `wait_until_flushed`."""
+    """State of one call of `wait_until_flushed`."""
 
     def __init__(
         self, checkpoint: Checkpoint, store: LogStore, target: str, timeout: float | None
@@ -88,13 +88,13 @@ class _Waiting:
         self._rows_at_goal = _rows_at(self._state, self._goal)
 
     def is_over(self, has_tried: Callable[[str], bool]) -> bool:
-        """Return True if every target has the goal.
+        """Return True if every target has every epoch to wait for.
 
         :raises WalSinkError: see `wait_until_flushed`.
         """
         tried = {
             target.name: has_tried(target.name) for target in self._targets()
-        }  # before their reports
+        }  # before the reports are read
         self._state = self._read()
         lacking = [target for target in self._targets() if target.mark.epoch < self._goal]
         waited_s = time.monotonic() - self._started_s
@@ -108,7 +108,7 @@ class _Waiting:
                 and (target in lacking or _is_open(report, target))
             ):
                 raise stopped
-            # A report that changes is of a living flusher, whatever its host's clock says.
+            # A report that changes proves that the flusher runs, whatever its host's clock says.
             changed = report != self._reports.get(target.name)
             self._reports[target.name] = report
             if (is_alive(report, now_us()) or changed) and (target in lacking or not lacking):
@@ -119,7 +119,7 @@ class _Waiting:
         if timed_out:
             raise FlushTimeout(
                 f"{self._pending(lacking)} not flushed after {waited_s:.1f} s{self._last_error(lacking)}.",
-                "Nothing is lost: the log keeps them. Wait longer, or check that the target answers.",
+                "Nothing is lost: the log keeps these epochs. Wait longer, or check that the target answers.",
             )
         if self._timeout is None and silent:
             raise NoFlusher(
@@ -130,7 +130,7 @@ class _Waiting:
         return False
 
     def result(self) -> Flushed:
-        """Return what was waited for."""
+        """Return the result of the wait."""
         targets = self._targets()
         flushed = [
             min(target.mark.sums.rows, self._rows_at_goal) - self._rows.get(target.name, 0)
@@ -168,7 +168,7 @@ class _Waiting:
 
 
 def _rows_at(state: State | None, epoch: int) -> int:
-    """Return the rows of the log up to an epoch that Spark has completed: the newest, or the one before."""
+    """Return the rows of the log up to a completed epoch, which is the newest epoch or the one before."""
     if state is None:
         return 0
     last = state.last
@@ -176,6 +176,6 @@ def _rows_at(state: State | None, epoch: int) -> int:
 
 
 def _is_open(report: FlusherReport | None, target: TargetState) -> bool:
-    """Return True if an error was reported after the target's mark moved: it stops what comes next."""
+    """Return True if an error was reported after the target's mark moved last: it stops the next epoch."""
     error = report.error if report is not None else None
     return error is not None and error.at_us > target.mark.at_us

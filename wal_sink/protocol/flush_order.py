@@ -1,7 +1,4 @@
-"""What a flusher does next for a target, and the chain of digests that it compares the ledger with.
-
-Pure, like the transitions of `protocol/state.py`. Here are rule `order` and rule `restored`.
-"""
+"""Decides what a flusher does next for a target, by rules `order` and `restored`. Pure functions."""
 
 from __future__ import annotations
 
@@ -22,40 +19,41 @@ from wal_sink.protocol.refusals import (
 )
 
 SENDINGS = 16
-"""How often the rows of an epoch may be sent where each sending needs timestamps of its own."""
+"""How often the rows of an epoch may be sent if each sending needs write timestamps of its own."""
 
 Chain = Mapping[int, EpochManifest]
-"""The manifests that `last` leads to, by epoch: each has the digest that its successor, or `last`, names."""
+"""Manifests by epoch. Each has the digest that its successor names; the successor of the newest is
+`State.last`."""
 
 
 class Step(enum.Enum):
-    """What a flusher does next for a target."""
+    """The next step of a flusher for a target."""
 
     WAIT = "wait"
     SET_ROW = "set row"
-    """Set the ledger row, without rows."""
+    """Set the ledger row without writing rows."""
     MARK = "mark"
     WENT_BACK = "went back"
     FLUSH = "flush"
-    """Write the epochs, and finish with the row."""
+    """Write the rows of epochs, then set the ledger row."""
 
 
 class Decision(NamedTuple):
-    """What a flusher does next, with what."""
+    """The next step of a flusher, and what the step needs."""
 
     step: Step
     row: LedgerRow | None = None
-    """The row that is set, or recorded."""
+    """The ledger row that the step sets or records."""
     epochs: range = range(0)
-    """Those to write: all of them are in the chain."""
+    """Epochs whose rows the step writes. All of them are in the chain."""
     warning: str = ""
 
 
 def may_keep(state: State, name: str, row: LedgerRow | None) -> bool:
-    """Return True if a ledger row of an earlier pass serves for this one: it is the row of the mark.
+    """Return True if a ledger row that an earlier pass read is still the row of the mark.
 
-    If the target has moved since, `finish` is refused, and the row is read. Another kept row says nothing:
-    the mark may be ahead of it because another flusher was quicker, not because the target went back.
+    If the row has moved since, `finish` is refused, and the flusher reads the row. A kept row that is not the
+    row of the mark proves nothing: the mark may be ahead of it because another flusher was faster.
     """
     target = state.target(name)
     return target is not None and row is not None and row[:4] == (
@@ -69,28 +67,30 @@ def decide(
     committed: int,
     row: LedgerRow | None,
     chain: Chain,
-    most: int = 1,
+    max_epochs: int = 1,
     *,
     heals: bool = True,
 ) -> Decision:
-    """Return what a flusher does next for a target. The arguments were read in their order.
+    """Return what a flusher does next for a target. The caller reads the arguments in their order.
 
-    The row is the truth about the target, and moves in order: each epoch right after the one before. The mark
-    follows the row, in both directions, as far as the chain of digests has the row's.
+    The ledger row is the truth about the target. The mark follows the row in both directions, if the chain
+    has the digest of the row.
 
-    What is flushed is settled and completed: settled, since no other attempt may be written; completed, since
-    a restored checkpoint may have taken an epoch back, and Spark then completes it again first.
+    Only settled and completed epochs are flushed. An epoch that is not settled may still get another attempt.
+    After a checkpoint was restored, an epoch may be settled and not completed; Spark completes it again
+    first.
 
-    A target that `open` has added may have a row of long ago: for it alone the row is lifted to the epoch
-    before its first one. A row that lags the first epoch of a whole log is an error: in the log that was lost
-    there may be epochs that the target lacks.
+    A target that `open_run` added may have an old ledger row. That row is lifted to the epoch before the
+    target's first epoch. A row before the first epoch of a whole log is an error: an earlier log, now lost,
+    may have had epochs that the target lacks.
 
-    :param row: as it was read after the state, or see `may_keep`; None if the target has none.
-    :param heals: False for a target whose rows and ledger need not go back together, such as Kafka.
-    :param most: how many epochs may be taken at once, at least 1.
-    :raises WrongOwner: the row is of another log.
-    :raises LedgerBehindLog: the row is gone, or behind this log.
-    :raises Diverged: the row is at the mark with another digest.
+    :param committed: the last epoch of `commits/`.
+    :param row: the ledger row, read after the state or kept (`may_keep`); None if the target has no row.
+    :param max_epochs: how many epochs one window may have.
+    :param heals: False if rows and ledger row of the target can go back separately, as in Kafka.
+    :raises WrongOwner: the row belongs to another log.
+    :raises LedgerBehindLog: the row is missing, or is behind what the log still has.
+    :raises Diverged: the row is at the mark and has another digest.
     :raises MissingManifest: Spark has completed an epoch that is not in the log.
     """
     target = state.target(name)
@@ -107,7 +107,9 @@ def decide(
         return Decision(Step.MARK, row)
     if row.epoch < start_epoch:
         if mark.epoch == start_epoch and target.first > state.first:
-            lacks = f"Target {name} lacks epochs {row.epoch + 1} to {start_epoch}: it was no target then."
+            lacks = (
+                f"Target {name} lacks epochs {row.epoch + 1} to {start_epoch}: it got nothing then."
+            )
             return Decision(Step.SET_ROW, start, warning=lacks)
         raise lacks_epochs(
             state, target, f"has epoch {row.epoch}, and this log begins after {start_epoch}"
@@ -118,13 +120,18 @@ def decide(
         return Decision(Step.WENT_BACK, row)
     if row.digest != mark.digest:
         raise diverged(state, target, row)
-    return _take(state, target, min(committed, state.settled), committed, chain, most)
+    return _flush_step(state, target, min(committed, state.settled), committed, chain, max_epochs)
 
 
-def _take(
-    state: State, target: TargetState, final: int, committed: int, chain: Chain, most: int
+def _flush_step(
+    state: State, target: TargetState, final: int, committed: int, chain: Chain, max_epochs: int
 ) -> Decision:
-    """Return the epochs after the mark that are written at once; one that was given up is skipped alone."""
+    """Return the step that flushes the epochs after the mark.
+
+    An epoch that was given up gets a step of its own, which sets the ledger row over it.
+
+    :param final: the last epoch that is settled and completed.
+    """
     epoch = target.mark.epoch + 1
     if committed > state.last.epoch and epoch > state.last.epoch:
         raise missing_manifest(state, state.last.epoch + 1)
@@ -137,7 +144,7 @@ def _take(
     if epoch in given_up:
         return Decision(Step.SET_ROW, row_at(state, epoch, chain))
     end = epoch
-    while end <= final and end < epoch + most and end in chain and end not in given_up:
+    while end <= final and end < epoch + max_epochs and end in chain and end not in given_up:
         end += 1
     if end == epoch:
         raise missing_manifest(state, epoch)
@@ -145,7 +152,7 @@ def _take(
 
 
 def link_at(state: State, epoch: int, chain: Chain) -> Predecessor | None:
-    """Return an epoch as its successor names it; None if no successor is there that could."""
+    """Return the link to an epoch that its successor has; None if the successor is missing."""
     if epoch == state.last.epoch:
         return state.last.as_predecessor()
     if epoch == state.last.epoch - 1 and epoch >= state.first - 1:
@@ -155,9 +162,9 @@ def link_at(state: State, epoch: int, chain: Chain) -> Predecessor | None:
 
 
 def row_at(state: State, epoch: int, chain: Chain) -> LedgerRow:
-    """Return the ledger row of a target that has every epoch up to this one; also for `set-mark`.
+    """Return the ledger row of a target that has every epoch up to this one.
 
-    :raises MissingManifest: nobody can say which digest the chain has.
+    :raises MissingManifest: the chain does not have the digest of the epoch.
     """
     link = link_at(state, epoch, chain)
     if link is None:
@@ -166,31 +173,31 @@ def row_at(state: State, epoch: int, chain: Chain) -> LedgerRow:
 
 
 def claim_sending(row: LedgerRow) -> LedgerRow:
-    """Return the row that claims one more sending of the next epoch, where each needs its own timestamps.
+    """Return the ledger row that claims one more sending of the next epoch.
 
-    Elements of a list that is not frozen come twice if they are sent twice with one timestamp. So in sending
-    s, from 1 on, row i has `first_us + (s - 1) * rows + i`, and the epoch reserves `SENDINGS * rows`. The
-    claim moves the ledger row by compare-and-set before it. A flusher that lost the row to another sending
-    cannot finish.
+    Elements of a list that is not frozen are doubled if they are sent twice with one timestamp. So row i has
+    the timestamp `first_us + (s - 1) * rows + i` in sending s = 1, 2, …, and an epoch reserves `SENDINGS *
+    rows` timestamps. A flusher claims the sending by compare-and-set of the ledger row before it sends rows.
+    A flusher whose claim was overwritten cannot finish.
 
-    :raises TargetRefused: the timestamps that the epoch has reserved are used up.
+    :raises TargetRefused: the epoch has used all its timestamps.
     """
     if row.sending == SENDINGS:
         raise TargetRefused(
-            f"Epoch {row.epoch + 1} was sent {SENDINGS} times, and no sending came to its end. It has no more"
-            " write timestamps, and rows of a list that is not frozen must not be sent twice with one.",
-            f"Repair what stops the flush, and give the epoch up: `wal-sink give-up CHECKPOINT --epoch"
-            f" {row.epoch + 1}`. Its rows stay in the log.",
+            f"Epoch {row.epoch + 1} was sent {SENDINGS} times, and no sending was finished. The epoch has no"
+            " more write timestamps, and rows with a list that is not frozen need new ones for each sending.",
+            "Repair the cause that stops the flush. Then give the epoch up:"
+            f" `wal-sink give-up CHECKPOINT --epoch {row.epoch + 1}`. Its rows stay in the log.",
         )
     return row._replace(sending=row.sending + 1)
 
 
-def compared(state: State, target: TargetState, row: LedgerRow, chain: Chain) -> Predecessor:
-    """Return the epoch of a ledger row as the chain names it.
+def verified_link(state: State, target: TargetState, row: LedgerRow, chain: Chain) -> Predecessor:
+    """Return the link of the chain to the epoch of a ledger row.
 
-    :raises WrongOwner: the row is of another log.
-    :raises Diverged: the chain has another one.
-    :raises MissingManifest: nobody can say which one it has.
+    :raises WrongOwner: the row belongs to another log.
+    :raises Diverged: the chain has another digest for the epoch.
+    :raises MissingManifest: the chain does not have the digest of the epoch.
     """
     refuse_other_log(state, target, row)
     if row.epoch > state.last.epoch:

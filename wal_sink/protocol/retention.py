@@ -1,4 +1,7 @@
-"""How long flushed epochs stay in the log, for a target that goes back (rule `trim`). Pure."""
+"""Decides how long flushed epochs stay in the log (rule `trim`). Pure functions.
+
+They stay for a target that goes back: the log sends them again.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,27 @@ EARLIER = 16
 
 
 class Retention(NamedTuple):
-    """How long a flushed epoch stays: `wal.retention`, and a tenth of `wal.maxBytes`."""
+    """How long a flushed epoch stays in the log."""
 
     us: int
+    """`wal.retention` in microseconds."""
     bytes: int
+    """A tenth of `wal.maxBytes`."""
 
     def is_over(self, flushed: EarlierMark, now_us: int, flushed_bytes: int) -> bool:
-        """Return True if an epoch, and all before it, may be deleted.
+        """Return True if an epoch and all epochs before it may be deleted.
 
-        :param flushed_bytes: running sum up to the target's mark.
+        :param flushed: the mark of the epoch.
+        :param flushed_bytes: bytes of all epochs up to the target's mark.
         """
         return now_us - flushed.at_us >= self.us or flushed_bytes - flushed.bytes >= self.bytes
 
     def is_apart(self, former: EarlierMark, later: EarlierMark) -> bool:
         """Return True if two marks are so far apart that both are kept.
 
-        The distance of two marks is age / `us` + bytes / `bytes`. Within the retention both terms are below
-        1, so all marks span less than 2. They are at least 2/15 apart, so there are 15 at most, and the first
-        one beyond the retention.
+        The distance of two marks is age / `us` + bytes / `bytes`. Both terms are below 1 within the
+        retention, so all marks within it span less than 2. Kept marks are at least 2/15 apart, so at most 15
+        are within the retention, and one is beyond it.
         """
         age, size = later.at_us - former.at_us, later.bytes - former.bytes
         return 15 * (age * self.bytes + size * self.us) >= 2 * self.us * self.bytes
@@ -39,7 +45,10 @@ def earlier_marks(
 ) -> tuple[EarlierMark, ...]:
     """Return the earlier marks of a target whose mark moves.
 
-    One with a time of the future goes: the clock of another host was ahead. Then a trim comes later.
+    A mark from the future is dropped: it was made on a host whose clock was ahead. This delays a trim.
+
+    :param former: the mark before the move.
+    :param size: bytes of all epochs up to the new mark.
     """
     *earlier, last = _marks(former)
     marks = [flushed for flushed in earlier if flushed.at_us <= now_us]
@@ -50,7 +59,7 @@ def earlier_marks(
 
 
 def trimmable(state: State, retention: Retention, now_us: int) -> int:
-    """Return the epoch up to which all targets have been flushed for long enough; at least `trimmed`."""
+    """Return the epoch up to which every live target has had all epochs long enough; at least `trimmed`."""
     epochs = []
     for target in state.live:
         marks, size = _marks(target.mark), target.mark.sums.bytes
@@ -60,7 +69,7 @@ def trimmable(state: State, retention: Retention, now_us: int) -> int:
 
 
 def next_trim_us(state: State, retention: Retention) -> int | None:
-    """Return when more may be trimmed, if no mark moves meanwhile; None: nothing is left to trim."""
+    """Return when more may be trimmed if no mark moves before; None if nothing is left to trim."""
     due = []
     for target in state.live:
         marks = _marks(target.mark)
@@ -72,5 +81,5 @@ def next_trim_us(state: State, retention: Retention) -> int | None:
 
 
 def _marks(mark: Mark) -> tuple[EarlierMark, ...]:
-    """Return the earlier marks of a target, and the one that it has."""
+    """Return the earlier marks of a target, and its mark."""
     return (*mark.earlier, EarlierMark(epoch=mark.epoch, at_us=mark.at_us, bytes=mark.sums.bytes))

@@ -1,8 +1,8 @@
-"""Decides which task of a Spark job writes which rows of a window. Pure.
+"""Divides the rows of a window among the tasks of a Spark job. Pure functions.
 
-The segments of a window follow each other, each as long as it has bytes, and are cut into stretches
-of equal length, one for each task. Two tasks read a segment in which a cut falls, and each verifies
-the digest of the whole file, so segments are cut no more often.
+The segments of a window are laid end to end, each as long as its bytes, and cut into equal parts, one for
+each task. Two tasks read a segment that a cut divides, and each of them verifies the digest of the whole
+file. So segments are divided no more often than needed.
 """
 
 from __future__ import annotations
@@ -14,37 +14,38 @@ import msgspec
 from wal_sink.model.manifest import SegmentRef
 
 MOST_READERS = 8
-"""How many tasks there are for each segment at most. SHA-256 runs at some 1,000 MB/s and rows are sent at
-some 10 MB/s of segments, so that at 8 readers verifying costs a tenth of sending."""
+"""Most tasks for each segment. SHA-256 runs at about 1,000 MB/s and rows are sent at about 10 MB/s of
+segments, so 8 readers spend a tenth of their time on verifying."""
 
 _SMALLEST = 8
-"""A task gets at least this part of the threshold: starting it and connecting cost up to a second."""
+"""The share of a task is at least this part of the threshold: a task needs up to a second to start and
+connect."""
 
 
 class SegmentRange(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive rows of one segment. Pickles; travels to a task."""
+    """Consecutive rows of one segment, as a task receives them. Picklable."""
 
     epoch: int
     segment: SegmentRef
     start: int
-    """The first row, counted from 0 in the segment."""
+    """The first row, counted from 0 within the segment."""
     stop: int
     """The row after the last one."""
     first_us: int
-    """Write timestamp of row `start`; row i of the segment has `first_us + i - start`."""
+    """Write timestamp of row `start`. Row i of the segment has `first_us + i - start`."""
     skipped: tuple[int, ...] = ()
-    """Write timestamps of rows that the target refuses: they are in `refused/`."""
+    """Write timestamps of the rows that the target refused, which are in `refused/`."""
 
     def between(self, start: int, stop: int) -> SegmentRange:
-        """Return the rows from `start` up to `stop`, counted in the segment."""
+        """Return the rows from `start` up to `stop`, counted within the segment."""
         first_us = self.first_us + start - self.start
         return msgspec.structs.replace(self, start=start, stop=stop, first_us=first_us)
 
 
 def is_large(size: int, above_bytes: int) -> bool:
-    """Return True if a job may write a window with `size` bytes of segments.
+    """Return True if a Spark job may write a window with `size` bytes of segments.
 
-    :param above_bytes: the threshold; a negative one means never.
+    :param above_bytes: the threshold `flush.distributedAboveBytes`; negative for never.
     """
     return 0 <= above_bytes < size
 
@@ -52,14 +53,15 @@ def is_large(size: int, above_bytes: int) -> bool:
 def share_out(
     ranges: Sequence[SegmentRange], *, above_bytes: int, slots: int
 ) -> list[tuple[SegmentRange, ...]]:
-    """Share ranges out to tasks, balanced by bytes; no tasks if no job is worth it, or may write them.
+    """Divide ranges into shares of equal bytes, one for each task.
 
-    A job of one task would be as fast as the driver, but for what the job costs.
+    No shares are returned if the window is not large, or if one task would get all rows: that task would be
+    as fast as the driver, and a job costs time.
 
-    :param ranges: whole segments, in the order of their rows.
+    :param ranges: whole segments in the order of their rows.
     :param above_bytes: see `is_large`.
-    :param slots: tasks that can run at the same time; one of them is left to the query.
-    :returns: every row exactly once, at most `slots - 1` shares, none of them empty.
+    :param slots: tasks that can run at the same time. One slot is left to the query.
+    :returns: at most `slots - 1` shares, which have every row once. No share is empty.
     """
     size = sum(rows.segment.bytes for rows in ranges)
     if not is_large(size, above_bytes):
@@ -71,9 +73,9 @@ def share_out(
 
 
 def _cut(ranges: Sequence[SegmentRange], tasks: int) -> list[tuple[SegmentRange, ...]]:
-    """Cut the ranges into `tasks` stretches; drop those in which no row begins.
+    """Cut the ranges into `tasks` parts of equal length, and drop parts in which no row begins.
 
-    In units of a byte divided by `tasks`, so that every cut is at a whole number.
+    Lengths are in bytes times `tasks`, so that every cut is a whole number.
     """
     shares: list[list[SegmentRange]] = [[] for _ in range(tasks)]
     stretch = sum(_length(rows) for rows in ranges)

@@ -1,18 +1,14 @@
-"""The state of a log and its nine transitions: pure functions.
+"""The state of a log and its nine transitions, as pure functions.
 
-A log has one state, an object that changes by compare-and-set: number n + 1 is created once, from n. Each
-transition takes a state and returns the next one, or None where nothing has to change, or raises where the
-rules refuse (rule `one-publisher`, and the others). `docs/protocol/README.md` draws the states of
-an epoch and names the twelve rules, and `tests/protocol/state_model/` explores every order of steps
-over these very functions.
+The state is one object that changes by compare-and-set: number n + 1 is created once, from n. A transition
+takes a state and returns the next one. It returns None if nothing has to change, and raises if a rule refuses
+the change. `docs/protocol/README.md` has the states of an epoch, the terms and the twelve rules.
+`tests/protocol/state_model/` explores every order of steps over these functions.
 
-*Publish* makes an attempt the newest of the log. *Settle* makes it final. The *mark* of a target is
-the last epoch that the log knows to be in it. To *give up* is an operator's act: the target does without.
-
-`create`, `open_run`, `publish` and the acts of operators are tried again from the newer state when their
-compare-and-set is lost. `settle`, `mark`, `went_back` and `trim` are tried once, from the state that the
-flusher has read: after a lost race it starts its pass again. An error counts only if the state is still the
-one that was read; else what was read beside it may be newer, and the pass starts again, too.
+After a lost compare-and-set, `create`, `open_run`, `publish` and the operators' transitions are tried again
+from the newer state. `settle`, `mark`, `went_back` and `trim` are tried once, from the state that the flusher
+read: the flusher then starts its pass again. An error counts only if the state has not changed since it was
+read. Otherwise the flusher may have combined an old state with newer data, so it starts its pass again, too.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ from wal_sink.model.state import (
     Sums,
     TargetState,
 )
-from wal_sink.protocol.flush_order import Chain, compared
+from wal_sink.protocol.flush_order import Chain, verified_link
 from wal_sink.protocol.refusals import (
     already_published,
     fenced,
@@ -54,19 +50,20 @@ from wal_sink.protocol.refusals import (
 from wal_sink.protocol.retention import Retention, earlier_marks, trimmable
 
 OPENED = 32
-"""How many runs that opened a state names. A process would have to survive as many restarts to open again."""
+"""How many runs that opened a state names. A run that was paused over this number of restarts could open
+again."""
 
 
 class Actor(NamedTuple):
-    """Who makes a transition, and when."""
+    """Identifies the process that makes a transition, and the time."""
 
     by: str
-    """Process and host: two processes never make equal states."""
+    """Host and process id."""
     now_us: int
 
 
 class Opening(NamedTuple):
-    """What a run says about itself as it opens."""
+    """What a run tells the log when it opens."""
 
     query_id: str
     checkpoint: str
@@ -74,20 +71,20 @@ class Opening(NamedTuple):
     targets: tuple[str, ...]
     options: Mapping[str, str]
     after: str = ""
-    """Id of the run that had opened last when this batch was planned, before its tasks ended;
-    empty: none had."""
+    """Id of the run that had opened last when this batch was planned, before its tasks ended; empty for
+    none."""
 
 
 # --- the log and its runs ------------------------------------------------------------------------
 
 
 def create(opening: Opening, log_id: str, committed: int, actor: Actor) -> State:
-    """Return the first state of a log. The caller has found none, and no manifests without one.
+    """Return the first state of a log. The caller has found neither a state nor manifests.
 
-    The log begins after what Spark has completed so far. A `batch_writer` says what was completed when it was
-    made: its query completes epochs before the first call.
+    The log begins after the epochs that Spark has completed. For `batch_writer` these are the epochs that
+    were completed when the writer was made, since a query may complete epochs before its first call.
 
-    :param committed: last epoch of `commits/`; -1 if there is none.
+    :param committed: the last completed epoch; -1 for none.
     """
     last = _unpublished(committed)
     return State(
@@ -107,23 +104,24 @@ def create(opening: Opening, log_id: str, committed: int, actor: Actor) -> State
 def open_run(
     state: State, opening: Opening, epoch: int, committed: int, actor: Actor
 ) -> State | None:
-    """Let a run publish, and no earlier one any more. None: it is open.
+    """Let a run publish, and no earlier run (rule `one-publisher`). Return None if the run is open already.
 
-    A run opens in its first `commit()`. It reads `commits/` before, and again after: a run that computes an
-    epoch that is completed meanwhile is an old one, which should not stop a newer one.
+    A run opens in its first `commit()`. It reads `commits/` before and after. If its epoch is completed, it
+    is an old run, and must not stop a newer one.
 
-    A run that opened and was superseded never opens again, so its work is garbage at once (`is_garbage`). And
-    a run opens only if no other one has since its batch was planned. Else a worker in which `commit()` runs,
-    and which outlives its driver for a while, could replace what the next run has published, while Spark
-    completes that.
+    A superseded run never opens again, so what it left is garbage at once (`is_garbage`). A run opens only if
+    no other run has opened since its batch was planned. Otherwise a `commit()` that outlives its driver could
+    replace what the next run has published, while Spark completes the next run's attempt.
 
-    The targets may differ from those of the state only if none lacks an epoch: all marks are at `last`, and
-    `last` is settled. A target that comes starts after `last`, one that goes is forgotten.
+    The targets may differ from the targets of the state only if every target has every epoch: all marks are
+    at `last`, and `last` is settled. A new target starts after `last`. A target that is no longer named is
+    forgotten.
 
-    :param epoch: the one that the run wants to publish.
+    :param epoch: the epoch that the run wants to publish.
+    :param committed: the last epoch of `commits/`.
     :raises WrongOwner: the state names another checkpoint.
-    :raises Fenced: the epoch is completed, or another run has opened since this one did.
-    :raises OptionError: other targets, and epochs that some target lacks.
+    :raises Fenced: the epoch is completed, or another run has opened since this run did.
+    :raises OptionError: the targets differ, and a target lacks an epoch.
     """
     refuse_other_place(state, opening.query_id, opening.checkpoint)
     if state.run is not None and state.run.run_id == opening.run_id:
@@ -141,28 +139,28 @@ def open_run(
             options=dict(opening.options),
         ),
         opened=(*state.opened, opening.run_id)[-OPENED:],
-        targets=_targets(state, opening.targets, actor.now_us),
+        targets=_targets_of_run(state, opening.targets, actor.now_us),
     )
 
 
 def last_opened(state: State) -> str:
-    """Return the id of the run that opened last; empty if none has."""
+    """Return the id of the run that opened last; empty if no run has opened."""
     return state.opened[-1] if state.opened else ""
 
 
 def predecessor_for(
     state: State, run_id: str, epoch: int, offsets_digest: str, committed: int
 ) -> Predecessor | None:
-    """Return what the manifest of an epoch names as its predecessor. None: publish nothing, Spark goes on.
+    """Return the predecessor that the manifest of an epoch must name; None if the run must publish nothing.
 
-    None is for a replay: Spark computes the newest epoch again after `commits/` lost it, by a power loss or a
-    backup, and the log has settled that epoch from the same source offsets. Its attempt stays.
+    None is returned for a replay: `commits/` lost the newest epoch by a power loss or a backup, Spark
+    computes it again from the same source offsets, and the log has settled it. The settled attempt stays.
 
-    Spark plans N + 1 after it has completed N, so N + 1 or, again, N are the only epochs that fit.
+    Spark plans N + 1 after it has completed N. So the run may publish only `last` + 1, or `last` again.
 
     :raises Fenced: the run may not publish, or the epoch is completed.
-    :raises Diverged: the checkpoint was set back, by more than the newest epoch or to other source offsets.
-    :raises MissingManifest: an epoch in between was completed and not published.
+    :raises Diverged: the checkpoint was set back by more than its newest epoch, or to other source offsets.
+    :raises MissingManifest: an epoch before this one was completed and not published.
     """
     if state.run is None or state.run.run_id != run_id:
         raise fenced(state, epoch)
@@ -172,8 +170,8 @@ def predecessor_for(
         raise missing_manifest(state, last.epoch + 1)
     if epoch < last.epoch or committed < epoch - 1:
         raise set_back(
-            f"Spark computes epoch {epoch} after epoch {committed}, and the log has epoch {last.epoch}:"
-            " the checkpoint was set back by more than its newest epoch, so two histories have that number."
+            f"Spark computes epoch {epoch} after epoch {committed}, and the log already has epoch"
+            f" {last.epoch}. The checkpoint was set back by more than its newest epoch."
         )
     if epoch == last.epoch + 1:
         return last.as_predecessor()
@@ -182,7 +180,7 @@ def predecessor_for(
     if last.offsets_digest == offsets_digest:
         return None
     raise set_back(
-        f"Epoch {epoch} is final in the log, and Spark computes it again from other source offsets: the"
+        f"Epoch {epoch} is final in the log, and Spark computes it again from other source offsets. The"
         " checkpoint was set back."
     )
 
@@ -190,16 +188,16 @@ def predecessor_for(
 def has_space(state: State, predecessor: Predecessor, max_bytes: int) -> bool:
     """Return True if the log has space for an epoch of any size after `predecessor`.
 
-    Counted is what the predecessor ends: those epochs are completed, so a flusher can settle and flush all of
-    them while this run waits. What a dead run has published at the same epoch does not count, else it would
-    block its successor for ever. Pending is what some target lacks; a target that was given up lacks nothing.
+    The epochs up to `predecessor` count, as far as a target lacks them. They are completed, so a flusher can
+    flush them while this run waits. An attempt of a dead run at the same epoch does not count: nobody could
+    flush it, and it would block its successor forever.
     """
     pending = pending_bytes(state, predecessor)
     return pending <= 0 or pending < max_bytes
 
 
 def pending_bytes(state: State, predecessor: Predecessor) -> int:
-    """Return the bytes of the epochs up to `predecessor` that some target lacks."""
+    """Return the bytes of the epochs up to `predecessor` that the slowest live target lacks."""
     marks = (target.mark.sums.bytes for target in state.live)
     return max((predecessor.sums.bytes - mark for mark in marks), default=0)
 
@@ -212,20 +210,17 @@ def publish(
     max_bytes: int,
     actor: Actor,
 ) -> State | None:
-    """Make an attempt the newest of the log. None: it is already, or the epoch is a replay.
+    """Make an attempt the newest of the log. Return None if it is already, or if the epoch is a replay.
 
-    Before, the manifest, its segments and `offsets/N` are durable, and so is `commits/N-1`. An epoch without
-    rows is published, too. While the attempt is not settled, a later run may replace it: then its rows were
-    never in a target, since a target gets settled epochs only.
+    The manifest, its segments, `offsets/N` and `commits/N-1` are durable before. An epoch without rows is
+    published, too. A later run may replace an attempt that is not settled; no target has rows of it, since
+    targets get settled epochs only.
 
-    The manifest continues timestamps and sums of its predecessor. So a row of a later epoch is newer for a
-    target that decides by timestamps, and what is pending is a difference of two sums.
+    The manifest continues timestamps and sums of its predecessor. So rows of a later epoch have later
+    timestamps, and the pending bytes are a difference of two sums.
 
-    Spark has completed N - 1 as it computes N. So `last` - 1 is always settled, and only the newest epoch can
-    have rivals.
-
-    :raises WalSinkError: see `predecessor_for`.
-    :raises AlreadyPublished: the run has published the epoch with other contents.
+    :raises WalSinkError: see `predecessor_for`; or the manifest does not continue its predecessor.
+    :raises AlreadyPublished: the run has published the epoch with different content.
     :raises LogFull: see `has_space`.
     """
     epoch, last = manifest.epoch, state.last
@@ -243,12 +238,12 @@ def publish(
     ):
         raise WalSinkError(
             f"The manifest {manifest.manifest} does not continue epoch {epoch - 1}: it names"
-            f" {manifest.predecessor}, and the log has {predecessor}",
+            f" {manifest.predecessor}, and the log has {predecessor}.",
             REPORT_IT,
         )
     if not has_space(state, predecessor, max_bytes):
         raise LogFull(
-            f"Epoch {epoch} is not published: the log has {max_bytes:,} bytes or more that are not flushed.",
+            f"Epoch {epoch} is not published: {max_bytes:,} bytes or more in the log are not flushed.",
             "Find out why the flush lags: `wal-sink status CHECKPOINT`. Or raise wal.maxBytes.",
         )
     return _next(
@@ -260,14 +255,14 @@ def publish(
 
 
 def settle(state: State, committed: int, actor: Actor) -> State | None:
-    """Make the attempt at every completed epoch final. None: it is.
+    """Make the attempt at every completed epoch final. Return None if all are final.
 
-    The order is: read the state, read `commits/`, compare-and-set from exactly that state. Spark completes an
-    epoch after its run has published it. So what `commits/` covers is an attempt that was published before
-    `commits/` was read; and as the state has not changed since, it is the one that the state names. With
-    `commits/` before the state, or with a newer state, another run may have published N again in between.
+    The caller reads the state, then `commits/`, and then makes the compare-and-set from exactly that state.
+    Spark completes an epoch after its run has published it. So an epoch in `commits/` was published before
+    `commits/` was read. As the state has not changed, the state names this attempt. In any other order,
+    another run may have published the epoch again in between.
 
-    :param committed: last epoch of `commits/`, read after the state.
+    :param committed: the last epoch of `commits/`, read after the state.
     """
     settled = min(committed, state.last.epoch)
     if settled <= state.settled:
@@ -278,17 +273,18 @@ def settle(state: State, committed: int, actor: Actor) -> State | None:
 def mark(
     state: State, name: str, row: LedgerRow, chain: Chain, retention: Retention, actor: Actor
 ) -> State:
-    """Record that a target has an epoch, after its ledger row has moved. The epoch is settled, too.
+    """Record that a target has an epoch, after its ledger row has moved. This settles the epoch, too.
 
-    The row is in the target, so its attempt is the one that counts, whatever a restored log says: a run that
-    finds the epoch settled publishes nothing from the same offsets, and else is told that the histories
-    differ. What may be trimmed rides on the same change.
+    The target has rows of this attempt, so it is the final one, also if the log was restored. A run that
+    computes the epoch again publishes nothing from the same offsets, and gets `Diverged` from others. The
+    same change may raise `trimmed`.
 
-    :raises Diverged: the chain has another digest for that epoch, or does not have the epoch.
-    :raises MissingManifest: nobody can say which digest the chain has.
+    :param row: the ledger row.
+    :raises Diverged: the chain has another digest for the epoch, or the epoch is after `last`.
+    :raises MissingManifest: the chain does not have the digest of the epoch.
     """
     target = live_target(state, name)
-    link = compared(state, target, row, chain)
+    link = verified_link(state, target, row, chain)
     former = target.mark
     moved = Mark(
         epoch=row.epoch,
@@ -301,7 +297,7 @@ def mark(
         state,
         actor,
         f"mark {row.epoch} of {name}",
-        targets=_with(state, target, mark=moved),
+        targets=_with_changed(state, target, mark=moved),
         settled=max(state.settled, row.epoch),
     )
     trimmed = trimmable(new, retention, actor.now_us)
@@ -309,13 +305,13 @@ def mark(
 
 
 def went_back(state: State, name: str, row: LedgerRow, chain: Chain, actor: Actor) -> State:
-    """Set the mark back to the ledger row of a target that was restored or failed over to a lagging replica.
+    """Set the mark back to the ledger row of a target that was restored or failed over.
 
-    The flush goes on from there. It can, if nothing after the row may be deleted: `trimmed` says so, and is
-    raised before anything is deleted, by a compare-and-set that this one is ordered with. No clock decides.
+    The flush continues from the row, if nothing after it may be deleted. `trimmed` is raised by a
+    compare-and-set before anything is deleted, so the order of the states decides this, and no clock.
 
-    :raises LedgerBehindLog: epochs after the row may be gone.
-    :raises Diverged: the chain has another digest for that epoch.
+    :raises LedgerBehindLog: epochs after the row may be deleted.
+    :raises Diverged: the chain has another digest for the epoch of the row.
     """
     target = live_target(state, name)
     if row.epoch < state.trimmed:
@@ -324,21 +320,24 @@ def went_back(state: State, name: str, row: LedgerRow, chain: Chain, actor: Acto
             target,
             f"went back to epoch {row.epoch}, and the log begins after {state.trimmed}",
         )
-    link = compared(state, target, row, chain)
+    link = verified_link(state, target, row, chain)
     earlier = tuple(flushed for flushed in target.mark.earlier if flushed.epoch <= row.epoch)
     moved = Mark(
         epoch=row.epoch, digest=row.digest, sums=link.sums, at_us=actor.now_us, earlier=earlier
     )
     return _next(
-        state, actor, f"{name} went back to {row.epoch}", targets=_with(state, target, mark=moved)
+        state,
+        actor,
+        f"{name} went back to {row.epoch}",
+        targets=_with_changed(state, target, mark=moved),
     )
 
 
 def trim(state: State, retention: Retention, actor: Actor) -> State | None:
-    """Record in the state up to which epoch may be deleted, before anything is. None: nothing new.
+    """Record up to which epoch objects may be deleted. Return None if nothing new may be deleted.
 
-    Only then are objects deleted, from the oldest epoch on. A flusher that pauses while it deletes deletes
-    what no `went_back` can need: that one compares with `trimmed`.
+    Objects are deleted after this change. A flusher that pauses in the middle of a deletion does no harm:
+    `went_back` refuses every epoch below `trimmed`.
     """
     trimmed = trimmable(state, retention, actor.now_us)
     if trimmed <= state.trimmed:
@@ -349,10 +348,10 @@ def trim(state: State, retention: Retention, actor: Actor) -> State | None:
 def is_garbage(state: State, epoch: int, run_id: str) -> bool:
     """Return True if a manifest or segment of an epoch, made by a run, may be deleted.
 
-    At or below `trimmed` it is flushed everywhere, or lost to an attempt that is. From `last` on it is
-    garbage if its run opened and was superseded, and `last` is not its attempt: the run cannot
-    publish any more. What a run left that has never opened may be at work: it goes with its epoch.
-    What was given up stays.
+    Up to `trimmed`, every live target has the epoch, so all its attempts are garbage. From `last` on, an
+    attempt is garbage if its run opened and was superseded, since this run cannot publish any more; `last`
+    itself is not. The objects of a run that has not opened stay until their epoch is trimmed: the run may
+    still publish them. Objects of epochs that were given up stay.
     """
     if any(item.epoch == epoch for item in state.given_up):
         return False
@@ -370,11 +369,12 @@ def is_garbage(state: State, epoch: int, run_id: str) -> bool:
 
 
 def give_up_epoch(state: State, name: str, epoch: int, actor: Actor) -> State | None:
-    """Let a target do without an epoch, the next one that it would get. None: it does already.
+    """Skip the next epoch of a target. Return None if the epoch is given up already.
 
-    The ledger row moves over it with the digest that the chain has. Its files stay in the log.
+    The flusher moves the ledger row over the epoch, with the digest that the chain has. The files of the
+    epoch stay in the log.
 
-    :raises OptionError: it is not the next one, or not final yet.
+    :raises OptionError: the epoch is not the next one of the target, or is not settled.
     """
     target = live_target(state, name)
     item = GivenUp(epoch=epoch, target=name)
@@ -382,9 +382,9 @@ def give_up_epoch(state: State, name: str, epoch: int, actor: Actor) -> State | 
         return None
     if epoch != target.mark.epoch + 1 or epoch > state.settled:
         raise OptionError(
-            f"Epoch {epoch} cannot be given up for target {name}: the target has epoch {target.mark.epoch},"
-            f" and epoch {state.settled} is the last one that is final.",
-            f"Only the next epoch can be given up: {target.mark.epoch + 1}, once Spark has completed it.",
+            f"Epoch {epoch} cannot be given up for target {name}. The target has epoch {target.mark.epoch},"
+            f" and epoch {state.settled} is the last final one.",
+            f"Give up the next epoch, {target.mark.epoch + 1}, after Spark has completed it.",
         )
     return _next(state, actor, f"give up {epoch} for {name}", given_up=(*state.given_up, item))
 
@@ -392,21 +392,21 @@ def give_up_epoch(state: State, name: str, epoch: int, actor: Actor) -> State | 
 def give_up_missing(
     state: State, manifest: EpochManifest, committed: int, actor: Actor
 ) -> State | None:
-    """Let all targets do without an epoch that Spark has completed and nobody has published.
+    """Skip, for all targets, an epoch that Spark has completed and no run has published.
 
-    Such are an epoch of a `foreachBatch` function that did not write, and one that Spark's offline state
-    repartition has made. The command publishes a manifest without segments for it, so the chain has no hole.
+    A `foreachBatch` function that did not write makes such an epoch, and Spark's offline state repartition
+    does. The caller has created a manifest without segments for the epoch, so that the chain has no gap.
 
-    :raises OptionError: the epoch is not the one that is missing.
+    :raises OptionError: the epoch is not the one after `last`, or Spark has not completed it.
     """
     epoch = manifest.epoch
     if manifest == state.last:
         return None
     if epoch != state.last.epoch + 1 or epoch > committed:
         raise OptionError(
-            f"Epoch {epoch} is not missing: the log has epoch {state.last.epoch}, and Spark has completed"
-            f" {committed}",
-            "Only the epoch right after the newest one of the log, which Spark has completed, is missing.",
+            f"Epoch {epoch} is not missing: the newest epoch of the log is {state.last.epoch}, and Spark has"
+            f" completed {committed}.",
+            "Name the epoch right after the newest one of the log, after Spark has completed it.",
         )
     items = (GivenUp(epoch=epoch, target=target.name) for target in state.targets)
     return _next(
@@ -420,24 +420,25 @@ def give_up_missing(
 
 
 def give_up_target(state: State, name: str, actor: Actor) -> State | None:
-    """Let a target get nothing more; no mark, budget or open waits for it. None: it is so already.
+    """Give up a target: no mark, budget or run waits for it. Return None if it is given up already.
 
-    It comes back, with what is published then, after a start without it and another one with it.
+    Start the query once without the target, and then with it, to write to the target again. It then gets the
+    epochs that are published from that time on.
     """
     target = named_target(state, name)
     if target.given_up:
         return None
     return _next(
-        state, actor, f"give up target {name}", targets=_with(state, target, given_up=True)
+        state, actor, f"give up target {name}", targets=_with_changed(state, target, given_up=True)
     )
 
 
 def adopt(state: State, log_id: str, checkpoint: str, actor: Actor) -> State:
-    """Make this log the owner of its targets. `adopted_row` is set in each ledger then.
+    """Make this log the owner of its targets. The caller then sets `adopted_row` in each ledger.
 
-    A copy that goes on finds another log id in the ledger row, and stops with `WrongOwner`. At a new place no
-    run is open: one that goes on at the former place is superseded. If the command dies in between, the
-    flush stops with `WrongOwner` until it is run again.
+    A copy of the query that continues finds another log id in the ledger row, and stops with `WrongOwner`. At
+    a new place the run is closed, so the run at the former place is superseded. If the command dies before
+    all ledger rows are set, the flush stops with `WrongOwner` until the command is run again.
     """
     run = state.run
     if run is not None and checkpoint != state.checkpoint:
@@ -453,26 +454,23 @@ def adopt(state: State, log_id: str, checkpoint: str, actor: Actor) -> State:
 
 
 def adopted_row(state: State, row: LedgerRow) -> LedgerRow:
-    """Return the ledger row of a target that the log adopts; it moves from what was read.
+    """Return the ledger row of a target that the log adopts.
 
-    The row keeps its epoch and digest: if they are not of this log, the flush says so. A row right before the
-    first epoch gets the digest that the log has there, which is none: a new log after an old row.
+    The row keeps its epoch and digest; the flush reports an error if this log does not have them. A row right
+    before the first epoch of the log gets an empty digest, as the log has none there.
     """
     digest = "" if row.epoch == state.first - 1 else row.digest
     return row._replace(query_id=state.query_id, log_id=state.log_id, digest=digest)
 
 
 def refuse_other_place(state: State, query_id: str, checkpoint: str) -> None:
-    """Raise if the log belongs to another checkpoint: a run, a flusher and a command ask first.
-
-    :raises WrongOwner: it does.
-    """
+    """Raise `WrongOwner` if the log belongs to another query or another checkpoint."""
     if (state.query_id, state.checkpoint) == (query_id, checkpoint):
         return
     raise WrongOwner(
         f"The log belongs to query {state.query_id} at {state.checkpoint}, and this is query {query_id} at"
-        f" {checkpoint}. Two copies would write the same epochs with other rows.",
-        "A copy starts with a new checkpoint. If checkpoint and log were moved, and nothing runs at the"
+        f" {checkpoint}. Two copies would write the same epochs with different rows.",
+        "Start a copy with a new checkpoint. If checkpoint and log were moved, and nothing runs at the"
         " former place: `wal-sink adopt CHECKPOINT`.",
     )
 
@@ -487,7 +485,7 @@ def _next(state: State, actor: Actor, reason: str, **changes: Any) -> State:
 
 
 def _unpublished(epoch: int) -> EpochManifest:
-    """Return what `last` is before the first epoch."""
+    """Return the value of `State.last` before the first epoch."""
     return EpochManifest(
         epoch=epoch,
         manifest="",
@@ -501,18 +499,18 @@ def _unpublished(epoch: int) -> EpochManifest:
 
 
 def _added(name: str, last: EpochManifest, now_us: int) -> TargetState:
-    """Return a target that starts after the newest epoch."""
+    """Return the state of a target that starts after `last`."""
     at_last = Mark(epoch=last.epoch, digest=last.digest, sums=last.sums, at_us=now_us)
     return TargetState(name=name, first=last.epoch + 1, mark=at_last)
 
 
-def _targets(state: State, names: tuple[str, ...], now_us: int) -> tuple[TargetState, ...]:
-    """Return the targets of a run that opens."""
+def _targets_of_run(state: State, names: tuple[str, ...], now_us: int) -> tuple[TargetState, ...]:
+    """Return the targets of the state after a run opens."""
     last = state.last
     if set(names) == {target.name for target in state.targets}:
         if not state.live:
             raise OptionError(
-                f"Every target of the query was given up: {', '.join(names)}. Its rows would go nowhere.",
+                f"Every target of the query was given up: {', '.join(names)}. No target would get its rows.",
                 "Start the query with a new checkpoint.",
             )
         return state.targets
@@ -520,17 +518,17 @@ def _targets(state: State, names: tuple[str, ...], now_us: int) -> tuple[TargetS
     if lacking or state.settled < last.epoch:
         former = ", ".join(target.name for target in state.targets)
         raise OptionError(
-            f"The query has other targets than the log, which has {former}. Epoch {last.epoch} is not in"
+            f"The query names other targets than the log, which has {former}. Epoch {last.epoch} is not in"
             f" {', '.join(lacking) or 'every target'} yet, and would be lost.",
-            f"Start once with the former targets, {former}, until `wal-sink status CHECKPOINT` shows no lag;"
-            " then start with the new ones. A target that is dead:"
+            f"Start once with the former targets, {former}, until `wal-sink status CHECKPOINT` shows no lag."
+            " Then start with the new targets. To drop a target that is dead:"
             " `wal-sink give-up CHECKPOINT --target NAME`.",
         )
     return tuple(state.target(name) or _added(name, last, now_us) for name in names)
 
 
-def _with(state: State, target: TargetState, **changes: Any) -> tuple[TargetState, ...]:
-    """Return all targets, one of them changed."""
+def _with_changed(state: State, target: TargetState, **changes: Any) -> tuple[TargetState, ...]:
+    """Return all targets, with some fields of one target changed."""
     new = msgspec.structs.replace(target, **changes)
     return tuple(new if other.name == target.name else other for other in state.targets)
 
@@ -538,7 +536,7 @@ def _with(state: State, target: TargetState, **changes: Any) -> tuple[TargetStat
 def named_target(state: State, name: str) -> TargetState:
     """Return a target of the log by its name.
 
-    :raises OptionError: the log has none of this name.
+    :raises OptionError: the log has no target of this name.
     """
     target = state.target(name)
     if target is None:
@@ -548,14 +546,15 @@ def named_target(state: State, name: str) -> TargetState:
 
 
 def live_target(state: State, name: str) -> TargetState:
-    """Return a target of the log that gets epochs.
+    """Return a target that was not given up.
 
-    :raises OptionError: the log has none of this name, or an operator has given it up.
+    :raises OptionError: the log has no target of this name, or an operator has given it up.
     """
     target = named_target(state, name)
     if target.given_up:
         raise OptionError(
             f"Target {name} was given up, and gets nothing more.",
-            "Start the query once without it, and then with it: it gets what is published then.",
+            "Start the query once without the target, and then with it. The target gets the epochs that are"
+            " published after that.",
         )
     return target

@@ -1,11 +1,11 @@
-"""Agrees with each target, as a run starts, on the plan by which the rows of the run are checked.
+"""Agrees with each target on the plan by which the rows of a run are checked, when the run starts.
 
-A plan in the log never changes. Its key is a digest of all that it says, and each manifest names the plan of
-its epoch. `plans/agreed.json` says which plans are in force, and whether the present run has
-compared them with the tables. A run that starts takes the second part back (`compare_again`). So
-its first micro-batch connects, and if the table, the schema or the options have changed, a new plan is in
-force from that micro-batch on, unless pending epochs do not fit the table. If the target does not answer, a
-run with the same schema and options goes on by the plan of the run before.
+A plan in the log never changes. Its key is a digest of its content. Each manifest names the plans of its
+epoch by this key. `plans/agreed.json` has the plans in force, and whether the present run has compared them
+with the tables. The start of a run clears that (`compare_again`), so the first micro-batch of the run
+connects. If table, schema or options have changed, a new plan is in force from this micro-batch on. The start
+is refused if pending epochs do not fit the table. If the target does not answer, a run with the same schema
+and options continues with the former plan.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from wal_sink.model.plan import Agreed, Plan, content_key
 from wal_sink.model.state import State, TargetState
 from wal_sink.publish.micro_batch import (
     MicroBatch,
-    plans_key,
+    plans_key_of,
     refuse_quarantine,
     with_epoch_field,
 )
@@ -57,18 +57,18 @@ def compare_again(store: LogStore) -> None:
 
 
 def agree(configuration: Configuration, schema: pa.Schema) -> MicroBatch:
-    """Return how rows of a schema are written; connects in the first micro-batch of a run.
+    """Return how rows of a schema are written. Connects in the first micro-batch of a run.
 
-    :param schema: of the DataFrame, timestamps in UTC.
-    :raises SchemaMismatch, TargetUnavailable, OptionError: from the plan.
-    :raises CheckpointNotVisible: the query has no checkpoint here.
-    :raises WrongOwner: the log is not that of the checkpoint.
+    :param schema: schema of the DataFrame, with timestamps in UTC.
+    :raises SchemaMismatch, TargetUnavailable, OptionError: the target refuses the plan.
+    :raises CheckpointNotVisible: the query has no checkpoint at this place.
+    :raises WrongOwner: the checkpoint names another log.
     """
     checkpoint = configuration.location.open_checkpoint()
     store = configuration.location.open_log(checkpoint.query_id())
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
     targets = {destination.name: destination.target for destination in configuration.destinations}
-    key = plans_key(configuration, columns)
+    key = plans_key_of(configuration, columns)
     plans = plans_in_force(store, checkpoint, targets, columns, key)
     refuse_quarantine(plans.values(), configuration.sink.on_invalid_row)
     return MicroBatch(configuration, plans)
@@ -81,41 +81,43 @@ def plans_in_force(
     schema: pa.Schema,
     key: str,
 ) -> Mapping[str, Plan]:
-    """Return the plan of each target, all of one key; compare them first if the run has not done so.
+    """Return the plan of each target. Compare the plans with the tables first, if the run has not done so.
 
-    :param targets: by name.
-    :param key: of schema and options, see `plans_key`.
+    :param targets: targets by name.
+    :param key: key of schema and options, see `plans_key`.
     """
     with store_errors():
         last = _read(store)
         if last is not None and last.key == key and last.compared:
             return last.plans
         if last is None or last.key != key:
-            refuse_other_log(store, checkpoint)  # else a folder would stay where no log may be
-    return _Start(store, checkpoint, targets, schema, key).agreed(last).plans
+            refuse_other_log(
+                store, checkpoint
+            )  # before a write could create a folder at a wrong place
+    return _RunStart(store, checkpoint, targets, schema, key).agreed(last).plans
 
 
 def _read(store: LogStore) -> Agreed | None:
-    with contextlib.suppress(CorruptLog):  # it is made again
+    with contextlib.suppress(CorruptLog):  # the caller makes it again
         return store.read_record(Agreed, paths.AGREED)
     return None
 
 
-class _Start(NamedTuple):
-    """The start of a run."""
+class _RunStart(NamedTuple):
+    """Makes the plans at the start of a run."""
 
     store: LogStore
     checkpoint: Checkpoint
     targets: Mapping[str, Target]
-    """By name."""
+    """Targets by name."""
     schema: pa.Schema
     key: str
-    """Of schema and options."""
+    """Key of schema and options."""
 
     def agreed(self, last: Agreed | None) -> Agreed:
-        """Plan again, and put the plans in force.
+        """Make the plans again, and put them in force.
 
-        :param last: the plans in force so far, perhaps of another schema or other options; None: none.
+        :param last: the plans in force so far, perhaps for another schema or other options; None for none.
         """
         if last is None:
             self._probe()
@@ -147,14 +149,15 @@ class _Start(NamedTuple):
             ) from error
 
     def _plan(self, target: Target, former: Plan | None, *, same_key: bool) -> Plan:
-        """Make a plan by the table as it is now, and what is missing for it.
+        """Make the plan for the table as it is now, and create or alter the table if options ask for it.
 
-        A table that the query has written to is not made again.
+        A table that the query has written to is not created again.
 
-        :param former: the plan in force so far; None for a target that comes.
-        :param same_key: True if it was made for the same schema and options.
+        :param former: the plan in force so far; None for a new target.
+        :param same_key: True if `former` was made for the same schema and options.
         :raises SchemaMismatch: the DataFrame does not fit the table, or the table is gone.
-        :raises TargetUnavailable: the target does not answer, and the former plan is for other rows.
+        :raises TargetUnavailable: the target does not answer, and `former` is for another schema or other
+            options.
         """
         try:
             if former is None:
@@ -162,7 +165,7 @@ class _Start(NamedTuple):
             plan = target.dry_plan(self.schema, self.key)
             if plan.creates and plan.table == former.table:
                 raise SchemaMismatch(
-                    f"{plan.table} is gone, which this query has written to. A new table would lack the rows"
+                    f"{plan.table} is gone, and this query has written to it. A new table would lack the rows"
                     " that were flushed before.",
                     "Restore the table from a backup. Or, if the rows may be missing, name another table in"
                     " the options, which createTable makes; or create this one:\n"
@@ -170,27 +173,30 @@ class _Start(NamedTuple):
                 )
             if same_key and plan.to_json() == replace(former, key=self.key).to_json():
                 return plan
-            return target.plan(self.schema, self.key)  # which may add what options ask for
+            return target.plan(self.schema, self.key)  # may also add columns that options ask for
         except TargetUnavailable as error:
-            if former is None or not same_key:  # the flush tries again, a start does not
+            if (
+                former is None or not same_key
+            ):  # unlike a flush, a start is not tried again by itself
                 raise TargetUnavailable(
                     error.what, f"{error.remedy} Then start the query again."
                 ) from error
             logger.warning(
-                "%s does not answer. The query starts all the same, and checks its rows by the plan of the"
-                " run before: %s",
+                "%s does not answer. The query starts nevertheless, and checks its rows by the plan of the"
+                " run before. Cause: %s",
                 target.writes_to or target.name,
                 error.what,
             )
             return replace(former, key=self.key)
 
     def _refuse_unfit_backlog(self, name: str, target: Target, key: str) -> None:
-        """Refuse to start if checkpointed epochs are pending that do not fit the table as it is now.
+        """Refuse to start if pending checkpointed epochs do not fit the table as it is now.
 
-        The flush would stop at them; and if the table is changed back, at those that come from now on.
+        The flush would stop at these epochs. If the table were changed back, the flush would stop at the new
+        epochs.
 
-        :param key: of the new plans.
-        :raises SchemaMismatch: there are such epochs.
+        :param key: key of the new plans.
+        :raises SchemaMismatch: a pending epoch does not fit the table.
         """
         with store_errors():
             pending = self._pending_plans(name, key)
@@ -216,7 +222,7 @@ class _Start(NamedTuple):
             logger.info("pending epochs were not compared with the table: %r", error)
 
     def _pending_plans(self, name: str, key: str) -> Mapping[int, Plan]:
-        """Return the other plans of checkpointed epochs that are not flushed, each by its first epoch."""
+        """Return the other plans of pending checkpointed epochs, each by its first epoch."""
         while True:
             state = newest(self.store)
             target = state.target(name) if state is not None else None
@@ -226,7 +232,7 @@ class _Start(NamedTuple):
                 return self._plans_after(state, target, key)
             except (CorruptLog, MissingManifest):
                 if newest(self.store) == state:
-                    raise  # else a flusher has trimmed meanwhile
+                    raise  # otherwise a flusher has trimmed meanwhile
 
     def _plans_after(self, state: State, target: TargetState, key: str) -> Mapping[int, Plan]:
         chain, last = ManifestChain(self.store), self.checkpoint.last_commit()

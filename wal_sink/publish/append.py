@@ -1,14 +1,13 @@
-"""Appends a task's rows to the log as segments, checked: step 2 of `docs/protocol/README.md`.
+"""Appends a task's rows to the log as segments, after checking them.
 
-Afterwards a large segment is durable, and nothing refers to it (rule `segments`); a small one is in
-the task's report alone. If this attempt loses, or the epoch is run again, no manifest will name
-them; only the publisher makes them part of an epoch.
+Afterwards a large segment is durable, and a small one is in the task's report (rule `segments`). No manifest
+names them yet: the publisher makes them part of an epoch. The segments of an attempt that is not published
+are garbage.
 
-`split_invalid` splits a batch into the rows that the target accepts, and the rows that its check refuses,
-with their reasons. A check raises at the first rule that a row breaks, and says which rows break the same
-one. They are taken out, and the check runs again: once for each broken rule, not for each row. Kernels of
-Arrow do that; no row becomes a Python object. Where a check does not say which rows, the batch is halved
-down to one row.
+`split_invalid` divides a batch into rows that the target accepts, and rows that its check refuses. A check
+raises at the first rule that a row breaks, and reports which rows break this rule. These rows are taken out,
+and the check runs again: once for each broken rule, not for each row. Arrow kernels do this without Python
+objects for rows. If a check does not report the rows, the batch is halved down to single rows.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,7 +24,7 @@ from state_backends import StateBackend
 from wal_sink.arrow_batches import coalesced, in_utc
 from wal_sink.errors import InvalidRow
 from wal_sink.model import paths
-from wal_sink.model.manifest import Appended, SegmentRef, Task
+from wal_sink.model.manifest import Appended, Task
 from wal_sink.model.paths import SegmentName
 from wal_sink.targets.value_checks import refuse_invalid_utf8
 from wal_sink.wal.location import log_errors
@@ -41,30 +39,30 @@ class Refused(NamedTuple):
     """Rows that break one rule."""
 
     rows: pa.RecordBatch
-    """As the DataFrame has them."""
+    """The rows with the columns of the DataFrame."""
     error: InvalidRow
-    """Of the first of them."""
+    """The error of the first row."""
 
 
 class SplitRows(NamedTuple):
-    """A batch in two parts, each in the batch's order."""
+    """The two parts of a batch, each in the batch's order."""
 
     taken: tuple[pa.RecordBatch, ...]
-    """As the check returns them."""
+    """Accepted rows, as the check returns them."""
     refused: tuple[Refused, ...]
 
 
 def split_invalid(batch: pa.RecordBatch, check: Check) -> SplitRows:
-    """Let `check` refuse rows, each for the first rule that it breaks.
+    """Divide a batch into accepted rows, and refused rows with the first rule that each of them breaks.
 
-    :param check: returns a batch as the log holds it, or raises `InvalidRow`.
+    :param check: returns the batch as the log has it, or raises `InvalidRow`.
     """
     refused: list[Refused] = []
     while batch.num_rows:
         try:
             return SplitRows((check(batch),), tuple(refused))
         except InvalidRow as error:
-            bad = _flags(error, batch.num_rows)
+            bad = _broken_rows(error, batch.num_rows)
             if bad is None and batch.num_rows > 1:
                 halves = _halves(batch, check)
                 return SplitRows(halves.taken, (*refused, *halves.refused))
@@ -76,8 +74,8 @@ def split_invalid(batch: pa.RecordBatch, check: Check) -> SplitRows:
     return SplitRows((), tuple(refused))
 
 
-def _flags(error: InvalidRow, rows: int) -> pa.Array | None:
-    """Return which rows an error is about; None where it does not say."""
+def _broken_rows(error: InvalidRow, rows: int) -> pa.Array | None:
+    """Return which rows an error concerns; None if it does not say."""
     if error.rows is None or len(error.rows) != rows:
         return None
     bad = error.rows.fill_null(fill_value=False)
@@ -96,17 +94,17 @@ def _halves(batch: pa.RecordBatch, check: Check) -> SplitRows:
 OnInvalidRow = Literal["fail", "quarantine"]
 
 _INLINE, _INLINE_SHARED = 64 * 1024, 256 * 1024
-"""Most bytes of a segment that a task reports instead of writing a file; and what the tasks divide."""
+"""Most bytes that one task reports instead of writing a file, and the bytes that later tasks divide."""
 
 
 def most_inline(partition: int) -> int:
-    """Return the bytes up to which a task reports its segment instead of writing a file.
+    """Return the largest segment, in bytes, that a task reports instead of writing a file.
 
-    A task does not know how many others there are, but for those before it. So the first four may report 64
-    KiB each, and partition p after them 256 KiB / (p + 1): the driver gets 1.2 MiB of 200 tasks at most, and
-    2.2 MiB of 10,000.
+    A task knows how many tasks precede it, but not how many follow. So each of the first four tasks may
+    report 64 KiB, and partition p after them 256 KiB / (p + 1). The driver gets at most 1.2 MiB from 200
+    tasks, and 2.2 MiB from 10,000.
 
-    :param partition: of the task, counted from 0.
+    :param partition: number of the task's partition, from 0.
     """
     return min(_INLINE, _INLINE_SHARED // (partition + 1))
 
@@ -121,21 +119,22 @@ def append(
     on_invalid_row: OnInvalidRow = "fail",
     inline_bytes: int = 0,
 ) -> Appended:
-    """Stream `batches` through `check` into a segment; no segment when there are no rows.
+    """Check batches and write them to a segment; no segment is written if there are no rows.
 
-    When anything raises, what was written is discarded: Spark offers no hook for a failed attempt.
+    If anything raises, the file is deleted: Spark has no hook for a failed task.
 
-    :param on_invalid_row: `quarantine`: rows that `check` refuses go into a segment of their own.
-    :param inline_bytes: a segment of at most this number of bytes is reported, and no file is written. That
-        of refused rows, which are few and rare, is a file.
-    :raises InvalidRow: from `check`, or a text is not UTF-8; nothing of the epoch is published then.
+    :param on_invalid_row: with `quarantine`, rows that `check` refuses go into a segment of their own.
+    :param inline_bytes: a segment of at most this number of bytes is reported, and gets no file. Refused
+        rows, which are few and rare, always get a file.
+    :raises InvalidRow: `check` refuses a row, or a text is not UTF-8. Nothing of the epoch is published then.
     :raises LogFull: the disk is full.
     :raises LogUnavailable: the store of the log refuses, or does not answer.
     """
     with log_errors(backend.url), contextlib.ExitStack() as stack:
         planned = newest_number(LogStore(backend)) if task.partition == 0 else None
         taken, refused = (
-            _Segment(stack, task, backend, compression, inline) for inline in (inline_bytes, 0)
+            _segment_writer(stack, task, backend, compression, inline)
+            for inline in (inline_bytes, 0)
         )
 
         def check_all(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -158,72 +157,28 @@ def append(
         for batch in coalesced(checked()):
             taken.write(batch)
         return Appended(
-            **task.execution._asdict(),
+            execution=task.execution,
             segments=taken.close(),
             refused=refused.close(),
             planned=planned,
         )
 
 
-class _Segment:
-    """A segment that begins with its first batch.
+def _segment_writer(
+    stack: contextlib.ExitStack,
+    task: Task,
+    backend: StateBackend,
+    compression: Compression,
+    inline_bytes: int,
+) -> SegmentWriter:
+    """Return a writer for a new segment of a task.
 
-    :param stack: discards the file when it is left by an exception, and makes it durable otherwise.
+    :param stack: closes the file of the segment; deletes it if the block ends by an exception.
     """
-
-    def __init__(
-        self,
-        stack: contextlib.ExitStack,
-        task: Task,
-        backend: StateBackend,
-        compression: Compression,
-        inline_bytes: int,
-    ) -> None:
-        nonce = f"{task.call}{uuid.uuid4().hex}"[:32]
-        name = SegmentName(task.epoch, task.partition, task.task_attempt, task.run_id, nonce)
-        path = paths.SEGMENT.path(name)
-        self._path = path
-        self._compression = compression
-        # No method of this object: the garbage collector does not see that pyarrow's writer holds its output,
-        # so an output that leads back to the writer would stay, with its bytes, as long as the worker runs.
-        self._output = _Output(lambda: stack.enter_context(backend.open_output(path)), inline_bytes)
-        self._writer: SegmentWriter | None = None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append a batch."""
-        if self._writer is None:
-            self._writer = SegmentWriter(self._output, batch.schema, self._compression)
-        self._writer.write(batch)
-
-    def close(self) -> tuple[SegmentRef, ...]:
-        """Write the footer; return the segment, if there is one."""
-        if self._writer is None:
-            return ()
-        ref = self._writer.close(self._path)
-        held = self._output.held
-        return (ref if held is None else msgspec.structs.replace(ref, data=bytes(held)),)
-
-
-class _Output:
-    """Holds what is written, until that is too much: then all of it goes into a file.
-
-    :param most: bytes.
-    """
-
-    def __init__(self, open_file: Callable[[], BinaryIO], most: int) -> None:
-        self.held: bytearray | None = bytearray()
-        """All that was written; None: it is in the file."""
-        self._open_file = open_file
-        self._most = most
-        self._file: BinaryIO | None = None
-
-    def write(self, data: bytes) -> None:
-        if self._file is None:
-            assert self.held is not None
-            if len(self.held) + len(data) <= self._most:
-                self.held += data
-                return
-            self._file = self._open_file()
-            self._file.write(self.held)
-            self.held = None
-        self._file.write(data)
+    epoch, run_id = task.execution.epoch, task.execution.run_id
+    nonce = f"{task.call}{uuid.uuid4().hex}"[:32]
+    name = SegmentName(epoch, task.partition, task.task_attempt, run_id, nonce)
+    path = paths.SEGMENT.path(name)
+    return SegmentWriter(
+        path, lambda: stack.enter_context(backend.open_output(path)), compression, inline_bytes
+    )

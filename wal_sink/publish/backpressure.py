@@ -1,4 +1,4 @@
-"""Waits until the log has space for an epoch: `wal.maxBytes`, `wal.onFull`. Reports the wait."""
+"""Waits until the log has space for an epoch (`wal.maxBytes`, `wal.onFull`), and logs the wait."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ logger = logging.getLogger(__name__)
 OnFull = Literal["block", "fail"]
 
 _PAUSE_S, _PAUSE_BILLED_S = 0.5, 5.0
-"""How long a pause is, after which there may be space."""
+"""How long one wait is, before the log is checked again."""
 
 
 class Backpressure:
-    """Lets an epoch be published when the log has space for it.
+    """Lets an epoch be published if the log has space for it.
 
     :param max_bytes: `wal.maxBytes`.
     :param on_full: `wal.onFull`.
-    :param checkpoint: URL, for messages.
-    :param clock_us: microseconds since 1970.
+    :param checkpoint: URL of the checkpoint, for messages.
+    :param clock_us: returns the time in microseconds since 1970.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class Backpressure:
         self._once_per_minute = OncePerMinute()
 
     def admits(self, state: State, execution: Execution, predecessor: Predecessor) -> bool:
-        """Return True if an epoch may be published now; False after a pause, which may have brought space.
+        """Return True if an epoch may be published now. If not, wait for a moment and return False.
 
-        :raises LogFull: there is no space, and `wal.onFull` is `fail`.
+        :raises LogFull: the log has no space, and `wal.onFull` is `fail`.
         :raises StoppedWaiting: Spark was told to stop the run.
-        :raises WalSinkError: the error at which the flusher of the slowest target has stopped.
+        :raises WalSinkError: the error that has stopped the flusher of the slowest target.
         """
         epoch = execution.epoch
         if has_space(state, predecessor, self._max_bytes):
             if self._waited_s:
                 logger.warning(
-                    "the log has space again. Epoch %d goes on, after it waited for %.0f s",
+                    "the log has space again. Epoch %d continues after a wait of %.0f s",
                     epoch,
                     self._waited_s,
                 )
@@ -84,10 +84,9 @@ class Backpressure:
         if self._on_full == "fail":
             raise LogFull(
                 f"Epoch {epoch} is not published: {full}",
-                f"Nothing is lost. `wal-sink status {self._checkpoint}` says what keeps the flush. Then start"
-                " the query again: Spark computes the epoch again. Or raise wal.maxBytes, or let"
-                " the query wait:"
-                " wal.onFull=block.",
+                f"Nothing is lost. `wal-sink status {self._checkpoint}` shows why the flush lags. Repair the"
+                " cause, then start the query again: Spark computes the epoch again. Or raise wal.maxBytes,"
+                " or let the query wait: wal.onFull=block.",
             )
         if report is not None and report.stopping == execution.run_id:
             raise StoppedWaiting(
@@ -105,7 +104,7 @@ class Backpressure:
         return False
 
     def _warn_of_no_flusher(self, state: State) -> None:
-        """Warn, once a minute, if epochs are pending and nothing has flushed for half a minute."""
+        """Warn, at most once a minute, if epochs are pending and no process has flushed for half a minute."""
         now_us = self._clock_us()
         slowest = state.slowest
         lags = slowest.mark.epoch < state.settled
@@ -122,14 +121,14 @@ class Backpressure:
 
 
 _NO_FLUSHER = OncePerMinute()
-"""Of this process: `commit()` makes a `Backpressure` for each epoch."""
+"""Shared by the process, since each `commit()` makes a `Backpressure`."""
 
 
 def described(report: FlusherReport | None, now_us: int) -> str:
-    """Return which process flushes, what it does, and its error, as sentences."""
+    """Return as sentences which process flushes, what it does, and its error."""
     if report is None:
         return (
-            "No process has flushed this query yet: that is for the one that called wal_sink.register, or for"
+            "No process has flushed this query yet. The process that called wal_sink.register flushes it, or"
             " `wal-sink flush`."
         )
     text = f"{report.flusher} reported {age_s(report, now_us):.0f} s ago: {report.doing}"

@@ -1,7 +1,7 @@
-"""Runs the checks of a first micro-batch before a query starts; creates nothing.
+"""Makes the checks of the first micro-batch before a query starts. It creates nothing.
 
-`wal_sink.check` calls it; `wal-sink check` checks the options alone. A start does not: its first micro-batch
-calls `agreement.agree`, which compares with the plan of the run before, too.
+`wal_sink.check` calls `preflight`; `wal-sink check` calls `preflight_options`. The start of a query calls
+`agreement.agree` instead, which also compares with the plan of the run before.
 """
 
 from __future__ import annotations
@@ -15,52 +15,52 @@ from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import of_target
 from wal_sink.model.plan import Plan, spark_ddl
 from wal_sink.options import qualified
-from wal_sink.publish.micro_batch import plans_key, refuse_quarantine, with_epoch_field
+from wal_sink.publish.micro_batch import plans_key_of, refuse_quarantine, with_epoch_field
 
 
 class CheckedColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """A column, and what it is written to."""
+    """A column of the DataFrame, and the target's column that gets its values."""
 
     name: str
     source: str
-    """Its Arrow type, as tasks get it."""
+    """Arrow type in the DataFrame."""
     spark: str
-    """Its type in the DataFrame, in Spark's words."""
+    """Spark's type in the DataFrame."""
     type: str
-    """The type of the target's column, in the target's words."""
+    """Type of the target's column, as the target writes it."""
     role: str
-    """What the target says of the column: part of its key, `required` (it takes no null), `regular`, …"""
+    """Role of the target's column: part of its key, `required` (accepts no null), `regular`, …"""
 
     column: str = ""
-    """The name of the target's column, where it is another one."""
+    """Name of the target's column; empty if the DataFrame's column has the same name."""
 
     target: str = ""
-    """Name of the target, if it is one of several."""
+    """Name of the target; empty if it is the only one."""
 
     @property
     def heading(self) -> str:
-        """The name of the column, after that of its target."""
+        """Return the name of the column, with the name of its target if there are several."""
         return qualified(self.target, self.name)
 
     @property
     def fits(self) -> str:
-        """The type in the DataFrame, and the column of the target that it is written to."""
+        """Return the type in the DataFrame, and the target's column with type and role."""
         name = f"{self.column} " if self.column else ""
         role = "" if self.role == "regular" else f" ({self.role})"
         return f"{self.spark} to {name}{self.type}{role}"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """The options and the schema fit the target: what is in force when the query starts."""
+    """The result of a check that found no problem: the values that are in force when the query starts."""
 
     in_force: dict[str, str]
-    """By heading: target, table, log, checkpoint, budget, …; no secrets."""
+    """Target, table, log, checkpoint, budget and others by heading, without secrets."""
     columns: tuple[CheckedColumn, ...]
-    """In the order of the DataFrame, for each target."""
+    """Columns of each target, in the order of the DataFrame."""
 
     @property
     def lines(self) -> list[tuple[str, str]]:
-        """Lay it out for people: what is in force, then each column; by heading."""
+        """Return the result for people, as pairs of heading and text."""
         columns = [(column.heading, column.fits) for column in self.columns]
         return [*self.in_force.items(), *columns, ("fits", "the query can start")]
 
@@ -72,10 +72,10 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def preflight_options(raw: Mapping[str, str]) -> Checked:
-    """Check options, and connect nowhere; the result has no columns.
+    """Check options without connecting. The result has no columns.
 
-    :param raw: the options that the query would be given, by their names.
-    :raises OptionError: an option is missing, unknown, or does not fit.
+    :param raw: options of the query by name.
+    :raises OptionError: an option is missing or unknown, or has a value that does not fit.
     """
     configuration = configure(raw)
     configuration.refuse_bucket()
@@ -91,17 +91,17 @@ def preflight(
 ) -> Checked:
     """Check options, and compare a DataFrame with the target's table.
 
-    :param raw: the options that the query would be given, by their names.
-    :param schema: of the DataFrame, timestamps in UTC.
+    :param raw: options of the query by name.
+    :param schema: schema of the DataFrame, with timestamps in UTC.
     :param file_manager: see `Configuration.refuse_bucket`.
-    :raises OptionError: an option is missing, unknown, or does not fit.
+    :raises OptionError: an option is missing or unknown, or has a value that does not fit.
     :raises SchemaMismatch: the DataFrame does not fit, or the table cannot be written exactly once.
     :raises TargetUnavailable, TargetRefused: the target does not answer, or refuses.
     """
     configuration = configure(raw)
     configuration.refuse_bucket(file_manager)
     columns = with_epoch_field(schema, configuration.sink.epoch_column)
-    key = plans_key(configuration, columns)
+    key = plans_key_of(configuration, columns)
     plans: dict[str, Plan] = {}
     for destination in configuration.destinations:
         with of_target(destination.prefix):

@@ -1,9 +1,9 @@
 """Publishes an epoch on the driver's host, in `commit()` (rules `one-publisher`, `segments`, `publish`).
 
-Before, the epoch's segments are durable and nothing names them. After, the state's `last` is the epoch's
-manifest. Spark has not written `commits/N` yet, so nothing is sent. An epoch that is refused before
-its manifest is created has its segments deleted; from then on nothing is deleted here, since the
-state may name them.
+Before, the segments of the epoch are durable, and no manifest names them. Afterwards the state's `last` is
+the epoch's manifest. Spark has not written `commits/N` yet, so no row is sent. If the epoch is refused before
+its manifest is created, its segments are deleted. Later nothing is deleted here, since the state may name
+them.
 """
 
 from __future__ import annotations
@@ -47,33 +47,34 @@ from wal_sink.wal.store import LogStore
 logger = logging.getLogger(__name__)
 
 _LISTED_FROM = 10
-"""More segments than this are listed in a bucket: one request for a thousand, instead of one for each."""
+"""From this number of segments on, a bucket is listed: one request for 1,000 segments instead of one for
+each."""
 
 
 class Terms(NamedTuple):
-    """What holds for every epoch that a query publishes."""
+    """What is the same for every epoch that a query publishes."""
 
     plans: Mapping[str, Plan]
-    """Of each target, by its name; all of one key. The rows were checked against them."""
+    """Plan of each target by the target's name, by which the rows were checked. All plans have one key."""
     max_bytes: int
     """`wal.maxBytes`."""
     on_full: OnFull
     """`wal.onFull`."""
     options: Mapping[str, str]
-    """The sink's options without secrets; the state keeps those of the run that publishes."""
+    """The sink's options without secrets. The state keeps the options of the run that publishes."""
 
     @property
     def sendings(self) -> int:
-        """How many write timestamps each row reserves: more than one for lists that are not frozen."""
+        """Return how many write timestamps each row reserves: more than one for lists that are not frozen."""
         return SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1
 
 
 class Publisher:
-    """Publishes epochs; `commit()` makes one each time, and nothing stays in memory.
+    """Publishes epochs. Each `commit()` makes a publisher, so nothing is kept in memory.
 
-    :param clock_us: microseconds since 1970.
-    :param sleep: waits for seconds, while the log has no space.
-    :param begins_after: the epoch after which a new log begins; None: the last one that Spark has completed.
+    :param clock_us: returns the time in microseconds since 1970.
+    :param sleep: waits for a number of seconds, while the log has no space.
+    :param begins_after: the epoch after which a new log begins; None for the last completed epoch.
     """
 
     def __init__(
@@ -96,12 +97,12 @@ class Publisher:
         self._begins_after = begins_after
 
     def publish(self, execution: Execution, appended: Sequence[Appended]) -> Manifest | None:
-        """Publish an epoch; None if the log has it already and Spark merely replays it.
+        """Publish an epoch. Return None if Spark replays an epoch that the log has already.
 
-        :param execution: the run that has computed it.
-        :param appended: what every task of it reported, in the order of the partitions.
-        :raises WalSinkError: the epoch is refused, see `protocol.state.predecessor_for`; or there is no space
-            in the log, see `Backpressure`.
+        :param execution: the run and the epoch.
+        :param appended: reports of all tasks, in the order of the partitions.
+        :raises WalSinkError: the epoch is refused, see `protocol.state.predecessor_for`; or the log has no
+            space, see `Backpressure`.
         """
         epoch, run_id = execution.epoch, execution.run_id
         batch = _joined(execution, appended)
@@ -112,8 +113,8 @@ class Publisher:
             if predecessor is None:
                 discard(self._store, appended)
                 logger.warning(
-                    "epoch %d of %s is in the log already, and Spark computes it again. The new rows are not"
-                    " published: the targets get the first ones, even where they differ",
+                    "epoch %d of %s is in the log already, and Spark has computed it again. The new rows are"
+                    " not published. The targets get the first rows, even if they differ",
                     epoch,
                     self._checkpoint.url,
                 )
@@ -121,21 +122,21 @@ class Publisher:
             try:
                 self._refuse_missing_files(epoch, batch.files)
             except SegmentNotVisible:
-                # Another run that has opened since has deleted them as garbage: then this one is fenced.
+                # Another run may have opened and deleted the files as garbage. Then this raises `Fenced`.
                 self._predecessor(existing(self._store), execution, offsets)
                 raise
         except (OSError, WalSinkError):
             discard(self._store, appended)
             raise
-        # In the order in which Spark wrote them: in a checkpoint that has offsets/N and not commits/N-1,
-        # Spark goes on with N, and nobody could tell it from one that was set back.
+        # In the order in which Spark wrote them. If a power loss left offsets/N without commits/N-1, Spark
+        # would continue with N, and the checkpoint would look as if it had been set back.
         self._checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}"])
         manifest = self._manifest(batch, offsets, predecessor)
         path = paths.MANIFEST.path(paths.ManifestName(epoch, run_id))
         present, digest = create_manifest(self._store, path, manifest)
         if present.nonce != manifest.nonce:
             raise already_published(epoch)
-        made = present.as_epoch(path, digest)
+        made = present.as_epoch_manifest(path, digest)
         update(
             self._store,
             lambda state: protocol.publish(
@@ -151,11 +152,9 @@ class Publisher:
         return manifest
 
     def _open(self, execution: Execution, planned: int | None) -> State:
-        """Let this run publish, and no earlier one any more; make the log before its first epoch.
+        """Let this run publish, and create the log before its first epoch. Return the newest state.
 
-        Return the state as it was read or made last.
-
-        :param planned: number of the newest state when the batch was planned; None: unknown.
+        :param planned: number of the newest state when the batch was planned; None if unknown.
         """
         state = newest(self._store)
         if state is not None and state.run is not None and state.run.run_id == execution.run_id:
@@ -163,7 +162,7 @@ class Publisher:
             return state
         self._refuse_other_checkpoint(execution.query_id)
         refuse_other_log(self._store, self._checkpoint)
-        # Without it Spark would make a new query of what the checkpoint has: nobody would flush this log.
+        # Without metadata Spark would continue as a new query, and no process would flush this log.
         self._checkpoint.make_durable([self._checkpoint.METADATA])
         opening = protocol.Opening(
             query_id=execution.query_id,
@@ -178,7 +177,7 @@ class Publisher:
             if begins_after is None:
                 begins_after = self._checkpoint.last_commit()
             made = protocol.create(opening, uuid.uuid4().hex, begins_after, self._actor())
-            advance(self._store, None, made)  # another run may be quicker
+            advance(self._store, None, made)  # False if another run was faster
         self._checkpoint.create_log_url(self._store.url)
         refuse_other_log(self._store, self._checkpoint)
         opened = update(
@@ -191,7 +190,7 @@ class Publisher:
                 self._actor(),
             ),
         )
-        # What earlier runs left is garbage now: they cannot publish any more.
+        # Earlier runs cannot publish any more, so their objects are garbage now.
         delete_garbage(self._store, opened)
         delete_unfinished(self._store)
         return opened
@@ -199,9 +198,9 @@ class Publisher:
     def _predecessor(
         self, state: State, execution: Execution, offsets: Offsets
     ) -> tuple[State, Predecessor | None]:
-        """Return what the manifest continues, as soon as the log has space; None for a replay.
+        """Wait for space in the log; return the newest state, and the predecessor of the manifest.
 
-        Also the state that was read last.
+        The predecessor is None for a replay, which is not published.
         """
         while True:
             predecessor = protocol.predecessor_for(
@@ -216,15 +215,15 @@ class Publisher:
             state = existing(self._store)
 
     def _manifest(self, batch: Appended, offsets: Offsets, predecessor: Predecessor) -> Manifest:
-        """Make the manifest, which continues timestamps and sums of its predecessor."""
+        """Make the manifest. It continues timestamps and sums of its predecessor."""
         rows = sum(segment.rows for segment in batch.segments)
         size = sum(segment.bytes for segment in batch.segments + batch.refused)
         published_us = self._clock_us()
         first_us = max(published_us, predecessor.last_us + 1)
         return Manifest(
-            epoch=batch.epoch,
-            query_id=batch.query_id,
-            run_id=batch.run_id,
+            epoch=batch.execution.epoch,
+            query_id=batch.execution.query_id,
+            run_id=batch.execution.run_id,
             nonce=uuid.uuid4().hex,
             plan=next(iter(self._terms.plans.values())).key,
             segments=batch.segments,
@@ -239,16 +238,16 @@ class Publisher:
         )
 
     def _refuse_other_checkpoint(self, query_id: str) -> None:
-        """Refuse a checkpoint that is not the one from which Spark runs (rule `identity`)."""
+        """Refuse a checkpoint that belongs to another query than the running one (rule `identity`)."""
         actual = self._checkpoint.query_id()
         if actual != query_id:
             raise CheckpointNotVisible(
-                f"{self._checkpoint.url}/metadata is of query {actual}, the running one is {query_id}.",
-                "Give checkpointLocation as an absolute location that driver and executors share.",
+                f"{self._checkpoint.url}/metadata has query id {actual}, and query {query_id} runs.",
+                "Give checkpointLocation as an absolute path or URL that driver and executors share.",
             )
 
     def _refuse_missing_files(self, epoch: int, files: Sequence[SegmentRef]) -> None:
-        """Refuse an epoch of which a segment is not there with its size (rule `segments`)."""
+        """Refuse an epoch if a segment is missing or has a wrong size (rule `segments`)."""
         backend = self._store.backend
         many = self._store.billed and len(files) > _LISTED_FROM
         sizes = backend.sizes(paths.segment_folder(epoch)) if many else {}
@@ -258,7 +257,7 @@ class Publisher:
                 with contextlib.suppress(FileNotFoundError):
                     size = backend.size(segment.path)
             if size != segment.bytes:
-                present = "is not there" if size is None else f"has {size} bytes"
+                present = "does not exist" if size is None else f"has {size} bytes"
                 raise SegmentNotVisible(
                     f"{self._store.url_of(segment.path)} {present} on the driver's host; its task wrote"
                     f" {segment.bytes} bytes.",
@@ -270,7 +269,7 @@ class Publisher:
 
 
 def discard(store: LogStore, appended: Iterable[Appended]) -> None:
-    """Delete segments that no manifest can name. After an error they go with their epoch."""
+    """Delete segments that no manifest names. After an error they stay until their epoch is trimmed."""
     try:
         store.delete(segment.path for task in appended for segment in task.files)
     except OSError as error:
@@ -278,9 +277,9 @@ def discard(store: LogStore, appended: Iterable[Appended]) -> None:
 
 
 def discard_call(store: LogStore, execution: Execution, call: str) -> None:
-    """Delete what tasks of one call have written, of which none has reported; errors as in `discard`.
+    """Delete the segments of the tasks of one call. None of the tasks has reported. Errors as in `discard`.
 
-    :param call: begins the nonces of the segments of the call.
+    :param call: prefix of the nonces of these segments.
     """
     try:
         listed = store.list(paths.segment_folder(execution.epoch))
@@ -295,13 +294,16 @@ def discard_call(store: LogStore, execution: Execution, call: str) -> None:
 
 
 def _opened_before(state: State, planned: int | None) -> str:
-    """Return the run that had opened last when a batch was planned; none, if another one has opened since."""
+    """Return the run that had opened last when a batch was planned; empty if another run has opened since."""
     since = planned is not None and state.run is not None and state.run.number > planned
     return "" if since else protocol.last_opened(state)
 
 
 def _joined(execution: Execution, appended: Sequence[Appended]) -> Appended:
-    """Join what the tasks report; they have to agree on query, run and epoch."""
+    """Join the reports of all tasks.
+
+    :raises WalSinkError: a report belongs to another query, run or epoch.
+    """
     others = {task.execution for task in appended} - {execution}
     if others:
         raise WalSinkError(
@@ -310,7 +312,7 @@ def _joined(execution: Execution, appended: Sequence[Appended]) -> Appended:
             REPORT_IT,
         )
     return Appended(
-        **execution._asdict(),
+        execution=execution,
         segments=tuple(segment for task in appended for segment in task.segments),
         refused=tuple(segment for task in appended for segment in task.refused),
         planned=max((task.planned for task in appended if task.planned is not None), default=None),

@@ -145,8 +145,8 @@ class Message(WriterCommitMessage):
     """A task's report to `commit`."""
 
     appended: Appended
-    plan: str
-    """Key of the plan with which the task checked the rows."""
+    plans_key: str
+    """Key of the plans with which the task checked the rows."""
 
 
 class WalSinkStreamWriter(DataSourceStreamArrowWriter):
@@ -163,7 +163,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         """Append a partition's rows to the log."""
         appended = self.micro_batch.append(iterator, python_worker.current_task())
         python_worker.finish_work()
-        return Message(appended, self.micro_batch.plan)
+        return Message(appended, self.micro_batch.plans_key)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish the epoch; no row is sent before Spark has written `commits/<batchId>`."""
@@ -174,7 +174,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
                 " of this sink.",
                 REPORT_IT,
             )
-        if {message.plan for message in ours} != {self.micro_batch.plan}:
+        if {message.plans_key for message in ours} != {self.micro_batch.plans_key}:
             raise Fenced(
                 f"Another run of the query has started while batch {batchId} was computed, and goes by"
                 " another plan.",

@@ -22,7 +22,7 @@ from wal_sink.flush.flusher import Flusher, Pass
 from wal_sink.flush.pipeline import Pipeline
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Manifest, Task
-from wal_sink.model.plan import Plan, several_plans_key
+from wal_sink.model.plan import Plan, plans_key
 from wal_sink.model.state import State
 from wal_sink.protocol.retention import Retention
 from wal_sink.publish.append import OnInvalidRow, append, most_inline
@@ -205,7 +205,7 @@ class Run(Generic[Query_co]):
             self.checkpoint.create("metadata", json.dumps({"id": query.query_id}).encode())
         self.next = Checkpoint(self.checkpoint).last_commit() + 1
         schema, targets = query.frame(()).schema, query.targets
-        key = several_plans_key(schema, {name: (t.name, t.shape) for name, t in targets.items()})
+        key = plans_key(schema, {name: (t.name, t.shape) for name, t in targets.items()})
         self.plans = self.agreed(schema, key)
         self.plan = next(iter(self.plans.values()))
 
@@ -260,13 +260,7 @@ class Run(Generic[Query_co]):
         return [
             append(
                 [self.query.frame(rows)],
-                task=Task(
-                    query_id=self.query.query_id,
-                    run_id=self.run_id,
-                    epoch=self.next,
-                    partition=number,
-                    task_attempt=0,
-                ),
+                task=Task(self.execution, number, task_attempt=0),
                 backend=self.store.backend,
                 check=self._check,
                 compression="lz4",

@@ -1,7 +1,7 @@
-"""Finds every log below a folder or a bucket's prefix, level by level: no object is listed but a log's.
+"""Finds every log below a folder or a bucket's prefix, level by level.
 
-A log's folder is called as its query, and has `state/`. What lies below Spark's own folders of a checkpoint
-is not read: it may be millions of files.
+The folder of a log has the query id as its name, and contains `state/`. Spark's own folders of a checkpoint
+are skipped: they may contain millions of files. Objects are listed in a log's folder only.
 """
 
 from __future__ import annotations
@@ -16,39 +16,40 @@ from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 
 SPARKS_OWN = frozenset({"commits", "offsets", "sources", "state"})
-"""Folders of a checkpoint; the first two are in each."""
+"""Spark's folders in a checkpoint. Every checkpoint has the first two."""
 
 DEPTH = 8
-"""Folders below a place, of which `<pipeline>/_checkpoints/<sink>/<flow>/0/wal_sink/<query>` takes seven."""
+"""Most levels below the place that is searched. `<pipeline>/_checkpoints/<sink>/<flow>/0/wal_sink/<query>`
+has seven."""
 
 _QUERY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class LogPlace(NamedTuple):
-    """Where a log is."""
+    """The place of a log."""
 
     query_id: str
     logs: str
-    """URL of the folder in which the log is, called as its query."""
+    """URL of the folder that contains the log's folder."""
 
     @property
     def url(self) -> str:
-        """Where the log is; absolute."""
+        """Return the absolute URL of the log."""
         return child_url(self.logs, self.query_id)
 
 
 def open_root(url: str, options: Mapping[str, object] | None) -> StateBackend:
-    """Open a folder or a prefix; no I/O.
+    """Open a folder or a bucket's prefix. No I/O.
 
-    :param options: for object stores; a folder takes none.
-    :raises StateBackendError: no store can be opened there.
+    :param options: for object stores. Folders ignore them.
+    :raises StateBackendError: no store can be opened at the URL.
     """
     takes_none = url_scheme(url) in {"", "file", "memory"}
     return open_backend(url, StorageOptions(None if takes_none else options))
 
 
 def logs_below(root: StateBackend) -> Iterator[LogPlace]:
-    """Yield the place of each log.
+    """Yield the place of each log below a folder or a bucket's prefix.
 
     :raises OSError: the store does not answer, or refuses.
     """
@@ -66,7 +67,7 @@ def logs_below(root: StateBackend) -> Iterator[LogPlace]:
 
 
 def named_checkpoint(place: LogPlace, options: Mapping[str, object] | None) -> str | None:
-    """Return the URL of the checkpoint that a log names; None if the log has no state any more.
+    """Return the URL of the checkpoint that a log names; None if the log has lost its state.
 
     :param options: as for `open_root`.
     :raises CorruptLog: the newest state cannot be read.

@@ -1,4 +1,4 @@
-"""Deletes what the state lets go: flushed epochs, and what superseded runs left (rule `trim`)."""
+"""Deletes what the state no longer needs: flushed epochs, and objects of superseded runs (rule `trim`)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from wal_sink.protocol.state import is_garbage
 from wal_sink.wal.store import LogStore
 
 UNFINISHED_S = 6 * 3600.0
-"""How long a file that a killed writer left unfinished stays: longer than a task writes one segment."""
+"""Age at which an unfinished file is deleted. A task writes a segment in less time, so its writer was
+killed."""
 
 
 def garbage(store: LogStore, state: State) -> list[str]:
-    """Return the paths of manifests and segments that are garbage by a state. Two listings."""
+    """Return the paths of manifests and segments that are garbage. This costs two listings."""
     names = [
         *((path, paths.MANIFEST.parse(path)) for path in store.list(paths.MANIFEST.folder)),
         *((path, paths.SEGMENT.parse(path)) for path in store.list(paths.SEGMENT.folder)),
@@ -21,9 +22,9 @@ def garbage(store: LogStore, state: State) -> list[str]:
 
 
 def delete_garbage(store: LogStore, state: State) -> int:
-    """Delete manifests and segments that are garbage by a state; return how many.
+    """Delete the manifests and segments that are garbage; return how many.
 
-    The state says so before: whoever pauses here deletes nothing that is needed again. A crash
+    The state already records that they may be deleted, so a process that pauses here does no harm. A crash
     leaves the rest to the next call. Refused rows, plans, and the files of given-up epochs stay.
     """
     objects = garbage(store, state)

@@ -1,11 +1,10 @@
-"""Finds a query's checkpoint and log, opens their stores, and checks that they belong together (`identity`).
+"""Locates a query's checkpoint and log, opens their stores, and checks that they match (rule `identity`).
 
-Both URLs are made absolute once, then passed on as they are, each with the options of its store.
+Both URLs are made absolute once, and then passed on with the options of their stores.
 
-The state names its checkpoint, so that a copied checkpoint cannot use the log of the first one. The
-checkpoint names its log, in `wal_sink/location.json`, so that a query whose `wal.location` was
-changed cannot start a second log while epochs are pending in the first: they would never be
-flushed.
+The state of a log names its checkpoint. So a copied checkpoint cannot use the log of the original. The
+checkpoint names its log in `wal_sink/location.json`. So a query whose `wal.location` was changed cannot start
+a second log: the epochs that are pending in the first log would never be flushed.
 
 Errors of the stores become errors of wal_sink.
 """
@@ -35,7 +34,7 @@ from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 
 LOG_FOLDER = "wal_sink"
-"""Folder of the logs inside the checkpoint, when `wal.location` does not say otherwise."""
+"""Folder of the logs inside the checkpoint, if `wal.location` is not set."""
 
 _USE = (
     "Use a place that the driver and all executors share: a folder, as file:///… or a plain path, or"
@@ -44,20 +43,20 @@ _USE = (
 
 
 class Location(NamedTuple):
-    """Where a query's checkpoint and log are, as absolute URLs, and the options of their stores."""
+    """Absolute URLs of a query's checkpoint and of its log's folder, with the options of their stores."""
 
     checkpoint: str
     logs: str
-    """The folder in which each query's log has a folder named by its query id."""
+    """URL of the folder that contains the logs. The log of a query is in the folder with its query id."""
     checkpoint_options: StorageOptions
     log_options: StorageOptions
 
     def open_checkpoint(self) -> Checkpoint:
-        """Open the checkpoint; no I/O."""
+        """Open the checkpoint. No I/O."""
         return Checkpoint(open_backend(self.checkpoint, self.checkpoint_options))
 
     def open_log(self, query_id: str) -> LogStore:
-        """Open the log of a query; no I/O."""
+        """Open the log of a query. No I/O."""
         return LogStore(open_backend(child_url(self.logs, query_id), self.log_options))
 
 
@@ -70,11 +69,11 @@ def locate(
 ) -> Location:
     """Make both URLs absolute.
 
-    :param folder: against which a relative `wal_location` counts; None for the current one.
-    :param wal_options: for the log's store. None: those of the checkpoint, if the log is inside it.
-    :param checkpoint_options: for the checkpoint's store. None: `wal_options`, if both URLs are of
-        one kind of store.
-    :raises OptionError: a URL that cannot be the place of a checkpoint or a log.
+    :param folder: where a relative `wal_location` is resolved; None for the current folder.
+    :param wal_options: for the log's store. None: the options of the checkpoint, if the log is inside it.
+    :param checkpoint_options: for the checkpoint's store. None: `wal_options`, if both stores are of one
+        kind.
+    :raises OptionError: a URL cannot be the place of a checkpoint or a log.
     """
     same_kind = not wal_location or url_scheme(wal_location) == url_scheme(checkpoint)
     if checkpoint_options is None and same_kind:
@@ -101,16 +100,16 @@ def find_by_checkpoint(
     wal_options: Mapping[str, object] | None = None,
     checkpoint_options: Mapping[str, object] | None = None,
 ) -> tuple[str, Location]:
-    """Find a query by its checkpoint; return its id, and where its checkpoint and log are.
+    """Find a query by its checkpoint; return the query id, and the location of checkpoint and log.
 
-    Its log is the one below `wal`, if that is given; else the one that the checkpoint names; else,
-    where that is gone, the one in the checkpoint's own folder: they may have been moved together.
+    The log is below `wal` if that is given. Otherwise it is where the checkpoint says; or, if it is gone
+    there, in the checkpoint's own folder, since both may have been moved together.
 
-    :param argument: how the caller calls `wal`, for the error.
-    :param wal_options, checkpoint_options: as for `locate`; a folder takes none. Without `wal` the first are
-        for both: the log may turn out to be in another kind of store than the checkpoint.
-    :raises CheckpointNotVisible: no query's checkpoint is there.
-    :raises WrongOwner: the checkpoint names a log that cannot be the query's.
+    :param argument: name of the caller's argument for `wal`, for errors.
+    :param wal_options, checkpoint_options: as for `locate`; folders ignore them. Without `wal`, `wal_options`
+        are for both stores, since the log may be in another kind of store than the checkpoint.
+    :raises CheckpointNotVisible: the checkpoint of a query is not at this place.
+    :raises WrongOwner: the checkpoint names a log that cannot be the query's log.
     :raises CorruptLog: the log that the checkpoint names is gone.
     :raises OptionError: there is no log, or an option does not fit.
     """
@@ -130,7 +129,7 @@ def find_by_checkpoint(
         places.insert(0, below(_folder_of(named, query_id, opened.url, argument)))
     for place in places:
         backend = place.open_log(query_id).backend
-        # The state has 100 names or a few more; of what was left of a log, any name counts.
+        # `state/` has about 100 names. If it is empty, any other object is the rest of a log.
         if backend.list(paths.STATE.folder) or backend.list():
             return query_id, place
     if named is not None:
@@ -143,10 +142,10 @@ def find_by_checkpoint(
 
 
 def refuse_unused(location: Location, options: Mapping[str, object] | None, argument: str) -> None:
-    """Refuse storage options where neither place takes any: a caller who gives them expects them to count.
+    """Refuse storage options that have no effect, since checkpoint and log are folders.
 
-    :param argument: how the caller calls the options, for the error.
-    :raises OptionError: checkpoint and log are folders, and there are options.
+    :param argument: name of the caller's argument for the options, for errors.
+    :raises OptionError: there are options, and no store uses them.
     """
     if options and is_folder(location.checkpoint) and is_folder(location.logs):
         raise OptionError(
@@ -156,25 +155,29 @@ def refuse_unused(location: Location, options: Mapping[str, object] | None, argu
 
 
 def is_folder(url: str) -> bool:
-    """Return True if a URL names a folder, which takes no storage options."""
+    """Return True if a URL names a folder, which has no storage options."""
     return url_scheme(url) in {"", "file"}
 
 
 def _shared(option: str, url: str, options: StorageOptions) -> StateBackend:
-    """Open a store that other processes see as well, for the error that names the option."""
+    """Open a store that other processes reach, too.
+
+    :param option: name of the option that has the URL, for errors.
+    :raises OptionError: the URL cannot be used, or names memory of this process.
+    """
     try:
         backend = open_backend(url, options)
     except StateBackendError as error:
         raise OptionError(f"Option {option} cannot be used: {error}.", _USE) from error
     if backend.process_local:
-        raise OptionError(f"Option {option} is {url}, which exists in one process only.", _USE)
+        raise OptionError(f"Option {option} is {url}, which only one process can read.", _USE)
     return backend
 
 
 def _folder_of(log: str, query_id: str, checkpoint: str, argument: str) -> str:
-    """Return the folder of logs that holds the log which the checkpoint names (rule `identity`).
+    """Return the folder that contains the log which the checkpoint names.
 
-    :raises WrongOwner: the log's folder does not have the query's id as its name.
+    :raises WrongOwner: the log's folder does not have the query id as its name.
     """
     logs, _, name = log.rpartition("/")
     if name != query_id:
@@ -188,19 +191,18 @@ def _folder_of(log: str, query_id: str, checkpoint: str, argument: str) -> str:
 def refuse_other_log(store: LogStore, checkpoint: Checkpoint) -> None:
     """Refuse a log that is not the one which the checkpoint names.
 
-    :raises WrongOwner: epochs may be pending in the other one.
+    :raises WrongOwner: epochs may be pending in the log that the checkpoint names.
     """
     named = checkpoint.log_url()
     if named is not None and named != store.url:
         new_query = named.rpartition("/")[2] != store.url.rpartition("/")[2]
         raise WrongOwner(
             f"The log of {checkpoint.url} is {named}, not {store.url}.",
-            "Set wal.location back: epochs may be pending in that log. Start a copy of a"
-            " checkpoint with a new"
+            "Set wal.location back: epochs may be pending in that log. Start a copy of a query with a new"
             f" checkpoint. If checkpoint or log were moved: {errors.ADOPT}. If nothing was published in that"
-            f" log yet, delete it, and {checkpoint.url}/{checkpoint.LOG_URL}."
+            f" log yet, delete the log, and {checkpoint.url}/{checkpoint.LOG_URL}."
             + (
-                f" If Spark's files were deleted to begin with a new query, delete {checkpoint.LOG_URL}, too."
+                f" If Spark's files were deleted to start a new query, delete {checkpoint.LOG_URL}, too."
                 if new_query
                 else ""
             ),
@@ -208,28 +210,30 @@ def refuse_other_log(store: LogStore, checkpoint: Checkpoint) -> None:
 
 
 def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
-    """Refuse a log without a state that the checkpoint names: a new one would begin after what was pending.
+    """Refuse to create a log that the checkpoint already names: the new log would skip pending epochs.
 
-    The caller has found no state. It is read again: the first run may have made the log since.
+    The caller has not found a state. The state is read again, since the first run may have created it
+    meanwhile.
 
-    :raises CorruptLog: the first run has made the log, and it is gone.
+    :raises CorruptLog: the first run has created the log, and it is gone.
     """
     if checkpoint.log_url() is None or newest(store) is not None:
         return
     raise CorruptLog(
-        f"{checkpoint.url} has the log {store.url}, and there is none: it was deleted or moved, or its file"
-        " system is not mounted.",
-        "Mount it, or restore it from a copy. If it was moved: `wal-sink adopt CHECKPOINT --wal URL`. If it"
-        f" is lost, its pending epochs are lost, too: delete {checkpoint.url}/{checkpoint.LOG_URL} and start"
-        f" the query again; it continues after them. Then {errors.ADOPT}.",
+        f"{checkpoint.url} names the log {store.url}, and there is none. The log was deleted or moved, or its"
+        " file system is not mounted.",
+        "Mount the file system, or restore the log from a copy. If the log was moved: `wal-sink adopt"
+        " CHECKPOINT --wal URL`. If the log is lost, its pending epochs are lost, too. Then delete"
+        f" {checkpoint.url}/{checkpoint.LOG_URL} and start the query again; it continues after these epochs."
+        f" Then {errors.ADOPT}.",
     )
 
 
 def owned_state(store: LogStore, checkpoint: Checkpoint, query_id: str) -> State | None:
-    """Read the state of a query's log; None before its first run has published.
+    """Read the state of a query's log; None if no run has published yet.
 
     :raises WrongOwner: the log belongs to another checkpoint.
-    :raises CorruptLog: the log has vanished.
+    :raises CorruptLog: the log was deleted or moved.
     """
     state = newest(store)
     if state is None:
@@ -241,9 +245,9 @@ def owned_state(store: LogStore, checkpoint: Checkpoint, query_id: str) -> State
 
 @contextlib.contextmanager
 def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
-    """Turn errors of code that reads or writes log or checkpoint; also a decorator.
+    """Convert the errors of a block that uses log or checkpoint. Also a decorator.
 
-    :param what: what is read or written, as the subject of the error's sentence.
+    :param what: what is read or written; the subject of the error's first sentence.
     :raises LogUnavailable: the store does not answer, or refuses.
     """
     try:
@@ -255,10 +259,10 @@ def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
 
 @contextlib.contextmanager
 def log_errors(url: str) -> Iterator[None]:
-    """Turn errors of a query's code, which writes to the log: what Spark shows has to say what to do.
+    """Convert the errors of a query's code that writes to the log. Spark shows them, so they name a remedy.
 
-    :param url: of the log.
-    :raises LogFull: there is no space, or the quota is used up.
+    :param url: URL of the log.
+    :raises LogFull: the disk is full, or a quota is used up.
     :raises LogUnavailable: the store does not answer, or refuses.
     """
     try:

@@ -1,8 +1,7 @@
-"""Reads manifests by the chain of digests that leads down from the state's `last` (rule `order`).
+"""Reads manifests along the chain of digests that begins with the state's `last` (rule `order`).
 
-A manifest is found by the name that its successor gives, and compared with the digest that its
-successor gives, also if it is the only one of its epoch: a run that was superseded may have left
-another one.
+Each manifest names path and digest of the manifest before it. A manifest is compared with this digest even if
+it is the only one of its epoch: it may be an attempt of a superseded run.
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ from wal_sink.model.state import EpochManifest, Predecessor, State
 from wal_sink.wal.store import LogStore
 
 _KEPT_BYTES = 16 * 1024 * 1024
-"""Most bytes of manifests with their rows that are kept from the walk along the chain until they
-are flushed."""
+"""Most bytes of manifests that are kept, with their inlined rows, between reading the chain and the flush."""
 
 
 class ManifestChain:
-    """The chain of a log's manifests, for one reader that goes upwards.
+    """The chain of a log's manifests, for one reader that goes from old to new epochs.
 
-    Memory: 1 kB for each epoch between the reader and the newest one, and 16 MiB. The first call in a long
-    backlog reads every manifest of the backlog, once.
+    Memory: 1 kB for each epoch between the reader and the newest epoch, and 16 MiB. The first call in a long
+    backlog reads every manifest of the backlog once.
     """
 
     def __init__(self, store: LogStore) -> None:
@@ -36,11 +34,11 @@ class ManifestChain:
     def chain(
         self, state: State, after: int, skipped: Collection[int] = ()
     ) -> dict[int, EpochManifest]:
-        """Return the manifests of the epochs after one, by epoch; it ends where a manifest is missing.
+        """Return the manifests of the epochs after `after`, by epoch. The chain ends at a missing manifest.
 
-        A damaged manifest ends it, too, unless it is that of the next epoch.
+        The chain ends at a damaged manifest, too, unless this is the manifest of the next epoch.
 
-        :param skipped: epochs that the target does without.
+        :param skipped: epochs that were given up for the target.
         :raises CorruptLog: the manifest of the next epoch is not the one that its successor names.
         """
         manifest, chain = state.last, {}
@@ -59,27 +57,27 @@ class ManifestChain:
                     break
                 if published is None:
                     break
-                known = published.manifest.as_epoch(link.manifest, link.digest)
+                known = published.manifest.as_epoch_manifest(link.manifest, link.digest)
                 self._known[epoch] = known
                 self._keep(link.manifest, published)
             manifest = known
         return chain
 
     def named(self, epoch: int, link: Predecessor) -> EpochManifest:
-        """Read the manifest of an epoch as the one after it names it.
+        """Read the manifest of an epoch that a link names.
 
-        :raises MissingManifest, CorruptLog: it is gone, or another one.
+        :raises MissingManifest, CorruptLog: the manifest is gone, or has another digest.
         """
         published = self._read(epoch, link.manifest, link.digest)
         if published is None:
             raise self._missing(epoch, link.manifest)
         self._keep(link.manifest, published)
-        return published.manifest.as_epoch(link.manifest, link.digest)
+        return published.manifest.as_epoch_manifest(link.manifest, link.digest)
 
     def read(self, manifest: EpochManifest) -> Published:
-        """Read the manifest of an epoch of the chain, with the rows that it holds.
+        """Read the manifest of an epoch in the chain, with its inlined rows.
 
-        :raises MissingManifest, CorruptLog: it is gone, or another one.
+        :raises MissingManifest, CorruptLog: the manifest is gone, or has another digest.
         """
         published = self._kept.pop(manifest.manifest, None)
         if published is not None:
@@ -91,7 +89,7 @@ class ManifestChain:
         return published
 
     def forget(self, up_to: int) -> None:
-        """Forget the epochs that the reader has passed."""
+        """Free the memory of the epochs up to this one."""
         for epoch in [epoch for epoch in self._known if epoch <= up_to]:
             kept = self._kept.pop(self._known.pop(epoch).manifest, None)
             self._kept_bytes -= _held(kept) if kept is not None else 0
@@ -114,7 +112,7 @@ class ManifestChain:
         where = self._store.url_of(path)
         if manifest_digest(data) != digest:
             raise CorruptLog(
-                f"{where} has changed since epoch {epoch} was published: its digest is not {digest}.",
+                f"{where} has changed since epoch {epoch} was published. Its digest is not {digest}.",
                 restore_or_give_up(epoch),
             )
         published = Manifest.from_file(data, where)
@@ -126,9 +124,9 @@ class ManifestChain:
 
 
 def create_manifest(store: LogStore, path: str, manifest: Manifest) -> Published:
-    """Create a manifest durably; return the one that is there under its name, with its digest.
+    """Create a manifest durably. Return the manifest that exists under this name, with its digest.
 
-    :raises CorruptLog: the one that is there cannot be read, or vanished.
+    :raises CorruptLog: the existing manifest cannot be read, or was deleted in between.
     """
     encoded = manifest.to_file()
     try:
@@ -139,7 +137,10 @@ def create_manifest(store: LogStore, path: str, manifest: Manifest) -> Published
             raise
     data = store.read(path)
     if data is None:
-        raise CorruptLog(f"{store.url_of(path)} vanished.", "Do not edit the log by hand.")
+        raise CorruptLog(
+            f"{store.url_of(path)} was deleted while the run published it.",
+            "Do not edit the log by hand. Start the query again: Spark computes the epoch again.",
+        )
     return Manifest.from_file(data, store.url_of(path))
 
 
@@ -149,7 +150,10 @@ def _held(published: Published) -> int:
 
 
 def _names_its_own(manifest: Manifest, epoch: int) -> bool:
-    """Return True if all objects that a manifest names are its own log's and epoch's: their rows are sent."""
+    """Return True if all objects that a manifest names belong to its own log and epoch.
+
+    A forged manifest must not send rows of another log or read a file elsewhere.
+    """
     return (
         manifest.epoch == epoch
         and paths.is_plan_key(manifest.plan)

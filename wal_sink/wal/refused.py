@@ -1,8 +1,8 @@
-"""Keeps rows that could not be written, with the reasons: `refused/<epoch>/`. No trim touches them.
+"""Keeps refused rows with the reasons in `refused/<epoch>/`. They are never trimmed.
 
-Tasks refuse rows by the target's check, before the epoch is published; the manifest names their segments. A
-server refuses rows in the flush. Both are durable here before the ledger row moves over their epoch, and a
-flusher that writes the epoch again skips them.
+Tasks refuse rows by the target's check before the epoch is published; the manifest names the segments of
+these rows. A server refuses rows in the flush. Both are durable in `refused/` before the ledger row moves
+over their epoch. A flusher that writes the epoch again skips them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from wal_sink.wal.store import LogStore
 
 
 class RefusedRows(NamedTuple):
-    """Rows of `refused/`: an Arrow file."""
+    """A file of refused rows."""
 
     epoch: int
     rows: int
     path: str
     target: str
-    """The target whose server refuses the row; empty for rows that the tasks refuse."""
+    """Name of the target whose server refused the row; empty for rows that the tasks refused."""
 
 
 def keep_refused(store: LogStore, manifest: Manifest) -> None:
-    """Copy the segments of rows that the tasks refused. To repeat it changes nothing.
+    """Copy the segments of rows that the tasks refused to `refused/`. Idempotent.
 
     :raises MissingSegment: a segment is gone.
     :raises CorruptLog: a segment is not what its task wrote.
@@ -49,11 +49,11 @@ def keep_refused(store: LogStore, manifest: Manifest) -> None:
         except FileNotFoundError as error:
             raise missing_segment(store.url, segment) from error
         except FileExistsError:
-            continue  # another flusher was quicker
+            continue  # another flusher was faster
 
 
 def keep_row(store: LogStore, epoch: int, target: str, us: int, row: pa.RecordBatch) -> None:
-    """Keep a row that the server of a target refuses. To repeat it changes nothing.
+    """Write a row that the server of a target refused to `refused/`. Idempotent.
 
     :param us: write timestamp of the row by its manifest, microseconds since 1970.
     :param row: one row, as `segment.with_reasons` makes it.
@@ -66,9 +66,9 @@ def keep_row(store: LogStore, epoch: int, target: str, us: int, row: pa.RecordBa
 
 
 def refused_us(store: LogStore, target: str, after: int) -> dict[int, tuple[int, ...]]:
-    """Return the write timestamps of the rows that a target's server refuses, ascending, by epoch.
+    """Return the write timestamps of the rows that a target's server refused, ascending, by epoch.
 
-    :param after: epochs after this one only.
+    :param after: only epochs after this one are returned.
     """
     refused: dict[int, list[int]] = {}
     for path in store.list(paths.REFUSED.folder):
@@ -79,7 +79,7 @@ def refused_us(store: LogStore, target: str, after: int) -> dict[int, tuple[int,
 
 
 def listed(store: LogStore) -> list[RefusedRows]:
-    """List what is kept, ascending by epoch."""
+    """List the files of refused rows, ascending by epoch."""
     files = []
     for path in store.list(paths.REFUSED.folder):
         row, rows = paths.REFUSED_ROW.parse(path), paths.REFUSED.parse(path)

@@ -1,11 +1,10 @@
-"""Writes, reads and checks segments: the rows of one task for one epoch, as a compressed Arrow IPC file.
+"""Writes, reads and checks segments: the rows of one task and one epoch, as a compressed Arrow IPC file.
 
-A small segment has no file of its own: its manifest holds its bytes, under the same size and digest (rule
-4).
+A small segment is inlined: its manifest has its bytes, with the same size and digest (rule `segments`).
 
-A segment of refused rows is an Arrow file like any other, with the reason of each row. The row is one of
-its columns, a struct, so no column of the user's can clash with ours; and it keeps its types, so that it can
-be sent again.
+A segment of refused rows has one more column for each part of the reason. The row is a struct in a column of
+its own, so that no column of the user can clash with the others. The row keeps its types, so it can be
+written again.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ import contextlib
 import hashlib
 import io
 import struct
-from collections.abc import Iterator
-from typing import BinaryIO, Literal, Protocol
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Literal
 
 import pyarrow as pa
 
@@ -28,69 +27,122 @@ from wal_sink.model.manifest import SegmentRef
 
 Compression = Literal["lz4", "zstd", "none"]
 
-_AT_ONCE = 4 * 1024 * 1024
-"""Most bytes of a segment that is read whole: small ones are many, and a read costs more than its bytes."""
+_READ_WHOLE = 4 * 1024 * 1024
+"""Most bytes of a segment that one request reads whole: for a small segment, a request costs more than its
+bytes."""
 
-_ALONE = pa.ipc.IpcReadOptions(use_threads=False)
-"""To hand the columns of a batch to Arrow's threads takes more of the processors than to decompress them."""
-
-
-class Output(Protocol):
-    """Where a segment is written.
-
-    It must not lead back to its `SegmentWriter`: that pyarrow holds it is hidden from the garbage collector.
-    """
-
-    def write(self, data: bytes, /) -> object:
-        """Append bytes."""
+_WITHOUT_THREADS = pa.ipc.IpcReadOptions(use_threads=False)
+"""Passing the columns of a batch to Arrow's threads costs more CPU than decompressing them."""
 
 
 class SegmentWriter:
-    """Writes batches to an open output; counts the rows, and digests the bytes.
+    """Writes the segment of one task. Memory: one batch, and `inline_bytes`.
 
-    Memory: one batch. The file is valid after `close`.
+    The segment is valid after `close`.
+
+    :param path: of the segment, below the log's folder.
+    :param open_file: opens the file at `path`; called for a segment of more than `inline_bytes` only.
+    :param inline_bytes: a segment of at most this number of bytes is returned by `close`, and has no file.
     """
 
-    def __init__(self, output: Output, schema: pa.Schema, compression: Compression) -> None:
-        self._tee = _DigestingFile(output)
-        codec = None if compression == "none" else compression
-        self._writer = pa.ipc.new_file(
-            pa.PythonFile(self._tee, mode="w"),
-            schema,
-            options=pa.ipc.IpcWriteOptions(compression=codec, use_threads=False),
-        )
+    def __init__(
+        self,
+        path: str,
+        open_file: Callable[[], BinaryIO],
+        compression: Compression,
+        inline_bytes: int = 0,
+    ) -> None:
+        self._path = path
+        self._compression = None if compression == "none" else compression
+        self._output = _SegmentOutput(open_file, inline_bytes)
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append a batch."""
+        if self._writer is None:
+            options = pa.ipc.IpcWriteOptions(compression=self._compression, use_threads=False)
+            output = pa.PythonFile(self._output, mode="w")
+            self._writer = pa.ipc.new_file(output, batch.schema, options=options)
         self._writer.write_batch(batch)
         self._rows += batch.num_rows
 
-    def close(self, path: str) -> SegmentRef:
-        """Write the footer; return what a manifest says about the segment at `path`."""
+    def close(self) -> tuple[SegmentRef, ...]:
+        """Write the footer. Return the segment, or nothing if no batch was written."""
+        if self._writer is None:
+            return ()
         self._writer.close()
-        return SegmentRef(
-            path=path, rows=self._rows, bytes=self._tee.size, digest=self._tee.sha256.hexdigest()
+        output = self._output
+        ref = SegmentRef(
+            path=self._path,
+            rows=self._rows,
+            bytes=output.size,
+            digest=output.sha256.hexdigest(),
+            data=None if output.held is None else bytes(output.held),
         )
+        return (ref,)
+
+
+class _SegmentOutput:
+    """Digests what pyarrow writes; holds up to `most` bytes in memory, and writes more than that to a file.
+
+    The output must not refer to its `SegmentWriter`. The garbage collector does not see that pyarrow's writer
+    holds the output, so such a cycle would stay in memory as long as the Python worker runs.
+    """
+
+    closed = False
+
+    def __init__(self, open_file: Callable[[], BinaryIO], most: int) -> None:
+        self.sha256 = hashlib.sha256()
+        self.size = 0
+        self.held: bytearray | None = bytearray()
+        """All bytes so far; None after they have gone to the file."""
+        self._open_file = open_file
+        self._most = most
+        self._file: BinaryIO | None = None
+
+    def write(self, data: bytes) -> int:
+        self.sha256.update(data)
+        self.size += len(data)
+        if self._file is None:
+            assert self.held is not None
+            if self.size <= self._most:
+                self.held += data
+                return len(data)
+            self._file = self._open_file()
+            self._file.write(self.held)
+            self.held = None
+        self._file.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Do nothing: the state backend makes the file durable when it is closed."""
+
+    def close(self) -> None:
+        """Do nothing: the caller that opened the file closes it."""
 
 
 def read_segment(
     backend: StateBackend, ref: SegmentRef, start: int = 0, stop: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a segment's batches, after its size and digest have been verified over the whole file.
+    """Yield a segment's batches after size and digest of the whole segment were verified.
 
     A large file is read twice, so that no row of a damaged segment is ever sent. Memory: one batch, or a
     segment of 4 MiB.
 
-    :param start: the first row wanted, from 0. The batches before it are decoded and dropped.
-    :param stop: the row after the last one wanted; None: up to the end.
-    :raises MissingSegment: the segment is gone; before the first batch.
-    :raises CorruptLog: it is not what its task wrote, not an Arrow file, or has another number of rows.
+    :param start: the first row, counted from 0. Batches before it are decoded and dropped.
+    :param stop: the row after the last one; None for all rows.
+    :raises MissingSegment: the segment is gone. Raised before the first batch.
+    :raises CorruptLog: the segment is not what its task wrote, is not an Arrow file, or has another number of
+        rows.
     """
     stop = ref.rows if stop is None else stop
     with _verified(backend, ref) as source:
         with _decoding(backend, ref, source):
-            reader = pa.ipc.open_file(source, options=_ALONE)
+            reader = pa.ipc.open_file(source, options=_WITHOUT_THREADS)
         rows = 0
         for index in range(reader.num_record_batches):
             with _decoding(backend, ref, source):
@@ -100,19 +152,19 @@ def read_segment(
                 yield batch.slice(first, last - first)
             rows += batch.num_rows
             if rows >= stop < ref.rows:
-                return  # only a reader of the last row checks their number
+                return  # only a reader of the last row can check the number of rows
     if rows != ref.rows:
         raise CorruptLog(
-            f"Segment {backend.url}/{ref.path} holds {rows} rows, its manifest says {ref.rows}",
+            f"Segment {backend.url}/{ref.path} has {rows} rows, and its manifest says {ref.rows}.",
             errors.restore_or_give_up(paths.segment_epoch(ref.path)),
         )
 
 
 def check_segment(backend: StateBackend, ref: SegmentRef) -> None:
-    """Check that a segment is what its task wrote, to the byte.
+    """Verify size and digest of a segment.
 
     :raises MissingSegment: the segment is gone.
-    :raises CorruptLog: it is something else.
+    :raises CorruptLog: the segment is not what its task wrote.
     """
     with _verified(backend, ref):
         pass
@@ -120,36 +172,36 @@ def check_segment(backend: StateBackend, ref: SegmentRef) -> None:
 
 @contextlib.contextmanager
 def _decoding(backend: StateBackend, ref: SegmentRef, source: pa.NativeFile) -> Iterator[None]:
-    """Raise `CorruptLog` where pyarrow cannot read a segment, although it has the digest of its manifest."""
+    """Raise `CorruptLog` if pyarrow cannot read a segment that matches its manifest."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
-        # Of what is in memory, pyarrow raises OSError where it cannot be decompressed.
+        # pyarrow raises OSError, too, if it cannot decompress bytes in memory.
         of_the_store = isinstance(error, OSError) and not isinstance(source, pa.BufferReader)
         if of_the_store or isinstance(error, MemoryError):
             raise
         raise CorruptLog(
-            f"Segment {backend.url}/{ref.path} is what its manifest says, and pyarrow {pa.__version__} cannot"
+            f"Segment {backend.url}/{ref.path} matches its manifest, but pyarrow {pa.__version__} cannot"
             f" read it: {error}",
-            "If a newer version of wal_sink or of pyarrow wrote it, flush with that one."
+            "If a newer version of wal_sink or of pyarrow wrote the segment, flush with that version."
             f" {errors.restore_or_give_up(paths.segment_epoch(ref.path))}",
         ) from error
 
 
 @contextlib.contextmanager
 def _verified(backend: StateBackend, ref: SegmentRef) -> Iterator[pa.NativeFile]:
-    """Open a segment that is what its task wrote: of its size, and with its digest.
+    """Open a segment after its size and digest were verified.
 
     :raises MissingSegment, CorruptLog: as `check_segment`.
     """
     try:
-        if ref.bytes <= _AT_ONCE or ref.data is not None:
+        if ref.bytes <= _READ_WHOLE or ref.data is not None:
             data = backend.read(ref.path) if ref.data is None else ref.data
-            _refuse_other((len(data), digest(data)), ref, backend.url)
+            _refuse_changed((len(data), digest(data)), ref, backend.url)
             yield pa.BufferReader(data)
             return
         with contextlib.closing(backend.open_input(ref.path)) as source:
-            _refuse_other(_measured(source), ref, backend.url)
+            _refuse_changed(_measured(source), ref, backend.url)
             source.seek(0)
             yield pa.PythonFile(source, mode="r")
     except FileNotFoundError as error:
@@ -165,55 +217,30 @@ def missing_segment(log: str, ref: SegmentRef) -> errors.MissingSegment:
 
 
 def _measured(source: BinaryIO) -> tuple[int, str]:
-    """Read an open file to its end; return its size in bytes and its SHA-256 in hexadecimal digits."""
+    """Read an open file to its end; return its size in bytes and its SHA-256 in hexadecimal."""
     sha256 = hashlib.file_digest(source, "sha256")  # type: ignore[arg-type]
     return source.seek(0, io.SEEK_END), sha256.hexdigest()
 
 
-def _refuse_other(actual: tuple[int, str], ref: SegmentRef, log: str) -> None:
+def _refuse_changed(actual: tuple[int, str], ref: SegmentRef, log: str) -> None:
     size, sha256 = actual
     if (size, sha256) != (ref.bytes, ref.digest):
         raise CorruptLog(
             f"Segment {log}/{ref.path} {'' if ref.is_file else 'in its manifest '}has {size} bytes with"
-            f" SHA-256 {sha256}; its manifest says {ref.bytes} bytes with {ref.digest}",
+            f" SHA-256 {sha256}. Its manifest says {ref.bytes} bytes with {ref.digest}.",
             errors.restore_or_give_up(paths.segment_epoch(ref.path)),
         )
 
 
-class _DigestingFile:
-    """The part of a file's interface that pyarrow writes to."""
-
-    closed = False
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self.sha256 = hashlib.sha256()
-        self.size = 0
-
-    def write(self, data: bytes) -> int:
-        self.sha256.update(data)
-        self.size += len(data)
-        self._output.write(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        """Do nothing: the state backend makes the file durable when it is closed."""
-
-    def close(self) -> None:
-        """Do nothing: the caller who opened the output closes it."""
-
-
 ROW = "row"
 TEXTS = ("kind", "target", "column", "reason", "remedy")
-"""The kind of the error, `InvalidRow` from a task or `TargetRefused` from the flush; which of several targets
-refuses, else empty; the column, empty where none alone is to blame; what is wrong; and what to do."""
+"""Columns of a refused row beside the row itself. `kind`: `InvalidRow` if a task refused the row,
+`TargetRefused` if a server did. `target`: which of several targets refused it, or empty. `column`: the
+column that causes the refusal, or empty. `reason`: what is wrong. `remedy`: what to do."""
 
 
 def with_reasons(rows: pa.RecordBatch, texts: tuple[str, ...]) -> pa.RecordBatch:
-    """Return rows with why they are refused, as a segment holds them.
+    """Return rows with the reason why they were refused, as a segment has them.
 
     :param texts: one for each of `TEXTS`, the same for all rows.
     """
@@ -223,7 +250,7 @@ def with_reasons(rows: pa.RecordBatch, texts: tuple[str, ...]) -> pa.RecordBatch
 
 
 def _repeated(text: str, rows: int) -> pa.Array:
-    """Return a column of one text; made of buffers, as `pa.scalar` would load pandas in each new worker."""
+    """Return a column that repeats a text. It is made from buffers, since `pa.scalar` would import pandas."""
     data = text.encode()
     offsets = pa.py_buffer(struct.pack("=ii", 0, len(data)))
     return pa.repeat(

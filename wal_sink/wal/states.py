@@ -1,8 +1,8 @@
 """Reads and changes the state of a log: `state/<n>.json`, where number n + 1 is created once, from number n.
 
-Creating an object fails if its name is taken: so all changes of a log have one order, whoever makes
-them (rule `state`). The newest 100 states stay. A process that has read a state which is gone since
-is at least 100 changes late: what it creates then is void, and it deletes that again.
+A create fails if its name is taken, so all changes of a log have one order (rule `state`). The newest 100
+states stay. A process whose state was deleted meanwhile is at least 100 changes late. The state that it
+creates is void, and the process deletes it again.
 """
 
 from __future__ import annotations
@@ -21,35 +21,38 @@ KEPT = 100
 """How many states stay."""
 
 _DELETED_AT_A_TIME = 20
-"""How many states are deleted at a time: one request instead of twenty."""
+"""How many states are deleted at a time, by one request."""
 
 Change = Callable[[State], State | None]
-"""A transition of `protocol.state` with its arguments: returns the next state, or None for no change."""
+"""A transition of `protocol.state` with its arguments. It returns the next state, or None if nothing
+changes."""
 
 
 def newest(store: LogStore) -> State | None:
-    """Read the newest state; None before the first run has opened the log.
+    """Read the newest state; None if no run has opened the log yet.
 
-    :raises CorruptLog: the newest state cannot be read, or all states are gone and manifests are there.
+    :raises CorruptLog: the newest state cannot be read, or the log has manifests and no state.
     """
     while True:
         numbers = _numbers(store)
         if not numbers:
             if not store.list(paths.MANIFEST.folder):
                 return None
-            if not _numbers(store):  # else the first run has made the log since the first listing
+            if not _numbers(
+                store
+            ):  # else the first run has created the log since the first listing
                 raise _lost(store)
             continue
         state = store.read_record(State, paths.STATE.path(numbers[-1]))
         if state is not None:
             return state
-        # 100 changes since the listing have deleted it.
+        # Other processes made 100 changes since the listing, so the state was deleted.
 
 
 def existing(store: LogStore) -> State:
-    """Read the newest state of a log that has had one.
+    """Read the newest state of a log that must have one.
 
-    :raises CorruptLog: it cannot be read, or is gone.
+    :raises CorruptLog: the newest state cannot be read, or the log has none.
     """
     state = newest(store)
     if state is None:
@@ -58,16 +61,18 @@ def existing(store: LogStore) -> State:
 
 
 def newest_number(store: LogStore) -> int:
-    """Return the number of the newest state; 0 if there is none."""
+    """Return the number of the newest state; 0 for none."""
     return max(_numbers(store), default=0)
 
 
 def advance(store: LogStore, state: State | None, new: State) -> bool:
-    """Create `new` from `state`. Return False if another process has changed the log since `state` was read.
+    """Create the state `new` after `state`. Return False if the log has changed since `state` was read.
 
-    After a lost answer the object is read back: `new` names who made it and when, so equal bytes
-    are ours. The state before is read again, and has to be the same one: numbers come again after
-    100 changes.
+    After a lost answer the object is read. A state names its author and the time, so equal bytes are our own.
+    After the create, `state` is read again and must be unchanged, since a number may be used a second time
+    after 100 changes.
+
+    :param state: None for the first state of a log.
     """
     path, data = paths.STATE.path(new.number), new.to_json()
     try:
@@ -80,7 +85,7 @@ def advance(store: LogStore, state: State | None, new: State) -> bool:
     if not created and store.read(path) != data:
         return False
     if state is not None and store.read_record(State, paths.STATE.path(state.number)) != state:
-        # It is gone, or a process that stalled as long created its number again: `new` is void.
+        # `state` is gone, or a process that stalled for 100 changes created its number again: `new` is void.
         store.delete([path])
         return False
     if new.number % _DELETED_AT_A_TIME == 0:
@@ -94,11 +99,11 @@ def advance(store: LogStore, state: State | None, new: State) -> bool:
 
 
 def update(store: LogStore, change: Change, known: State | None = None) -> State:
-    """Change the log, however often another process is quicker; return the state that holds now.
+    """Apply a change to the newest state, again after each lost race; return the resulting state.
 
-    :param known: a state that was read a moment ago, from which the change is tried first.
+    :param known: a state that was read a moment ago. The change is first tried from it.
     :raises CorruptLog: the log has no state.
-    :raises WalSinkError: `change` refuses.
+    :raises WalSinkError: the transition refuses.
     """
     state = known or existing(store)
     while True:
@@ -115,7 +120,7 @@ def _numbers(store: LogStore) -> list[int]:
 
 def _lost(store: LogStore) -> CorruptLog:
     return CorruptLog(
-        f"{store.url}/{paths.STATE.folder} is empty: the log has lost its state.",
-        f"Restore {store.url} from a copy: the folder as a whole, with the checkpoint of the same moment."
-        " If there is no copy, start the query with a new checkpoint.",
+        f"{store.url}/{paths.STATE.folder} is empty, so the log has lost its state.",
+        f"Restore {store.url} from a copy: the folder as a whole, with a checkpoint that was copied at the"
+        " same time. Without a copy, start the query with a new checkpoint.",
     )

@@ -1,4 +1,4 @@
-"""The store of one query's log: named objects, read and written whole. Functions by subject build on it."""
+"""The store of one query's log, whose named objects are read and written whole."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ R = TypeVar("R", bound=Record)
 
 
 class LogStore:
-    """The folder `<wal.location>/<query id>`. Pickles, to travel to tasks.
+    """The folder `<wal.location>/<query id>`. Picklable, since tasks receive it.
 
-    :param backend: a state backend whose root is that folder.
+    :param backend: a state backend whose root is the folder.
     """
 
     def __init__(self, backend: StateBackend) -> None:
@@ -23,7 +23,7 @@ class LogStore:
 
     @property
     def url(self) -> str:
-        """The URL of the folder, for messages."""
+        """Return the URL of the folder, for messages."""
         return self.backend.url
 
     @property
@@ -36,13 +36,13 @@ class LogStore:
         return f"{self.url}/{path}"
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of an object; None if there is no such object."""
+        """Return the content of an object; None if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             return self.backend.read(path)
         return None
 
     def read_record(self, kind: type[R], path: str) -> R | None:
-        """Decode a record; None if there is no such object.
+        """Decode a record; None if the object does not exist.
 
         :raises CorruptLog: the object is not a record of this kind.
         """
@@ -58,16 +58,13 @@ class LogStore:
         return True
 
     def replace(self, path: str, data: bytes) -> None:
-        """Write an object in place of an older one.
-
-        For reports only: a crash may bring the older one back.
-        """
+        """Create or replace an object. A crash may bring the old content back, so use it for reports only."""
         self.backend.replace(path, data)
 
     def list(self, folder: str) -> Sequence[str]:
-        """Return the paths of the objects in a folder, at any depth, ascending."""
+        """Return the paths of the objects in a folder and its subfolders, ascending."""
         return self.backend.list(folder)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects. Objects that are gone already are no error."""
+        """Delete objects. Objects that do not exist are ignored."""
         self.backend.delete(paths)

@@ -25,11 +25,7 @@ def current_task() -> Task:
     execution = execution_of(context.getLocalProperty)
     if execution is None:
         raise untested("does not tell a task its query id, run id and batch id")
-    return Task(
-        **execution._asdict(),
-        partition=context.partitionId(),
-        task_attempt=context.attemptNumber(),
-    )
+    return Task(execution, context.partitionId(), context.attemptNumber())
 
 
 def finish_work() -> None:
