@@ -1,26 +1,26 @@
-"""The state that all parts of the benchmark share."""
+"""The state that all parts of the benchmark share, and the measurement of a run."""
 
 from __future__ import annotations
 
 import functools
 import itertools
-import shutil
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.benchmarks import session
-from tests.benchmarks.contenders.connector import Connector
-from tests.benchmarks.contenders.counting import Counting
-from tests.benchmarks.contenders.job import Contender, Job
+from tests.benchmarks import cpu, session
+from tests.benchmarks.contenders.contender import Store
 from tests.benchmarks.rows import Source
-from tests.benchmarks.run import Run, Taken, take
+from tests.benchmarks.run import Run, Taken
 from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import Sizes
-from tests.benchmarks.table import RowsWrong, Table
+from tests.benchmarks.table import RowsWrong
+from wal_sink.demo.servers.process import Child
 from wal_sink.errors import WalSinkError
 
 _FAILURES = (
@@ -66,6 +66,11 @@ class Bench:
         sinks = session.sink_jars() if self._with_connector else []
         return session.open_shared(self.server, [*self._jars, *sinks])
 
+    @property
+    def has_connector(self) -> bool:
+        """True if the connector's jars are there."""
+        return bool(self._jars)
+
     @functools.cached_property
     def _jars(self) -> list[Path]:
         return session.connector_jars() if self._with_connector else []
@@ -75,76 +80,60 @@ class Bench:
         if "spark" in self.__dict__:
             self.spark.stop()
 
-    def can(self, contender: Contender) -> bool:
-        """Return True if the jars of a contender are there."""
-        return bool(self._jars) or not isinstance(contender, Connector)
+    def new_name(self, prefix: str) -> str:
+        """Return a name that no other call returns."""
+        return f"{prefix}_{next(self._numbers)}"
 
     def new_folder(self) -> Path:
         """Return the path of a folder that does not exist."""
-        return self.folder / str(next(self._numbers))
+        return self.folder / self.new_name("run")
 
-    def stream(self, contender: Contender, source: Source, number: int) -> Run | None:
-        """Let a contender stream a source; return None if it failed or its rows are wrong.
-
-        :param number: the number of the round; -1 for a round that only warms up.
-        """
-        epochs = self.sizes.micro_batches
-        source.files(epochs)
-        checkpoint = self.new_folder()
-
-        def job(table: Table) -> Job:
-            return Job(self.spark, source, epochs, checkpoint, table)
-
-        written = self.write(
-            contender.name,
-            source,
-            number,
-            lambda table: contender.run(job(table)),
-            prepare=lambda table: contender.prepare(job(table)),
-            check=(lambda _: None) if isinstance(contender, Counting) else None,
-        )
-        shutil.rmtree(checkpoint, ignore_errors=True)
-        return written
-
-    def write(
+    def measure(
         self,
         contender: str,
+        store: Store,
         source: Source,
         number: int,
-        what: Callable[[Table], Taken],
+        prepare: Callable[[Any], Callable[[], Taken]],
         *,
-        prepare: Callable[[Table], None] = lambda _table: None,
-        check: Callable[[Table], None] | None = None,
+        check: bool = True,
     ) -> Run | None:
-        """Run a contender on a new table, and check the table.
+        """Let a contender write a source to a new table, measure the CPU, and check the table.
 
-        :param check: raises `RowsWrong`; None checks that all rows of the source are there.
+        :param number: the number of the round; -1 for a round that only warms up.
+        :param prepare: returns the function that is measured, for the new table.
+        :return: the result; None if the contender failed or its rows are wrong.
         """
-        table = Table(self.server, source.columns)
+        table = store.make()
         try:
-            prepare(table)
-            run = take(
-                self.server,
-                lambda: what(table),
+            write = prepare(table)
+            client_s, server_s = self._client_s(store.server), _server_s(store.server)
+            taken = write()
+            run = Run(
                 contender=contender,
-                source=source,
-                number=number,
+                shape=store.title,
+                rows=source.rows,
+                round=number,
+                seconds=taken.seconds,
+                client_cpu_s=self._client_s(store.server) - client_s
+                if taken.client_cpu_s is None
+                else taken.client_cpu_s,
+                server_cpu_s=_server_s(store.server) - server_s,
             )
         except _FAILURES as error:
             self.say(f"  {contender} failed: {error}")
             if number >= 0:
-                self.wrong.append(f"{contender}, {source.shape}: {type(error).__name__}")
+                self.wrong.append(f"{contender}, {store.title}: {type(error).__name__}")
             return None
-        if not self.complete(contender, lambda: check(table) if check else table.check(source)):
+        if check and not self.complete(contender, lambda: store.check(table, source)):
             return None
-        table.drop()
-        if number < 0:
-            return run
-        self.runs.append(run)
-        self.say(
-            f"  {contender}: {run.rows_per_s:,.0f} rows/s, CPU {run.client_us:.1f} us a row and"
-            f" {run.server_us:.1f} of the server"
-        )
+        store.drop(table)
+        if number >= 0:
+            self.runs.append(run)
+            self.say(
+                f"  {contender}: {run.rows_per_s:,.0f} rows/s, CPU {run.client_us:.1f} us a row and"
+                f" {run.server_us:.1f} of the server"
+            )
         return run
 
     def complete(self, contender: str, check: Callable[[], None]) -> bool:
@@ -156,3 +145,12 @@ class Bench:
             self.say(f"  {contender} cannot be measured: {error}")
             return False
         return True
+
+    def _client_s(self, server: Child | None) -> float:
+        """Return the CPU seconds of all processes except the servers."""
+        servers = {self.server, *([server] if server else [])}
+        return cpu.of_tree(os.getpid()) - sum(_server_s(item) for item in servers)
+
+
+def _server_s(server: Child | None) -> float:
+    return cpu.of_tree(server.pid) if server else 0

@@ -68,28 +68,24 @@ def _runs(runs: Sequence[Run]) -> Table:
     table = Table("shape", "contender", title="median (lowest to highest)", title_justify="left")
     for name in (
         "rows",
-        "partitions",
         "rows/s",
         "client CPU us/row",
         "server CPU us/row",
-        "large batches",
     ):
         table.add_column(name, justify="right")
 
-    def key(run: Run) -> tuple[str, int, int, str]:
-        return run.shape, run.rows, run.partitions, run.contender
+    def key(run: Run) -> tuple[str, int, str]:
+        return run.shape, run.rows, run.contender
 
-    for (shape, rows, partitions, contender), group in groupby(sorted(runs, key=key), key):
+    for (shape, rows, contender), group in groupby(sorted(runs, key=key), key):
         same = list(group)
         table.add_row(
             shape,
             contender,
             f"{rows:,}",
-            f"{partitions:,}" if partitions else "",
             _spread([run.rows_per_s for run in same], "{:,.0f}".format),
             _spread([run.client_us for run in same], "{:.1f}".format),
             _spread([run.server_us for run in same], "{:.1f}".format),
-            f"{max(run.warnings for run in same):,}",
         )
     return table
 

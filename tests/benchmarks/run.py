@@ -1,16 +1,10 @@
-"""Measures one run of one contender."""
+"""The result of one run of one contender."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
-
-from tests.benchmarks import cpu
-from tests.benchmarks.rows import Source
-from tests.benchmarks.server import Server
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,10 +18,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     client_cpu_s: float
     """The CPU time of the client: driver, JVM and Python workers."""
     server_cpu_s: float
-    warnings: int
-    """The number of batches that the server's log reports as too large."""
-    partitions: int = 0
-    """The number of partitions of the table; 0 for a table without partitions."""
 
     @property
     def rows_per_s(self) -> float:
@@ -49,28 +39,4 @@ class Taken(NamedTuple):
 
     seconds: float
     client_cpu_s: float | None = None
-    """The client CPU; None takes that of this process and its descendants."""
-
-
-def take(
-    server: Server, what: Callable[[], Taken], *, contender: str, source: Source, number: int
-) -> Run:
-    """Let a contender write a source; measure the CPU of client and server."""
-    client, served, warned = _client(server), server.cpu_s(), server.warnings()
-    taken = what()
-    own = taken.client_cpu_s
-    return Run(
-        contender=contender,
-        shape=source.shape,
-        rows=source.rows,
-        round=number,
-        seconds=taken.seconds,
-        client_cpu_s=_client(server) - client if own is None else own,
-        server_cpu_s=server.cpu_s() - served,
-        warnings=server.warnings() - warned,
-        partitions=source.partitions,
-    )
-
-
-def _client(server: Server) -> float:
-    return cpu.of_tree(os.getpid(), without=server.pid)
+    """The client CPU; None takes that of this process and its descendants, without the servers."""

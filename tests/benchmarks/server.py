@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tests.benchmarks import cpu
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 
 _FOR_TESTS = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-ea"}
@@ -22,14 +21,6 @@ class Server(EmbeddedCassandra):
 
     def __init__(self) -> None:
         super().__init__(heap="2g", settings=_SETTINGS)
-
-    def cpu_s(self) -> float:
-        """Return the CPU seconds of the node."""
-        return cpu.of(self.pid)
-
-    def warnings(self) -> int:
-        """Return the number of batches that the node's log reports as too large."""
-        return self._printed().count("exceeding specified threshold")
 
     def _command(self) -> list[str]:
         return [flag for flag in super()._command() if flag not in _FOR_TESTS]

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from cassandra.concurrent import execute_concurrent_with_args
 
+from tests.benchmarks.contenders.contender import Store
 from tests.benchmarks.rows import Source, Totals
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
 
 _ROWS_A_REQUEST = 40_000
 """The rows that one request counts; a busy server may time out at more."""
@@ -92,6 +93,13 @@ class Table:
             raise RowsWrong(
                 f"{self.where} has {Totals(rows, ids, amounts)} and values {result}, not {wanted}"
             )
+
+
+def cassandra(server: EmbeddedCassandra, source: Source) -> Store:
+    """Return a node as the store of a source."""
+    return Store(
+        source.shape, lambda: Table(server, source.columns), Table.check, Table.drop, server
+    )
 
 
 def _ranges(number: int) -> list[tuple[int, int]]:

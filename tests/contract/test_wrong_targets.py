@@ -41,13 +41,13 @@ def run(name: str, tests: Iterable[str]) -> Failures:
     return result
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.what)
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.name)
 def test_wrong_target_is_caught(wrong: Wrong) -> None:
     """Each test that the table names fails by an assertion, not by an error in a fixture."""
     tests = wrong.caught_by.split()
     result = run(named(wrong), tests)
     assert result.errors == []
-    assert len(result.failed) >= len(tests), f"{result.passed}: {wrong.what}"
+    assert len(result.failed) >= len(tests), f"{wrong.name}: {result.passed}"
 
 
 @pytest.mark.parametrize("suite", SUITES)

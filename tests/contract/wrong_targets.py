@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -41,8 +41,7 @@ Staging = test_staging_target.ServedStaging
 class Wrong(NamedTuple):
     """A target with a bug."""
 
-    what: str
-    """The bug, in words."""
+    name: str
     suite: type[Suite]
     """The test class of the target without the bug."""
     kind: type[Target]
@@ -50,9 +49,35 @@ class Wrong(NamedTuple):
     """The tests of the suite that must fail, separated by blanks."""
 
 
-def with_session(right: type[Target], session: type[Session]) -> type[Target]:
-    """Return a subclass of a target that opens sessions of another class."""
-    return type(f"With{session.__name__}", (right,), {"session": session})
+WRONG: list[Wrong] = []
+
+Kind = TypeVar("Kind", bound=type[Any])
+
+
+def wrong(
+    suite: type[Suite], caught_by: str, right: type[Target] | None = None
+) -> Callable[[Kind], Kind]:
+    """Return a decorator for a wrong target, or for a wrong session of the target `right`."""
+
+    def register(kind: Kind) -> Kind:
+        target = (
+            kind if right is None else type(f"With{kind.__name__}", (right,), {"session": kind})
+        )
+        WRONG.append(Wrong(kind.__name__, suite, target, caught_by))
+        return kind
+
+    return register
+
+
+def with_ledger(ledger: type[Ledger]) -> type[SqlSession]:
+    """Return a class of sessions whose ledger is of another class."""
+
+    class WrongLedgerSession(SqlSession):
+        def __init__(self, target: Sqlite, connection: Any, query_id: str) -> None:
+            super().__init__(target, connection, query_id)
+            self._ledger.__class__ = ledger
+
+    return WrongLedgerSession
 
 
 class Cells(MemoryTarget):
@@ -66,27 +91,25 @@ class Cells(MemoryTarget):
 
 # --- values that are changed --------------------------------------------------------------------------------
 
-CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "'' becomes null": ("values", lambda value: None if value == "" else value),
-    "blanks at the end are cut": ("values", lambda v: v.rstrip(" ") if isinstance(v, str) else v),
-    "texts are cut at 65,535": ("values", lambda v: v[:65_535] if isinstance(v, str) else v),
-    "doubles are rounded": ("doubles", lambda v: float(f"{v:.15g}") if isinstance(v, float) else v),
-}
-"""For each bug, the test that must fail, and a function that changes a value."""
 
-
-def changing(right: type[Target], change: Callable[[Any], Any]) -> type[Target]:
-    """Return a subclass of a target that changes each value of its rows."""
+def changing(name: str, caught_by: str, change: Callable[[Any], Any]) -> None:
+    """Register a target that changes each value of its rows."""
 
     def check(self: Target, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        checked = right.check(self, batch, plan)
+        checked = Sqlite.check(self, batch, plan)  # type: ignore[arg-type]
         columns = [[change(value) for value in column.to_pylist()] for column in checked]
         return pa.record_batch(
             [pa.array(c, f.type) for c, f in zip(columns, checked.schema, strict=True)],
             schema=checked.schema,
         )
 
-    return type(f"Changing{right.__name__}", (right,), {"check": check})
+    wrong(SQL, f"test_{caught_by}_arrive_as_they_are")(type(name, (Sqlite,), {"check": check}))
+
+
+changing("NullForEmpty", "values", lambda v: None if v == "" else v)
+changing("CutBlanks", "values", lambda v: v.rstrip(" ") if isinstance(v, str) else v)
+changing("CutTexts", "values", lambda v: v[:65_535] if isinstance(v, str) else v)
+changing("RoundedDoubles", "doubles", lambda v: float(f"{v:.15g}") if isinstance(v, float) else v)
 
 
 # --- rows and ledger row in one transaction: SQL ------------------------------------------------------------
@@ -117,16 +140,11 @@ class UnprovenLedger(Ledger):
         return super().hold(row) and super().move(row, new)
 
 
-class UnprovenSession(SqlSession):
-    def __init__(self, target: Sqlite, connection: Any, query_id: str) -> None:
-        super().__init__(target, connection, query_id)
-        self._ledger = UnprovenLedger(connection, target.ledger_name, target.parameter, query_id)
-
-
+@wrong(SQL, "test_restart_of_the_server_keeps_whole_windows")
 class Reconnecting(Sqlite):
     """SQLite with a driver that reconnects, and a session that does not notice."""
 
-    session: type[SqlSession] = UnprovenSession
+    session: type[SqlSession] = with_ledger(UnprovenLedger)
 
     def open(self) -> Any:
         return ReconnectingConnection(super().open)
@@ -142,6 +160,7 @@ class TestReconnecting(SQL):
     kind = ProvenReconnecting
 
 
+@wrong(SQL, "test_flusher_that_dies_anywhere_loses_nothing", Sqlite)
 class TwoCommitsSession(SqlSession):
     """Commits the rows, then the ledger row."""
 
@@ -153,6 +172,7 @@ class TwoCommitsSession(SqlSession):
         return super().finish(current, new)
 
 
+@wrong(SQL, "test_session_closes_twice_with_rows_pending", Sqlite)
 class CommittingReadSession(SqlSession):
     """Commits the open transaction before it reads the ledger row, and when it is closed."""
 
@@ -166,6 +186,7 @@ class CommittingReadSession(SqlSession):
         super().close()
 
 
+@wrong(SQL, "test_rows_are_visible_after_finish_only test_flusher_that_dies_anywhere_loses_nothing")
 class CommittingInsert(Sqlite):
     """Commits in `insert`, as a bulk load of some databases does."""
 
@@ -174,6 +195,7 @@ class CommittingInsert(Sqlite):
         connection.commit()
 
 
+@wrong(SQL, "test_refused_rows_raise_in_insert")
 class SwallowingInsert(Sqlite):
     """Ignores errors of `insert`, as INSERT IGNORE does."""
 
@@ -182,6 +204,7 @@ class SwallowingInsert(Sqlite):
             super().insert(connection, plan, batch)
 
 
+@wrong(SQL, "test_rows_of_two_plans_share_a_window")
 class PreparedInsert(Sqlite):
     """Uses the INSERT statement of the first plan for all plans."""
 
@@ -202,10 +225,7 @@ class CuttingLedger(Ledger):
         )
 
 
-class CuttingSession(SqlSession):
-    def __init__(self, target: Sqlite, connection: Any, query_id: str) -> None:
-        super().__init__(target, connection, query_id)
-        self._ledger = CuttingLedger(connection, target.ledger_name, target.parameter, query_id)
+wrong(SQL, "test_ledger_row_is_replaced_whole", Sqlite)(with_ledger(CuttingLedger))
 
 
 class LastCommitConnection(sqlite3.Connection):
@@ -219,6 +239,7 @@ class LastCommitConnection(sqlite3.Connection):
         super().commit()
 
 
+@wrong(SQL, "test_restart_of_the_server_keeps_whole_windows")
 class NotDurable(Sqlite):
     """A server whose last COMMIT is lost in a crash."""
 
@@ -248,18 +269,11 @@ class UnconditionalLedger(Ledger):
                 return self._execute(statement, (*cells, self._query_id))
 
 
-class UnconditionalSession(SqlSession):
-    def __init__(self, target: Sqlite, connection: Any, query_id: str) -> None:
-        super().__init__(target, connection, query_id)
-        self._ledger = UnconditionalLedger(
-            connection, target.ledger_name, target.parameter, query_id
-        )
-
-
+@wrong(SQL, "test_update_that_waits_compares_what_it_finds")
 class UnconditionalRetry(Sqlite):
     """A server that does not let an update wait long for a lock."""
 
-    session = UnconditionalSession
+    session = with_ledger(UnconditionalLedger)
 
     def open(self) -> sqlite3.Connection:
         connection = super().open()
@@ -267,6 +281,7 @@ class UnconditionalRetry(Sqlite):
         return connection
 
 
+@wrong(DELETES, "test_delete_counts_with_its_window")
 class CommittingDelete(SqlAlchemyTarget):
     """Commits in a delete, as a bulk delete of some databases does."""
 
@@ -274,25 +289,6 @@ class CommittingDelete(SqlAlchemyTarget):
         super().insert(connection, plan, batch)
         if pa.compute.any(are_deletes(batch.column(plan.operation))).as_py():
             connection.commit()
-
-
-class ForgettingSession(SqlSession):
-    """Ignores the rows that the server refuses."""
-
-    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if self._window:
-            self._window.search.refused.clear()
-        return super().finish(current, new)
-
-
-class NeighbourSession(SqlSession):
-    """Reports the row after the refused row."""
-
-    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
-        if self._window:
-            search = self._window.search
-            search.refused = [row._replace(us=row.us + 1) for row in search.refused]
-        return super().finish(current, new)
 
 
 class WrongRefusals(SqlAlchemyTarget):
@@ -304,9 +300,31 @@ class WrongRefusals(SqlAlchemyTarget):
         return self.session(self, self._open(), query_id)
 
 
+@wrong(REFUSALS, "test_refused_rows_are_named", WrongRefusals)
+class ForgettingSession(SqlSession):
+    """Ignores the rows that the server refuses."""
+
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if self._window:
+            self._window.search.refused.clear()
+        return super().finish(current, new)
+
+
+@wrong(REFUSALS, "test_refused_rows_are_named", WrongRefusals)
+class NeighbourSession(SqlSession):
+    """Reports the row after the refused row."""
+
+    def finish(self, current: LedgerRow | None, new: LedgerRow) -> Outcome:
+        if self._window:
+            search = self._window.search
+            search.refused = [row._replace(us=row.us + 1) for row in search.refused]
+        return super().finish(current, new)
+
+
 # --- rows that are staged -----------------------------------------------------------------------------------
 
 
+@wrong(STAGED, "test_discarded_receipt_is_not_added", Staging)
 class SkippingSession(StagingSession):
     """Ignores receipts whose files are missing."""
 
@@ -315,6 +333,7 @@ class SkippingSession(StagingSession):
         super().add([receipt for receipt in receipts if (folder / receipt.decode()).exists()])
 
 
+@wrong(STAGED, "test_commit_that_met_itself_is_no_conflict", Staging)
 class MeetingItselfSession(StagingSession):
     """Reports a conflict when its repeated commit meets its first commit."""
 
@@ -326,6 +345,11 @@ class MeetingItselfSession(StagingSession):
         return Outcome.CONFLICT
 
 
+@wrong(
+    STAGED,
+    "test_conflict_adds_no_staged_rows test_flusher_that_dies_anywhere_loses_nothing",
+    Staging,
+)
 class RowsFirstSession(StagingSession):
     """Commits the rows, then the ledger row."""
 
@@ -360,6 +384,7 @@ class LateStagingSession(StagingSession):
         super().close()
 
 
+@wrong(STAGED, "test_flusher_killed_after_finish_leaves_its_window")
 class LateStaging(Staging):
     """A target of these sessions that pickles, since its class has a name."""
 
@@ -369,6 +394,7 @@ class LateStaging(Staging):
 # --- rows that are cells ------------------------------------------------------------------------------------
 
 
+@wrong(CELLS, "test_refused_rows_raise_before_finish_has_an_effect", Cells)
 class SwallowingCells(MemorySession):
     """Ignores refused rows in `drain`."""
 
@@ -377,6 +403,7 @@ class SwallowingCells(MemorySession):
             super().drain()
 
 
+@wrong(CELLS, "test_rows_written_again_change_nothing", Cells)
 class OneTimestamp(MemorySession):
     """Writes all rows of a slice with the timestamp of the first."""
 
@@ -385,6 +412,7 @@ class OneTimestamp(MemorySession):
             super().write(plan, rows._replace(batch=rows.batch.slice(number, 1)))
 
 
+@wrong(CELLS, "test_rows_written_again_change_nothing", Cells)
 class OneTimestampForKeys(OneTimestamp):
     """Writes only the last row of each key in a slice, all with one timestamp."""
 
@@ -394,6 +422,7 @@ class OneTimestampForKeys(OneTimestamp):
         super().write(plan, rows._replace(batch=batch))
 
 
+@wrong(CELLS, "test_racing_flushers_write_a_window_once", Cells)
 class ComparingFirstCells(MemorySession):
     """Compares the ledger row, and then updates it without a condition."""
 
@@ -412,6 +441,7 @@ class ComparingFirstCells(MemorySession):
         return Outcome.APPLIED
 
 
+@wrong(CELLS, "test_row_with_another_cell_is_not_replaced", Cells)
 class PartialCells(MemorySession):
     """Compares only the epoch of the ledger row."""
 
@@ -422,6 +452,7 @@ class PartialCells(MemorySession):
         return super().finish(current, new)
 
 
+@wrong(CELLS, "test_row_with_another_cell_is_not_replaced", Cells)
 class EpochAndLogCells(MemorySession):
     """Compares all cells of the ledger row except the digest."""
 
@@ -432,6 +463,7 @@ class EpochAndLogCells(MemorySession):
         return super().finish(current, new)
 
 
+@wrong(CELLS, "test_ledger_row_moves_once_from_a_row", Cells)
 class UnconditionalCells(ComparingFirstCells):
     """Updates the ledger row without a condition."""
 
@@ -440,6 +472,7 @@ class UnconditionalCells(ComparingFirstCells):
         return self.put(new)
 
 
+@wrong(CELLS, "test_many_rows_arrive_once", Cells)
 class EarlyCells(MemorySession):
     """Updates the ledger row before it writes its rows."""
 
@@ -459,126 +492,6 @@ def meet(target: Target) -> None:
     with contextlib.suppress(threading.BrokenBarrierError):
         barrier.wait(5)
 
-
-# --- the table ----------------------------------------------------------------------------------------------
-
-
-_SQLITE: dict[str, tuple[type[Target], str]] = {
-    **{
-        what: (changing(Sqlite, change), f"test_{seen_in}_arrive_as_they_are")
-        for what, (seen_in, change) in CHANGES.items()
-    },
-    "a driver reconnects in mid-window, and the session does not see that": (
-        Reconnecting,
-        "test_restart_of_the_server_keeps_whole_windows",
-    ),
-    "an answer comes before what it says is durable": (
-        NotDurable,
-        "test_restart_of_the_server_keeps_whole_windows",
-    ),
-    "rows, then the ledger row": (
-        with_session(Sqlite, TwoCommitsSession),
-        "test_flusher_that_dies_anywhere_loses_nothing",
-    ),
-    "an insert commits by itself": (
-        CommittingInsert,
-        "test_rows_are_visible_after_finish_only test_flusher_that_dies_anywhere_loses_nothing",
-    ),
-    "the ledger's text is cut at 64 characters": (
-        with_session(Sqlite, CuttingSession),
-        "test_ledger_row_is_replaced_whole",
-    ),
-    "a session that ends commits the rows of its transaction": (
-        with_session(Sqlite, CommittingReadSession),
-        "test_session_closes_twice_with_rows_pending",
-    ),
-    "an error of an insert is swallowed": (
-        SwallowingInsert,
-        "test_refused_rows_raise_in_insert",
-    ),
-    "columns of a second plan are left out": (
-        PreparedInsert,
-        "test_rows_of_two_plans_share_a_window",
-    ),
-    "an update that met a lock is tried again without its condition": (
-        UnconditionalRetry,
-        "test_update_that_waits_compares_what_it_finds",
-    ),
-}
-_STAGED: dict[str, tuple[type[StagingSession], str]] = {
-    "staged rows, then the ledger row": (
-        RowsFirstSession,
-        "test_conflict_adds_no_staged_rows test_flusher_that_dies_anywhere_loses_nothing",
-    ),
-    "a commit that took effect is called a conflict": (
-        MeetingItselfSession,
-        "test_commit_that_met_itself_is_no_conflict",
-    ),
-    "a staged file that is missing is skipped": (
-        SkippingSession,
-        "test_discarded_receipt_is_not_added",
-    ),
-}
-_CELLS: dict[str, tuple[type[MemorySession], str]] = {
-    "the epoch alone is compared": (
-        PartialCells,
-        "test_row_with_another_cell_is_not_replaced",
-    ),
-    "the digest of the ledger row is not compared": (
-        EpochAndLogCells,
-        "test_row_with_another_cell_is_not_replaced",
-    ),
-    "the ledger row moves before its rows": (EarlyCells, "test_many_rows_arrive_once"),
-    "drain drops rows that are refused": (
-        SwallowingCells,
-        "test_refused_rows_raise_before_finish_has_an_effect",
-    ),
-    "one timestamp for a whole slice": (
-        OneTimestamp,
-        "test_rows_written_again_change_nothing",
-    ),
-    "one timestamp for a whole slice, of the last row of each key": (
-        OneTimestampForKeys,
-        "test_rows_written_again_change_nothing",
-    ),
-    "of several that finish, each does": (
-        ComparingFirstCells,
-        "test_racing_flushers_write_a_window_once",
-    ),
-    "an update that was refused is tried again without its condition": (
-        UnconditionalCells,
-        "test_ledger_row_moves_once_from_a_row",
-    ),
-}
-WRONG: tuple[Wrong, ...] = (
-    *(Wrong(what, SQL, kind, test) for what, (kind, test) in _SQLITE.items()),
-    *(
-        Wrong(what, STAGED, with_session(Staging, session), test)
-        for what, (session, test) in _STAGED.items()
-    ),
-    Wrong(
-        "finish answers, then commits what is staged",
-        *(STAGED, LateStaging, "test_flusher_killed_after_finish_leaves_its_window"),
-    ),
-    Wrong(
-        "a delete commits by itself",
-        *(DELETES, CommittingDelete, "test_delete_counts_with_its_window"),
-    ),
-    *(
-        Wrong(
-            what,
-            *(REFUSALS, with_session(WrongRefusals, session), "test_refused_rows_are_named"),
-        )
-        for what, session in (
-            ("refused rows are skipped in silence", ForgettingSession),
-            ("another row is named than the one that is refused", NeighbourSession),
-        )
-    ),
-    *(
-        Wrong(what, CELLS, with_session(Cells, session), test)
-        for what, (session, test) in _CELLS.items()
-    ),
-)
 
 SUITES = {"SQL": SQL, "STAGED": STAGED, "CELLS": CELLS, "DELETES": DELETES, "REFUSALS": REFUSALS}
 

@@ -1,40 +1,15 @@
-"""wal_sink, by its public interface."""
+"""wal_sink into Cassandra, by its public interface."""
 
 from __future__ import annotations
-
-from datetime import datetime
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-import wal_sink
-from tests.benchmarks.contenders.job import Job, Stream
-from tests.benchmarks.run import Taken
+from tests.benchmarks.contenders.contender import Contender
 from tests.benchmarks.table import KEYSPACE, Table
 
 DRAIN_S = 3_600
-
-
-class Ours:
-    """The contender, from the first offsets file to the mark of the last epoch."""
-
-    name = "wal_sink"
-
-    def prepare(self, job: Job) -> None:
-        """Do nothing."""
-
-    def run(self, job: Job) -> Taken:
-        """Run the job."""
-        return to_the_last_flush(job, writer(job.rows(), job.table))
-
-
-def to_the_last_flush(job: Stream, writer: DataStreamWriter) -> Taken:
-    """Run a query of the sink until all epochs are flushed."""
-    with wal_sink.register(job.spark, drain_timeout=DRAIN_S):
-        job.run(writer)
-    flushed = wal_sink.status(str(job.checkpoint)).flushed_as_of
-    assert flushed is not None, "left the block: everything is flushed"
-    return Taken(datetime.fromisoformat(flushed).timestamp() - job.began_s())
+NAME = "wal_sink"
 
 
 def writer(rows: DataFrame, table: Table) -> DataStreamWriter:
@@ -50,3 +25,6 @@ def options(table: Table) -> dict[str, str]:
         "keyspace": KEYSPACE,
         "table": table.name,
     }
+
+
+OURS = Contender(NAME, writer, flushes=True)

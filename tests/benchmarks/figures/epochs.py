@@ -155,8 +155,7 @@ def _ours(
 
 
 def _counted(bench: Bench, epochs: int) -> list[MicroBatch]:
-    bench.spark.dataSource.register(counting.CountingSource)
-    writer = small_epochs.rows(bench.spark).writeStream.format(counting.FORMAT)
+    writer = counting.writer(small_epochs.rows(bench.spark))
     with small_epochs.running(writer, bench.new_folder(), bench.sizes.every_ms) as query:
         small_epochs.await_epoch(query, epochs)
     return small_epochs.seen(query)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 
 from tests.benchmarks import backlog
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.contenders import ours
 from tests.benchmarks.figure import Figure, at_most, figure
-from tests.benchmarks.figures.rates import smaller
+from tests.benchmarks.figures.rounds import smaller
 from tests.benchmarks.flush import flush
 from tests.benchmarks.rows import Source
 from tests.benchmarks.run import Run, Taken
 from tests.benchmarks.sizes import PARTITIONS
-from tests.benchmarks.table import Table
+from tests.benchmarks.table import Table, cassandra
 
 NAME = "wal_sink, flush alone"
 
@@ -63,11 +64,12 @@ def flushed(bench: Bench, source: Source, epochs: int, number: int) -> Run | Non
     """Make a backlog and flush it."""
     folder = bench.new_folder()
 
-    def what(table: Table) -> Taken:
-        return flush(backlog.make(folder, ours.options(table), source, epochs))
+    def prepare(table: Table) -> Callable[[], Taken]:
+        pending = backlog.make(folder, ours.options(table), source, epochs)
+        return lambda: flush(pending)
 
     name = NAME if epochs == bench.sizes.micro_batches else f"{NAME}, epochs: {epochs:,}"
-    run = bench.write(name, source, number, what)
+    run = bench.measure(name, cassandra(bench.server, source), source, number, prepare)
     shutil.rmtree(folder, ignore_errors=True)
     return run
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.benchmarks.bench import Bench
+from tests.benchmarks.contenders.contender import Contender, Store
+from tests.benchmarks.contenders.ours import NAME
 from tests.benchmarks.figure import Figure, Target, at_least
-from tests.benchmarks.figures.spark_sinks import OURS, Way, figures, rounds
+from tests.benchmarks.figures.rounds import rounds
+from tests.benchmarks.figures.spark_sinks import figures, sink
 from tests.benchmarks.rows import Source
+from tests.benchmarks.table import RowsWrong
 from tests.sql.mariadb import MariaDb
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.demo.servers.process import Child
@@ -42,17 +47,13 @@ class Database(NamedTuple):
     settle: str = "SELECT 1"
     """A statement that writes cached pages to disk, so that the next table does not pay for them."""
 
-    def writer(self, mode: str, name: str) -> Callable[[DataFrame, str], DataStreamWriter]:
-        """Return a function that writes a stream to a table by wal_sink."""
+    def sink(self, mode: str, name: str) -> Contender:
+        """Return wal_sink as a contender."""
         options = {**self.ours[name], f"{self.ours[name]['target']}.mode": mode}
-        return lambda rows, table: rows.writeStream.format("wal_sink").options(
-            **options, table=table
-        )
+        return sink(lambda table: {**options, "table": table}, name)
 
-    def by_jdbc(
-        self, mode: str, settings: Mapping[str, str]
-    ) -> Callable[[DataFrame, str], DataStreamWriter]:
-        """Return a function that writes a stream to a table by `foreachBatch` and JDBC."""
+    def by_jdbc(self, name: str, mode: str, settings: Mapping[str, str]) -> Contender:
+        """Return JDBC in `foreachBatch` as a contender; an upsert uses a staging table."""
 
         def write(rows: DataFrame, table: str) -> DataStreamWriter:
             names = ", ".join(rows.columns)
@@ -76,7 +77,7 @@ class Database(NamedTuple):
 
             return rows.writeStream.foreachBatch(upsert if mode == "upsert" else append)
 
-        return write
+        return Contender(name, write)
 
 
 def postgresql(bench: Bench) -> list[Figure]:
@@ -89,7 +90,7 @@ def postgresql(bench: Bench) -> list[Figure]:
             server.execute,
             {"text": "text", "bigint": "bigint", "timestamp": "timestamptz"},
             {
-                OURS: uri,
+                NAME: uri,
                 QUARANTINE: {**uri, "onInvalidRow": "quarantine"},
             },
             {
@@ -107,9 +108,9 @@ def postgresql(bench: Bench) -> list[Figure]:
             bench,
             database,
             [
-                (OURS, JDBC, at_least(3)),
-                (OURS, TUNED, at_least(3)),
-                (QUARANTINE, OURS, None),
+                (NAME, JDBC, at_least(3)),
+                (NAME, TUNED, at_least(3)),
+                (QUARANTINE, NAME, None),
             ],
         )
 
@@ -149,26 +150,31 @@ def _compare(
     source = Source(shape="grouped", rows=bench.sizes.scattered)
     typed = ", ".join(f"{name} {database.types[kind]}" for name, kind in source.columns.items())
 
-    def make(table: str) -> None:
-        key = ", PRIMARY KEY (id)" if table.startswith("upsert") else ""
+    def make(mode: str) -> str:
+        table = bench.new_name(mode)
+        key = ", PRIMARY KEY (id)" if mode == "upsert" else ""
         database.execute(f"CREATE TABLE {table} ({typed}{key})")
         database.execute(f"CREATE TABLE staged_{table} ({typed})")
         database.execute(database.settle)
+        return table
 
-    def wrong(table: str) -> str | None:
+    def check(table: str, source: Source) -> None:
         query = f"SELECT count(*), coalesce(sum(id), 0), coalesce(sum(amount), 0) FROM {table}"
-        result = tuple(map(int, database.execute(query)[0]))
-        return None if result == source.totals() else f"{result}, not {source.totals()}"
+        totals = tuple(map(int, database.execute(query)[0]))
+        if totals != source.totals():
+            raise RowsWrong(f"{table} has {totals}, not {source.totals()}")
 
-    figured = []
+    measured = []
     for mode in ("append", "upsert"):
-        ways = [Way(name, database.writer(mode, name)) for name in database.ours]
-        ways += [
-            Way(JDBC, database.by_jdbc(mode, {})),
-            Way(TUNED, database.by_jdbc(mode, database.rewritten)),
+        store = Store(
+            f"{database.title}, {mode}", partial(make, mode), check, server=database.server
+        )
+        contenders = [database.sink(mode, name) for name in database.ours]
+        contenders += [
+            database.by_jdbc(JDBC, mode, {}),
+            database.by_jdbc(TUNED, mode, database.rewritten),
         ]
-        found_rows = rounds(bench, source, database.server, mode, ways, make, wrong)
+        result = rounds(bench, store, source, contenders, bench.sizes.side_rounds)
         for ours, other, target in pairs:
-            title = f"{database.title}, {mode}, {ours}"
-            figured += figures(title, found_rows, other, target, ours=ours)
-    return figured
+            measured += figures(f"{store.title}, {ours}", result, other, target, ours=ours)
+    return measured

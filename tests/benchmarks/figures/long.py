@@ -65,11 +65,11 @@ def compared(samples: Sequence[Sample]) -> list[Figure]:
         grown("time of an epoch", _epoch_ms, "ms", at_most(1.1)),
         grown("commits/N to flushed, median", _median_ms, "ms", at_most(1.1)),
         grown("commits/N to flushed, 99 %", _p99_ms, "ms", at_most(1.25)),
-        grown("memory of the driver's Python", _python_mb, "MB", at_most(1.1)),
-        grown("memory of Spark's Python workers", _workers_mb, "MB", at_most(1.1)),
-        grown("threads of the driver's Python", _threads, "threads", at_most(1.1)),
-        grown("files, sockets and pipes of that", _handles, "open", at_most(1.1)),
-        grown("files in the log", _names, "files", at_most(1.1)),
+        grown("memory of the driver's Python", _median("python_mb"), "MB", at_most(1.1)),
+        grown("memory of Spark's Python workers", _median("workers_mb"), "MB", at_most(1.1)),
+        grown("threads of the driver's Python", _median("threads"), "threads", at_most(1.1)),
+        grown("files, sockets and pipes of that", _median("handles"), "open", at_most(1.1)),
+        grown("files in the log", _median("names"), "files", at_most(1.1)),
     ]
 
 
@@ -90,21 +90,6 @@ def _p99_ms(samples: Sequence[Sample]) -> float:
     return p99([ms for sample in samples for ms in sample.visible_ms])
 
 
-def _python_mb(samples: Sequence[Sample]) -> float:
-    return statistics.median([sample.python_mb for sample in samples])
-
-
-def _workers_mb(samples: Sequence[Sample]) -> float:
-    return statistics.median([sample.workers_mb for sample in samples])
-
-
-def _threads(samples: Sequence[Sample]) -> float:
-    return statistics.median([sample.threads for sample in samples])
-
-
-def _handles(samples: Sequence[Sample]) -> float:
-    return statistics.median([sample.handles for sample in samples])
-
-
-def _names(samples: Sequence[Sample]) -> float:
-    return statistics.median([sample.names for sample in samples])
+def _median(name: str) -> Callable[[Sequence[Sample]], float]:
+    """Return the median of a field of samples."""
+    return lambda samples: statistics.median(getattr(sample, name) for sample in samples)

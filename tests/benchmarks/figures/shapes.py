@@ -2,75 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from operator import attrgetter
-
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.contenders.connector import DEFAULTS, TUNED
-from tests.benchmarks.contenders.counting import Counting
-from tests.benchmarks.contenders.ours import Ours
-from tests.benchmarks.figure import Figure, at_least, at_most, figure
-from tests.benchmarks.figures.rates import ratios, rounds
+from tests.benchmarks.contenders.contender import Contender
+from tests.benchmarks.contenders.counting import COUNTING
+from tests.benchmarks.contenders.ours import OURS
+from tests.benchmarks.figure import Figure, Target, at_least, at_most, figure
+from tests.benchmarks.figures.rounds import CLIENT, RATE, SERVER, Round, ratios, rounds
 from tests.benchmarks.rows import Source
-from tests.benchmarks.run import Run
-
-_RATE, _CLIENT, _SERVER = map(attrgetter, ("rows_per_s", "client_us", "server_us"))
+from tests.benchmarks.table import cassandra
 
 
 def grouped(bench: Bench) -> list[Figure]:
     """Compare rows whose partitions have many rows in sequence."""
     source = Source(shape="grouped", rows=bench.sizes.grouped)
-    contenders = (Ours(), DEFAULTS, Counting())
-    result = rounds(bench, source, contenders, bench.sizes.rounds)
-    ours, others = Ours.name, DEFAULTS.name
+    result = _rounds(bench, source, [DEFAULTS])
+    figures: list[tuple[str, Contender, Target | None]] = [
+        ("rows/s", DEFAULTS, at_least(3)),
+        ("client CPU", DEFAULTS, at_most(0.33)),
+        ("server CPU", DEFAULTS, at_most(1)),
+        ("rows/s", COUNTING, None),
+    ]
+    values = {"rows/s": RATE, "client CPU": CLIENT, "server CPU": SERVER}
     return [
         figure(
-            f"grouped: rows/s over {others}", ratios(result, ours, others, _RATE), "x", at_least(3)
-        ),
-        figure(
-            f"grouped: client CPU over {others}",
-            ratios(result, ours, others, _CLIENT),
+            f"grouped: {name} over {other.name}",
+            ratios(result, OURS.name, other.name, values[name]),
             "x",
-            at_most(0.33),
-        ),
-        figure(
-            f"grouped: server CPU over {others}",
-            ratios(result, ours, others, _SERVER),
-            "x",
-            at_most(1),
-        ),
-        figure(
-            "grouped: rows/s over a sink that only counts",
-            ratios(result, ours, Counting.name, _RATE),
-            "x",
-        ),
+            target,
+        )
+        for name, other, target in figures
     ]
 
 
 def scattered(bench: Bench) -> list[Figure]:
-    """Compare rows that have a partition each."""
+    """Compare rows that have a partition each with the better connector of each round."""
     rows = bench.sizes.scattered
     source = Source(shape="scattered", rows=rows, partitions=rows)
-    contenders = (Ours(), DEFAULTS, TUNED, Counting())
-    result = rounds(bench, source, contenders, bench.sizes.rounds)
-    both = [item for item in result if DEFAULTS.name in item and TUNED.name in item]
-
-    def beside(what: Callable[[Run], float]) -> Iterator[tuple[float, ...]]:
-        over = [ratios(both, Ours.name, other.name, what) for other in (DEFAULTS, TUNED)]
-        return zip(*over, strict=True)
-
+    result = _rounds(bench, source, [DEFAULTS, TUNED])
+    both = [runs for runs in result if {DEFAULTS.name, TUNED.name} <= runs.keys()]
+    rates, clients = (
+        list(
+            zip(
+                *(ratios(both, OURS.name, other.name, value) for other in (DEFAULTS, TUNED)),
+                strict=True,
+            )
+        )
+        for value in (RATE, CLIENT)
+    )
     return [
         figure(
             "scattered: rows/s over the better connector",
-            [min(pair) for pair in beside(_RATE)],
+            [min(pair) for pair in rates],
             "x",
             at_least(1.5),
         ),
         figure(
             "scattered: client CPU over the better connector",
-            [max(pair) for pair in beside(_CLIENT)],
+            [max(pair) for pair in clients],
             "x",
             at_most(0.33),
-            "over the one with less client CPU in each round",
         ),
     ]
+
+
+def _rounds(bench: Bench, source: Source, connectors: list[Contender]) -> list[Round]:
+    contenders = [OURS, *(connectors if bench.has_connector else []), COUNTING]
+    store = cassandra(bench.server, source)
+    return rounds(bench, store, source, contenders, bench.sizes.rounds)

@@ -6,42 +6,56 @@ append a repeated micro-batch twice. The module `jdbc` has the SQL databases.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
-from typing import NamedTuple
 
 import deltalake
 import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tests.benchmarks import cpu
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.contenders.job import Stream
-from tests.benchmarks.contenders.ours import to_the_last_flush
+from tests.benchmarks.contenders.contender import Contender, Store
+from tests.benchmarks.contenders.ours import NAME
 from tests.benchmarks.figure import Figure, Target, at_least, figure
-from tests.benchmarks.figures.rates import Round, ratios
+from tests.benchmarks.figures.rounds import RATE, Round, ratios, rounds
 from tests.benchmarks.rows import Source
-from tests.benchmarks.run import Run, Taken
+from tests.benchmarks.table import RowsWrong
 from wal_sink.demo.servers.kafka import Broker
-from wal_sink.demo.servers.process import Child
 from wal_sink.options import parse
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import iceberg_schema
 from wal_sink.targets.iceberg.table import catalog_of
 
-OURS = "wal_sink"
-LIBRARY = "the library in foreachBatch"
-KAFKA = "Spark's Kafka sink"
+_LIBRARY = "the library in foreachBatch"
+_KAFKA = "Spark's Kafka sink"
 
 
-class Way(NamedTuple):
-    """A way to stream rows into a new table or topic."""
+def sink(options: Callable[[str], dict[str, str]], name: str = NAME) -> Contender:
+    """Return wal_sink as a contender, with options for the table or topic of a name."""
 
-    name: str
-    writer: Callable[[DataFrame, str], DataStreamWriter]
-    """Returns a writer of these rows to the table or topic of this name."""
+    def writer(rows: DataFrame, table: str) -> DataStreamWriter:
+        return rows.writeStream.format("wal_sink").options(**options(table))
+
+    return Contender(name, writer, flushes=True)
+
+
+def _library(append: Callable[[DataFrame, str], None]) -> Contender:
+    """Return a library in `foreachBatch` as a contender."""
+
+    def writer(rows: DataFrame, table: str) -> DataStreamWriter:
+        return rows.writeStream.foreachBatch(lambda batch, _epoch: append(batch, table))
+
+    return Contender(_LIBRARY, writer)
+
+
+def _counted(count: Callable[[str], int]) -> Callable[[str, Source], None]:
+    """Return a check of the number of rows."""
+
+    def check(table: str, source: Source) -> None:
+        if (rows := count(table)) != source.rows:
+            raise RowsWrong(f"{table} has {rows} rows, not {source.rows}")
+
+    return check
 
 
 def lakes(bench: Bench) -> list[Figure]:
@@ -49,63 +63,52 @@ def lakes(bench: Bench) -> list[Figure]:
     source = Source(shape="grouped", rows=bench.sizes.scattered)
     schema = source.table(np.arange(0)).schema
     folder = bench.new_folder()
-    catalog = {
+    folder.mkdir()
+    options = {
         "iceberg.catalog.type": "sql",
         "iceberg.catalog.uri": f"sqlite:///{folder}/catalog.db",
         "iceberg.catalog.warehouse": f"file://{folder}/warehouse",
     }
-    folder.mkdir()
+    catalog = catalog_of(parse({"table": "shop.t", **options}, IcebergOptions))
+    catalog.create_namespace("shop")
 
-    def identified(name: str) -> IcebergOptions:
-        return parse({"table": f"shop.{name}", **catalog}, IcebergOptions)
+    def make_delta() -> str:
+        path = str(folder / bench.new_name("delta"))
+        deltalake.DeltaTable.create(path, deltalake.Schema.from_arrow(schema))
+        return path
 
-    opened = catalog_of(identified("t"))
-    opened.create_namespace("shop")
-
-    def into_delta(batch: DataFrame, name: str) -> None:
-        deltalake.write_deltalake(str(folder / name), batch.toArrow(), mode="append")
-
-    def into_iceberg(batch: DataFrame, name: str) -> None:
-        opened.load_table(f"shop.{name}").append(batch.toArrow().cast(schema))
-
-    def library(add: Callable[[DataFrame, str], None]) -> Way:
-        return Way(
-            LIBRARY,
-            lambda rows, name: rows.writeStream.foreachBatch(
-                lambda batch, _epoch: add(batch, name)
-            ),
-        )
-
-    def ours(options: Callable[[str], dict[str, str]]) -> Way:
-        return Way(
-            OURS, lambda rows, name: rows.writeStream.format("wal_sink").options(**options(name))
-        )
-
-    def wrong(count: Callable[[str], int]) -> Callable[[str], str | None]:
-        return lambda name: None if count(name) == source.rows else f"{count(name)} rows"
+    def make_iceberg() -> str:
+        name = f"shop.{bench.new_name('t')}"
+        catalog.create_table(name, iceberg_schema(schema))
+        return name
 
     delta = rounds(
         bench,
+        Store("delta", make_delta, _counted(lambda path: deltalake.DeltaTable(path).count())),
         source,
-        None,
-        "delta",
-        [ours(lambda t: {"target": "delta", "delta.path": str(folder / t)}), library(into_delta)],
-        lambda t: deltalake.DeltaTable.create(str(folder / t), deltalake.Schema.from_arrow(schema)),
-        wrong(lambda t: deltalake.DeltaTable(str(folder / t)).count()),
+        [
+            sink(lambda path: {"target": "delta", "delta.path": path}),
+            _library(
+                lambda batch, path: deltalake.write_deltalake(path, batch.toArrow(), mode="append")
+            ),
+        ],
+        bench.sizes.side_rounds,
     )
     iceberg = rounds(
         bench,
+        Store(
+            "iceberg", make_iceberg, _counted(lambda name: catalog.load_table(name).scan().count())
+        ),
         source,
-        None,
-        "iceberg",
         [
-            ours(lambda t: {"target": "iceberg", "table": f"shop.{t}", **catalog}),
-            library(into_iceberg),
+            sink(lambda name: {"target": "iceberg", "table": name, **options}),
+            _library(
+                lambda batch, name: catalog.load_table(name).append(batch.toArrow().cast(schema))
+            ),
         ],
-        lambda t: opened.create_table(f"shop.{t}", iceberg_schema(schema)),
-        wrong(lambda t: opened.load_table(f"shop.{t}").scan().count()),
+        bench.sizes.side_rounds,
     )
-    return [*figures("Delta", delta, LIBRARY), *figures("Iceberg", iceberg, LIBRARY)]
+    return [*figures("Delta", delta, _LIBRARY), *figures("Iceberg", iceberg, _LIBRARY)]
 
 
 def kafka(bench: Bench) -> list[Figure]:
@@ -113,113 +116,35 @@ def kafka(bench: Bench) -> list[Figure]:
     source = Source(shape="grouped", rows=bench.sizes.scattered)
     with Broker() as broker:
 
-        def wrong(topic: str) -> str | None:
-            result = len(broker.records(topic))
-            return None if result == source.rows else f"{result} records, not {source.rows}"
+        def make() -> str:
+            topic = bench.new_name("topic")
+            broker.create_topic(topic, 2)
+            return topic
 
-        def writer(sink: str) -> Callable[[DataFrame, str], DataStreamWriter]:
-            def write(rows: DataFrame, topic: str) -> DataStreamWriter:
+        def contender(name: str, **target: str) -> Contender:
+            def writer(rows: DataFrame, topic: str) -> DataStreamWriter:
                 records = rows.selectExpr("device AS key", "note AS value").writeStream
                 options = {"kafka.bootstrap.servers": broker.address, "topic": topic}
-                target = {"target": "kafka"} if sink == "wal_sink" else {}
-                return records.format(sink).options(**options, **target)
+                return records.format("wal_sink" if target else "kafka").options(
+                    **options, **target
+                )
 
-            return write
+            return Contender(name, writer, flushes=bool(target))
 
-        ways = [Way(OURS, writer("wal_sink")), Way(KAFKA, writer("kafka"))]
-        result = rounds(
-            bench, source, broker, "topic", ways, lambda t: broker.create_topic(t, 2), wrong
+        store = Store(
+            "kafka", make, _counted(lambda topic: len(broker.records(topic))), server=broker
         )
-    return figures("Kafka", result, KAFKA, at_least(0.8))
-
-
-def rounds(
-    bench: Bench,
-    source: Source,
-    server: Child | None,
-    what: str,
-    ways: list[Way],
-    make: Callable[[str], object],
-    wrong: Callable[[str], str | None],
-) -> list[Round]:
-    """Run the ways in turn, each into a new table or topic; the first round only warms up.
-
-    :param make: makes a table or topic.
-    :param wrong: returns a description of wrong rows, or None.
-    """
-    result = []
-    for number in range(-1 if bench.sizes.warm_up else 0, bench.sizes.side_rounds):
-        bench.say(f"{what}, round {number + 1} of {bench.sizes.side_rounds}")
-        runs = []
-        for place, way in enumerate(ways[number % len(ways) :] + ways[: number % len(ways)]):
-            name = f"{what}_{number + 1}_{place}"
-            make(name)
-            run = _run(bench, source, server, way, name, number, what)
-            if (problem := wrong(name)) is not None:
-                bench.wrong.append(f"{way.name}, {what}: {problem}")
-                continue
-            bench.say(
-                f"  {way.name}: {run.rows_per_s:,.0f} rows/s, CPU {run.client_us:.1f} us a row and"
-                f" {run.server_us:.1f} of the server"
-            )
-            runs.append(run)
-        if number >= 0:
-            bench.runs += runs
-            result.append({run.contender: run for run in runs})
-    return result
-
-
-def _run(
-    bench: Bench, source: Source, server: Child | None, way: Way, name: str, number: int, what: str
-) -> Run:
-    checkpoint = bench.new_folder()
-    epochs = bench.sizes.micro_batches
-    source.files(epochs)
-    job = Stream(bench.spark, source, epochs, checkpoint)
-    writer = way.writer(job.rows(), name)
-    client, served = _client_s(bench, server), _server_s(server)
-    if way.name.startswith(OURS):
-        taken = to_the_last_flush(job, writer)
-    else:
-        job.run(writer)
-        taken = Taken(job.committed_s() - job.began_s())
-    used = _client_s(bench, server) - client
-    shutil.rmtree(checkpoint)
-    return Run(
-        contender=way.name,
-        shape=what,
-        rows=source.rows,
-        round=number,
-        seconds=taken.seconds,
-        client_cpu_s=used,
-        server_cpu_s=_server_s(server) - served,
-        warnings=0,
-    )
-
-
-def _server_s(server: Child | None) -> float:
-    return cpu.of_tree(server.pid) if server else 0
-
-
-def _client_s(bench: Bench, server: Child | None) -> float:
-    """Return the CPU seconds of all processes except the servers."""
-    servers = _server_s(server) + cpu.of_tree(bench.server.pid)
-    return cpu.of_tree(os.getpid()) - servers
+        contenders = [contender(NAME, target="kafka"), contender(_KAFKA)]
+        result = rounds(bench, store, source, contenders, bench.sizes.side_rounds)
+    return figures("Kafka", result, _KAFKA, at_least(0.8))
 
 
 def figures(
-    name: str, rounds: list[Round], other: str, target: Target | None = None, ours: str = OURS
+    title: str, result: list[Round], other: str, target: Target | None = None, ours: str = NAME
 ) -> list[Figure]:
+    """Return the figures of wal_sink over another contender."""
+    cpu = ratios(result, ours, other, lambda run: run.client_us + run.server_us)
     return [
-        figure(
-            f"{name}: rows/s over {other}",
-            ratios(rounds, ours, other, lambda run: run.rows_per_s),
-            "x",
-            target,
-        ),
-        figure(
-            f"{name}: CPU of client and server over {other}",
-            ratios(rounds, ours, other, lambda run: run.client_us + run.server_us),
-            "x",
-        ),
+        figure(f"{title}: rows/s over {other}", ratios(result, ours, other, RATE), "x", target),
+        figure(f"{title}: CPU of client and server over {other}", cpu, "x"),
     ]

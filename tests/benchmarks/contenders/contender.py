@@ -1,17 +1,41 @@
-"""The job of a contender on Spark, and its times, which are those of files in the checkpoint."""
+"""A contender of the benchmark, the store that it writes to, and the stream that it writes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.benchmarks.rows import Source, files_per_trigger
-from tests.benchmarks.run import Taken
-from tests.benchmarks.table import Table
+from wal_sink.demo.servers.process import Child
+
+
+class Contender(NamedTuple):
+    """A way to stream rows into a new table or topic."""
+
+    name: str
+    writer: Callable[[DataFrame, Any], DataStreamWriter]
+    """Returns a writer of a stream to the table or topic that `Store.make` returned."""
+    flushes: bool = False
+    """True for wal_sink: a run ends with its last flush, and otherwise with Spark's last commit."""
+    writes: bool = True
+    """False for a sink that writes no rows, whose table is not checked."""
+
+
+class Store(NamedTuple):
+    """A database in which each run gets a new table or topic."""
+
+    title: str
+    make: Callable[[], Any]
+    """Makes a table or topic."""
+    check: Callable[[Any, Source], None]
+    """Compares a table or topic with its source; raises `RowsWrong` if they differ."""
+    drop: Callable[[Any], object] = lambda _table: None
+    server: Child | None = None
 
 
 @dataclass(frozen=True)
@@ -44,24 +68,3 @@ class Stream:
         if len(commits) != self.epochs:
             raise RuntimeError(f"{len(commits)} micro-batches instead of {self.epochs}")
         return max(path.stat().st_mtime for path in commits)
-
-
-@dataclass(frozen=True)
-class Job(Stream):
-    """A source that is streamed into a table."""
-
-    table: Table
-
-
-class Contender(Protocol):
-    """A way to stream rows into Cassandra."""
-
-    name: str
-
-    def prepare(self, job: Job) -> None:
-        """Prepare the job; this is not measured."""
-        ...
-
-    def run(self, job: Job) -> Taken:
-        """Run the job; return when all rows are written."""
-        ...
