@@ -1,6 +1,6 @@
-"""A Connect client to be killed: `python -m tests.connect.app CONFIG.json`; and a query in a test's process.
+"""A Connect client to be killed: `python -m tests.connect.app CONFIG.json`; and what a test has of its query.
 
-Each query streams Parquet files, one a micro-batch, into a table of a SQLite file; every row has a `uuid()`.
+Each query streams Parquet files, one a micro-batch, into a table of a SQLite file. Each row has a `uuid()`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SCHEMA = "id bigint, text string"
 
 
 def environment() -> dict[str, str]:
-    """Return what a server, a client and a command need to find this code and the target."""
+    """Return the variables by which a server, a client and a command find this code and the target."""
     path = [str(ROOT), str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(path)}
 
@@ -33,7 +33,7 @@ def environment() -> dict[str, str]:
 class Shop:
     """A source of files, a table, and a checkpoint, in a folder.
 
-    :param files: how many files the source has; each is a micro-batch of 400 rows.
+    :param files: number of files of the source; each is a micro-batch of 400 rows.
     """
 
     def __init__(self, folder: Path, files: int) -> None:
@@ -46,12 +46,12 @@ class Shop:
 
     @property
     def checkpoint(self) -> str:
-        """Where the checkpoint of its query is."""
+        """The location of the query's checkpoint."""
         return str(self.folder / "checkpoint")
 
     @property
     def options(self) -> dict[str, str]:
-        """The options of its query."""
+        """The options of the query."""
         return {
             "checkpointLocation": self.checkpoint,
             "target": KIND,
@@ -60,14 +60,14 @@ class Shop:
         }
 
     def ids(self) -> list[int]:
-        """Return the ids of the rows that a reader sees, one that is there twice twice."""
+        """Return the ids of all rows, sorted, with repetitions."""
         with sqlite3.connect(self.folder / "shop.db") as connection:
             rows = connection.execute("SELECT id FROM orders ORDER BY id").fetchall()
         connection.close()
         return [row[0] for row in rows]
 
     def config(self, remote: str, **more: Any) -> Path:
-        """Write the configuration of a client; return its file."""
+        """Write the configuration of a client; return the file."""
         file = self.folder / "config.json"
         file.write_text(
             json.dumps({"remote": remote, "source": self.source, "options": self.options, **more})
@@ -81,7 +81,7 @@ def session(remote: str) -> Any:
 
 
 def writer(spark: Any, source: str, options: Mapping[str, str]) -> Any:
-    """Return what starts the query."""
+    """Return the writer of the query."""
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
     rows = stream.selectExpr("uuid() AS key", "id", "text")
     return rows.writeStream.format("wal_sink").options(**options)

@@ -14,7 +14,7 @@ from wal_sink.demo.connect_server import ConnectServer
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    """Return a server that no test kills."""
+    """Return the server, which no test kills."""
     folder = tmp_path_factory.mktemp("connect")
     with ConnectServer(folder, environment=environment()) as running:
         yield running

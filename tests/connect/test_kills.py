@@ -1,4 +1,4 @@
-"""SIGKILL of the server, of the client and of both: each row of a query with `uuid()` is there once."""
+"""SIGKILL of the server, of the client and of both: each row of a query with `uuid()` is written once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILES = 4
 
 
 class Killed:
-    """A shop, and the servers and clients that are started for it one after the other."""
+    """A shop, and the servers and clients that a test starts and kills."""
 
     def __init__(self, folder: Path) -> None:
         self.shop = Shop(folder, FILES)
@@ -38,7 +38,7 @@ class Killed:
         epoch: int = -1,
         settings: Mapping[str, str] | None = None,
     ) -> ConnectServer:
-        """Start a server, which pauses at a point."""
+        """Start a server; its query pauses at a point of an epoch."""
         marker = str(self.shop.folder / f"marker-{next(self._starts)}")
         where = (
             ()
@@ -59,7 +59,7 @@ class Killed:
         return Checkpoint(open_backend(self.shop.checkpoint)).last_commit()
 
     def flush(self) -> None:
-        """Flush what is checkpointed, by the command."""
+        """Flush what is checkpointed by `wal-sink flush`."""
         done = ran(
             [WAL_SINK, "flush", self.shop.checkpoint, "--option", f"target={KIND}"],
             env={**os.environ, **environment()},
@@ -67,7 +67,7 @@ class Killed:
         assert done.returncode == 0, done.stderr
 
     def committed_ids(self) -> list[int]:
-        """Return the ids that may be visible now."""
+        """Return the ids of the rows that are checkpointed."""
         return list(range((self.last_commit() + 1) * 400))
 
 
@@ -78,9 +78,9 @@ def killed(tmp_path: Path) -> Killed:
 
 
 def test_server_killed_in_each_window_loses_nothing(killed: Killed, server: ConnectServer) -> None:
-    """In a task, before the manifest, and between manifest and `commits/1`; once with the client.
+    """The windows are: in a task, before the manifest, and between manifest and `commits/1`.
 
-    At last the client alone dies, and the query runs on to its end.
+    One of the kills is also of the client. At last only the client is killed, and the query runs to its end.
     """
     points: tuple[Point, ...] = ("write", "commit called", "commit returned")
     for point in points:
@@ -88,7 +88,7 @@ def test_server_killed_in_each_window_loses_nothing(killed: Killed, server: Conn
             paused.reach(killed.marker.exists)
             if point == "commit called":
                 client.kill()
-            paused.kill()  # whose client goes on trying for some minutes, as Spark's does
+            paused.kill()  # Spark's client tries to connect for some minutes
         killed.flush()
         assert killed.shop.ids() == killed.committed_ids() == list(range(400))
     with killed.client(server) as client:
@@ -101,7 +101,7 @@ def test_server_killed_in_each_window_loses_nothing(killed: Killed, server: Conn
 
 @pytest.mark.test_all
 def test_session_that_times_out_loses_nothing(killed: Killed) -> None:
-    """The server ends the session of a client that stalls, and its query; the next one goes on."""
+    """The server ends the session of a stalled client, and its query. The next query continues."""
     settings = {
         "spark.connect.session.manager.defaultSessionTimeout": "5s",
         "spark.connect.session.manager.maintenanceInterval": "1s",

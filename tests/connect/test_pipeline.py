@@ -1,4 +1,4 @@
-"""The example of a declarative pipeline, as a reader runs it; and a server that is killed under it."""
+"""The example of a declarative pipeline, and a kill of the server under it."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ class Pipeline:
             (folder / "incoming" / f"{file}.json").write_text("\n".join(orders))
 
     def command(self, verb: str, server: ConnectServer, *more: str) -> list[str]:
-        """Return the arguments of Spark's own command, a script that starts Java, and that Python."""
+        """Return the command line of `spark-pipelines`."""
         program = Path(sys.executable).with_name("spark-pipelines")
         return [str(program), "--remote", server.url, verb, "--spec", str(self.spec), *more]
 
     def run(self, verb: str, server: ConnectServer, *more: str) -> str:
-        """Run the command to its end, which has to be a good one; return its output."""
+        """Run the command to its end, check that it succeeds, and return its output."""
         variables = {**os.environ, **environment(), "PYSPARK_PYTHON": sys.executable}
         done = ran(self.command(verb, server, *more), env=variables)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
     def checkpoints(self) -> list[str]:
-        """Return the names of the checkpoints of its flow."""
+        """Return the names of the checkpoints of the flow."""
         flow = self.folder / "storage" / "_checkpoints" / "orders" / "keyed_orders"
         return sorted(path.name for path in flow.iterdir()) if flow.is_dir() else []
 
     def flush(self) -> None:
-        """Flush everything below its storage, as a follower finds it."""
+        """Flush every query below the storage of the pipeline."""
         for candidate in LogsUnder([str(self.folder / "storage")], {})():
             place = candidate.open().checkpoint.url
             done = ran([WAL_SINK, "flush", place], env={**os.environ, **environment()})
@@ -80,7 +80,7 @@ def pipeline(tmp_path: Path) -> Pipeline:
 def test_pipeline_lands_exactly_once_under_a_kill(
     pipeline: Pipeline, server: ConnectServer
 ) -> None:
-    """The first server dies between manifest and `commits/1`; the next run goes on, and ends well."""
+    """The first server is killed between manifest and `commits/1`. The next run completes."""
     definitions = pipeline.folder / "transformations" / "orders.py"
     original = definitions.read_text()
     definitions.write_text(
@@ -105,7 +105,7 @@ def test_pipeline_lands_exactly_once_under_a_kill(
 
 @pytest.mark.test_all
 def test_dry_run_and_full_refresh_of_a_pipeline(pipeline: Pipeline, server: ConnectServer) -> None:
-    """A dry run starts no query; a full refresh is a new query, which writes all rows again."""
+    """A dry run starts no query. A full refresh is a new query, which writes all rows again."""
     pipeline.run("dry-run", server)
     assert pipeline.checkpoints() == []
     pipeline.run("run", server)

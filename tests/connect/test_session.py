@@ -1,4 +1,4 @@
-"""A Connect session: what its handle does, refuses and reports; the server is a process of its own."""
+"""The handle of a Connect session: what it does, refuses and reports. The server is another process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.connect]
 
 
 def test_followed_query_lands_exactly_once(remote: Any, shop: Shop) -> None:
-    """`follow` begins before the query; leaving the block waits; the client asks about its own query."""
+    """`follow` begins before the query, and the end of the block waits for the flush."""
     with wal_sink.register(remote) as sink:
         assert wal_sink.register(remote) is sink
         sink.follow(shop.checkpoint, options={"target": KIND})
@@ -42,7 +42,7 @@ def test_followed_query_lands_exactly_once(remote: Any, shop: Shop) -> None:
 def test_unflushed_query_is_reported(
     remote: Any, shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is flushed without `follow`; the handle reads how far the query is, and names the command."""
+    """Without `follow` nothing is flushed. The handle reads the status, and a log line has the command."""
     with wal_sink.register(remote) as sink:
         (line,) = [record.getMessage() for record in caplog.records]
         assert "wal-sink flush --follow CHECKPOINT" in line
@@ -71,19 +71,18 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     r"clusterBy\(id, text\)": lambda w: w.clusterBy("id", "text").start(),
     r"toTable\('shop_orders'\)": lambda w: w.toTable("shop_orders"),
 }
-"""What is refused, by what the error says."""
+"""Calls that are refused, by a part of the error text."""
 
 
 @pytest.mark.parametrize("named", CALLS)
-def test_call_the_sink_cannot_serve_is_not_sent(remote: Any, shop: Shop, named: str) -> None:
+def test_unsupported_call_is_refused_before_it_is_sent(remote: Any, shop: Shop, named: str) -> None:
     with wal_sink.register(remote), pytest.raises(OptionError, match=named):
         CALLS[named](writer(remote, shop.source, shop.options))
     assert not Path(shop.checkpoint).exists()
     assert not remote.catalog.tableExists("shop_orders")
 
 
-def test_other_formats_start_as_ever(remote: Any, shop: Shop) -> None:
-    """Also those that write in another mode."""
+def test_other_formats_may_use_every_mode(remote: Any, shop: Shop) -> None:
     with wal_sink.register(remote):
         rows = remote.readStream.schema(SCHEMA).parquet(shop.source).groupBy("text").count()
         query = rows.writeStream.format("noop").outputMode("complete").trigger(availableNow=True)
@@ -92,7 +91,7 @@ def test_other_formats_start_as_ever(remote: Any, shop: Shop) -> None:
 
 
 def test_planner_refuses_modes_for_any_client(remote: Any, shop: Shop) -> None:
-    """A client without a handle, or of another language, reads our text; no row is lost unnoticed."""
+    """A client without a handle, or of another language, gets the same error text."""
     remote.dataSource.register(ConnectDataSource)
     rows = remote.readStream.format("rate").load()
     rows = rows.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
@@ -123,7 +122,7 @@ def test_check_works_from_the_client(remote: Any, shop: Shop) -> None:
 def test_checkpoint_out_of_reach_is_named(
     remote: Any, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client reads its own file systems: here the folder is gone for it, as on another host."""
+    """The folder is renamed here, so that the client does not reach it, as on another host."""
     with wal_sink.register(remote) as sink:
         query = writer(remote, shop.source, shop.options).trigger(availableNow=True).start()
         query.awaitTermination()
@@ -134,7 +133,7 @@ def test_checkpoint_out_of_reach_is_named(
 
 
 def test_follow_that_cannot_flush_is_raised(remote: Any, shop: Shop) -> None:
-    """A target class that only the log names is not imported without a word from this process."""
+    """The process does not import a target class that only the log names."""
     sink = wal_sink.register(remote, drain_timeout=1)
     sink.follow(shop.checkpoint)
     writer(remote, shop.source, shop.options).trigger(availableNow=True).start().awaitTermination()
@@ -143,7 +142,7 @@ def test_follow_that_cannot_flush_is_raised(remote: Any, shop: Shop) -> None:
 
 
 def test_two_clients_of_one_checkpoint_lose_nothing(remote: Any, other: Any, shop: Shop) -> None:
-    """The second run ends the first, as Spark does it in one server; each row is there once."""
+    """The second run ends the first run, since both are in one server. Each row is written once."""
     with wal_sink.register(remote) as sink, wal_sink.register(other) as handle:
         sink.follow(shop.checkpoint, options={"target": KIND})
         queries = [
@@ -159,7 +158,7 @@ def test_two_clients_of_one_checkpoint_lose_nothing(remote: Any, other: Any, sho
 def test_secret_option_is_warned_of(
     remote: Any, shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Spark's event log has what a client sends; the warning names the options, and no value."""
+    """Spark's event log has what a client sends. The warning names the options, without values."""
     options = {
         "checkpointLocation": shop.checkpoint,
         "target": "postgresql",
@@ -177,7 +176,7 @@ def test_secret_option_is_warned_of(
 @pytest.mark.test_all
 @pytest.mark.timeout(600)
 def test_secret_of_the_server_is_left_nowhere(shop: Shop) -> None:
-    """It is in the server's environment: not in its log, Spark's events, or the checkpoint."""
+    """A secret of the server's environment is not in its log, in Spark's events, or in the checkpoint."""
     events = shop.folder / "events"
     events.mkdir()
     settings = {

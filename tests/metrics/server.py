@@ -1,4 +1,4 @@
-"""A Prometheus of a test's own, with the rules that are shipped, in a time that goes faster."""
+"""A Prometheus for a test, with the shipped alert rules and shorter durations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "docker" / "prometheus" / "rules.yml"
 
 FASTER = 20
-"""A shipped minute is three seconds here."""
+"""The factor by which durations are shorter: a minute is three seconds."""
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def promtool() -> str:
 def faster(rules: str) -> str:
     """Return rules with every duration and every threshold of seconds divided by `FASTER`.
 
-    Thresholds below 10 are no seconds: they are left.
+    Thresholds below 10 are not seconds, and stay.
     """
 
     def milliseconds(match: re.Match[str]) -> str:
@@ -57,9 +57,9 @@ def faster(rules: str) -> str:
 
 
 class Prometheus:
-    """Asks one port twice a second, and judges as often."""
+    """A server that scrapes one port and evaluates the rules twice a second."""
 
-    def __init__(self, folder: Path, asked: int) -> None:
+    def __init__(self, folder: Path, scraped: int) -> None:
         folder.mkdir()
         self._folder = folder
         self.port = choose_port("127.0.0.1")
@@ -68,14 +68,14 @@ class Prometheus:
             "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
             "rule_files": ["rules.yml"],
             "scrape_configs": [
-                {"job_name": "wal_sink", "static_configs": [{"targets": [f"127.0.0.1:{asked}"]}]}
+                {"job_name": "wal_sink", "static_configs": [{"targets": [f"127.0.0.1:{scraped}"]}]}
             ],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Prometheus]:
-        """Start it, and end it afterwards."""
+        """Run the server within the block."""
         with (self._folder / "output").open("wb") as output:
             process = subprocess.Popen(
                 [
@@ -97,27 +97,27 @@ class Prometheus:
             process.wait(30)
 
     def get(self, path: str) -> Any:
-        """Ask its API."""
+        """Return the data of an API request."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
             return json.load(answer)["data"]
 
     def rules(self) -> dict[str, dict[str, Any]]:
-        """What it says of each rule, by the alert's name."""
+        """Return the state of each rule, by the name of its alert."""
         groups = self.get("/api/v1/rules")["groups"]
         return {rule["name"]: rule for group in groups for rule in group["rules"]}
 
     def targets(self) -> list[str]:
-        """Whom it has asked, and got an answer from."""
+        """Return the URLs that it has scraped with success."""
         targets = self.get("/api/v1/targets?state=active")["activeTargets"]
         return [target["scrapeUrl"] for target in targets if target["health"] == "up"]
 
     def firing(self) -> set[str]:
-        """Names of the alerts that fire."""
+        """Return the names of the firing alerts."""
         alerts = self.get("/api/v1/alerts")["alerts"]
         return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
 
     def until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait for a condition."""
+        """Wait for a condition; a failure shows the server's output."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, (self._folder / "output").read_text()

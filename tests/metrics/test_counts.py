@@ -1,4 +1,4 @@
-"""What is counted, and what waits: over the real flusher, with faults in its log and its target."""
+"""The counts and the backlog of a query, over the real flusher with faults in its log and its target."""
 
 from __future__ import annotations
 
@@ -24,59 +24,44 @@ from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
 from wal_sink.wal.store import LogStore
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    """A new query, in memory."""
-    made = new_world()
-    yield made
-    made.forget()
-
-
-def batches(world: World, count: int = 3) -> None:
+def checkpoint_epochs(world: World, count: int = 3) -> None:
     """Checkpoint epochs of two rows each."""
     run = world.run()
     for epoch in range(count):
         run.batch([(f"a{epoch}", epoch)], [(f"b{epoch}", epoch)])
 
 
-def bytes_in(world: World) -> int:
-    """Bytes of all segments in the log."""
-    return world.state.last.sums.bytes
+# --- counts ---------------------------------------------------------------------------------------
 
 
-# --- what is done ---------------------------------------------------------------------------------
-
-
-def test_flushed_epoch_is_counted(world: World) -> None:
-    batches(world)
-    size = bytes_in(world)
-    it = Watched(world)
-    assert it.value("wal_sink_flushed_rows_total") == 0
-    assert it.flush() == []
-    assert it.value("wal_sink_flushed_rows_total") == 6
-    assert it.value("wal_sink_flushed_epochs_total") == 3
-    assert it.value("wal_sink_flushed_bytes_total") == size > 0
-    assert it.value("wal_sink_flush_seconds_count") == 1, "one window"
-    assert it.value("wal_sink_commit_to_visible_seconds_count") == 3, "each epoch"
-    visible = it.value("wal_sink_commit_to_visible_seconds_sum")
-    assert visible is not None
-    assert 0 < visible < 60
+def test_flushed_epochs_are_counted(world: World) -> None:
+    checkpoint_epochs(world)
+    size = world.state.last.sums.bytes
+    watched = Watched(world)
+    assert watched.value("wal_sink_flushed_rows_total") == 0
+    assert watched.flush() == []
+    assert watched.value("wal_sink_flushed_rows_total") == 6
+    assert watched.value("wal_sink_flushed_epochs_total") == 3
+    assert watched.value("wal_sink_flushed_bytes_total") == size > 0
+    assert watched.value("wal_sink_flush_seconds_count") == 1, "one for each window"
+    assert watched.value("wal_sink_commit_to_visible_seconds_count") == 3, "one for each epoch"
+    assert 0 < (watched.value("wal_sink_commit_to_visible_seconds_sum") or 0) < 60
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_whatever_is_tried_again_counts_once(when: Literal["before", "after"]) -> None:
-    """An error at each operation of a flush in turn, with and without its effect; then it goes on."""
+def test_step_tried_again_is_counted_once(when: Literal["before", "after"]) -> None:
+    """Each operation of a flush fails in turn, with and without its effect."""
     at, hit = 0, 0
     while True:
         world = new_world()
-        batches(world)
+        checkpoint_epochs(world)
         faults = Faults(at, when, AnswerLost)
-        it = Watched(world, faults)
-        failed = it.flush()
+        watched = Watched(world, faults)
+        failed = watched.flush()
         assert world.table() == world.expected()
-        assert it.value("wal_sink_flushed_rows_total") == 6, faults.injected
-        assert it.value("wal_sink_flushed_epochs_total") == 3, faults.injected
-        samples = [s for family in it.metrics.registry.collect() for s in family.samples]
+        assert watched.value("wal_sink_flushed_rows_total") == 6, faults.injected
+        assert watched.value("wal_sink_flushed_epochs_total") == 3, faults.injected
+        samples = [s for family in watched.metrics.registry.collect() for s in family.samples]
         errors = [s.value for s in samples if s.name == "wal_sink_flush_errors_total"]
         assert sum(errors) == len(failed)
         world.forget()
@@ -89,12 +74,12 @@ def test_whatever_is_tried_again_counts_once(when: Literal["before", "after"]) -
 
 
 def test_window_finished_by_another_flusher_is_not_counted(world: World) -> None:
-    """The sum over all processes is what is in the table."""
-    batches(world)
+    """So the sum over all processes is the number of rows in the table."""
+    checkpoint_epochs(world)
     quick = Watched(world)
 
     class Overtaken(Faults):
-        """Another flusher finishes everything when this one is about to."""
+        """Another flusher finishes everything right before this one moves the ledger row."""
 
         @contextlib.contextmanager
         def around(self, name: str) -> Iterator[None]:
@@ -111,81 +96,76 @@ def test_window_finished_by_another_flusher_is_not_counted(world: World) -> None
     assert slow.value("wal_sink_flushed_rows_total") == 0
 
 
-def test_errors_by_kind_and_whether_the_flush_stopped(world: World) -> None:
-    batches(world, 1)
+def test_errors_are_counted_by_kind(world: World) -> None:
+    """`wal_sink_line_stopped` is 1 after an error that does not pass by itself, until the next success."""
+    checkpoint_epochs(world, 1)
     world.target.refuses = lambda _: "too long"  # type: ignore[attr-defined]
-    it = Watched(world)
-    assert it.value("wal_sink_line_stopped") == 0
-    assert len(it.flush(tries=4)) == 3, "the first pass makes the ledger row"
-    assert it.value("wal_sink_flush_errors_total", kind="TargetRefused") == 3
-    assert it.value("wal_sink_line_stopped") == 1
+    watched = Watched(world)
+    assert watched.value("wal_sink_line_stopped") == 0
+    assert len(watched.flush(tries=4)) == 3, "the first pass makes the ledger row"
+    assert watched.value("wal_sink_flush_errors_total", kind="TargetRefused") == 3
+    assert watched.value("wal_sink_line_stopped") == 1
     world.target.refuses = lambda _: ""  # type: ignore[attr-defined]
-    assert it.flush() == []
-    assert it.value("wal_sink_line_stopped") == 0
-    it.reporter.failed(ZeroDivisionError())
-    assert it.value("wal_sink_flush_errors_total", kind="bug") == 1, "kinds are bounded"
-    it.reporter.succeeded()
+    assert watched.flush() == []
+    assert watched.value("wal_sink_line_stopped") == 0
+    watched.reporter.failed(ZeroDivisionError())
+    assert watched.value("wal_sink_flush_errors_total", kind="bug") == 1
+    watched.reporter.succeeded()
     down = Watched(world, Faults(at=0, error=ConnectionError, matching="connect"))
     assert down.value("wal_sink_flush_errors_total", kind="TargetUnavailable") == 0
     down.flush()
-    assert down.value("wal_sink_line_stopped") == 0, "an outage is over by itself"
+    assert down.value("wal_sink_line_stopped") == 0, "an outage passes by itself"
 
 
-# --- what is pending -----------------------------------------------------------------------------------
+# --- the backlog ----------------------------------------------------------------------------------
 
 
 def test_pending_epochs_are_counted_while_the_target_is_down(world: World) -> None:
-    batches(world)
-    it = Watched(world)
-    assert it.value("wal_sink_pending_epochs") == 3
-    assert it.value("wal_sink_pending_rows") == 6
-    assert it.value("wal_sink_pending_bytes") == bytes_in(world)
-    assert it.value("wal_sink_checkpointed_epoch") == 2
-    assert it.value("wal_sink_flushed_epoch") == -1
-    first = it.value("wal_sink_oldest_pending_seconds")
+    checkpoint_epochs(world)
+    watched = Watched(world)
+    assert watched.value("wal_sink_pending_epochs") == 3
+    assert watched.value("wal_sink_pending_rows") == 6
+    assert watched.value("wal_sink_pending_bytes") == world.state.last.sums.bytes
+    assert watched.value("wal_sink_checkpointed_epoch") == 2
+    assert watched.value("wal_sink_flushed_epoch") == -1
+    first_s = watched.value("wal_sink_oldest_pending_seconds") or 0
     time.sleep(0.02)
-    second = it.value("wal_sink_oldest_pending_seconds")
-    assert first is not None
-    assert second is not None
-    assert 0 < first < second < 60
-    it.flush()
-    assert it.value("wal_sink_pending_epochs") == 0
-    assert it.value("wal_sink_pending_rows") == 0
-    assert it.value("wal_sink_oldest_pending_seconds") == 0
-    assert it.value("wal_sink_flushed_epoch") == 2
+    assert 0 < first_s < (watched.value("wal_sink_oldest_pending_seconds") or 0) < 60
+    watched.flush()
+    for name in ("pending_epochs", "pending_rows", "oldest_pending_seconds"):
+        assert watched.value(f"wal_sink_{name}") == 0
+    assert watched.value("wal_sink_flushed_epoch") == 2
 
 
 def reader(world: World, faults: Faults) -> BacklogReader:
+    """Return the reader of a query's backlog."""
     store = LogStore(FaultyBackend(world.log_backend, faults))
     (name,) = world.targets
     return BacklogReader(Checkpoint(world.checkpoint), store, name)
 
 
-def test_pending_epochs_stay_while_the_log_cannot_be_read(world: World) -> None:
-    """The alert must not end because the disk is gone, too."""
-    batches(world)
-    assert reader(world, Gone()).read() is None
-    backlog = reader(world, Faults())
-    first = backlog.read()
-    assert first is not None
-    backlog._store = LogStore(FaultyBackend(world.log_backend, Gone()))
-    assert backlog.read() == first, "with the time at which it was read"
-    assert first.backlog.oldest_seconds(first.read_us + 60_000_000) >= 60
-
-
 class Gone(Faults):
-    """Nothing can be read."""
-
-    def __init__(self) -> None:
-        super().__init__(at=0, error=OSError)
+    """No operation succeeds."""
 
     def around(self, name: str):  # type: ignore[no-untyped-def]
         raise OSError(name)
 
 
+def test_pending_epochs_stay_while_the_log_cannot_be_read(world: World) -> None:
+    """Otherwise an alert would end while the disk is gone."""
+    checkpoint_epochs(world)
+    assert reader(world, Gone()).read() is None
+    backlog = reader(world, Faults())
+    first = backlog.read()
+    assert first is not None
+    backlog._store = LogStore(FaultyBackend(world.log_backend, Gone()))
+    assert backlog.read() == first, "with the time of the first read"
+    assert first.backlog.oldest_seconds(first.read_us + 60_000_000) >= 60
+
+
 def test_pending_epochs_are_counted_without_manifests(world: World) -> None:
-    """A manifest that is lost, or damaged, changes nothing: the state has running sums."""
-    batches(world, 20)
+    """The state has running sums, so a lost manifest changes nothing."""
+    checkpoint_epochs(world, 20)
     faults = Faults(matching="manifests")
     read = reader(world, faults).read()
     assert read is not None
@@ -202,12 +182,12 @@ def test_store_that_hangs_blocks_one_scrape(world: World) -> None:
             leave.wait(10)
             return super().around(name)
 
-    batches(world, 1)
+    checkpoint_epochs(world, 1)
     backlog = reader(world, Hanging())
     first = threading.Thread(target=backlog.read)
     first.start()
     assert entered.wait(10)
-    assert backlog.read() is None, "at once"
+    assert backlog.read() is None, "the second scrape waits"
     leave.set()
     first.join(10)
     read = backlog.read()
@@ -218,77 +198,78 @@ def test_store_that_hangs_blocks_one_scrape(world: World) -> None:
 # --- queries that have ended ----------------------------------------------------------------------
 
 
-def test_series_stay_while_anything_waits_and_go_afterwards(world: World) -> None:
-    """A query that ended with pending epochs goes on to alert; the series of a drained one go."""
+def test_series_stay_while_anything_is_pending(world: World) -> None:
+    """The series of a drained query stay for `KEEP_S`."""
     now_s = [time.time()]
-    it = Watched(world, metrics=Metrics(lambda: now_s[0]))
-    batches(world, 1)
-    it.query_metrics.started()
-    assert it.value("wal_sink_flushers") == 1
-    it.query_metrics.ended()
+    watched = Watched(world, metrics=Metrics(lambda: now_s[0]))
+    checkpoint_epochs(world, 1)
+    watched.query_metrics.started()
+    assert watched.value("wal_sink_flushers") == 1
+    watched.query_metrics.ended()
     for _ in range(3):
         now_s[0] += prometheus.KEEP_S + 1
-        assert it.value("wal_sink_pending_epochs") == 1
-        assert it.value("wal_sink_flushers") == 0
-    assert (it.value("wal_sink_oldest_pending_seconds") or 0) > prometheus.KEEP_S
-    it.flush()
-    it.reporter.failed(ZeroDivisionError())
-    assert it.value("wal_sink_pending_epochs") == 0
+        assert watched.value("wal_sink_pending_epochs") == 1
+        assert watched.value("wal_sink_flushers") == 0
+    assert (watched.value("wal_sink_oldest_pending_seconds") or 0) > prometheus.KEEP_S
+    watched.flush()
+    watched.reporter.failed(ZeroDivisionError())
+    assert watched.value("wal_sink_pending_epochs") == 0
     now_s[0] += prometheus.KEEP_S - 1
-    assert it.value("wal_sink_flushed_rows_total") == 2, "the last counts are to be seen"
-    assert it.value("wal_sink_pending_epochs") == 0
+    assert watched.value("wal_sink_flushed_rows_total") == 2
+    assert watched.value("wal_sink_pending_epochs") == 0
     now_s[0] += 2
-    assert not [family.name for family in it.metrics.registry.collect() if family.samples]
+    assert not [family.name for family in watched.metrics.registry.collect() if family.samples]
 
 
-def test_query_that_starts_again_goes_on_counting(world: World) -> None:
+def test_query_that_starts_again_keeps_its_counts(world: World) -> None:
     now_s = [time.time()]
-    it = Watched(world, metrics=Metrics(lambda: now_s[0]))
-    batches(world, 1)
-    it.flush()
-    assert it.value("wal_sink_pending_epochs") == 0
+    watched = Watched(world, metrics=Metrics(lambda: now_s[0]))
+    checkpoint_epochs(world, 1)
+    watched.flush()
+    assert watched.value("wal_sink_pending_epochs") == 0
     now_s[0] += prometheus.KEEP_S - 1
-    again = Watched(world, metrics=it.metrics)
-    assert again.query_metrics is it.query_metrics
+    again = Watched(world, metrics=watched.metrics)
+    assert again.query_metrics is watched.query_metrics
     now_s[0] += 10
     assert again.value("wal_sink_pending_epochs") == 0
     again.query_metrics.started()
     now_s[0] += 2 * prometheus.KEEP_S
-    assert again.value("wal_sink_pending_epochs") == 0, "it is alive"
+    assert again.value("wal_sink_pending_epochs") == 0, "the series of a running query are gone"
     world.run().batches([("c", 1)])
     again.flush()
     assert again.value("wal_sink_flushed_rows_total") == 3
 
 
-# --- the rest -------------------------------------------------------------------------------------
+# --- times and log records ------------------------------------------------------------------------
 
 
-def test_scrape_shows_the_time_of_the_last_commit(tmp_path: Path) -> None:
+def test_time_of_a_commit_is_that_of_its_file(tmp_path: Path) -> None:
+    """Without a file in a folder, it is the time at which the epoch was published."""
     (tmp_path / "commits").mkdir()
     file = tmp_path / "commits" / "7"
     file.write_text("v1\n{}")
     written = file.stat().st_mtime_ns // 1_000
     url = tmp_path.as_uri()
     assert committed_us(url, 7, written - 90_000) == written
-    assert committed_us(url, 8, 5) == 5, "purged"
+    assert committed_us(url, 8, 5) == 5
     assert committed_us("s3://bucket/checkpoint", 7, 5) == 5
 
 
-def test_every_line_of_a_flush_says_query_and_epoch(
+def test_every_record_of_a_flush_has_query_and_epoch(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors and what is flushed: in the text, and as attributes."""
+    """They are in the text, and attributes of the record."""
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_FIRST_S", 0.002)
     caplog.set_level(logging.INFO, "wal_sink")
     world = World(open_backend(str(tmp_path / "checkpoint")), open_backend(str(tmp_path / "log")))
-    batches(world, 2)
-    it = Watched(world, Faults(at=1, error=ConnectionError, matching="write"))
+    checkpoint_epochs(world, 2)
+    watched = Watched(world, Faults(at=1, error=ConnectionError, matching="write"))
     caplog.clear()
-    loop = FlushLoop(it.flusher)
+    loop = FlushLoop(watched.flusher)
     loop.end()
     loop.start()
     loop.join(30)
-    assert it.value("wal_sink_flushers") == 0
+    assert watched.value("wal_sink_flushers") == 0
     records = [r for r in caplog.records if r.threadName == loop.name]
     texts = [r.getMessage() for r in records]
     assert [t for t in texts if not t.startswith(f"query {world.query_id}")] == []

@@ -1,4 +1,4 @@
-"""The port that answers Prometheus, and the names that it shows."""
+"""The port for Prometheus, and the names that it exposes."""
 
 from __future__ import annotations
 
@@ -6,29 +6,19 @@ import contextlib
 import socket
 import threading
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.metrics.watched import new_world
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
 from wal_sink.metrics.server import Exposition, expose
 
 
-@pytest.fixture
-def world() -> Iterator[World]:
-    """A new query, in memory."""
-    made = new_world()
-    yield made
-    made.forget()
-
-
 def page(port: int, host: str = "127.0.0.1") -> str:
-    """What Prometheus gets."""
+    """Return the page that Prometheus scrapes."""
     with urllib.request.urlopen(f"http://{host}:{port}/metrics", timeout=10) as answer:
         text: str = answer.read().decode()
         return text
@@ -73,7 +63,7 @@ def test_port_that_is_taken_is_refused() -> None:
 
 
 def test_metrics_answer_this_host_by_default() -> None:
-    """On every address of the host when 0.0.0.0 is given, and on one when that is."""
+    """With 0.0.0.0 the port is open on every address of the host; else on the given address."""
     for host, listens in (
         ((), "127.0.0.1"),
         (("0.0.0.0",), "0.0.0.0"),
@@ -94,8 +84,7 @@ def test_shared_port_stays_where_it_listens() -> None:
         assert page(exposition.port)
 
 
-def test_host_of_others_is_refused() -> None:
-    """An address that this machine does not have, and a name that no host has."""
+def test_address_of_another_host_is_refused() -> None:
     for host in ("192.0.2.1", "no.such.host.invalid"):
         with pytest.raises(OptionError, match=f"cannot be served on {host}, port 0: "):
             expose(0, host)
@@ -108,7 +97,7 @@ def test_host_of_others_is_refused() -> None:
 def test_malformed_request_disturbs_no_other(
     request_line: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor does it fill the application's output."""
+    """The application's output stays empty."""
     with contextlib.closing(expose(0)) as exposition:
         with (
             contextlib.suppress(ConnectionError),
@@ -122,7 +111,7 @@ def test_malformed_request_disturbs_no_other(
 
 
 def listening(port: int) -> set[str]:
-    """The addresses on which this host listens on a port, as the kernel says."""
+    """Return the addresses on which this host listens on a port."""
     names = set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         local, state = line.split()[1], line.split()[3]
@@ -139,7 +128,7 @@ def test_wrong_port_is_refused(port: int) -> None:
 
 
 def test_handles_with_one_port_share_the_server(world: World) -> None:
-    """The handle of a stopped session may still flush when the next session wants its port."""
+    """The handle of a stopped session may still flush when the next session needs its port."""
     first = expose(0)
     second = expose(first.port)
     watch(first, world)
@@ -153,8 +142,8 @@ def test_handles_with_one_port_share_the_server(world: World) -> None:
     again.close()
 
 
-def test_interrupted_close_is_made_good_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while a handle is closed: it is closed once more, and the port is free."""
+def test_interrupted_close_is_completed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an interrupt, a second `close` frees the port."""
     exposition = expose(0)
 
     def interrupted(*_: object) -> bool:

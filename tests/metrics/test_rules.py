@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard that are shipped, against the names that are exposed."""
+"""The shipped alert rules and dashboard: they name the exposed series, and Prometheus accepts them."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ TO_ALERT_ON = {
 
 @pytest.fixture(scope="module")
 def names() -> set[str]:
-    """The names that are exposed."""
+    """Return the names that are exposed."""
     return exposed()
 
 
 def rules() -> list[dict[str, Any]]:
-    """The alert rules."""
+    """Return the alert rules."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
 def expressions(panel_or_board: Any) -> list[str]:
-    """Every query of the dashboard, wherever it stands."""
+    """Return every query of the dashboard, or of a part of it."""
     if isinstance(panel_or_board, list):
         return [expression for part in panel_or_board for expression in expressions(part)]
     if not isinstance(panel_or_board, dict):
@@ -60,22 +60,20 @@ def test_rules_name_what_is_exposed(names: set[str]) -> None:
     assert TO_ALERT_ON - used == set()
 
 
-def test_dashboard_names_what_is_exposed(names: set[str]) -> None:
-    """And shows all of it."""
+def test_dashboard_shows_every_exposed_metric(names: set[str]) -> None:
     used = set().union(*map(mentioned, expressions(json.loads(DASHBOARD.read_text()))))
     assert used - names == set()
     assert {base(name) for name in names} - {base(name) for name in used} == set()
 
 
-def test_every_metric_is_described(names: set[str]) -> None:
-    """In the generated reference, and nothing else is."""
+def test_reference_describes_every_metric(names: set[str]) -> None:
     text = metrics()
     table = {name for line in text.splitlines() if line[:2] == "| " for name in mentioned(line)}
     assert table == {base(name) for name in names}
 
 
 def test_alert_has_a_severity_and_a_runbook() -> None:
-    """The headings that runbooks name are there."""
+    """The headings that runbooks name exist."""
     assert len(rules()) >= 8
     for rule in rules():
         assert rule["for"], rule["alert"]
@@ -89,7 +87,6 @@ def test_alert_has_a_severity_and_a_runbook() -> None:
 
 
 def test_dashboard_panels_do_not_overlap() -> None:
-    """None covers another, and each has a query."""
     board = json.loads(DASHBOARD.read_text())
     taken: set[tuple[int, int]] = set()
     for panel in board["panels"]:
@@ -107,8 +104,7 @@ def test_dashboard_panels_do_not_overlap() -> None:
 
 
 @pytest.mark.prometheus
-def test_alerts_fire_where_they_have_to(promtool: str, tmp_path: Path) -> None:
-    """`promtool test rules`: and nowhere else."""
+def test_alerts_fire_in_the_cases_of_promtool(promtool: str, tmp_path: Path) -> None:
     shutil.copy(RULES, tmp_path)
     shutil.copy(UNIT_TESTS, tmp_path)
     cases = UNIT_TESTS.read_text()
@@ -118,8 +114,7 @@ def test_alerts_fire_where_they_have_to(promtool: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.prometheus
-def test_configuration_is_one(promtool: str) -> None:
-    """`promtool check`: what Compose mounts, and every query of the dashboard."""
+def test_mounted_configuration_is_valid(promtool: str) -> None:
     config = RULES.with_name("prometheus.yml")
     done = ran([promtool, "check", "config", str(config)])
     assert done.returncode == 0, done.stdout + done.stderr
@@ -127,8 +122,8 @@ def test_configuration_is_one(promtool: str) -> None:
 
 
 @pytest.mark.prometheus
-def test_dashboards_queries_can_be_parsed(promtool: str, tmp_path: Path) -> None:
-    """As rules, since promtool checks those; Grafana's own words are filled in."""
+def test_queries_of_the_dashboard_are_valid(promtool: str, tmp_path: Path) -> None:
+    """They are checked as rules, with values in place of Grafana's variables."""
     queries = [
         expression.replace("$__rate_interval", "1m").replace("$query_id", ".*")
         for expression in expressions(json.loads(DASHBOARD.read_text()))
@@ -143,7 +138,7 @@ def test_dashboards_queries_can_be_parsed(promtool: str, tmp_path: Path) -> None
 
 
 def test_faster_rules_shorten_every_duration() -> None:
-    """What the live test runs: durations and thresholds of the shipped file, none left out."""
+    """The live test runs the shipped rules with every duration and threshold of seconds shorter."""
     made = yaml.safe_load(faster(RULES.read_text()))["groups"][0]["rules"]
     for shipped, quick in zip(rules(), made, strict=True):
         assert quick["for"] != shipped["for"]

@@ -1,4 +1,4 @@
-"""A query of the played engine, with a flusher that reports, and what a scrape finds."""
+"""A played query whose flusher counts metrics, and the values of a scrape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wal_sink.wal.store import LogStore
 
 
 def new_world() -> World:
-    """A new query, in memory."""
+    """Return a new query, in memory."""
     name = f"memory://{uuid.uuid4().hex}"
     world = World(open_backend(f"{name}/checkpoint"), open_backend(f"{name}/log"))
     world.clock.us = time.time_ns() // 1_000
@@ -27,10 +27,10 @@ def new_world() -> World:
 
 
 class Watched:
-    """A flusher over a world, as one process has it.
+    """A flusher of a query, with metrics.
 
-    :param faults: of log, checkpoint and target.
-    :param metrics: of the process, when it flushes other queries, too.
+    :param faults: injected into log, checkpoint and target.
+    :param metrics: the metrics of the process, if it flushes other queries, too.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Watched:
         )
 
     def flush(self, tries: int = 100) -> list[WalSinkError]:
-        """Flush as a loop does until there is nothing to do; return the errors on the way."""
+        """Flush, as a loop does, until nothing is pending; return the errors."""
         errors: list[WalSinkError] = []
         for _ in range(tries):
             try:
@@ -83,7 +83,7 @@ class Watched:
         return errors
 
     def value(self, name: str, **labels: str) -> float | None:
-        """What a scrape finds."""
+        """Return the value of a metric in a scrape."""
         return self.metrics.registry.get_sample_value(
             name, {"query_id": self.world.query_id, "target": "", **labels}
         )

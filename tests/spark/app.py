@@ -1,7 +1,7 @@
 """A streaming application to be killed: `python -m tests.spark.app CONFIG.json`.
 
-Each of its queries streams Parquet files, one a micro-batch, into a table; where they pause is the
-business of `wal_sink.demo.crash`.
+Each of its queries streams Parquet files into a table, one file a micro-batch. `wal_sink.demo.crash` pauses
+the queries at the points that the test has chosen.
 """
 
 from __future__ import annotations
@@ -30,67 +30,50 @@ SCHEMA = "id bigint, text string"
 
 
 def main(config: dict[str, Any]) -> None:
-    """Run the queries to their end, or to the points where they wait to be killed."""
-    spark = local_session(**config.get("settings", {}))
-    with contextlib.ExitStack() as stack:
-        sink = wal_sink.register(spark, drain_timeout=120)
-        if not config.get("leave"):
-            stack.enter_context(sink)
+    """Run the queries to their end, or to the points where they are killed."""
+    spark = local_session(**config["settings"])
+    with wal_sink.register(spark, drain_timeout=120):
         spark.dataSource.register(PausingDataSource)
-        for query in [started(spark, query) for query in config.get("queries", [config])]:
+        for query in [start(spark, query) for query in config["queries"]]:
             query.awaitTermination()
-        if config.get("stop_in_job"):
-            gate = Gate(config["keyspace"])
+        if gated := config.get("stop_while_gated"):
+            gate = Gate(gated)
             until(lambda: len(gate.writers()) > 1)
             spark.stop()
             gate.open()
 
 
-def started(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
-    """Start one query of several, with settings of its own; Spark reads them as it starts."""
-    own = config.get("own_settings", {})
-    for name, value in own.items():
+def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
+    """Start a query, with Spark's settings of its own; Spark reads them as it starts the query."""
+    settings = config.get("own_settings", {})
+    for name, value in settings.items():
         spark.conf.set(name, value)
-    query = start(spark, config)
-    for name in own:
+    writers = {"wal_sink": writer, "batch_writer": by_batch_writer, "foreachBatch": control}
+    options = {"target": PAUSING_TARGET, **config.get("options", {})}
+    query = writers[config["sink"]](spark, config, **options).trigger(availableNow=True).start()
+    for name in settings:
         spark.conf.unset(name)
     return query
 
 
-def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
-    """Start one query."""
-    if config["sink"] == "foreachBatch":
-        return control(spark, config)
-    settings = {"target": PAUSING_TARGET, **config.get("options", {})}
-    if config["sink"] == "batch_writer":
-        return by_batch_writer(spark, config, settings).trigger(availableNow=True).start()
-    return writer(spark, config, **settings).trigger(availableNow=True).start()
-
-
 def writer(spark: SparkSession, config: dict[str, Any], **options: Any) -> DataStreamWriter:
-    """Let the rows go to the sink."""
-    return (
-        rows(spark, config).writeStream.format("wal_sink").options(**options_of(config), **options)
-    )
+    """Return the writer of a query that writes by the format."""
+    stream = rows(spark, config).writeStream.format("wal_sink")
+    return stream.options(**options_of(config), **options)
 
 
 def by_batch_writer(
-    spark: SparkSession, config: dict[str, Any], options: dict[str, Any]
+    spark: SparkSession, config: dict[str, Any], **options: Any
 ) -> DataStreamWriter:
-    """Let the rows go to the sink in `foreachBatch`, beside another action of the application."""
-    texts = as_texts({**options_of(config), **options})
-    write = PausingBatchWriter(spark, texts)
+    """Return the writer of a query that calls a `batch_writer` beside another action."""
+    write = PausingBatchWriter(spark, as_texts({**options_of(config), **options}))
 
     def count_and_write(batch: DataFrame, epoch: int) -> None:
         batch.count()
         write(batch, epoch)
 
-    return (
-        rows(spark, config)
-        .writeStream.outputMode("update")
-        .foreachBatch(count_and_write)
-        .option("checkpointLocation", config["checkpoint"])
-    )
+    stream = rows(spark, config).writeStream.outputMode("update").foreachBatch(count_and_write)
+    return stream.option("checkpointLocation", config["checkpoint"])
 
 
 def options_of(config: dict[str, Any]) -> dict[str, Any]:
@@ -105,14 +88,14 @@ def options_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def rows(spark: SparkSession, config: dict[str, Any]) -> DataFrame:
-    """Stream the source; each row gets a new key whenever it is computed."""
+    """Stream the source; each computation of a row has another key."""
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     computed = source.parquet(config["source"]).selectExpr("uuid() AS key", "id", "text")
     return computed.where(config.get("where", "true"))
 
 
-def control(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
-    """Do the same as people do it today: write in the batch function."""
+def control(spark: SparkSession, config: dict[str, Any], **_options: Any) -> DataStreamWriter:
+    """Return the writer of a query without the sink, which writes in its batch function."""
 
     def write(batch: DataFrame, epoch: int) -> None:
         cluster = Cluster(["127.0.0.1"], port=config["port"])
@@ -125,13 +108,8 @@ def control(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
         cluster.shutdown()
         pause_at("commit returned", config["table"], epoch)
 
-    return (
-        rows(spark, config)
-        .writeStream.foreachBatch(write)
-        .option("checkpointLocation", config["checkpoint"])
-        .trigger(availableNow=True)
-        .start()
-    )
+    stream = rows(spark, config).writeStream.foreachBatch(write)
+    return stream.option("checkpointLocation", config["checkpoint"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""An application that ends in the way that a test asks for: `python -m tests.spark.ending CONFIG.json`.
+"""An application that ends in the way that a test chooses: `python -m tests.spark.ending CONFIG.json`.
 
-It streams the source until the epochs of the marker are checkpointed, writes the marker, and ends. The
-target can be closed: as long as the file `barrier` is there, no session connects to it.
+It streams the source until the last epoch is checkpointed, writes the marker, and ends. While the file
+`barrier` exists, no session connects to the target.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -29,62 +28,60 @@ from wal_sink.targets.base import IdempotentSession
 from wal_sink.targets.cassandra import CassandraTarget
 
 BARRIER = "WAL_SINK_TEST_BARRIER"
-"""Environment variable: path of the file that keeps the target closed."""
+"""Environment variable: path of the file `barrier`."""
 CLOSED_TARGET = "tests.spark.ending:ClosedTarget"
 
 
 def main(config: dict[str, Any]) -> None:
-    """Run the application that the configuration names."""
+    """Run the ending that the configuration names; report the threads and connections that are left."""
     try:
-        APPLICATIONS[config["ending"]](config)
+        ENDINGS[config["ending"]](config)
     finally:
-        remaining = sorted(remains(config["port"]))
-        Path(config["report"]).write_text(json.dumps(remaining))
+        Path(config["report"]).write_text(json.dumps(sorted(remains(config["port"]))))
 
 
 def block(config: dict[str, Any]) -> None:
-    """Wait for the end of the query in the block; with `exit_on_term` SIGTERM raises SystemExit."""
-    if config.get("exit_on_term"):
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    """Wait for the query in a block."""
+    with wal_sink.register(local_session()) as sink:
+        reach(config, sink).awaitTermination()
+
+
+def block_exits_on_sigterm(config: dict[str, Any]) -> None:
+    """Wait for the query in a block; SIGTERM raises SystemExit."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     spark = local_session()
     try:
         with wal_sink.register(spark) as sink:
-            reach(config, sink, start(spark, config)).awaitTermination()
+            reach(config, sink).awaitTermination()
     finally:
-        if config.get("exit_on_term"):
-            spark.stop()
+        spark.stop()
 
 
 def exits(config: dict[str, Any]) -> None:
-    """Exit without `with` while the query runs."""
-    spark = local_session()
-    reach(config, wal_sink.register(spark), start(spark, config))
+    """Exit without a block while the query runs."""
+    reach(config, wal_sink.register(local_session()))
     sys.exit(7)
 
 
 def ends(config: dict[str, Any]) -> None:
-    """Come to the end of the script without `with` when the query has ended."""
-    spark = local_session()
-    sink = wal_sink.register(spark)
-    query = start(spark, config, available_now=True)
-    query.awaitTermination()
-    reach(config, sink, query)
+    """End the script without a block after the query has ended."""
+    reach(config, wal_sink.register(local_session()), available_now=True).awaitTermination()
 
 
 def notebook(config: dict[str, Any]) -> None:
-    """Run a cell, stop Spark without closing, run it again in a new session; open the target, close."""
+    """Run a cell, stop Spark without closing the handle, and run the cell again in a new session."""
     spark = local_session()
     sink = wal_sink.register(spark)
-    reach(config, sink, start(spark, config))
+    reach(config, sink)
     assert isinstance(sink.queries, Queries)
-    spark.streams.removeListener(sink.queries)  # its last events are lost
+    spark.streams.removeListener(sink.queries)  # the last events are lost
     spark.stop()
     spark = local_session()
     sink = wal_sink.register(spark)
-    reach(config, sink, start(spark, config))
+    reach(config, sink)
     Path(config["barrier"]).unlink()
     sink.close()
-    until(lambda: not flushers())  # that of the first handle ends, too
+    until(lambda: not flushers())  # the first handle's flusher ends, too
     spark.stop()
 
 
@@ -93,37 +90,39 @@ def flushers() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.startswith("wal_sink-flush")]
 
 
-APPLICATIONS = {
-    "block": block,
-    "exits": exits,
-    "ends": ends,
-    "notebook": notebook,
+ENDINGS = {
+    ending.__name__: ending for ending in (block, block_exits_on_sigterm, exits, ends, notebook)
 }
 
 
-def start(
-    spark: SparkSession, config: dict[str, Any], *, available_now: bool = False
+def reach(
+    config: dict[str, Any], sink: wal_sink.Sink, *, available_now: bool = False
 ) -> StreamingQuery:
-    """Start the query; it goes on until it is stopped, or to the end of its source."""
-    barrier = writer(spark, config, target=CLOSED_TARGET)
-    return (barrier.trigger(availableNow=True) if available_now else barrier).start()
+    """Start the query, wait until its last epoch is checkpointed, and write the marker.
 
+    :param available_now: the query ends with its source; else it runs until it is stopped.
+    """
+    spark = SparkSession.getActiveSession()
+    assert spark is not None
+    job = writer(spark, config, target=CLOSED_TARGET)
+    query = (job.trigger(availableNow=True) if available_now else job).start()
 
-def reach(config: dict[str, Any], sink: wal_sink.Sink, query: StreamingQuery) -> StreamingQuery:
-    """Wait until the epoch is checkpointed; write the marker."""
-    while sink.status(query).checkpointed < config["epoch"]:
+    def is_reached() -> bool:
         assert query.isActive, query.exception()
-        time.sleep(0.05)
+        return sink.status(query).checkpointed >= int(config["epoch"])
+
+    if not available_now:
+        until(is_reached, 240)
     Path(config["marker"]).write_text("here")
     return query
 
 
 class ClosedTarget(CassandraTarget):
-    """The target, out of reach while the file is there."""
+    """The target, unavailable while the barrier exists."""
 
     def connect(self, query_id: str) -> IdempotentSession:
         if Path(os.environ[BARRIER]).exists():
-            raise TargetUnavailable("The target is closed", "Delete the file.")
+            raise TargetUnavailable("The target is closed.", "Delete the file.")
         return super().connect(query_id)
 
 

@@ -1,4 +1,4 @@
-"""A target at whose gate every writer of rows waits, in whichever process, until a test opens it."""
+"""A target that lets every writer of rows wait, in any process, until a test opens a gate."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CLOSED = "closed"
 
 
 class Gate:
-    """The gate of a keyspace; a folder in which writers leave their process id.
+    """The gate of a keyspace: a folder in which writers leave their process ids.
 
-    :param keyspace: of the table that is written to; its name differs from test to test.
+    :param keyspace: the keyspace of the table. Each test has its own.
     """
 
     def __init__(self, keyspace: str) -> None:
@@ -34,33 +34,33 @@ class Gate:
         (self._folder / _CLOSED).touch()
 
     def open(self) -> None:
-        """Let the writers go on."""
+        """Let the writers continue."""
         (self._folder / _CLOSED).unlink(missing_ok=True)
 
     def writers(self) -> dict[int, str]:
-        """Return the processes that came here, with the command of their parent's parent."""
+        """Return the processes that have reached the gate, with the command of their parent's parent."""
         return {
             int(file.name): file.read_text()
             for file in self._folder.iterdir()
             if file.name.isdigit()
         }
 
-    def note(self, who: Login | None) -> None:
-        """Leave a word about who logs in here."""
-        (self._folder / f"login-{os.getpid()}").write_text(repr(who and tuple(who)))
+    def note(self, used: Login | None) -> None:
+        """Record the login that this process uses."""
+        (self._folder / f"login-{os.getpid()}").write_text(repr(used and tuple(used)))
 
     def logins(self) -> list[str]:
-        """Return who has logged in, one for each process."""
+        """Return the login of each process."""
         return [file.read_text() for file in self._folder.glob("login-*")]
 
     def remove(self) -> None:
-        """Leave nothing."""
+        """Delete the folder."""
         for file in self._folder.iterdir():
             file.unlink()
         self._folder.rmdir()
 
     def enter(self) -> None:
-        """Sign, and wait until it is open."""
+        """Record this process, and wait until the gate is open."""
         mine = self._folder / str(os.getpid())
         if not mine.exists():
             mine.write_text(_command(_parent(_parent(os.getpid()))))
@@ -69,7 +69,7 @@ class Gate:
 
 
 class GatedTarget(CassandraTarget):
-    """The target, whose writes wait at a gate."""
+    """Cassandra, whose writes wait at a gate."""
 
     def connect(self, query_id: str) -> IdempotentSession:
         """See `Target`."""
@@ -84,7 +84,7 @@ class _GatedSession(FaultyIdempotentSession):
         self._gate = gate
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        if rows.batch.num_rows:  # else it only says that others write
+        if rows.batch.num_rows:  # else the driver checks the table for a job
             self._gate.enter()
         self.inner.write(plan, rows)
 

@@ -1,6 +1,6 @@
-"""Interrupts calls of the JVM; `python -m tests.spark.interrupted` prints how many of the interrupts came.
+"""Interrupts calls of the JVM; `python -m tests.spark.interrupted` prints how many interrupts were raised.
 
-In a process of its own: from then on py4j may give later calls the answers of earlier ones.
+It is a process of its own: after an interrupt, py4j may give a call the answer to an earlier call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TIMES = 20
 
 
 def main() -> None:
-    """Interrupt calls at different moments, as long as the session answers."""
+    """Interrupt calls at different moments, as long as the session gives right answers."""
     spark = local_session()
     sent = came = 0
     for attempt in range(_TIMES):

@@ -1,6 +1,7 @@
 """A streaming application to be killed, from files to Kafka: `python -m tests.spark.kafka_app CONFIG.json`.
 
-Each of its queries reads two files in each epoch, in a task for each; one writes by Spark's own Kafka sink.
+Each of its queries reads two files in each epoch, with a task for each file. One query writes by Spark's own
+Kafka sink.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from wal_sink.spark.internals import python_worker
 
 ISOLATION = ("read_committed", "read_uncommitted")
 READ = "read.json"
-"""In the folder, at the end: of each topic the keys, at each level of isolation."""
+"""File in the folder, written at the end: the keys of each topic, at each level of isolation."""
 
 
 def main(config: dict[str, Any]) -> None:
-    """Run the queries to their end, or to the points where they wait to be killed."""
+    """Run the queries to their end, or to the points where they are killed."""
     jars = ",".join(map(str, kafka_jars()))
     spark = local_session(**{"spark.master": "local[4]", "spark.jars": jars})
 
@@ -62,14 +63,14 @@ def main(config: dict[str, Any]) -> None:
 
 
 def keys_in(spark: SparkSession, servers: str, topic: str, isolation: str) -> list[str]:
-    """Read a topic by Spark's own source, which has Java's consumer."""
+    """Read the keys of a topic by Spark's own source, which uses Java's consumer."""
     source = spark.read.format("kafka").option("kafka.isolation.level", isolation)
     source = source.option("kafka.bootstrap.servers", servers).option("subscribe", topic)
     return [row.key for row in source.load().selectExpr("CAST(key AS string) AS key").collect()]
 
 
 def second_file_waits(batches: Iterator[pa.RecordBatch], *, topic: str) -> Iterator[pa.RecordBatch]:
-    """Pass rows on; the task of an epoch's second file waits to be killed before it does."""
+    """Yield the batches of a task; the task of an epoch's second file pauses first, to be killed."""
     for batch in batches:
         if batch["key"][0].as_py().startswith("second"):
             pause_at("write", f"source of {topic}", python_worker.current_task().execution.epoch)

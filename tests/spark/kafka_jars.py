@@ -7,13 +7,13 @@ from pathlib import Path
 from wal_sink.demo.servers import maven
 
 PACKAGE = maven.Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0")
-"""The newest one to be had; Spark 4.3 runs with it."""
+"""The newest version in Maven Central. Spark 4.3 runs with it."""
 _NEEDED = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
-"""What Spark does not have itself."""
+"""The artifacts that Spark does not contain."""
 
 
 def kafka_jars() -> list[Path]:
-    """Return them, downloaded once.
+    """Return the jars; they are downloaded once.
 
     :raises JavaNotFound, JarsNotResolved: see `java_command` and `maven.jars`.
     """

@@ -1,7 +1,7 @@
 """A streaming application to be killed: `python -m tests.spark.killed_app CONFIG.json`.
 
-Each of its queries reads one file of `source` in the folder in each epoch, and ends when it has read and
-flushed all. Its last line says which drivers of databases it has loaded.
+Each of its queries reads one file of the folder `source` in each epoch. The application ends when everything
+is flushed. Its last line has the database drivers that it has loaded.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ DRIVERS = {"cassandra", "confluent_kafka", "deltalake", "psycopg", "sqlite3"}
 
 
 class Config(msgspec.Struct, frozen=True):
-    """What it runs."""
+    """The queries and their source."""
 
     folder: str
     format: str
     schema: str
     queries: dict[str, dict[str, str]]
-    """The options of each, by the name of its checkpoint."""
+    """The options of each query, by the name of its checkpoint."""
 
 
 def main(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""A target whose check finds a bad row late, when the other tasks of the batch are done."""
+"""A target whose check finds a bad row late, after the other tasks of the batch have ended."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ POISON = 3
 
 
 class LatePoisonTarget(CassandraTarget):
-    """Cassandra, which does not take one of the rows."""
+    """Cassandra, with a check that refuses one row."""
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """See `Target.check`."""
         checked = super().check(batch, plan)
         if pc.any(pc.equal(checked.column("id"), POISON)).as_py():
-            time.sleep(4)  # its Python worker runs, so those of the other tasks are under way, too
+            time.sleep(4)  # the Python workers of the other tasks have started by then
             raise InvalidRow("id 3 is poison", "This is a test.")
         return checked

@@ -1,4 +1,4 @@
-"""A query that goes on until it is stopped, over a node of its own: what operators' commands act on."""
+"""A query that runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ROWS_PER_SECOND = 40
 
 @contextmanager
 def live_query(spark: SparkSession, table: Table, checkpoint: str) -> Iterator[StreamingQuery]:
-    """Start a query of numbered rows under a handle that exists, a micro-batch a second; stop it at the end.
+    """Start a query of numbered rows, with a micro-batch each second; stop it after the block.
 
-    Ids count from 0 without a gap, and keys differ whenever they are computed: a row that is lost, or
-    comes from two attempts, shows.
+    Ids count from 0 without a gap, and each computation of a row has another key. So a lost row, and a row of
+    two attempts, can be seen in the table.
     """
     numbers = spark.readStream.format("rate").option("rowsPerSecond", ROWS_PER_SECOND).load()
     rows = numbers.selectExpr("uuid() AS key", "value AS id", "concat('row ', value) AS text")

@@ -1,4 +1,4 @@
-"""What an ending has left behind: threads, connections, processes."""
+"""Threads, connections and processes that an application has left behind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _OF_A_CLUSTER = ("Task Scheduler", "Connection heartbeat")
-"""Threads that the driver has for each `Cluster`; its event loop is one for the process, until it ends."""
+"""Threads that Cassandra's driver has for each `Cluster`. Its event loop stays until the process ends."""
 
 _ESTABLISHED = "01"
 
@@ -26,20 +26,20 @@ def remains(port: int) -> set[str]:
 
 def processes(session: int) -> list[tuple[int, str]]:
     """Return id and command of all processes that were started in a session (see `setsid`)."""
-    connections = []
+    running = []
     for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ends as we look
+        with contextlib.suppress(OSError):  # the process has just ended
             state, _parent, _group, its, *_ = (
                 (folder / "stat").read_text().rpartition(")")[2].split()
             )
             if int(its) == session and state != "Z":
                 command = (folder / "cmdline").read_text().replace("\0", " ")
-                connections.append((int(folder.name), command))
-    return connections
+                running.append((int(folder.name), command))
+    return running
 
 
 def none_left(session: int, seconds: float = 20.0) -> bool:
-    """Wait until a session has no process any more; the JVM takes a moment after its driver."""
+    """Wait until a session has no process; the JVM ends a moment after its driver."""
     deadline = time.monotonic() + seconds
     while processes(session) and time.monotonic() < deadline:
         time.sleep(0.1)

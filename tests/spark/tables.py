@@ -1,4 +1,4 @@
-"""Tables that the tests write to, and what is in them."""
+"""Tables that the tests write to, their rows, and the queries that write them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.support.cassandra import raw_options
 from wal_sink.demo.servers.cassandra import Node
+from wal_sink.model.state import State
+from wal_sink.wal.location import locate
+from wal_sink.wal.states import newest
 
 
 class Table:
-    """A table keyed by what the query makes up for each row: attempts that differ leave ghosts."""
+    """A table whose key is a `uuid()` of the query, so that rows of two attempts have different keys."""
 
     def __init__(self, cassandra: Node, keyspace: str, name: str = "events") -> None:
         self.cassandra, self.keyspace, self.name = cassandra, keyspace, name
@@ -22,24 +25,24 @@ class Table:
         )
 
     def ids(self) -> list[int]:
-        """All ids, sorted; a row that came twice is there twice."""
+        """Return the ids of all rows, sorted, with repetitions."""
         rows = self.cassandra.execute(f"SELECT id FROM {self.keyspace}.{self.name}")
         return sorted(row.id for row in rows)
 
     @property
     def config(self) -> dict[str, Any]:
-        """For `tests.spark.app`."""
+        """The part of a configuration of `tests.spark.app` that names the table."""
         return {"port": self.cassandra.port, "keyspace": self.keyspace, "table": self.name}
 
 
 def stream(spark: SparkSession, source: str) -> DataFrame:
-    """Stream Parquet files, one a micro-batch, with a key that differs whenever it is computed."""
+    """Stream Parquet files, one a micro-batch; each computation of a row has another key."""
     reader = spark.readStream.schema("id bigint, text string").option("maxFilesPerTrigger", 1)
     return reader.parquet(source).selectExpr("uuid() AS key", "id", "text")
 
 
 def options(table: Table) -> dict[str, str]:
-    """Return what the sink has to know of a table."""
+    """Return the options that name a table."""
     return raw_options(table.cassandra, table.keyspace, table.name)
 
 
@@ -50,7 +53,7 @@ def numbers(spark: SparkSession) -> DataFrame:
 
 
 def writer(rows: DataFrame, table: Table, checkpoint: str, /, **more: object) -> DataStreamWriter:
-    """Return what starts a query, which goes on until it is stopped."""
+    """Return the writer of a query that runs until it is stopped."""
     writer = rows.writeStream.format("wal_sink").option("checkpointLocation", checkpoint)
     writer = writer.options(**options(table))
     for name, value in more.items():
@@ -61,3 +64,16 @@ def writer(rows: DataFrame, table: Table, checkpoint: str, /, **more: object) ->
 def start(rows: DataFrame, table: Table, checkpoint: str, /, **more: object) -> StreamingQuery:
     """Start a query that ends when the source is read."""
     return writer(rows, table, checkpoint, **more).trigger(availableNow=True).start()
+
+
+def last_commit(checkpoint: str) -> int:
+    """Return the highest checkpointed epoch."""
+    return locate(checkpoint).open_checkpoint().last_commit()
+
+
+def state_of(checkpoint: str, wal: str | None = None) -> State:
+    """Return the newest state of a query's log."""
+    location = locate(checkpoint, wal)
+    state = newest(location.open_log(location.open_checkpoint().query_id()))
+    assert state is not None
+    return state

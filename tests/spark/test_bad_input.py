@@ -1,8 +1,6 @@
-"""What a user gets wrong, where it takes Spark to notice it: nothing is written.
+"""Wrong input that only a run of Spark shows: nothing is written.
 
-Options are checked without Spark in
-`tests/cli/test_check.py`, tables in `tests/cassandra/test_target_plan.py`,
-and values in `tests/cassandra/test_check.py`. What Spark makes of an error is in `test_mistakes.py`.
+`test_mistakes.py` has what the user sees of an error.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import wal_sink
 from tests.spark.conftest import write_source
 from tests.spark.late_poison import LATE_POISON_TARGET
 from tests.spark.tables import Table, start, stream
-from wal_sink.demo.servers.cassandra import Node
 from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
@@ -26,14 +23,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
 @pytest.fixture(scope="module", autouse=True)
 def registered(spark: SparkSession) -> Iterator[None]:
-    """One handle for all of these: no query gets as far as the flush, so nothing waits for one either."""
+    """Register the session once: no query gets as far as the flush."""
     with wal_sink.register(spark, flush=False):
         yield
-
-
-@pytest.fixture
-def table(cassandra: Node, keyspace: str) -> Table:
-    return Table(cassandra, keyspace)
 
 
 @pytest.fixture
@@ -42,7 +34,7 @@ def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
 
 
 def refused(rows: DataFrame, table: Table, checkpoint: str, /, **options: object) -> str:
-    """Start, see that it fails and that nothing has happened; return the message."""
+    """Run a query that fails, and check that it has written nothing; return the message."""
     with pytest.raises(StreamingQueryException) as caught:
         start(rows, table, checkpoint, **options).awaitTermination()
     assert table.ids() == []
@@ -50,10 +42,10 @@ def refused(rows: DataFrame, table: Table, checkpoint: str, /, **options: object
     return str(caught.value)
 
 
-def test_checkpoint_by_configuration_only(
+def test_checkpoint_only_in_the_session_settings_is_refused(
     spark: SparkSession, rows: DataFrame, table: Table, checkpoint: str
 ) -> None:
-    """The sink cannot see it in the tasks: it has to be an option."""
+    """Spark does not pass the setting to the sink, so the checkpoint must be an option."""
     spark.conf.set("spark.sql.streaming.checkpointLocation", checkpoint)
     try:
         query = (
@@ -71,8 +63,8 @@ def test_checkpoint_by_configuration_only(
         spark.conf.unset("spark.sql.streaming.checkpointLocation")
 
 
-def test_poison_row_does_not_fill_the_log(rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """What the other task of the batch has written goes when Spark aborts it (rule `segments`)."""
+def test_aborted_batch_leaves_no_segment(rows: DataFrame, table: Table, checkpoint: str) -> None:
+    """The segments of the task that succeeded are deleted, too (rule `segments`)."""
     halves = rows.repartition(2)
     assert "id 3 is poison" in refused(halves, table, checkpoint, target=LATE_POISON_TARGET)
     location = locate(checkpoint)
@@ -80,8 +72,8 @@ def test_poison_row_does_not_fill_the_log(rows: DataFrame, table: Table, checkpo
     assert store.list("segments/") == []
 
 
-def test_text_that_is_no_utf8(rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """Spark's cast of bytes, a Kafka value's say, does not look; the server would, when it is too late."""
+def test_text_that_is_not_utf8_is_refused(rows: DataFrame, table: Table, checkpoint: str) -> None:
+    """Spark casts any bytes to a text, such as those of a Kafka value."""
     bytes_ = rows.selectExpr("key", "id", "CAST(X'FFFE' AS STRING) AS text")
     message = refused(bytes_, table, checkpoint)
     for word in ("InvalidRow", "text", "is not UTF-8", "make_valid_utf8"):
@@ -104,7 +96,7 @@ def test_batch_write_is_refused(spark: SparkSession, table: Table, checkpoint: s
 
 
 def test_reading_the_format_is_refused(spark: SparkSession) -> None:
-    """Spark asks the format for a schema; not the options are at fault, as there are none for it."""
+    """The error is not about missing options."""
     for read in (spark.read.format("wal_sink"), spark.readStream.format("wal_sink")):
         for of_schema in (read, read.schema("id int")):
             with pytest.raises(PySparkException, match="only writes") as caught:
@@ -113,7 +105,7 @@ def test_reading_the_format_is_refused(spark: SparkSession) -> None:
 
 
 def run_read(rows: DataFrame) -> None:
-    """Read to the end; a stream to nowhere."""
+    """Read to the end."""
     if not rows.isStreaming:
         rows.collect()
         return

@@ -1,7 +1,4 @@
-"""`batch_writer` with real Spark: rows of output mode update, and what it refuses.
-
-`test_kills` kills its drivers.
-"""
+"""`batch_writer`: rows of output mode update, and what it refuses. `tests/kills` kills its drivers."""
 
 from __future__ import annotations
 
@@ -40,13 +37,10 @@ def run(rows: DataFrame, function: Function, checkpoint: str, mode: str = "updat
     return str(query.id)
 
 
-def test_counts_that_change_arrive_and_mistakes_are_refused(
+def test_batch_writer_writes_changed_counts_and_refuses_mistakes(
     spark: SparkSession, cassandra: Node, keyspace: str, tmp_path: Path
 ) -> None:
-    """Two targets, an operation and an epoch column; then each mistake: nothing of it is flushed.
-
-    One test for all, as starts of Spark and Cassandra cost more than what it does.
-    """
+    """The query has two targets, an operation column and an epoch column. Then each mistake is refused."""
     source = write_source(tmp_path / "source", FILES)
     rows = spark.readStream.schema("id bigint, text string").option("maxFilesPerTrigger", 1)
     every = rows.parquet(source)
@@ -81,7 +75,7 @@ def test_counts_that_change_arrive_and_mistakes_are_refused(
     }
     place = str(tmp_path / "a checkpoint")
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
-    spark.conf.set("spark.sql.session.timeZone", "America/New_York")  # and not that of the plan
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")  # another zone than the plan's
     with wal_sink.register(spark) as sink:
         write = wal_sink.batch_writer(spark, checkpointLocation=place, **targets)
         epochs: list[int] = []
@@ -96,7 +90,7 @@ def test_counts_that_change_arrive_and_mistakes_are_refused(
     assert epochs == [GROUPS] * FILES
     assert (flushed.epoch, sink.queries.is_finished()) == (FILES - 1, True)
     n = FILES * ROWS_PER_FILE // GROUPS
-    at = datetime(1970, 1, 1) + timedelta(seconds=n)  # noqa: DTZ001 - as the driver reads it
+    at = datetime(1970, 1, 1) + timedelta(seconds=n)  # noqa: DTZ001 - the driver returns such times
     for name in ("live", "copy"):
         result = cassandra.execute(f"SELECT k, n, at, epoch FROM {keyspace}.{name}")
         assert sorted(map(tuple, result)) == [(k, n, at, FILES - 1) for k in range(1, GROUPS)]
@@ -106,7 +100,7 @@ def test_counts_that_change_arrive_and_mistakes_are_refused(
 
 
 def test_tasks_get_equal_rows_in_every_zone(spark: SparkSession) -> None:
-    """Of every type, in a zone that is not the plan's, and where Spark is set to Arrow's large texts."""
+    """The rows have every type. Another setting lets Spark send Arrow's large texts."""
     rows = spark.sql(
         """
         SELECT id = 1 AS b, CAST(id AS tinyint) AS t, CAST(id AS smallint) AS s, CAST(id AS int) AS i, id,
@@ -145,7 +139,7 @@ def test_tasks_get_equal_rows_in_every_zone(spark: SparkSession) -> None:
 
 
 def mistakes(spark: SparkSession, rows: DataFrame, table: Table, folder: Path) -> None:
-    """Make each mistake, with a checkpoint of its own."""
+    """Make each mistake with a checkpoint of its own; nothing is flushed."""
 
     def writer(name: str, **more: Any) -> BatchWriter:
         settings = options(table) | more

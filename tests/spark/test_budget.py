@@ -1,4 +1,4 @@
-"""The budget of the log, and what a start says; with real Spark and real Cassandra."""
+"""The budget of the log, and what a start logs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,45 +16,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.gate import GATED_TARGET, Gate
-from tests.spark.tables import Table, options, start, stream
-from tests.support.small_disk import SmallDisk, small_disk  # noqa: F401 - a fixture
+from tests.spark.tables import Table, options, start, state_of, stream
 from tests.support.waiting import until
 from wal_sink.demo.crash import Driver
-from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import FlushTimeout, OptionError
-from wal_sink.model.state import State
 from wal_sink.wal.location import locate
-from wal_sink.wal.states import newest
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
 
 EPOCHS = 3
 ALL = list(range(EPOCHS * ROWS_PER_FILE))
-ROOT = Path(__file__).parents[2]
 SMALL = {"wal.maxBytes": 1}
 """A budget that any epoch exceeds."""
-
-
-@pytest.fixture
-def table(cassandra: Node, keyspace: str) -> Table:
-    return Table(cassandra, keyspace)
-
-
-@pytest.fixture
-def gate(keyspace: str) -> Iterator[Gate]:
-    """A closed gate before the table."""
-    gate = Gate(keyspace)
-    gate.close()
-    yield gate
-    gate.remove()
-
-
-def state_of(checkpoint: str) -> State:
-    """Return the newest state of a query's log."""
-    location = locate(checkpoint)
-    state = newest(location.open_log(location.open_checkpoint().query_id()))
-    assert state is not None
-    return state
+FAIL = {**SMALL, "wal.onFull": "fail"}
 
 
 def waits(checkpoint: str, epoch: int) -> bool:
@@ -67,35 +40,29 @@ def waits(checkpoint: str, epoch: int) -> bool:
 
 
 def failure(query: StreamingQuery) -> str:
-    """Wait until a query has failed; return why."""
+    """Wait until a query has failed; return its error text."""
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination()
     return str(caught.value)
 
 
 def test_epoch_without_space_waits_or_fails_the_query(
-    spark: SparkSession,
-    table: Table,
-    checkpoint: str,
-    tmp_path: Path,
-    gate: Gate,
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path, gate: Gate
 ) -> None:
-    """While the table takes no rows: it waits, can be stopped, fails if wanted; then it goes on."""
+    """A query that waits can be stopped. It continues when the target accepts rows again."""
+    gate.close()
     rows = stream(spark, write_source(tmp_path / "source", EPOCHS))
     with wal_sink.register(spark) as sink:
         query = start(rows, table, checkpoint, target=GATED_TARGET, **SMALL)
         until(lambda: gate.writers() != {} and waits(checkpoint, 1), 200)
         time.sleep(2)
-        assert waits(checkpoint, 1), "epoch 0 passed, though it is larger than the budget"
+        assert waits(checkpoint, 1), "epoch 0 passes, though it is larger than the budget"
         start_s = time.monotonic()
         query.stop()
-        assert time.monotonic() - start_s < 60, "it took as long as the wait, once"
+        assert time.monotonic() - start_s < 60, "stop() lasted as long as the wait"
         assert state_of(checkpoint).last.epoch == 0, "the waiting epoch was published"
 
-        failing = start(
-            rows, table, checkpoint, target=GATED_TARGET, **SMALL, **{"wal.onFull": "fail"}
-        )
-        message = failure(failing)
+        message = failure(start(rows, table, checkpoint, target=GATED_TARGET, **FAIL))
         for words in ("LogFull", "Epoch 1 is not published", "wal.maxBytes is 1", "What to do"):
             assert words in message
         assert state_of(checkpoint).last.epoch == 0
@@ -115,12 +82,12 @@ def test_another_process_flushes_a_query_that_waits(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With `flush=False` a full log waits, and `status` says that nothing flushes; `wal-sink flush` does."""
+    """With `flush=False` and a full log, `status` and the error say that no process flushes."""
     rows = stream(spark, write_source(tmp_path / "source", EPOCHS))
     with wal_sink.register(spark, flush=False) as sink:
         with pytest.raises(OptionError, match="flush=False"):
             wal_sink.register(spark)
-        message = failure(start(rows, table, f"{checkpoint}-2", **SMALL, **{"wal.onFull": "fail"}))
+        message = failure(start(rows, table, f"{checkpoint}-2", **FAIL))
         assert "LogFull" in message
         assert "No process has flushed this query yet" in message
         query = start(rows, table, checkpoint, **SMALL)
@@ -130,7 +97,7 @@ def test_another_process_flushes_a_query_that_waits(
             sink.await_flushed(query, timeout=0)
         assert table.ids() == []
         command = [str(Path(sys.executable).with_name("wal-sink")), "flush", checkpoint, "--follow"]
-        with Driver(command, tmp_path / "flush", folder=ROOT) as other:
+        with Driver(command, tmp_path / "flush", folder=Path(__file__).parents[2]) as other:
             query.awaitTermination()
             wal_sink.await_flushed(checkpoint, timeout=60)
             other.process.terminate()
@@ -146,7 +113,7 @@ def test_place_that_is_ignored_is_warned_of(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The path of `start`, the table of `toTable`: rows go where the options say. A plain start is silent."""
+    """Rows do not go to the path of `start`, or the table of `toTable`. Without them there is no warning."""
     source = write_source(tmp_path / "source", 1)
     writer = stream(spark, source).writeStream.format("wal_sink").options(**options(table))
     writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
@@ -155,9 +122,8 @@ def test_place_that_is_ignored_is_warned_of(
         with wal_sink.register(spark):
             writer.toTable("shop_of_spark.orders").awaitTermination()
             start(stream(spark, source), table, f"{checkpoint}-2").awaitTermination()
-            writer.option("checkpointLocation", f"{checkpoint}-3").start(
-                "a/path"
-            ).awaitTermination()
+            writer = writer.option("checkpointLocation", f"{checkpoint}-3")
+            writer.start("a/path").awaitTermination()
     finally:
         spark.sql("DROP DATABASE shop_of_spark CASCADE")
     warnings = [text for text in caplog.messages if "nothing is written to the path" in text]
@@ -167,14 +133,14 @@ def test_place_that_is_ignored_is_warned_of(
     assert table.ids() == sorted(3 * list(range(ROWS_PER_FILE)))
 
 
-def test_start_says_what_is_in_force(
+def test_start_logs_what_is_in_force(
     spark: SparkSession,
     table: Table,
     checkpoint: str,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A socket is named once as a source that cannot replay; files and rates are not."""
+    """A warning names a socket once, since it cannot replay. Files and rates can."""
     caplog.set_level(logging.INFO, "wal_sink")
     rate = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
     with socket.create_server(("127.0.0.1", 0)) as server, wal_sink.register(spark):
@@ -183,14 +149,12 @@ def test_start_says_what_is_in_force(
         both = lines.load().union(rate).selectExpr("uuid() AS key", "1L AS id", "value AS text")
         writer = both.writeStream.format("wal_sink").options(**options(table))
         query = writer.option("checkpointLocation", checkpoint).start()
-        with_socket = [record.getMessage() for record in caplog.records]
+        with_socket = [*caplog.messages]
         caplog.clear()
         files = stream(spark, write_source(tmp_path / "source", 1))
         start(files, table, f"{checkpoint}-2").awaitTermination()
         query.stop()
-        without = [record.getMessage() for record in caplog.records]
-        again = start(files, table, f"{checkpoint}-2")
-        again.awaitTermination()
+        without = [*caplog.messages]
     (warning,) = [text for text in with_socket if "cannot give out a row again" in text]
     assert f"query {query.id}: it reads from TextSocketV2[host: 127.0.0.1" in warning
     assert "Rate" not in warning

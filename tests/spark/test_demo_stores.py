@@ -1,6 +1,6 @@
-"""The stores of `wal-sink demo`: each gets every row once by the sink, and doubles by its control.
+"""The stores of `wal-sink demo`: the sink writes each row once, and the control doubles rows.
 
-One session of Spark, one log for all of them, and no SIGKILL: tests/cli/test_demo.py has those.
+All stores have one log, and nothing is killed. tests/cli/test_demo.py has the kills.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS = 240
 
 @pytest.fixture(autouse=True)
 def in_two_epochs(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
-    """Stream the flights in two micro-batches, with times as the demo's application has them."""
+    """Stream the flights in two micro-batches, with the time zone of the demo's application."""
     monkeypatch.setattr(queries, "_FEW_EPOCHS", 2)
     monkeypatch.setenv("TZ", "UTC")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -40,9 +40,9 @@ def _go_on() -> None:
 
 
 def fill_and_compare(spark: SparkSession, stores: Stores, folder: Path) -> None:
-    """Stream flights into all stores, and compare; then write a batch twice, as after a kill."""
+    """Stream flights into all stores, and compare. Then the control writes a batch twice, as after a kill."""
     sources = write_sources(folder, ROWS)
-    in_application = Stores.at(stores.addresses)  # whose stores travel to tasks
+    in_application = Stores.at(stores.addresses)  # Spark sends these to the tasks
     with wal_sink.register(spark, drain_timeout=120):
         for query in (FLIGHTS, TENTH):
             start(spark, query, folder, in_application).awaitTermination()
@@ -53,7 +53,7 @@ def fill_and_compare(spark: SparkSession, stores: Stores, folder: Path) -> None:
             assert compare_rows(wanted, actual).exact, (store.target, query.name)
             assert store.count(query.table) == sources[query.source].num_rows
         for _ in range(2):
-            batch = tenth.selectExpr(*CONTROL.select)  # again, or uuid() would be the same
+            batch = tenth.selectExpr(*CONTROL.select)  # made again, so that uuid() has other values
             written.write(written.converted(batch), CONTROL.table, _go_on)
         assert store.count(CONTROL.table) == 2 * ROWS // 10, store.target
 
@@ -63,7 +63,7 @@ def fill_and_compare(spark: SparkSession, stores: Stores, folder: Path) -> None:
 def test_demo_stores_get_each_row_once_from_one_log(
     spark: SparkSession, cassandra: Node, tmp_path: Path
 ) -> None:
-    """All that take columns, from one log: a new one is in the table of stores, so it is here, too."""
+    """These are all stores of the demo that have columns."""
     with ExitStack() as stack:
         stores = Stores(
             [
@@ -79,10 +79,10 @@ def test_demo_stores_get_each_row_once_from_one_log(
         fill_and_compare(spark, stores, tmp_path)
 
 
-def test_kafka_has_each_record_once_and_its_control_doubles(
+def test_demo_kafka_gets_each_record_once(
     spark: SparkSession, kafka: Broker, tmp_path: Path
 ) -> None:
-    """Alone, since it takes each row as one value."""
+    """Kafka is alone, since it has each row as one value."""
     stores = Stores([Kafka(kafka.address, kafka)])
     stores.first.create()
     fill_and_compare(spark, stores, tmp_path)

@@ -1,4 +1,4 @@
-"""The example job of docker/, run as it is, and its compose file."""
+"""The example job of docker/, and the compose files."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ JOB = ROOT / "docker" / "job.py"
 @pytest.mark.test_all
 @pytest.mark.spark
 @pytest.mark.cassandra
-def test_on_sigterm_the_job_flushes_what_is_checkpointed(
+def test_job_flushes_what_is_checkpointed_on_sigterm(
     cassandra: Node, keyspace: str, tmp_path: Path
 ) -> None:
-    """It is killed, started again and stopped: every order is in the table once."""
+    """The job is killed, started again and stopped. Every order is in the table once."""
     with started(cassandra, keyspace, tmp_path):
         until(lambda: count(cassandra, keyspace) > 0, 120)
     count_before = count(cassandra, keyspace)
@@ -43,7 +43,7 @@ def test_on_sigterm_the_job_flushes_what_is_checkpointed(
     assert stopped.returncode == 0, printed
     status = wal_sink.status(str(tmp_path / "checkpoint"))
     assert status.checkpointed == status.flushed > 0
-    # Not always the last line: Spark's JVM prints of the batch that was cut off.
+    # Spark's JVM may print another line, about the batch that was cut off.
     last = f"in Cassandra: epoch {status.flushed}."
     assert any(line.endswith(last) for line in printed.splitlines()), printed
     numbers = sorted(
@@ -54,7 +54,7 @@ def test_on_sigterm_the_job_flushes_what_is_checkpointed(
 
 @contextlib.contextmanager
 def started(cassandra: Node, keyspace: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the job in a process group of its own, and in the end SIGKILL what still runs."""
+    """Run the job within the block, in a process group of its own; SIGKILL ends it."""
     settings = {
         "CASSANDRA_HOST": cassandra.host,
         "CASSANDRA_PORT": str(cassandra.port),
@@ -79,7 +79,7 @@ def started(cassandra: Node, keyspace: str, folder: Path) -> Iterator[subprocess
 
 
 def count(cassandra: Node, keyspace: str) -> int:
-    """Count the orders; none while there is no table, or one that is just being made."""
+    """Count the orders; 0 before the table is created."""
     try:
         return int(cassandra.execute(f"SELECT count(*) FROM {keyspace}.orders")[0][0])
     except InvalidRequest:
@@ -90,8 +90,8 @@ def count(cassandra: Node, keyspace: str) -> int:
         return 0
 
 
-def test_compose_file_names_what_exists() -> None:
-    """The image of the tests, and files that are there; the job gets time to flush."""
+def test_compose_file_names_existing_files_and_images() -> None:
+    """The job gets time to flush when it is stopped."""
     compose = yaml.safe_load((ROOT / "docker" / "compose.yaml").read_text())
     services = compose["services"]
     assert services.keys() == {"cassandra", "job", "prometheus", "grafana"}
@@ -107,12 +107,12 @@ def test_compose_file_names_what_exists() -> None:
     assert [source for source in mounted - named if not (ROOT / "docker" / source).is_dir()] == []
 
 
-def test_prometheus_asks_the_job_and_grafana_asks_prometheus() -> None:
-    """Hosts, ports, folders and the id of the data source: what one file says, the other one means."""
+def test_prometheus_scrapes_the_job_and_grafana_reads_prometheus() -> None:
+    """The files agree on hosts, ports and folders."""
     docker = ROOT / "docker"
     services = yaml.safe_load((docker / "compose.yaml").read_text())["services"]
     port = services["job"]["environment"]["METRICS_PORT"]
-    assert services["job"]["environment"]["METRICS_HOST"] == "0.0.0.0", "another container asks"
+    assert services["job"]["environment"]["METRICS_HOST"] == "0.0.0.0", "another container scrapes"
     assert "ports" not in services["job"], "the metrics have no login"
     asked = yaml.safe_load((docker / "prometheus" / "prometheus.yml").read_text())
     assert asked["scrape_configs"][0]["static_configs"] == [{"targets": [f"job:{port}"]}]
@@ -133,7 +133,7 @@ def test_prometheus_asks_the_job_and_grafana_asks_prometheus() -> None:
 
 
 def test_compose_file_with_kafka_runs_the_example() -> None:
-    """Its services extend compose.yaml's; program, variables and Spark's source are those of the test."""
+    """Its services extend those of compose.yaml. Its variables are those of the example."""
     docker = ROOT / "docker"
     services = yaml.safe_load((docker / "kafka.yaml").read_text())["services"]
     whole = yaml.safe_load((docker / "compose.yaml").read_text())["services"]

@@ -1,4 +1,4 @@
-"""However an application ends: what is checkpointed is flushed, or waits and is said in one line."""
+"""The ends of an application: checkpointed epochs are flushed, or a log line says that they are pending."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import wal_sink
+from tests.spark.application import Application
 from tests.spark.conftest import ROWS_PER_FILE, write_source
-from tests.spark.driver import Driver
 from tests.spark.remains import none_left, remains
-from tests.spark.tables import Table, stream, writer
+from tests.spark.tables import Table, last_commit, state_of, stream, writer
 from tests.support.programs import ran
 from tests.support.waiting import until
-from wal_sink import status
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra
-from wal_sink.wal.location import locate
-from wal_sink.wal.states import newest
+from wal_sink.demo.crash import Driver
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
 
@@ -33,191 +30,171 @@ LEFT = f"{EPOCHS} epochs of query"
 ALL = list(range(EPOCHS * ROWS_PER_FILE))
 
 
-class Application:
-    """A query of `EPOCHS` epochs whose target is closed; each start of it may end in another way."""
+class Ending:
+    """An application of `EPOCHS` epochs whose target is unavailable; each start has another ending."""
 
-    def __init__(self, cassandra: EmbeddedCassandra, keyspace: str, folder: Path) -> None:
-        self.table = Table(cassandra, keyspace)
-        self.folder = folder
-        self.barrier = folder / "barrier"
-        self.drivers: list[Driver] = []
-        self.config: dict[str, Any] = {
-            "sink": "wal_sink",
-            "source": write_source(folder / "source", EPOCHS),
-            "checkpoint": str(folder / "checkpoint"),
-            "barrier": str(self.barrier),
-            "epoch": EPOCHS - 1,
-            **self.table.config,
-        }
-
-    def start(self, ending: str, *, closed: bool, **config: Any) -> Driver:
-        """Start it; return when its epochs are checkpointed, and it waits for its end."""
-        if closed:
-            self.barrier.touch()
-        folder = self.folder / ending
-        report = str(folder / "report")
-        driver = Driver(
-            folder,
-            module="tests.spark.ending",
-            ending=ending,
-            report=report,
-            **self.config,
-            **config,
+    def __init__(self, table: Table, folder: Path) -> None:
+        self.table = table
+        self.barrier, self._marker, self._report = (
+            folder / name for name in ("barrier", "marker", "report")
         )
-        self.drivers.append(driver)
-        driver.reach_marker()
+        self.checkpoint = str(folder / "checkpoint")
+        self._drivers: list[Driver] = []
+        config: dict[str, Any] = {
+            "source": write_source(folder / "source", EPOCHS),
+            "checkpoint": self.checkpoint,
+            "barrier": str(self.barrier),
+            "marker": str(self._marker),
+            "report": str(self._report),
+            "epoch": EPOCHS - 1,
+            **table.config,
+        }
+        self._application = Application(folder, "tests.spark.ending", config)
+
+    def start(self, ending: str) -> Driver:
+        """Start the application; return when its epochs are checkpointed."""
+        self.barrier.touch()
+        self._marker.unlink(missing_ok=True)
+        driver = self._application.start(ending=ending)
+        self._drivers.append(driver)
+        driver.reach(self._marker.exists)
         return driver
 
-    def pending(self) -> int:
-        """How many epochs wait."""
-        return status(self.config["checkpoint"]).pending_epochs
+    def kill(self) -> None:
+        """Kill what is still running after a test that failed."""
+        for driver in self._drivers:
+            if driver.process.poll() is None:
+                driver.kill()
 
-    def remains(self, ending: str) -> list[str]:
-        """What was there of the sink and the driver as it ended; all of it must be gone."""
-        return list(json.loads((self.folder / ending / "report").read_text()))
+    def is_flushed(self, driver: Driver) -> bool:
+        """Return True if all rows are in the table, once, and the last start has left nothing behind."""
+        return self.table.ids() == ALL and self.left_nothing(driver)
+
+    def left_nothing(self, driver: Driver) -> bool:
+        """Return True if a start has left no thread, no connection and no process behind."""
+        return json.loads(self._report.read_text()) == [] and none_left(driver.process.pid)
+
+    def pending(self) -> int:
+        """Return how many epochs are pending."""
+        return wal_sink.status(self.checkpoint).pending_epochs
 
 
 @pytest.fixture
-def application(
-    cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
-) -> Iterator[Application]:
-    """Return one; what a failing test leaves of it is killed."""
-    application = Application(cassandra, keyspace, tmp_path)
-    yield application
-    for driver in application.drivers:
-        if driver.process.poll() is None:
-            driver.kill()
+def ending(table: Table, tmp_path: Path) -> Iterator[Ending]:
+    """Return an application that has not started."""
+    ending = Ending(table, tmp_path)
+    yield ending
+    ending.kill()
 
 
 def test_stop_in_the_block_flushes_what_is_checkpointed(
-    spark: SparkSession, cassandra: EmbeddedCassandra, keyspace: str, tmp_path: Path
+    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
 ) -> None:
-    """In mid-stream; no thread and no connection stays, and the cell can be run again, and again."""
-    table = Table(cassandra, keyspace)
+    """The query is stopped in mid-stream, twice. No thread and no connection is left."""
     source = write_source(tmp_path / "source", 30, rows=10)
-    checkpoint = str(tmp_path / "checkpoint")
-    open_before = remains(cassandra.port)
+    port = table.cassandra.port
+    open_before = remains(port)
     for last in (2, 5):
         with wal_sink.register(spark):
             query = writer(stream(spark, source), table, checkpoint)
             query.start()
             until(lambda last=last: last_commit(checkpoint) >= last, 240)  # type: ignore[misc]
-            query.start().stop()  # starting it, Spark stops the first
-        progress = status(checkpoint)
+            query.start().stop()  # the second start makes Spark stop the first run
+        progress = wal_sink.status(checkpoint)
         assert progress.flushed == progress.checkpointed >= last
         ids = table.ids()
         assert ids == list(range(len(ids)))
-        assert len(ids) == flushed_rows(checkpoint)
-        until(
-            lambda: remains(cassandra.port) <= open_before
-        )  # leaving the block waits 5 s for threads
+        assert len(ids) == state_of(checkpoint).targets[0].mark.sums.rows
+        until(lambda: remains(port) <= open_before)  # a thread may end after the block
 
 
-def last_commit(checkpoint: str) -> int:
-    """Return the highest checkpointed epoch."""
-    return locate(checkpoint).open_checkpoint().last_commit()
+def test_script_without_close_logs_pending_epochs(ending: Ending) -> None:
+    """The script exits while the query runs. Each next start logs what was left.
 
-
-def flushed_rows(checkpoint: str) -> int:
-    """Return how many rows the log says are in the target."""
-    location = locate(checkpoint)
-    state = newest(location.open_log(location.open_checkpoint().query_id()))
-    assert state is not None
-    return state.targets[0].mark.sums.rows
-
-
-def test_script_without_close_says_what_is_pending(application: Application) -> None:
-    """Without `with` and `close()`, while the query runs: one line says what waits; the exit code is its own.
-
-    Each next start says what was left. It stops Spark without `close()` and runs its cell again in
-    a new session: closing the new handle flushes everything, and then the old flusher ends, too.
+    The next start stops Spark without `close()`, and runs its cell again in a new session. Closing the new
+    handle flushes everything, and the old flusher ends, too.
     """
-    says_what_waits(application, "exits", code=7, times=1)
-    again = application.start("notebook", closed=True)
+    ends_and_logs_pending(ending, "exits", code=7, times=1)
+    again = ending.start("notebook")
     again.finish()
     assert again.log().count(LEFT) == again.log().count("were left in") == 2
     assert "Traceback" not in again.log()
-    assert application.table.ids() == ALL
-    assert application.remains("notebook") == []
-    assert none_left(again.process.pid)
+    assert ending.is_flushed(again)
 
 
-def says_what_waits(application: Application, ending: str, code: int, times: int) -> None:
-    """See that a script starts no work at its exit, and says what waits; at its start, too, if it did."""
-    script = application.start(ending, closed=True)
+def ends_and_logs_pending(ending: Ending, name: str, code: int, times: int) -> None:
+    """Check that a script flushes nothing at its exit, and logs what is pending.
+
+    :param times: how often it logs the pending epochs: at the exit, and at the start if it left some before.
+    """
+    script = ending.start(name)
     script.finish(code)
     assert script.log().count("start the query again") == 1
     assert script.log().count(LEFT) == times
-    # An event that Spark delivers at that very moment makes the JVM print; Python's side is quiet.
+    # The JVM may print about an event that it delivers at that moment; Python prints nothing.
     for noise in ("Traceback", "requests failed"):
         assert noise not in script.log()
-    assert application.pending() == EPOCHS
+    assert ending.pending() == EPOCHS
     assert none_left(script.process.pid)
 
 
 @pytest.mark.test_all
-def test_next_start_after_sigterm_says_what_is_pending(application: Application) -> None:
-    """Killed, it cannot say anything: the next start does; and again as the script ends after its query."""
-    killed = application.start("block", closed=True)
+def test_start_after_sigterm_logs_pending_epochs(ending: Ending) -> None:
+    """The killed process cannot log. The next start logs what was left, and again at its own exit."""
+    killed = ending.start("block")
     os.kill(killed.process.pid, signal.SIGTERM)
     killed.finish(-signal.SIGTERM)
     assert none_left(killed.process.pid)
-    assert application.pending() == EPOCHS
-    says_what_waits(application, "ends", code=0, times=2)
+    assert ending.pending() == EPOCHS
+    ends_and_logs_pending(ending, "ends", code=0, times=2)
 
 
-def test_ctrl_c_flushes_and_a_second_one_leaves(application: Application) -> None:
-    """SIGINT reaches Python, its workers and the JVM; each time one line says what becomes of the epochs."""
-    driver = application.start("block", closed=True)
-    time.sleep(1)  # from the marker into awaitTermination()
-    os.killpg(driver.process.pid, signal.SIGINT)
+def interrupted(ending: Ending, name: str, *, sigterm: bool = False) -> Driver:
+    """Start an application, and interrupt it while it waits for its query; return when it flushes."""
+    driver = ending.start(name)
+    time.sleep(1)  # from the marker to awaitTermination()
+    if sigterm:
+        os.kill(driver.process.pid, signal.SIGTERM)
+    else:
+        os.killpg(driver.process.pid, signal.SIGINT)  # also reaches the workers and the JVM
     until(lambda: f"flushing {EPOCHS} epochs" in driver.log())
+    return driver
+
+
+def test_second_ctrl_c_ends_the_flush(ending: Ending) -> None:
+    """The first Ctrl-C flushes, and a log line says so. After the second, a line has the pending epochs."""
+    driver = interrupted(ending, "block")
     assert driver.process.poll() is None
     os.killpg(driver.process.pid, signal.SIGINT)
-    second = time.monotonic()
+    second_s = time.monotonic()
     driver.finish(-signal.SIGINT)
-    assert time.monotonic() - second < 30, "`close` would wait for 60 s"
+    assert time.monotonic() - second_s < 30, "`close` would wait for 60 s"
     assert driver.log().count(LEFT) == driver.log().count("flushing") == 1
-    assert "in close" not in driver.log(), "no traceback shows the sink"
-    assert application.pending() == EPOCHS
-    assert application.remains("block") == []
-    assert none_left(driver.process.pid)
+    assert "in close" not in driver.log(), "a traceback shows the sink"
+    assert ending.pending() == EPOCHS
+    assert ending.left_nothing(driver)
 
 
-def test_interrupted_call_of_the_jvm_is_no_lost_jvm() -> None:
+@pytest.mark.test_all
+@pytest.mark.parametrize(
+    ("name", "sigterm", "code"),
+    [("block", False, -signal.SIGINT), ("block_exits_on_sigterm", True, 143)],
+)
+def test_interrupted_block_ends_when_everything_is_flushed(
+    ending: Ending, name: str, sigterm: bool, code: int
+) -> None:
+    """SIGTERM that raises SystemExit arrives inside `awaitTermination`: later calls to Spark are answered."""
+    driver = interrupted(ending, name, sigterm=sigterm)
+    ending.barrier.unlink()
+    driver.finish(code)
+    for unwanted in (LEFT, "its end failed", *(["Traceback"] if sigterm else [])):
+        assert unwanted not in driver.log(), driver.log()
+    assert ending.is_flushed(driver)
+
+
+def test_interrupted_call_of_the_jvm_raises_keyboard_interrupt() -> None:
     """Spark's handler uses the connection that it interrupts, and py4j may raise an OSError in its place."""
     done = ran([sys.executable, "-m", "tests.spark.interrupted"], timeout=200)
     assert done.returncode == 0, done.stderr
     came, sent = map(int, done.stdout.split(" of "))
     assert came == sent > 0, done.stderr
-
-
-@pytest.mark.test_all
-def test_ctrl_c_once_goes_through_when_everything_is_flushed(application: Application) -> None:
-    """The flush goes on as soon as the target answers, as after the SIGTERM of the next test."""
-    driver = application.start("block", closed=True)
-    time.sleep(1)
-    os.killpg(driver.process.pid, signal.SIGINT)
-    until(lambda: f"flushing {EPOCHS} epochs" in driver.log())
-    application.barrier.unlink()
-    driver.finish(-signal.SIGINT)
-    assert LEFT not in driver.log(), driver.log()
-    assert "its end failed" not in driver.log(), driver.log()
-    assert application.table.ids() == ALL
-    assert application.remains("block") == []
-    assert none_left(driver.process.pid)
-
-
-@pytest.mark.test_all
-def test_sigterm_that_raises_system_exit_neither_hangs_nor_loses(application: Application) -> None:
-    """It arrives inside `awaitTermination`: what the sink and the application ask Spark then is answered."""
-    driver = application.start("block", closed=True, exit_on_term=True)
-    time.sleep(1)
-    os.kill(driver.process.pid, signal.SIGTERM)
-    until(lambda: f"flushing {EPOCHS} epochs" in driver.log())
-    application.barrier.unlink()
-    driver.finish(143)
-    assert "Traceback" not in driver.log()
-    assert application.table.ids() == ALL
-    assert application.remains("block") == []
-    assert none_left(driver.process.pid)

@@ -1,4 +1,4 @@
-"""The examples, as a reader starts them, over one topic; what they write is computed here once more."""
+"""The examples, over one topic. The expected rows are computed here from the topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ELSEWHERE = {
     *("shop", "quickstart", "kafka_orders"),
     *("folder_target", "redis_target", "sqlite_target"),
 }
-"""Those that other tests run: the wheel's, those of deployments, and the contract suites of targets."""
+"""Examples that other tests run: the test of the wheel, those of deployments, and the contract suites."""
 WATERMARK = timedelta(hours=12)
 
 pytestmark = [
@@ -42,7 +42,7 @@ def test_examples_write_every_row(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each of them ends, everything is flushed in several epochs, and its table has exactly its rows."""
+    """Each example ends, everything is flushed, and its table has exactly the expected rows."""
     arguments = [cassandra.host, str(cassandra.port), keyspace]
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setenv("FOLDER", str(tmp_path))
@@ -85,12 +85,12 @@ def test_examples_write_every_row(
 
 
 def run_notebook(path: Path) -> list[object]:
-    """Run a notebook's cells one after the other; return what they show: the values that end them."""
+    """Run the cells of a notebook; return the values that they show."""
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     names: dict[str, object] = {}
     shown = []
     for cell in cells:
-        assert not cell.get("outputs"), "a notebook is kept without what it printed here"
+        assert not cell.get("outputs"), "the notebook is committed with output"
         if cell["cell_type"] != "code":
             continue
         *body, last = ast.parse("".join(cell["source"])).body
@@ -106,7 +106,7 @@ Customers = dict[int, tuple[str, str | None, int, str]]
 
 
 class Read:
-    """What is in the tables, in plain values."""
+    """Reads the tables, as plain values."""
 
     def __init__(self, cassandra: Node, keyspace: str) -> None:
         self._cassandra, self._keyspace = cassandra, keyspace
@@ -159,7 +159,7 @@ def expected_revenue(topic: list[Any]) -> dict[tuple[str, datetime], tuple[int, 
 
 
 def expected_counts(topic: list[Any]) -> dict[tuple[datetime, str], int]:
-    """Count each order once in an hour; none comes later than the watermark allows."""
+    """Count each order once in an hour. No order is later than the watermark allows."""
     orders = defaultdict(set)
     for event in topic:
         orders[_at(event).replace(minute=0), event["status"]].add(event["order_id"])
@@ -188,7 +188,7 @@ def expected_orders(topic: list[Any]) -> dict[tuple[int, datetime, int], tuple[o
 
 
 def expected_customers(topic: Path) -> Customers:
-    """Do what the records say, one after the other."""
+    """Apply the records in their order."""
     customers: Customers = {}
     deletes = kept = 0
     for path in sorted(topic.glob("*.json")):
@@ -219,5 +219,5 @@ def _at(event: Any) -> datetime:
 
 
 def _utc(read: datetime) -> datetime:
-    """Give a time the zone that the driver leaves out."""
+    """Add the zone, which the driver leaves out."""
     return read.replace(tzinfo=UTC)

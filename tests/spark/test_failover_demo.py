@@ -1,4 +1,4 @@
-"""`wal-sink demo --failover` as a process: a standby of PostgreSQL that lags is promoted in mid-stream."""
+"""`wal-sink demo --failover`: a standby of PostgreSQL that lags is promoted in mid-stream."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLIGHTS = 720
 
 @pytest.mark.test_all
 def test_promoted_standby_gets_every_row_from_the_log(tmp_path: Path) -> None:
-    """The control by `foreachBatch` has lost what the standby lacked; the sink's table has each row once."""
+    """The control by `foreachBatch` has lost the rows that the standby lacked."""
     command = [str(Path(sys.executable).with_name("wal-sink")), "demo", "--failover", "--json"]
     done = ran([*command, "--flights", str(FLIGHTS)], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,10 +1,9 @@
-"""Large windows are written by a Spark job, beside the query, with real Spark and real Cassandra."""
+"""Spark jobs that write large windows, beside the query."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +12,27 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
+from tests.spark.application import Application
 from tests.spark.conftest import write_source
-from tests.spark.driver import Driver
 from tests.spark.gate import GATED_TARGET, Gate
-from tests.spark.tables import Table, options, start, stream
+from tests.spark.tables import Table, last_commit, options, start, stream
 from tests.support.waiting import until
 from wal_sink.configuration import configure
-from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import NotDrained
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.pipeline import Pipeline
 from wal_sink.targets.cassandra.options import ENVIRONMENT
 from wal_sink.testing.micro_batches import until_idle
-from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
 
 ROWS = 3_000
-ALWAYS = {"flush.distributedAboveBytes": 0}
-
-
-@pytest.fixture
-def gate(keyspace: str) -> Iterator[Gate]:
-    """The gate of `GatedTarget`."""
-    gate = Gate(keyspace)
-    yield gate
-    gate.remove()
-
-
-@pytest.fixture
-def gated(gate: Gate) -> dict[str, Any]:
-    """Options: every window by a job, whose tasks pass the gate."""
-    return {**ALWAYS, "target": GATED_TARGET}
+GATED: dict[str, Any] = {"flush.distributedAboveBytes": 0, "target": GATED_TARGET}
+"""Options: a job writes every window, and its tasks wait at the gate."""
 
 
 def running(spark: SparkSession) -> list[str]:
-    """Return the descriptions of flush jobs under way, as Spark's UI shows them."""
+    """Return the descriptions of the running flush jobs, as Spark's UI shows them."""
     store = spark.sparkContext._jsc.sc().statusStore()
     described = [
         store.job(job).description().get()
@@ -58,75 +42,63 @@ def running(spark: SparkSession) -> list[str]:
     return [description for description in described if description.startswith("wal_sink")]
 
 
-def test_large_window_is_written_by_a_job(
-    spark: SparkSession,
-    cassandra: Node,
-    keyspace: str,
-    tmp_path: Path,
-    gate: Gate,
-    gated: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two tasks share one segment, a third slot goes on with the query; row i has timestamp base + i.
+def write_times(table: Table) -> dict[int, int]:
+    """Return the write timestamp of each row, by its id."""
+    rows = table.cassandra.execute(
+        f"SELECT id, WRITETIME(text) AS us FROM {table.keyspace}.{table.name}"
+    )
+    return {row.id: row.us for row in rows}
 
-    The login that the driver found in its environment is that of the tasks: their own is that of the
-    session's start.
+
+def test_large_window_is_written_by_a_job(
+    spark: SparkSession, table: Table, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tasks share one segment, and a third slot runs the query. Row i has timestamp base + i.
+
+    The tasks get the login of the driver's environment. Their own environment is that of the session's start.
     """
     for field, value in {"username": "ann", "password": "of now"}.items():
         monkeypatch.setenv(ENVIRONMENT[field], value)
-    table = Table(cassandra, keyspace)
     checkpoint = str(tmp_path / "checkpoint")
     gate.close()
     with wal_sink.register(spark) as sink:
         rows = stream(spark, write_source(tmp_path / "source", 4, ROWS))
-        query = start(rows, table, checkpoint, **gated)
+        query = start(rows, table, checkpoint, **GATED)
         until(lambda: len(gate.writers()) == 2)
-        (job,) = running(spark)  # of epoch 0, or of those that are checkpointed by then
+        (job,) = running(spark)  # of epoch 0, or of all epochs that are checkpointed by then
         assert re.fullmatch(f"wal_sink flushes epochs? 0( to .)? of query {query.id}", job)
         query.awaitTermination()
-        assert locate(checkpoint).open_checkpoint().last_commit() == 3
+        assert last_commit(checkpoint) == 3
         assert table.ids() == []
         gate.open()
         sink.await_flushed(query, timeout=120)
         assert running(spark) == []
     assert all("java" in parent for parent in gate.writers().values())
-    assert len(gate.logins()) in {3, 4}, (
-        "of the driver and two workers; a later job may use a third"
-    )
+    assert len(gate.logins()) in {3, 4}, "the driver's, and those of two or three workers"
     assert set(gate.logins()) == {"('ann', 'of now')"}
-    written = cassandra.execute(f"SELECT id, WRITETIME(text) AS us FROM {keyspace}.events")
-    by_id = {row.id: row.us for row in written}
-    assert sorted(by_id) == table.ids() == list(range(4 * ROWS))
+    assert table.ids() == list(range(4 * ROWS))
+    written = write_times(table)
     for epoch in range(4):
-        first = epoch * ROWS
-        times = [by_id[i] for i in range(first, first + ROWS)]
+        times = [written[i] for i in range(epoch * ROWS, (epoch + 1) * ROWS)]
         assert times == list(range(times[0], times[0] + ROWS))
 
 
-def held(
-    spark: SparkSession, table: Table, folder: Path, gate: Gate, gated: dict[str, Any]
-) -> StreamingQuery:
+def held(spark: SparkSession, table: Table, folder: Path, gate: Gate) -> StreamingQuery:
     """Run a query of one epoch to its end; return when both tasks of its flush job wait at the gate."""
     gate.close()
     rows = stream(spark, write_source(folder / "source", 1, ROWS))
-    query = start(rows, table, str(folder / "checkpoint"), **gated)
+    query = start(rows, table, str(folder / "checkpoint"), **GATED)
     query.awaitTermination()
     until(lambda: len(gate.writers()) == 2)
     return query
 
 
-def test_closing_cancels_the_job(
-    spark: SparkSession,
-    cassandra: Node,
-    keyspace: str,
-    tmp_path: Path,
-    gate: Gate,
-    gated: dict[str, Any],
+def test_close_cancels_the_job(
+    spark: SparkSession, table: Table, tmp_path: Path, gate: Gate
 ) -> None:
-    """Its tasks end, though they hang; the next start finishes what was begun."""
-    table = Table(cassandra, keyspace)
+    """The tasks end, although they hang. The next start writes the rows."""
     sink = wal_sink.register(spark, drain_timeout=1)
-    held(spark, table, tmp_path, gate, gated)
+    held(spark, table, tmp_path, gate)
     with pytest.raises(NotDrained):
         sink.close()
     assert running(spark) == []
@@ -135,22 +107,16 @@ def test_closing_cancels_the_job(
     gate.open()
     rows = stream(spark, str(tmp_path / "source"))
     with wal_sink.register(spark):
-        start(rows, table, str(tmp_path / "checkpoint"), **gated).awaitTermination()
+        start(rows, table, str(tmp_path / "checkpoint"), **GATED).awaitTermination()
     assert table.ids() == list(range(ROWS))
 
 
 def test_job_whose_window_another_flusher_finished_doubles_nothing(
-    spark: SparkSession,
-    cassandra: Node,
-    keyspace: str,
-    tmp_path: Path,
-    gate: Gate,
-    gated: dict[str, Any],
+    spark: SparkSession, table: Table, tmp_path: Path, gate: Gate
 ) -> None:
-    """Its tasks write the same rows with the same timestamps. Then it marks nothing."""
-    table = Table(cassandra, keyspace)
+    """The job's tasks write the same rows with the same timestamps."""
     with wal_sink.register(spark) as sink:
-        query = held(spark, table, tmp_path, gate, gated)
+        query = held(spark, table, tmp_path, gate)
         another = flusher(query, table, str(tmp_path / "checkpoint"))
         until_idle(another)
         another.close()
@@ -163,16 +129,8 @@ def test_job_whose_window_another_flusher_finished_doubles_nothing(
     assert table.ids() == list(range(ROWS))
 
 
-def write_times(table: Table) -> dict[Any, int]:
-    """Return the write timestamp of each row, by its key."""
-    rows = table.cassandra.execute(
-        f"SELECT key, WRITETIME(text) AS us FROM {table.keyspace}.{table.name}"
-    )
-    return {row.key: row.us for row in rows}
-
-
 def flusher(query: StreamingQuery, table: Table, checkpoint: str) -> Flusher:
-    """Return a second flusher of a query, which needs no Spark and passes no gate."""
+    """Return a second flusher of a query, which needs no Spark and does not wait at the gate."""
     configuration = configure({"checkpointLocation": checkpoint, **options(table)})
     (destination,) = configuration.destinations
     return Flusher(
@@ -190,66 +148,57 @@ def flusher(query: StreamingQuery, table: Table, checkpoint: str) -> Flusher:
 
 def test_task_error_is_raised_again_at_the_driver(
     spark: SparkSession,
-    cassandra: Node,
-    keyspace: str,
+    table: Table,
     tmp_path: Path,
     gate: Gate,
-    gated: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Kind and text come back, and a second pass meets the same; when the cause is gone the flush goes on."""
+    """The driver reports class and text of the error. When the cause is gone, the flush continues."""
     caplog.set_level(logging.INFO, "wal_sink.flush.flusher")
-    table = Table(cassandra, keyspace)
     with wal_sink.register(spark) as sink:
-        query = held(spark, table, tmp_path, gate, gated)
-        cassandra.execute(f"DROP TABLE {keyspace}.events")
+        query = held(spark, table, tmp_path, gate)
+        table.cassandra.execute(f"DROP TABLE {table.keyspace}.events")
         gate.open()
         until(lambda: sink.status(query).last_error is not None)
-        error = sink.status(query).last_error or ""
-        assert "SchemaMismatch" in error
+        assert "SchemaMismatch" in (sink.status(query).last_error or "")
         assert "(in a Spark task on" in caplog.text
-        table = Table(cassandra, keyspace)
+        table = Table(table.cassandra, table.keyspace)
         sink.await_flushed(query, timeout=120)
     assert table.ids() == list(range(ROWS))
 
 
-def test_table_that_is_made_again_under_a_job(
+def test_table_created_again_under_a_job_gets_all_rows(
     spark: SparkSession,
-    cassandra: Node,
-    keyspace: str,
+    table: Table,
     tmp_path: Path,
     gate: Gate,
-    gated: dict[str, Any],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A task that comes later sees nothing odd, but others may have written to the old one: once more."""
-    table = Table(cassandra, keyspace)
+    """A task that starts later sees only the new table, but others may have written to the old table."""
     with wal_sink.register(spark) as sink:
-        query = held(spark, table, tmp_path, gate, gated)
-        cassandra.execute(f"DROP TABLE {keyspace}.events")
-        table = Table(cassandra, keyspace)
+        query = held(spark, table, tmp_path, gate)
+        table.cassandra.execute(f"DROP TABLE {table.keyspace}.events")
+        table = Table(table.cassandra, table.keyspace)
         gate.open()
         sink.await_flushed(query, timeout=120)
     assert "was dropped and created again" in caplog.text
     assert table.ids() == list(range(ROWS))
 
 
-def test_session_that_is_stopped_during_a_job(
-    cassandra: Node, keyspace: str, tmp_path: Path, gate: Gate, gated: dict[str, Any]
+def test_session_stopped_during_a_job_loses_no_row(
+    table: Table, tmp_path: Path, gate: Gate
 ) -> None:
-    """The driver writes the rows: draining works after `spark.stop()`."""
-    table = Table(cassandra, keyspace)
+    """The driver writes the rows after `spark.stop()`."""
     gate.close()
-    driver = Driver(
-        tmp_path / "stopped",
-        sink="wal_sink",
-        source=write_source(tmp_path / "source", 2),
-        checkpoint=str(tmp_path / "checkpoint"),
-        settings={"spark.master": "local[3]"},
-        options=gated,
-        stop_in_job=True,
+    query = {
+        "sink": "wal_sink",
+        "source": write_source(tmp_path / "source", 2),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "options": GATED,
         **table.config,
-    )
-    driver.finish()
-    assert "the driver writes the rows" in driver.log()
+    }
+    settings = {"spark.master": "local[3]"}
+    config = {"settings": settings, "queries": [query], "stop_while_gated": table.keyspace}
+    output = Application(tmp_path, "tests.spark.app", config).finish()
+    assert "the driver writes the rows" in output
     assert table.ids() == list(range(2 * 400))

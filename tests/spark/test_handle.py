@@ -1,4 +1,4 @@
-"""The handle: one for each session, and what closing it says."""
+"""The handle of a session: registering a session, and closing the handle."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -27,13 +27,12 @@ from pyspark.sql.types import StructType
 import wal_sink
 from state_backends import open_backend
 from tests.protocol.engine import World
-from tests.spark.conftest import write_source
+from tests.spark.conftest import write_file, write_source
 from tests.spark.ending import BARRIER, CLOSED_TARGET
 from tests.spark.remains import remains
 from tests.spark.tables import Table, numbers, start, stream, writer
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.spark.api import WORKER_PATH
@@ -46,7 +45,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
 
 def test_register_twice_returns_the_same_handle(spark: SparkSession, sibling: SparkSession) -> None:
-    """A second call returns the same one, other arguments raise, a closed one is forgotten."""
+    """Other arguments raise an error. After the handle is closed, a call returns a new one."""
     with wal_sink.register(spark) as sink:
         assert wal_sink.register(spark) is sink
         with pytest.raises(OptionError, match="drain_timeout=60"):
@@ -61,10 +60,21 @@ def test_register_twice_returns_the_same_handle(spark: SparkSession, sibling: Sp
         assert again is not sink
 
 
+def test_handle_keeps_its_metrics_port_and_host(spark: SparkSession) -> None:
+    with wal_sink.register(spark, metrics_port=0) as sink:
+        assert wal_sink.register(spark, metrics_port=0) is sink
+        with pytest.raises(OptionError, match=f"metrics_port={sink.metrics_port}"):
+            wal_sink.register(spark)
+        with pytest.raises(OptionError, match=r"metrics_host=127\.0\.0\.1"):
+            wal_sink.register(spark, metrics_port=0, metrics_host="0.0.0.0")
+        with pytest.raises(OptionError, match="there is no metrics_port"):
+            wal_sink.register(spark, metrics_host="0.0.0.0")
+
+
 def test_spark_that_lacks_a_name_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The canary: at `register`, naming what is missing and the versions that have it."""
+    """`register` raises an error with the missing name and the tested versions."""
     monkeypatch.setattr(spark_session, "STREAM_EXECUTION_METHODS", {"sink", "gone"})
     with pytest.raises(UnsupportedSpark, match=r"lacks StreamExecution\.gone(.|\n)*4\.3\.0"):
         wal_sink.register(spark)
@@ -74,25 +84,25 @@ def test_spark_that_lacks_a_name_is_refused(
         wal_sink.register(spark)
 
 
-def test_start_spares_spark_what_it_can(
+def test_check_of_a_session_calls_java_rarely(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The canary asks Java some dozens of times; workers import the pyspark that is compiled."""
     sent: list[str] = []
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     client, send = gateway._gateway_client, gateway._gateway_client.send_command
 
     def noted(command: str, *args: Any, **kwargs: Any) -> Any:
-        if not command.startswith("m\nd\n"):  # Java may forget what tests before this one have held
+        if not command.startswith("m\nd\n"):  # py4j releases Java objects of earlier tests
             sent.append(command)
         return send(command, *args, **kwargs)
 
     monkeypatch.setattr(client, "send_command", noted)
     spark_session.check_session(spark)
-    monkeypatch.undo()
     assert 10 < len(sent) < 150
 
+
+def test_workers_import_the_compiled_pyspark(spark: SparkSession) -> None:
     def where(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyspark.worker  # noqa: PLC0415 -- in a worker
 
@@ -109,12 +119,11 @@ def test_start_spares_spark_what_it_can(
 
 def test_event_of_an_epoch_copies_no_progress(
     spark: SparkSession,
-    cassandra: Node,
-    keyspace: str,
+    table: Table,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """That costs 0.1 s of CPU."""
+    """A copy takes 0.1 s of CPU."""
     copied: list[Any] = []
     monkeypatch.setattr(QueryProgressEvent, "fromJObject", copied.append)
     heard: list[str] = []
@@ -127,58 +136,48 @@ def test_event_of_an_epoch_copies_no_progress(
     monkeypatch.setattr(Queries, "checkpointed", also_noted)
     rows = stream(spark, write_source(tmp_path / "source", 2))
     with wal_sink.register(spark):
-        query = start(rows, Table(cassandra, keyspace), str(tmp_path / "checkpoint"))
+        query = start(rows, table, str(tmp_path / "checkpoint"))
         query.awaitTermination()
         until(lambda: heard == [str(query.id)] * 2)
     assert copied == []
 
 
-@pytest.mark.parametrize("wrong", [None, SparkSession])
-def test_register_without_a_session_is_refused(wrong: object) -> None:
-    """`SparkSession.getActiveSession()` returns None in a thread that has made none."""
-    with pytest.raises(OptionError, match="not a SparkSession") as refused:
-        wal_sink.register(wrong)  # type: ignore[arg-type]
-    assert "getOrCreate" in refused.value.remedy
+CALLS: list[tuple[Callable[..., object], object, dict[str, object], str]] = [
+    (wal_sink.register, None, {}, r"not a SparkSession(.|\n)*getOrCreate"),
+    (wal_sink.register, SparkSession, {}, "not a SparkSession"),
+    (wal_sink.register, None, {"drain_timeout": "5"}, "drain_timeout is"),
+    (wal_sink.register, None, {"drain_timeout": -1}, "drain_timeout is"),
+    (wal_sink.register, None, {"drain_timeout": float("nan")}, "drain_timeout is"),
+    (wal_sink.register, None, {"drain_timeout": None}, "drain_timeout is"),
+    (wal_sink.register, None, {"metrics_port": "9090"}, r"metrics_port is '9090'(.|\n)*int\("),
+    (wal_sink.status, 7, {}, "int is neither a query nor"),
+    (wal_sink.await_flushed, 7, {}, "int is neither a query nor"),
+]
 
 
-@pytest.mark.parametrize("wrong", ["5", -1, float("nan"), None])
-def test_time_that_is_no_number_is_refused(wrong: object) -> None:
-    """Before anything is done with the session."""
-    with pytest.raises(OptionError, match="drain_timeout is"):
-        wal_sink.register(None, drain_timeout=wrong)  # type: ignore[arg-type]
-
-
-def test_port_that_is_a_text_is_refused() -> None:
-    """As a variable of the environment has it."""
-    with pytest.raises(OptionError, match=r"metrics_port is '9090'(.|\n)*int\("):
-        wal_sink.register(None, metrics_port="9090")  # type: ignore[arg-type]
-
-
-def test_status_of_something_else_is_refused() -> None:
-    """Such as of a DataFrame, or of the writer."""
-    asks: list[Any] = [wal_sink.status, wal_sink.await_flushed]
-    for ask in asks:
-        with pytest.raises(OptionError, match="int is neither a query nor"):
-            ask(7)
+@pytest.mark.parametrize(("function", "argument", "options", "error"), CALLS)
+def test_argument_of_a_wrong_type_is_refused(
+    function: Callable[..., object], argument: object, options: dict[str, object], error: str
+) -> None:
+    with pytest.raises(OptionError, match=error):
+        function(argument, **options)
 
 
 def test_block_raises_the_error_of_a_failed_flush(
     spark: SparkSession,
-    cassandra: Node,
-    keyspace: str,
+    table: Table,
     checkpoint: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Naming the query; an exception of the block itself goes through instead, and one line says it."""
-    table, barrier = Table(cassandra, keyspace), tmp_path / "barrier"
+    """The error names the query. If the block itself fails, a log line has the error instead."""
+    barrier = tmp_path / "barrier"
     monkeypatch.setenv(BARRIER, str(barrier))
     source = write_source(tmp_path / "source", 1)
     with wal_sink.register(spark):
         start_closed(spark, source, table, checkpoint).awaitTermination()
-    write_source(tmp_path / "more", 2)
-    (tmp_path / "more" / "0001.parquet").rename(Path(source) / "0001.parquet")
+    write_file(Path(source), 1)
     barrier.touch()
     sink = wal_sink.register(spark, drain_timeout=2)
     query = start_closed(spark, source, table, checkpoint)
@@ -189,12 +188,10 @@ def test_block_raises_the_error_of_a_failed_flush(
         wal_sink.await_flushed(checkpoint, timeout=0)
     with pytest.raises(KeyError, match="mine"):
         fail_in_the_block(spark, source, table, checkpoint)
-    (message,) = [
-        r for r in caplog.records if "the block failed, and then its end failed" in r.getMessage()
-    ]
-    assert "1 epoch of " in message.getMessage()
-    assert "\n" not in message.getMessage()
-    assert message.exc_info is None
+    (record,) = [r for r in caplog.records if "the block failed, and then" in r.getMessage()]
+    assert "1 epoch of " in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert record.exc_info is None
     status = wal_sink.status(checkpoint)
     assert (status.pending_epochs, status.safe_to_delete) == (1, False)
     assert status.oldest_pending_seconds > 0
@@ -203,7 +200,7 @@ def test_block_raises_the_error_of_a_failed_flush(
 def test_block_raises_the_error_of_an_idle_flush(
     spark: SparkSession, checkpoint: str, tmp_path: Path
 ) -> None:
-    """A job that finds no new data does not end as a success where the target has lost its ledger."""
+    """A job without new data does not succeed after the target has lost its ledger."""
     rows, database = stream(spark, write_source(tmp_path / "source", 1)), tmp_path / "rows.db"
     options = {"target": "sql", "sql.url": f"sqlite:///{database}", "createTable": "true"}
 
@@ -226,8 +223,8 @@ def test_block_raises_the_error_of_an_idle_flush(
     assert "no such table" in str(wal_sink.status(checkpoint).last_error)
 
 
-def test_check_looks_at_the_settings_of_spark(spark: SparkSession, checkpoint: str) -> None:
-    """As the start does: by whose class the checkpoint is written. A schema is of the active session."""
+def test_check_reads_the_settings_of_spark(spark: SparkSession, checkpoint: str) -> None:
+    """The class that writes the checkpoint is refused, as at a start. A schema takes the active session."""
     name, theirs = "spark.sql.streaming.checkpointFileManagerClass", "com.provider.CheckpointFiles"
     options = {"checkpointLocation": checkpoint, "target": "delta", "delta.path": "/nowhere"}
     rows = spark.range(1)
@@ -248,12 +245,12 @@ def fail_in_the_block(spark: SparkSession, source: str, table: Table, checkpoint
 
 
 def start_closed(spark: SparkSession, source: str, table: Table, checkpoint: str) -> StreamingQuery:
-    """Start a query whose target is out of reach while the barrier is there."""
+    """Start a query whose target is unavailable while the barrier exists."""
     return start(stream(spark, source), table, checkpoint, target=CLOSED_TARGET)
 
 
 class Hanging(Faults):
-    """The target does not answer until the end of the test."""
+    """A target that does not answer before the end of the test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,7 +258,7 @@ class Hanging(Faults):
 
     @contextmanager
     def around(self, name: str) -> Iterator[None]:
-        """Surround one operation."""
+        """Wait in `connect`."""
         if name == "connect":
             self.over.wait(60)
         yield
@@ -270,7 +267,7 @@ class Hanging(Faults):
 def test_requests_under_way_are_waited_for_together(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many queries there are: twenty that hang take no longer than one."""
+    """Twenty flushes that hang take as long as one."""
     monkeypatch.setattr("wal_sink.spark.handle._JOIN_S", 1.0)
     hanging = Hanging()
     sink = wal_sink.register(spark, drain_timeout=0)
@@ -290,28 +287,26 @@ def test_requests_under_way_are_waited_for_together(
     try:
         with pytest.raises(NotDrained):
             sink.close()
-        assert 1 <= time.monotonic() - started < 20, "one after the other would take 20 s"
+        assert 1 <= time.monotonic() - started < 20, "it waits for one after the other"
     finally:
         hanging.over.set()
         for loop in loops:
             loop.join()
 
 
-def test_query_that_goes_on_after_close_is_named(
+def test_query_that_runs_after_close_is_warned_of(
     spark: SparkSession,
-    cassandra: Node,
-    keyspace: str,
+    table: Table,
     checkpoint: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """In one line; its epochs wait in the log until a process flushes again."""
-    table = Table(cassandra, keyspace)
+    """Its epochs stay in the log until a process flushes again."""
     with wal_sink.register(spark) as sink:
         query = writer(numbers(spark), table, checkpoint).start()
         until(lambda: sink.status(query).checkpointed >= 0)
     try:
         with caplog.at_level(logging.WARNING):
-            sink.close()  # a second time: nothing
+            sink.close()  # the second call does nothing
         assert f"query {query.id} still runs, and nothing flushes it now" in caplog.text
         assert "wait for the query in it: query.awaitTermination()" in caplog.text
     finally:
@@ -322,7 +317,7 @@ def test_query_that_goes_on_after_close_is_named(
 
 
 class SlowlyPlanned(DataSource):
-    """A source that takes two seconds to begin, as one does that connects."""
+    """A source that takes two seconds to begin, as if it connected."""
 
     @classmethod
     def name(cls) -> str:
@@ -337,7 +332,7 @@ class SlowlyPlanned(DataSource):
 
 
 class OneRowABatch(DataSourceStreamReader):
-    """Offsets count up, and each batch is one row."""
+    """A reader of one row a batch."""
 
     _offset = 0
 
@@ -356,7 +351,7 @@ class OneRowABatch(DataSourceStreamReader):
 
 
 def test_register_right_after_start_flushes_the_query(spark: SparkSession, tmp_path: Path) -> None:
-    """Given a query that Spark still plans, when the sink is registered, then its epochs are flushed."""
+    """Spark is still planning the query when the session is registered."""
     wal_sink.register(spark).close()  # the session knows the format
     spark.dataSource.register(SlowlyPlanned)
     rows = spark.readStream.format("slowly_planned").load()
@@ -378,17 +373,17 @@ def test_register_right_after_start_flushes_the_query(spark: SparkSession, tmp_p
 
 
 def test_interrupt_at_any_line_of_close_leaves_nothing(
-    spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
+    spark: SparkSession, table: Table, checkpoint: str
 ) -> None:
-    """No thread and no connection: either it is closed, or not yet and can be closed again."""
-    table = Table(cassandra, keyspace)
-    open_before = remains(cassandra.port)
+    """The handle is closed, or can be closed again. No thread and no connection is left."""
+    port = table.cassandra.port
+    open_before = remains(port)
     with wal_sink.register(spark):
         query = writer(numbers(spark), table, checkpoint).start()
     try:
         interrupted: list[int] = []
         while True:
-            sink = wal_sink.register(spark)  # it adopts the query, which goes on
+            sink = wal_sink.register(spark)  # adopts the running query
             assert sink.queries.has_seen(str(query.id))
             line = close_with_an_interrupt(sink, after=interrupted)
             if line is None:
@@ -396,17 +391,17 @@ def test_interrupt_at_any_line_of_close_leaves_nothing(
             interrupted.append(line)
             if not sink.queries.is_finished():
                 sink.close()
-            # A thread that was in a request ends after it, which may take longer than the interrupted wait.
-            until(lambda: remains(cassandra.port) <= open_before, seconds=30)
+            # A thread in a request ends after the answer, perhaps after the interrupted wait.
+            until(lambda: remains(port) <= open_before, seconds=30)
     finally:
         query.stop()
-    assert len(interrupted) > 8, "it was interrupted at each line, and ran through at last"
+    assert len(interrupted) > 8, "not every line was interrupted"
     ids = table.ids()
     assert ids == list(range(len(ids)))
 
 
 def close_with_an_interrupt(sink: wal_sink.Sink, after: list[int]) -> int | None:
-    """Press Ctrl-C at the first line of `close` that is not in `after`; return it, None for no more."""
+    """Raise an interrupt at the first line of `close` that is not in `after`; return the line, or None."""
     at: list[int] = []
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:

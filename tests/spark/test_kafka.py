@@ -1,6 +1,6 @@
-"""The same SIGKILL for Spark's own Kafka sink and for ours: its records are there twice, ours once.
+"""A SIGKILL under Spark's own Kafka sink and under wal_sink: Spark's records are doubled, ours are not.
 
-Spark's source, which has Java's consumer, finds the same with `read_committed`.
+Spark's source, which uses Java's consumer, reads the same with `read_committed`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from tests.spark.driver import Mortal
+from tests.spark.application import Application
 from tests.spark.kafka_app import READ
 from wal_sink.demo.pauses import Point
 from wal_sink.demo.servers.kafka import Broker
@@ -28,19 +28,19 @@ pytestmark = [
 ]
 
 EPOCHS, ROWS = 2, 50
-"""Rows of each of an epoch's two files."""
+"""`ROWS` is for each of the two files of an epoch."""
 KILLED = 0
-"""The epoch in which the driver dies: the first, so that it is the first of its window, too."""
+"""The epoch in which the driver is killed. As the first epoch, it is also the first of its window."""
 OURS: dict[str, Point] = {
     "published": "commit returned",
     "flushing": "flushing",
     "sent": "finishing",
 }
-"""Queries of wal_sink, and where they stand when the driver dies; one more stands where Spark's sink does."""
+"""Queries of wal_sink, and the point of each at the kill. Query `tasks` is at the point of Spark's sink."""
 
 
 def write_source(folder: Path) -> list[str]:
-    """Write the files; return the keys of all rows."""
+    """Write the files of the source; return the keys of all rows."""
     folder.mkdir()
     keys = []
     for number in range(2 * EPOCHS):
@@ -54,7 +54,7 @@ def write_source(folder: Path) -> list[str]:
 
 
 def test_kill_doubles_records_of_sparks_own_sink_alone(kafka: Broker, tmp_path: Path) -> None:
-    """A task has sent its records and another one has not; then Spark starts the epoch again."""
+    """One task has sent its records, and another has not. After the kill, Spark runs the epoch again."""
     run = uuid.uuid4().hex[:8]
     sinks = {"spark": "kafka", "tasks": "wal_sink", **dict.fromkeys(OURS, "wal_sink")}
     topics = {name: f"{name}-{run}" for name in sinks}
@@ -67,21 +67,23 @@ def test_kill_doubles_records_of_sparks_own_sink_alone(kafka: Broker, tmp_path: 
         "folder": str(tmp_path),
         "source": str(tmp_path / "source"),
     }
-    app = Mortal(tmp_path, "tests.spark.kafka_app", config)
+    app = Application(tmp_path, "tests.spark.kafka_app", config)
 
-    def there(name: str) -> Counter[str]:
+    def committed(name: str) -> Counter[str]:
         return Counter((key or b"").decode() for key, _ in kafka.records(topics[name]))
 
     first_of_epoch = {key for key in keys if key.startswith(f"first of {KILLED}")}
     where = [app.pause(f"source of {topics[name]}", "write", KILLED) for name in ("spark", "tasks")]
     where += [app.pause(topics[name], point, KILLED) for name, point in OURS.items()]
-    app.die(where, lambda: first_of_epoch <= there("spark").keys())
+    app.die(where, lambda: first_of_epoch <= committed("spark").keys())
     for name in ("tasks", *OURS):
-        assert not there(name), "what is not committed is not seen"
+        assert not committed(name)
     app.finish()
     read = json.loads((tmp_path / READ).read_text())
     for name in ("tasks", *OURS):
         by_spark, uncommitted = (Counter(records) for records in read[topics[name]])
-        assert there(name) == by_spark == Counter(keys), name
-        assert (uncommitted > by_spark) == (name in {"flushing", "sent"}), "of a dead transaction"
-    assert there("spark") == Counter([*keys, *first_of_epoch])
+        assert committed(name) == by_spark == Counter(keys), name
+        assert (uncommitted > by_spark) == (name in {"flushing", "sent"}), (
+            "records of an aborted transaction"
+        )
+    assert committed("spark") == Counter([*keys, *first_of_epoch])

@@ -1,8 +1,7 @@
-"""A live query with a real outage, watched by a real Prometheus with the rules that are shipped."""
+"""A query with an outage of its target, scraped by Prometheus with the shipped alert rules."""
 
 from __future__ import annotations
 
-import socket
 import threading
 import urllib.request
 from pathlib import Path
@@ -13,16 +12,14 @@ from pyspark.sql import SparkSession
 
 import wal_sink
 from tests.metrics.server import Prometheus, promtool  # noqa: F401 - a fixture
-from tests.spark.tables import Table
+from tests.spark.tables import Table, options
 from tests.support.waiting import until
-from wal_sink.demo.servers.cassandra import Node
-from wal_sink.errors import OptionError
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.prometheus]
 
 
 def scraped(port: int | None) -> dict[str, float]:
-    """What the port says of the one query, without the histograms' buckets."""
+    """Return the samples of the only query, without the histograms' buckets."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
@@ -31,25 +28,13 @@ def scraped(port: int | None) -> dict[str, float]:
 
 def test_alert_fires_while_cassandra_stalls(
     spark: SparkSession,
-    cassandra: Node,
-    keyspace: str,
+    table: Table,
     promtool: str,  # noqa: F811 - the fixture
     checkpoint: str,
     tmp_path: Path,
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(OptionError, match=f"port {port}: Address already in use"):
-            wal_sink.register(spark, metrics_port=port)
-    table = Table(cassandra, keyspace)
+    cassandra = table.cassandra
     with wal_sink.register(spark, metrics_port=0) as sink:
-        assert wal_sink.register(spark, metrics_port=0) is sink
-        with pytest.raises(OptionError, match=f"metrics_port={sink.metrics_port}"):
-            wal_sink.register(spark)
-        with pytest.raises(OptionError, match=r"metrics_host=127\.0\.0\.1"):
-            wal_sink.register(spark, metrics_port=0, metrics_host="0.0.0.0")
-        with pytest.raises(OptionError, match="there is no metrics_port"):
-            wal_sink.register(spark, metrics_host="0.0.0.0")
         assert sink.metrics_port
         query = (
             spark.readStream.format("rate")
@@ -57,11 +42,8 @@ def test_alert_fires_while_cassandra_stalls(
             .load()
             .selectExpr("uuid() AS key", "value AS id", "'text' AS text")
             .writeStream.format("wal_sink")
-            .option("checkpointLocation", checkpoint)
-            .option("cassandra.contactPoints", cassandra.host)
-            .option("cassandra.port", cassandra.port)
+            .options(checkpointLocation=checkpoint, **options(table))
             .option("cassandra.requestTimeout", 2)
-            .options(keyspace=keyspace, table=table.name)
             .trigger(processingTime="500 milliseconds")
             .start()
         )
@@ -74,15 +56,15 @@ def test_alert_fires_while_cassandra_stalls(
                 prometheus.until(lambda: "WalSinkFlushLags" in prometheus.firing(), 90)
                 (alert,) = prometheus.rules()["WalSinkFlushLags"]["alerts"]
                 assert alert["labels"]["checkpoint"].endswith(checkpoint)
-                assert alert["labels"]["table"] == f"{keyspace}.events"
+                assert alert["labels"]["table"] == f"{table.keyspace}.events"
                 assert alert["labels"]["query_id"] == str(query.id)
                 stuck = scraped(sink.metrics_port)
                 assert stuck["wal_sink_pending_rows"] > 0
                 assert stuck["wal_sink_oldest_pending_seconds"] > 3
-                assert query.isActive, "it goes on"
+                assert query.isActive
             finally:
                 cassandra.resume()
-            sink.await_flushed(query, 60)  # tries at once; it would take up to 10 s to do so itself
+            sink.await_flushed(query, 60)  # tries at once; the flusher's next try may be 10 s later
             prometheus.until(lambda: "WalSinkFlushLags" not in prometheus.firing(), 60)
             unhealthy = {
                 n: r["lastError"] for n, r in prometheus.rules().items() if r.get("lastError")

@@ -1,4 +1,4 @@
-"""The commonest mistakes: the last lines on the terminal are those of `docs/mistakes.md`."""
+"""The most common mistakes: the last lines on the terminal are those of `docs/mistakes.md`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)
 
 
 class Shop(NamedTuple):
-    """What the mistakes are made with."""
+    """A session, a stream of rows, and the options of a query without a mistake."""
 
     spark: SparkSession
     rows: DataFrame
@@ -103,8 +103,8 @@ MISTAKES: list[Callable[[Shop], None]] = [
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
-def test_last_lines_are_the_sinks(shop: Shop, mistake: Callable[[Shop], None]) -> None:
-    """Nothing stands below the remedy, and no frame of Java in the whole traceback."""
+def test_last_lines_are_the_error_of_the_sink(shop: Shop, mistake: Callable[[Shop], None]) -> None:
+    """Nothing follows the remedy, and the traceback has no frame of Java."""
     with pytest.raises(errors.WalSinkError) as caught, wal_sink.register(shop.spark):
         mistake(shop)
     printed = "".join(traceback.format_exception(caught.value))
@@ -113,8 +113,8 @@ def test_last_lines_are_the_sinks(shop: Shop, mistake: Callable[[Shop], None]) -
     assert plain(last, shop) == transcript(mistake.__name__.replace("_", " "))
 
 
-def test_another_log_is_told_though_no_batch_comes(shop: Shop) -> None:
-    """Epochs may wait in the log that the checkpoint belongs to, and this block flushes none of them."""
+def test_changed_log_location_is_refused_without_a_batch(shop: Shop) -> None:
+    """Epochs may be pending in the log of the checkpoint, and this block does not flush them."""
     with wal_sink.register(shop.spark):
         shop.run()
     with (
@@ -142,7 +142,7 @@ with wal_sink.register(spark):
 
 
 def test_terminal_ends_with_the_remedy(tmp_path: Path) -> None:
-    """Without `register`, Spark knows no such format; then the workers' Python lacks the package."""
+    """First the session is not registered. Then the workers' Python lacks the package."""
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
     done = ran(
@@ -157,8 +157,8 @@ def test_terminal_ends_with_the_remedy(tmp_path: Path) -> None:
     assert printed.endswith(transcript("package missing on workers"))
 
 
-def test_foreign_error_is_left_alone() -> None:
-    """A message of Spark about something else, or of a user's own error; a node that lacks the package is."""
+def test_foreign_error_is_not_an_error_of_the_sink() -> None:
+    """A node without the package is an error of the sink; other messages of Spark or users are not."""
     missing = failure_in("ModuleNotFoundError: No module named 'wal_sink'")
     assert isinstance(missing, errors.OptionError)
     assert "on every node" in missing.remedy
@@ -168,6 +168,6 @@ def test_foreign_error_is_left_alone() -> None:
 
 
 def plain(text: str, shop: Shop) -> str:
-    """Put the names of the transcripts in the place of those of this run."""
+    """Replace the names of this run by those of the transcripts."""
     text = text.replace(shop.options["keyspace"], "shop").replace(str(shop.folder), "/data")
     return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", text)

@@ -1,4 +1,4 @@
-"""Modes of Spark in which its checkpoint could mean something else: refused, or exactly once all the same."""
+"""Modes and settings of Spark under which its checkpoint could mean something else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.live_query import live_query
 from tests.spark.tables import Table, numbers, start, stream, writer
 from tests.support.waiting import until
-from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import OptionError
 
 pytestmark = pytest.mark.spark
@@ -30,21 +29,19 @@ REAL_TIME = "spark.sql.streaming.realTimeMode"
 OVERRIDE = {"_asyncProgressTrackingOverrideSinkSupportCheck": "true"}
 
 
-NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
 class Mode(NamedTuple):
-    """How a query is started that the sink refuses, and what the error says."""
+    """A mode of a query that the sink refuses."""
 
     named: str
+    """The name of the mode in the error."""
     trigger: dict[str, str]
-    options: Mapping[str, str] = NOTHING
-    settings: Mapping[str, str] = NOTHING
+    options: Mapping[str, str] = MappingProxyType({})
+    settings: Mapping[str, str] = MappingProxyType({})
     output: str = "append"
 
 
 def real_time(*, tracked: str) -> Mode:
-    """Return the mode in which Spark writes `offsets/N` after `commit()`; Spark alone refuses it, too."""
+    """Return Real-Time Mode, with Spark's own checks switched off."""
     overrides = {
         f"{REAL_TIME}.allowlistCheck": "false",
         f"{REAL_TIME}.asyncProgressTrackingByDefault.enabled": tracked,
@@ -56,7 +53,6 @@ def real_time(*, tracked: str) -> Mode:
 CONTINUOUS = Mode("continuous=…", {"continuous": "1 second"})
 MODES = {
     "continuous": CONTINUOUS,
-    # There `commits/5` may cover what 3 and 4 were: after a crash their rows would come twice.
     "asynchronous": Mode(
         "asyncProgressTrackingEnabled",
         {"processingTime": "0 seconds"},
@@ -74,7 +70,7 @@ REMEDY = r"trigger\(processingTime=…\) or trigger\(availableNow=True\)"
 
 @contextmanager
 def settings(spark: SparkSession, **values: str) -> Iterator[None]:
-    """Within the block, the session has these settings."""
+    """Set settings of the session within the block."""
     for name, value in values.items():
         spark.conf.set(name, value)
     try:
@@ -88,9 +84,9 @@ def settings(spark: SparkSession, **values: str) -> Iterator[None]:
 def started(
     spark: SparkSession, checkpoint: str, mode: Mode, table: Table | None = None
 ) -> Iterator[StreamingQuery]:
-    """Start a query in a mode that is refused.
+    """Start a query in a mode that is refused; stop it after the block.
 
-    :param table: where its rows fit; None where the target is never asked for anything.
+    :param table: its table; None if the query never gets as far as the target.
     """
     rows = spark.readStream.format("rate").option("numPartitions", 1).load()
     rows = rows.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
@@ -112,7 +108,7 @@ def started(
 
 
 def assert_nothing_written(checkpoint: str) -> None:
-    """Assert that nothing is planned, committed or logged; a source may have noted where it begins."""
+    """Assert that nothing is planned, committed or published; a source may have recorded its first offset."""
     files = (path.relative_to(checkpoint) for path in Path(checkpoint).rglob("*") if path.is_file())
     names = [str(name) for name in files if name.suffix != ".crc" and name.parts[0] != "sources"]
     assert set(names) <= {"metadata"}
@@ -129,11 +125,11 @@ def test_mode_without_plain_micro_batches_is_refused(
     *,
     flush: bool,
 ) -> None:
-    """The query never begins: no offsets, no log. The block raises, and so does all that asks for rows."""
+    """The query never begins: it has no offsets and no log. The block and each function raise the error."""
     sink = wal_sink.register(spark, flush=flush)
     with started(spark, checkpoint, MODES[mode]) as query:
         error = rf"{query.id}.*{MODES[mode].named}(.|\n)*{REMEDY}"
-        assert not query.isActive, "start() returns a query that is stopped"
+        assert not query.isActive, "start() returns a stopped query"
         for ask in (sink.await_flushed, sink.status, wal_sink.await_flushed, wal_sink.status):
             with pytest.raises(OptionError, match=error):
                 ask(query)
@@ -141,7 +137,7 @@ def test_mode_without_plain_micro_batches_is_refused(
             query.awaitTermination()
         assert query.exception() is None
         assert query.id not in {other.id for other in spark.streams.active}
-    sink.close()  # a second time: nothing
+    sink.close()  # a second call raises nothing
     assert_nothing_written(checkpoint)
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert str(query.id) in record.getMessage()
@@ -150,10 +146,9 @@ def test_mode_without_plain_micro_batches_is_refused(
 
 @pytest.mark.cassandra
 def test_query_without_a_handle_is_refused_by_the_planner(
-    spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
+    spark: SparkSession, table: Table, checkpoint: str
 ) -> None:
-    """It had no handle to stop it as it started; the handle that comes then has nothing to stop."""
-    table = Table(cassandra, keyspace)
+    """A handle that is registered after the query has failed has nothing to refuse."""
     wal_sink.register(spark).close()  # the session has the format from now on
     with started(spark, checkpoint, CONTINUOUS, table) as query:
         with pytest.raises(StreamingQueryException, match=rf"continuous(.|\n)*{REMEDY}"):
@@ -164,10 +159,9 @@ def test_query_without_a_handle_is_refused_by_the_planner(
 
 @pytest.mark.cassandra
 def test_refused_query_runs_in_micro_batches_afterwards(
-    spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
+    spark: SparkSession, table: Table, checkpoint: str
 ) -> None:
-    """The query delivers from its first row on, and what was refused is forgotten."""
-    table = Table(cassandra, keyspace)
+    """The query delivers all rows from the first on, and the block does not raise the error."""
     with wal_sink.register(spark) as sink:
         with started(spark, checkpoint, CONTINUOUS) as refused:
             assert not refused.isActive
@@ -181,28 +175,23 @@ def test_refused_query_runs_in_micro_batches_afterwards(
 
 @pytest.mark.cassandra
 def test_purged_batches_of_spark_are_not_needed(
-    spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
+    spark: SparkSession, table: Table, gate: Gate, checkpoint: str, tmp_path: Path
 ) -> None:
-    """One batch is retained while the target is away for all of them: every row comes, once."""
-    table, gate = Table(cassandra, keyspace), Gate(keyspace)
+    """Spark retains one batch, and the target is unavailable during all of them. Each row is written once."""
     source = write_source(tmp_path / "source", 6)
     gate.close()
-    try:
-        with wal_sink.register(spark) as sink:
-            with settings(spark, **{RETAIN: "1"}):
-                query = start(stream(spark, source), table, checkpoint, target=GATED_TARGET)
-                query.awaitTermination()
-            assert sink.status(query).checkpointed == 5
-            assert sink.status(query).flushed <= 0
-            for folder in ("offsets", "commits"):
-                names = [path.name for path in (Path(checkpoint) / folder).iterdir()]
-                epochs = [int(name) for name in names if name.isdecimal()]
-                assert min(epochs) >= 4, "the files of what waits are gone"
-            gate.open()
-            assert sink.await_flushed(query, timeout=60).epoch == 5
-    finally:
+    with wal_sink.register(spark) as sink:
+        with settings(spark, **{RETAIN: "1"}):
+            query = start(stream(spark, source), table, checkpoint, target=GATED_TARGET)
+            query.awaitTermination()
+        assert sink.status(query).checkpointed == 5
+        assert sink.status(query).flushed <= 0
+        for folder in ("offsets", "commits"):
+            names = [path.name for path in (Path(checkpoint) / folder).iterdir()]
+            epochs = [int(name) for name in names if name.isdecimal()]
+            assert min(epochs) >= 4, "the files of pending epochs are gone"
         gate.open()
-        gate.remove()
+        assert sink.await_flushed(query, timeout=60).epoch == 5
     assert table.ids() == list(range(6 * ROWS_PER_FILE))
 
 
@@ -210,16 +199,14 @@ def test_purged_batches_of_spark_are_not_needed(
 @pytest.mark.parametrize(
     "where", [pytest.param("the same session", marks=pytest.mark.test_all), "another session"]
 )
-def test_query_that_is_started_twice_goes_on_once(
+def test_query_started_twice_continues_in_its_second_run(
     spark: SparkSession,
     sibling: SparkSession,
-    cassandra: Node,
-    keyspace: str,
+    table: Table,
     checkpoint: str,
     where: str,
 ) -> None:
-    """Spark stops the run that goes on, then starts the other one, whose first `commit()` opens."""
-    table = Table(cassandra, keyspace)
+    """Spark stops the first run, then starts the second one, whose first `commit()` opens."""
     other = spark if where == "the same session" else sibling
     with wal_sink.register(spark) as sink, wal_sink.register(other) as other_sink:
         first = writer(numbers(spark), table, checkpoint).start()
@@ -238,10 +225,9 @@ def test_query_that_is_started_twice_goes_on_once(
 
 @pytest.mark.cassandra
 def test_second_start_refused_by_spark_leaves_the_first_alone(
-    spark: SparkSession, cassandra: Node, keyspace: str, checkpoint: str
+    spark: SparkSession, table: Table, checkpoint: str
 ) -> None:
-    """As where Spark is told to refuse it; its error comes out of `start()`."""
-    table = Table(cassandra, keyspace)
+    """`start()` raises Spark's error, and the first run continues."""
     refuse = {"spark.sql.streaming.stopActiveRunOnRestart": "false"}
     with wal_sink.register(spark) as sink:
         first = writer(numbers(spark), table, checkpoint).start()

@@ -1,4 +1,4 @@
-"""Sources with names of their own, for which Spark writes another version of `offsets/`."""
+"""Named sources, for which Spark writes another version of `offsets/`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table, start
-from wal_sink.demo.servers.cassandra import Node
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
@@ -25,7 +24,7 @@ SETTINGS = {
 
 @pytest.fixture
 def named(spark: SparkSession) -> Iterator[SparkSession]:
-    """Return the session, in which sources may have names."""
+    """Return the session with the settings that named sources need."""
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
     yield spark
@@ -34,23 +33,22 @@ def named(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def source(spark: SparkSession, name: str, folder: str) -> DataFrame:
-    """Stream Parquet files, one a micro-batch."""
+    """Stream Parquet files by a named source, one file a micro-batch."""
     reader = spark.readStream.name(name).schema("id bigint, text string")
     return reader.option("maxFilesPerTrigger", 1).parquet(folder)
 
 
 def run(spark: SparkSession, rows: DataFrame, table: Table, checkpoint: str) -> None:
-    """Run a query to its end, with a key that differs whenever a row is computed."""
+    """Run a query to its end; each computation of a row has another key."""
     with wal_sink.register(spark):
         keyed = rows.selectExpr("uuid() AS key", "id", "text")
         start(keyed, table, checkpoint).awaitTermination()
 
 
 def test_rows_of_named_sources_arrive_once(
-    named: SparkSession, cassandra: Node, keyspace: str, checkpoint: str, tmp_path: Path
+    named: SparkSession, table: Table, checkpoint: str, tmp_path: Path
 ) -> None:
-    """Also of a source that joins later, and of an epoch that Spark computes again when it is flushed."""
-    table = Table(cassandra, keyspace)
+    """One source joins later. Spark computes an epoch again after it was flushed."""
     orders = source(named, "orders", write_source(tmp_path / "orders", 2))
     run(named, orders, table, checkpoint)
     more = source(named, "more", write_source(tmp_path / "more", 2))

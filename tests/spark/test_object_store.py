@@ -1,4 +1,4 @@
-"""A real query whose log is in S3. Spark needs nothing for that: its checkpoint is a folder here."""
+"""A query whose log is in S3. Its checkpoint is in a folder."""
 
 from __future__ import annotations
 
@@ -12,38 +12,30 @@ from pyspark.sql import SparkSession
 import wal_sink
 from state_backends import S3Backend
 from tests.protocol import raw
-from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.conftest import ROWS_PER_FILE, write_file
 from tests.spark.tables import Table, start, stream
 from tests.support.s3 import S3
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
 
-@pytest.fixture
-def table(cassandra: EmbeddedCassandra, keyspace: str) -> Table:
-    return Table(cassandra, keyspace)
-
-
-def test_log_in_s3(
+def test_log_in_s3_is_written_trimmed_and_free_of_secrets(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path, s3: S3
 ) -> None:
-    """Two runs of one query: each row is there once, the log is trimmed, and no key is in it."""
     bucket = s3.bucket()
     options = {
         "wal.location": f"{bucket}/logs",
         "wal.storageOptions": json.dumps(s3.options),
         "wal.retention": "0",
     }
-    for more in (2, 1):
-        source = write_source(tmp_path / f"source-{more}", more)
-        for file in Path(source).iterdir():
-            (tmp_path / "source").mkdir(exist_ok=True)
-            file.rename(tmp_path / "source" / f"{more}-{file.name}")
+    source = tmp_path / "source"
+    source.mkdir()
+    for files in ((0, 1), (2,)):
+        for number in files:
+            write_file(source, number)
         with wal_sink.register(spark):
-            query = start(stream(spark, str(tmp_path / "source")), table, checkpoint, **options)
-            query.awaitTermination()
-    assert table.ids() == sorted([*range(2 * ROWS_PER_FILE), *range(ROWS_PER_FILE)])
+            start(stream(spark, str(source)), table, checkpoint, **options).awaitTermination()
+    assert table.ids() == list(range(3 * ROWS_PER_FILE))
 
     progress = wal_sink.status(checkpoint, storage_options=s3.options)
     assert (progress.checkpointed, progress.flushed, progress.safe_to_delete) == (2, 2, True)
@@ -59,14 +51,15 @@ def test_log_in_s3(
 def test_store_unfit_for_the_log_stops_the_start(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path, s3: S3
 ) -> None:
-    """Before the first row, with what to do, and without the key."""
-    source = write_source(tmp_path / "source", 1)
+    """The error comes before the first row, and does not show the key."""
+    (tmp_path / "source").mkdir()
+    write_file(tmp_path / "source", 0)
     place = {
         "wal.location": s3.bucket("careless"),
         "wal.storageOptions": json.dumps(s3.options),
     }
     with wal_sink.register(spark):
-        query = start(stream(spark, source), table, checkpoint, **place)
+        query = start(stream(spark, str(tmp_path / "source")), table, checkpoint, **place)
         with pytest.raises(StreamingQueryException, match="If-None-Match") as caught:
             query.awaitTermination()
     assert "Geheim" not in str(caught.value)

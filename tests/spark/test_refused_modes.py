@@ -1,4 +1,4 @@
-"""Which modes of Spark the sink refuses, by the names of their classes."""
+"""The modes of Spark that the sink refuses, by the names of their classes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = f"{PACKAGE}.runtime.MicroBatchExecution"
     "trigger", ["ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$"]
 )
 def test_plain_micro_batches_are_not_refused(execution: str, trigger: str) -> None:
-    """Whichever package the version of Spark has them in."""
+    """The package of the class differs between versions of Spark."""
     refuse_mode("q", execution, trigger)
 
 
@@ -39,6 +39,6 @@ def test_plain_micro_batches_are_not_refused(execution: str, trigger: str) -> No
     ],
 )
 def test_every_other_mode_is_refused(execution: str, trigger: str, named: str) -> None:
-    """With its name and the remedy; also one that a later Spark may bring."""
+    """A mode of a later Spark is refused, too. The error has the name of the mode, and a remedy."""
     with pytest.raises(OptionError, match=rf"Query q .*{named}(.|\n)*trigger\(availableNow=True\)"):
         refuse_mode("q", execution, trigger)

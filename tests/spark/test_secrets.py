@@ -1,4 +1,4 @@
-"""Secrets are given to the sink, and found nowhere afterwards."""
+"""Secrets of the options are in no output, log or checkpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PASSWORD, KEY = "Geheimnis-1", "Geheimnis-2"
 @pytest.mark.cassandra
 @pytest.mark.timeout(600)
 def test_no_secret_is_left_anywhere(cassandra: Node, keyspace: str, s3: S3, tmp_path: Path) -> None:
-    """One query that works and one that fails; their output, what Spark's UI shows, log and checkpoint."""
+    """One query succeeds, and one fails. Output, Spark's events, log and checkpoint are searched."""
     table = Table(cassandra, keyspace)
     events, kept = tmp_path / "events", tmp_path / "kept"
     events.mkdir()
@@ -55,12 +55,10 @@ def test_no_secret_is_left_anywhere(cassandra: Node, keyspace: str, s3: S3, tmp_
     printed = driver.log()
     assert "both queries have ended" in printed
     assert "a Spark job of 2 tasks" in printed, "their rows were written by Spark jobs"
-    assert "no_such_table" in printed, "the error of the failing query is among what is searched"
-    assert printed.count("exactly-once: only checkpointed rows") == 2, (
-        "so is what is in force at a start"
-    )
+    assert "no_such_table" in printed, "the error of the failing query is searched"
+    assert printed.count("exactly-once: only checkpointed rows") == 2, "so are the starts"
     shown = "".join(text for _, text in texts(events))
-    assert "wal_sink flushes epoch" in shown, "and Spark's UI shows that"
+    assert "wal_sink flushes epoch" in shown, "so are the events of flush jobs"
     log = S3Backend(config["bucket"], s3.options)
     places = [("output", printed), *texts(events), *texts(kept)]
     places += [(path, log.read(path).decode(errors="replace")) for path in log.list()]
@@ -77,15 +75,17 @@ def texts(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def main(config: dict[str, Any]) -> None:
-    """Run both queries, with everything logged that can be."""
+    """Run both queries, and log as much as possible."""
     logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
-    logging.getLogger("py4j").setLevel(logging.INFO)  # it repeats each call of the application
+    logging.getLogger("py4j").setLevel(
+        logging.INFO
+    )  # at DEBUG it logs each call of the application
     spark = local_session(
         **{
             "spark.master": "local[3]",
             "spark.eventLog.enabled": True,
             "spark.eventLog.compress": False,
-            "spark.sql.ui.explainMode": "extended",  # logical plans have options, too
+            "spark.sql.ui.explainMode": "extended",  # logical plans have the options, too
             "spark.eventLog.dir": config["events"],
         }
     )

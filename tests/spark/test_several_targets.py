@@ -1,7 +1,6 @@
 """One query into PostgreSQL, SQLite and Delta Lake under SIGKILL: all three equal the source.
 
-None of the tables has a key, so no upsert can hide a row that came twice. One test for all of them, since
-a start of Spark costs more than all that it does.
+None of the tables has a key, so no upsert can hide a row that was written twice.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from deltalake import DeltaTable
 import wal_sink
 from state_backends import open_backend
 from tests.protocol import raw
-from tests.spark.driver import Mortal
+from tests.spark.application import Application
 from wal_sink.demo.crash import PAUSING_POSTGRESQL
 from wal_sink.demo.servers.postgresql import Server
 
@@ -32,7 +31,7 @@ Bookings = list[tuple[str, int]]
 
 
 class Bank:
-    """The three tables as other clients see them."""
+    """The three tables, as other clients read them."""
 
     def __init__(self, server: Server, schema: str, folder: Path) -> None:
         self._server, self._books = server, f"{schema}.bookings"
@@ -53,7 +52,7 @@ class Bank:
             "lake.target": "delta",
             "lake.delta.path": self._lake,
             "wal.retention": "0",
-            "flush.distributedAboveBytes": "0",  # Delta's rows are staged by the tasks of jobs
+            "flush.distributedAboveBytes": "0",  # the tasks of jobs stage Delta's rows
         }
 
     def close(self) -> None:
@@ -61,25 +60,25 @@ class Bank:
         self._copies.close()
 
     def books(self) -> Bookings:
-        """Read what PostgreSQL has; no epoch is seen in part."""
+        """Read the rows in PostgreSQL."""
         result = self._server.execute(f"SELECT account, amount FROM {self._books}")
         return whole([(str(account), int(amount)) for account, amount in result])
 
     def copies(self) -> Bookings:
-        """Read what SQLite has."""
+        """Read the rows in SQLite."""
         return whole(self._copies.execute("SELECT account, amount FROM copies").fetchall())
 
     def lake(self) -> Bookings:
-        """Read what Delta Lake has."""
+        """Read the rows in Delta Lake."""
         rows = DeltaTable(self._lake).to_pyarrow_table().to_pylist()
         return whole([(row["account"], row["amount"]) for row in rows])
 
     def fewest_rows(self) -> int:
-        """Count the rows of the target that lags, without the books."""
+        """Return the smaller number of rows of SQLite and Delta Lake."""
         return min(len(self.copies()), len(self.lake()))
 
     def staged(self) -> tuple[int, int]:
-        """Return how many files the lake has, and how many commits have added rows."""
+        """Return how many files the Delta table has, and how many commits have added rows."""
         table = DeltaTable(self._lake)
         metadata = [commit.get("userMetadata", "") for commit in table.history()]
         return len(table.file_uris()), sum(
@@ -88,7 +87,7 @@ class Bank:
 
 
 def whole(rows: Bookings) -> Bookings:
-    """Return the rows, which are of whole epochs."""
+    """Check that the rows are of whole epochs, and return them."""
     assert len(rows) % ROWS == 0, "a part of an epoch is visible"
     return rows
 
@@ -96,7 +95,8 @@ def whole(rows: Bookings) -> Bookings:
 def last(folder: Path) -> int:
     """Return the last epoch that Spark has checkpointed.
 
-    Of two files Spark makes one epoch, if it is killed when it has noted a file and not planned it.
+    It varies: if Spark is killed after it has recorded a file and before it has planned the epoch, the next
+    epoch has two files.
     """
     names = [path.name for path in (folder / "checkpoint" / "commits").iterdir()]
     return max(int(name) for name in names if name.isdecimal())
@@ -111,9 +111,9 @@ def bank(postgresql: Server, schema: str, tmp_path: Path) -> Iterator[Bank]:
 
 @pytest.mark.test_all
 def test_booking_is_once_in_each_table(bank: Bank, tmp_path: Path) -> None:
-    """Killed when PostgreSQL has committed, and the log has not heard; and `status` is about all, or each.
+    """The application is killed after a commit of PostgreSQL, and before the mark in the log.
 
-    The other two have two epochs at least by then.
+    The other two targets have at least two epochs by then. `status` reports all targets, and each.
     """
     (tmp_path / "source").mkdir()
     for number in range(FILES):
@@ -121,19 +121,19 @@ def test_booking_is_once_in_each_table(bank: Bank, tmp_path: Path) -> None:
         (tmp_path / "source" / f"{number}.json").write_text(text)
     config = {"folder": str(tmp_path), "format": "json", "schema": "account string, amount bigint"}
     queries = {"queries": {"checkpoint": bank.options}}
-    app = Mortal(tmp_path, "tests.spark.killed_app", config | queries)
+    app = Application(tmp_path, "tests.spark.killed_app", config | queries)
 
-    def unheard() -> None:
-        """Look at the table, and at what the log knows of it."""
+    def mark_lags() -> None:
+        """Check that the table has rows, and that the log does not have its mark."""
         books, *_ = wal_sink.status(str(tmp_path / "checkpoint")).targets
         assert bank.books()
         assert (books.target, books.flushed) == ("books", -1)
 
-    app.die([app.pause("bookings", "finished", 0)], lambda: bank.fewest_rows() >= 2 * ROWS, unheard)
-    with app.start() as driver:
-        driver.finish()
-    (drivers,) = (json.loads(line) for line in driver.log().splitlines() if line.startswith('["'))
-    assert drivers == ["deltalake", "psycopg", "sqlite3"], "none of a database that it does not use"
+    app.die(
+        [app.pause("bookings", "finished", 0)], lambda: bank.fewest_rows() >= 2 * ROWS, mark_lags
+    )
+    (drivers,) = (json.loads(line) for line in app.finish().splitlines() if line.startswith('["'))
+    assert drivers == ["deltalake", "psycopg", "sqlite3"], "it loads no other driver"
 
     assert sorted(bank.books()) == sorted(BOOKINGS * FILES)
     assert sorted(bank.copies()) == sorted(bank.lake()) == sorted(BOOKINGS * FILES)
@@ -146,7 +146,7 @@ def test_booking_is_once_in_each_table(bank: Bank, tmp_path: Path) -> None:
         0,
         True,
     )
-    log = open_backend(progress.log)  # skips what a killed process has half written, for a day
+    log = open_backend(progress.log)
     marks = [target["mark"] for target in raw.state(log)["targets"]]
     assert len(marks) == 3
     assert len({mark["digest"] for mark in marks}) == 1, "two histories"

@@ -1,4 +1,4 @@
-"""The writer that starts a query is read from the frames of all threads."""
+"""The search for the writer that starts a query, in the frames of all threads."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ for _ in range(3_000):
 
 
 def test_frames_are_read_while_threads_begin_and_end() -> None:
-    """CPython 3.11 deadlocks where the garbage collector runs meanwhile: it did within a second."""
+    """CPython 3.11 deadlocks if the garbage collector runs meanwhile, within a second here."""
     subprocess.run([sys.executable, "-c", BUSY], check=True, timeout=60)

@@ -1,8 +1,9 @@
-"""Queries of a session in which nobody called `register`: they publish, and another process flushes them."""
+"""Queries of a session without `register`: they publish, and another process flushes them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,17 +11,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
-from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.conftest import ROWS_PER_FILE, write_file, write_source
 from tests.spark.tables import Table, options, start, stream
 from tests.support.programs import ran
-from wal_sink.demo.servers.cassandra import Node
 from wal_sink.spark.data_source import WalSinkDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
 
 
 def by_format(session: SparkSession, source: str, table: Table, checkpoint: str) -> StreamingQuery:
-    """Start a query by the format, which `spark.dataSource.register(WalSinkDataSource)` has added."""
+    """Start a query by the format."""
     return start(stream(session, source), table, checkpoint)
 
 
@@ -34,15 +34,13 @@ def by_writer(session: SparkSession, source: str, table: Table, checkpoint: str)
 @pytest.mark.parametrize("begin", [by_format, by_writer])
 def test_query_without_register_is_flushed_by_others(
     spark: SparkSession,
-    cassandra: Node,
-    keyspace: str,
+    table: Table,
     checkpoint: str,
     tmp_path: Path,
-    begin: object,
+    begin: Callable[[SparkSession, str, Table, str], StreamingQuery],
 ) -> None:
-    """By `wal-sink flush`, which is one command, and by the next start under `register`."""
-    assert callable(begin)
-    table, source = Table(cassandra, keyspace), write_source(tmp_path / "source", 2)
+    """`wal-sink flush` flushes it, and so does the next start under `register`."""
+    source = write_source(tmp_path / "source", 2)
     spark.dataSource.register(WalSinkDataSource)
     begin(spark, source, table, checkpoint).awaitTermination()
     status = wal_sink.status(checkpoint)
@@ -54,8 +52,7 @@ def test_query_without_register_is_flushed_by_others(
     assert flushed.returncode == 0, flushed.stderr
     assert table.ids() == list(range(2 * ROWS_PER_FILE))
 
-    more = write_source(tmp_path / "more", 3)
-    Path(more, "0002.parquet").rename(Path(source, "0002.parquet"))
+    write_file(Path(source), 2)
     with wal_sink.register(spark):
         begin(spark, source, table, checkpoint).awaitTermination()
     assert table.ids() == list(range(3 * ROWS_PER_FILE))

@@ -1,4 +1,4 @@
-"""Spark's Python workers: which Python and pyspark they run, and what their garbage collector looks at."""
+"""Spark's Python workers: which pyspark they import, and which objects their garbage collector skips."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PY4J = next(ARCHIVE.parent.glob("py4j-*.zip"))
 
 
 def imported(*path: Path) -> Path:
-    """Return where a process finds pyspark.daemon, with entries on its path as Spark sets them."""
+    """Return the file of pyspark.daemon that a process imports, with entries before its path."""
     program = "import sys, pyspark.daemon; print(pyspark.daemon.__file__)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
     done = subprocess.run(
@@ -34,13 +34,13 @@ def imported(*path: Path) -> Path:
 
 
 def test_worker_imports_the_pyspark_that_is_compiled() -> None:
-    """Without the folder, Spark's archive comes first, of which Python keeps no byte code."""
+    """Without the folder of `sitecustomize`, a worker imports Spark's archive, which is not compiled."""
     assert imported(ARCHIVE, PY4J).is_relative_to(ARCHIVE)
     assert imported(ARCHIVE, PY4J, WORKER_PATH).samefile(INSTALLED / "daemon.py")
 
 
-def test_archive_of_another_spark_stays(tmp_path: Path) -> None:
-    """Its pyspark may be of another version than the one that is installed."""
+def test_worker_imports_the_archive_of_another_spark(tmp_path: Path) -> None:
+    """The pyspark of that archive may have another version than the installed one."""
     other = tmp_path / "python" / "lib" / "pyspark.zip"
     other.parent.mkdir(parents=True)
     other.write_bytes(ARCHIVE.read_bytes())
@@ -49,7 +49,6 @@ def test_archive_of_another_spark_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["print('hidden')", "raise ImportError('of it')"])
 def test_hidden_sitecustomize_is_run(tmp_path: Path, text: str) -> None:
-    """As Python would have run it."""
     (tmp_path / "sitecustomize.py").write_text(text)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [WORKER_PATH, tmp_path]))}
     program = "import sys, sitecustomize; print(sitecustomize.__file__)"
@@ -60,7 +59,7 @@ def test_hidden_sitecustomize_is_run(tmp_path: Path, text: str) -> None:
 
 
 class Cycle:
-    """Garbage that only the collector finds."""
+    """An object that refers to itself, so that only the garbage collector frees it."""
 
     def __init__(self) -> None:
         self.me = self
@@ -68,7 +67,7 @@ class Cycle:
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
-    """Begin without what `tests/conftest.py` has frozen, and leave this process as it was."""
+    """Begin without frozen objects, and freeze this process again at the end."""
     python_worker.freeze_objects.cache_clear()
     gc.unfreeze()
     yield
@@ -76,7 +75,7 @@ def thawed() -> Iterator[None]:
 
 
 def test_live_objects_are_frozen_after_the_first_collection() -> None:
-    """And only that: garbage of before is gone, and later garbage is collected."""
+    """Earlier garbage is freed before, and later garbage is collected."""
     reference = weakref.ref(Cycle())
     python_worker.freeze_objects()
     assert reference() is None
@@ -86,8 +85,8 @@ def test_live_objects_are_frozen_after_the_first_collection() -> None:
     assert after() is None
 
 
-def test_worker_settings_are_applied_once() -> None:
-    """Or garbage of each epoch would be kept."""
+def test_second_freeze_has_no_effect() -> None:
+    """Otherwise the garbage of each epoch would stay."""
     python_worker.freeze_objects()
     after = weakref.ref(Cycle())
     python_worker.freeze_objects()
