@@ -19,7 +19,7 @@ from tests.support.s3 import S3
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
 
-def test_log_in_s3_is_written_trimmed_and_free_of_secrets(
+def test_log_in_s3_is_trimmed_and_free_of_secrets(
     spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path, s3: S3
 ) -> None:
     bucket = s3.bucket()
