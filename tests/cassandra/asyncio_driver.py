@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cassandra.io.asyncioreactor import AsyncioConnection
 
-from wal_sink.targets.cassandra.driver.internals import ConnectionMend
+from wal_sink.targets.cassandra.driver.internals import ConnectionFixes
 
 
-class Asyncio(ConnectionMend, AsyncioConnection):  # type: ignore[misc]  # the driver has no types
+class Asyncio(ConnectionFixes, AsyncioConnection):  # type: ignore[misc]  # the driver has no types
     """What `WideConnection` is where the driver chooses asyncio: from Python 3.12 on, without libev."""

@@ -17,7 +17,7 @@ from wal_sink.demo.servers.cassandra import Node
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.batches import requests
-from wal_sink.targets.cassandra.write.refusals import described
+from wal_sink.targets.cassandra.write.refusals import first_row_text
 from wal_sink.targets.cassandra.write.statements import TimestampedRows
 
 pytestmark = pytest.mark.cassandra
@@ -113,7 +113,7 @@ def test_refused_delete_is_named_by_its_key(table: NodeTable) -> None:
     with connect(target.options) as connection:
         session = CassandraSession(connection, target.options, "q")
         made = requests(session.prepare(plan), TimestampedRows(batch, np.arange(US, US + 2)))
-        texts = [described(part) for request in made for part in request.halves() or [request]]
+        texts = [first_row_text(part) for request in made for part in request.halves() or [request]]
     first, second = texts
     assert "k2=5" in first
     assert IDS[1] in first

@@ -18,8 +18,8 @@ from wal_sink.targets.cassandra.encode import (
     Encoded,
     Varying,
     joined,
+    reordered,
     routing_keys,
-    taken,
     varying,
 )
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
@@ -75,7 +75,7 @@ def test_encoding_no_rows_gives_one_offset() -> None:
     batch, plan = readings()
     encoded = encode_from(batch[:0], plan, US, HEAD)
     assert (encoded.data.size, encoded.offsets.tolist()) == (0, [0])
-    assert rows_of(taken(encoded, np.array([], np.int64))) == []
+    assert rows_of(reordered(encoded, np.array([], np.int64))) == []
     assert routing_keys(batch[:0], plan, [0, 1]).to_pylist() == []
 
 
@@ -84,7 +84,7 @@ def test_rows_in_another_order_keep_their_timestamps() -> None:
     encoded = encode_from(batch, plan, US, HEAD)
     rows = rows_of(encoded)
     for order in ([4, 2, 0, 1, 3], [3], [0, 2]):
-        again = taken(encoded, np.array(order))
+        again = reordered(encoded, np.array(order))
         assert rows_of(again) == [rows[i] for i in order]
         timestamps_us = [struct.unpack(">q", row[-8:])[0] for row in rows_of(again)]
         assert timestamps_us == [US + i for i in order]

@@ -24,7 +24,11 @@ from wal_sink.targets.cassandra.write.batches import (
     requests,
 )
 from wal_sink.targets.cassandra.write.replicas import Replicas
-from wal_sink.targets.cassandra.write.statements import Statements, TimestampedRows, places
+from wal_sink.targets.cassandra.write.statements import (
+    Statements,
+    TimestampedRows,
+    positions_in_parts,
+)
 from wal_sink.targets.operations import read_words
 
 KAFKA = {
@@ -223,7 +227,7 @@ def test_slice_of_one_statement_is_not_divided() -> None:
     for rows, start in ((stored.take([0, 2, 5]), "INSERT"), (stored.take([1]), "DELETE")):
         parts = statements.divide(TimestampedRows(rows, np.arange(rows.num_rows)))
         assert len(parts) == 1
-        assert places(parts) is None
+        assert positions_in_parts(parts) is None
         assert parts[0].statement.prepared.query_id.decode().startswith(start)
     assert len(list(statements.by_id)) == 2
 

@@ -282,7 +282,7 @@ def test_table_missing_on_the_first_node_is_accepted(
     arguments = {"username": role, "password": "first", "ledgerTable": "wal_sink_lagging"}
     target = CassandraTarget(options(node, **arguments))
     plan = target.plan(pa.schema({"k": pa.string(), "v": pa.int64()}), "k")
-    where_it_is = table_module._where_it_is
+    where_it_is = table_module._node_with_table
     again = {
         "t": "CREATE TABLE ks.t (k text PRIMARY KEY, v bigint)",
         "wal_sink_lagging": create_ledger(TableName("ks", "wal_sink_lagging")),
@@ -297,7 +297,7 @@ def test_table_missing_on_the_first_node_is_accepted(
         if name != "t":  # its first statement
             with pytest.raises(TargetUnavailable, match="does not exist"):
                 session.read()
-        monkeypatch.setattr(table_module, "_where_it_is", where_it_is_by_now)
+        monkeypatch.setattr(table_module, "_node_with_table", where_it_is_by_now)
         query_id = f"{role} {name}"
         look = {"t": partial(session.compare, plan)}.get(name, partial(target.connect, query_id))
         look()
@@ -433,7 +433,7 @@ def test_right_certificates_connect_by_tls(
         group = Group()
         group.requests = [EncodedBatch(0, b"", OwnStatements({}, "system"))]
         assert by.send(group)
-        assert by.take().acknowledged == 1
+        assert by.await_group().acknowledged == 1
     with connect(tls(node, **encrypted, clientKeyPassword=PASSWORD)):
         pass
     with pytest.raises(OptionError, match="cannot be used"):
@@ -459,14 +459,14 @@ def test_many_requests_share_a_push_over_tls(
     keys = [f"{i:04}" * 250 for i in range(count)]
     batch = pa.record_batch({"k": keys, "v": pa.array(range(count), pa.int64())})
     plan = target.plan(batch.schema, "k")
-    take = RequestPipeline.take
+    await_group = RequestPipeline.await_group
 
     def counted(self: RequestPipeline) -> Sent:
-        sent = take(self)
+        sent = await_group(self)
         pushed.update(pushes=1, requests=sent.requests, acknowledged=sent.acknowledged)
         return sent
 
-    monkeypatch.setattr(RequestPipeline, "take", counted)
+    monkeypatch.setattr(RequestPipeline, "await_group", counted)
     with target.connect(role) as session:
         assert isinstance(session, CassandraSession)
         (pool,) = session._connection.session.get_pools()

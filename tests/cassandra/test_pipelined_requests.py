@@ -72,7 +72,7 @@ def start(by: RequestPipeline, requests: Sequence[EncodedBatch]) -> bool:
 def sent(by: RequestPipeline, requests: Sequence[EncodedBatch]) -> Sent:
     """Send a group, and return it after it has ended."""
     assert start(by, requests)
-    ended = by.take()
+    ended = by.await_group()
     assert not has_ended(by)
     assert len(by) == 0
     return ended
@@ -125,7 +125,7 @@ def test_answers_in_any_order_belong_to_their_requests() -> None:
         frames = to.wire().requests
         assert not has_ended(by)
         to.wire().reply(*[well(answered) for answered in reversed(frames) if answered.stream % 3])
-        ended = by.take()
+        ended = by.await_group()
         assert ended.acknowledged == 6
         assert [type(failed.error) for failed in ended.failed] == [InvalidRequest] * 3
         refused = [answered for answered in frames if answered.stream % 3 == 0]
@@ -142,7 +142,7 @@ def test_late_answer_only_frees_its_stream() -> None:
         start(by, requests)
         first, *late = to.wire().requests
         to.wire().reply(well(first))
-        ended = by.take()  # when they are late
+        ended = by.await_group()  # when they are late
         assert ended.acknowledged == 1
         assert [type(failed.error) for failed in ended.failed] == [OperationTimedOut] * 2
         streams = {frame.stream for frame in late}
@@ -173,7 +173,7 @@ def test_lost_connection_ends_unanswered_requests(number: int) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        ended = by.take()
+        ended = by.await_group()
         assert ended.acknowledged == (number > 1)
         assert len(ended.failed) == number - ended.acknowledged
         assert {type(failed.error) for failed in ended.failed} == {ConnectionShutdown}
@@ -231,7 +231,7 @@ def test_answer_and_lost_connection_end_a_request_once() -> None:
                 time.sleep(0.001)
             # The driver may lose some in this race: it ends them from a copy.
             by._in_flight[0].expire(0)
-            ended = by.take()
+            ended = by.await_group()
             assert not has_ended(by)
             assert ended.acknowledged + len(ended.failed) == 120
 
@@ -247,7 +247,7 @@ def test_late_answer_keeps_no_later_bytes() -> None:
         try:
             for _ in range(5):
                 assert start(by, [request(size=60_000)])
-                sent = by.take()
+                sent = by.await_group()
                 assert sent.acknowledged == 1
                 sent.release()
                 to.wire().pushes.clear()

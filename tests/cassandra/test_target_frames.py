@@ -23,7 +23,7 @@ from wal_sink.targets.cassandra.driver.internals import WideConnection
 from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline, Sent
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.batches import Batches, requests
-from wal_sink.targets.cassandra.write.statements import bound
+from wal_sink.targets.cassandra.write.statements import driver_statement
 
 pytestmark = pytest.mark.cassandra
 
@@ -96,15 +96,15 @@ class Pushes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.number = self.requests = 0
-        take = RequestPipeline.take
+        await_group = RequestPipeline.await_group
 
         def counted(pipeline: RequestPipeline) -> Sent:
-            sent = take(pipeline)
+            sent = await_group(pipeline)
             self.number += not sent.failed
             self.requests += sent.acknowledged
             return sent
 
-        monkeypatch.setattr(RequestPipeline, "take", counted)
+        monkeypatch.setattr(RequestPipeline, "await_group", counted)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -167,7 +167,7 @@ def warnings(session: CassandraSession, plan: Plan, rows: RowSlice) -> set[str]:
     prepared.buffer.add(rows)
     (timestamped,) = prepared.buffer.take()
     for request in requests(prepared, timestamped):
-        future = session._connection.session.execute_async(bound(request))
+        future = session._connection.session.execute_async(driver_statement(request))
         future.result()
         texts.update(future.warnings or ())
     return texts

@@ -223,9 +223,9 @@ def test_full_socket_fails_no_request(
                     node.resume()
                 return has_room
 
-            def take(self) -> Sent:
+            def await_group(self) -> Sent:
                 nonlocal refused
-                sent = super().take()
+                sent = super().await_group()
                 for failed in sent.failed:
                     refused += was_not_sent(failed.error)
                     node.resume()

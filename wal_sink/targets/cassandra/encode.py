@@ -182,9 +182,9 @@ def distinct(column: pa.Array, encode: Callable[[str], bytes]) -> tuple[Pieces, 
 
 
 _BYTES = np.array([2 ** (8 * n - 1) for n in range(1, 9)], np.uint64)
-"""A number with its sign takes more than n bytes if it is not below the n-th."""
+"""The n-th is the smallest number that needs more than n bytes in two's complement."""
 _GROUPS = np.array([2 ** (7 * n) for n in range(1, 9)], np.uint64)
-"""A vint has n or more bytes after the first if its number is not below the n-th."""
+"""The n-th is the smallest number whose vint has n bytes after the first."""
 _HEADS = np.array([0xFF << (8 - extra) & 0xFF for extra in range(9)], np.uint8)
 """The leading ones of a vint's first byte: as many as bytes follow."""
 
@@ -457,7 +457,7 @@ def _as_null(column: pa.Array, absent: int | Array) -> Pieces:
     return fixed(np.where(booleans(column.is_valid()), NULL, absent), ">i4")
 
 
-def one_after_the_other(parts: Sequence[Encoded]) -> Encoded:
+def concatenated_rows(parts: Sequence[Encoded]) -> Encoded:
     """Concatenate the rows of several batches. A single batch is returned as it is.
 
     :param parts: at least one.
@@ -468,7 +468,7 @@ def one_after_the_other(parts: Sequence[Encoded]) -> Encoded:
     return Encoded(data, offsets)
 
 
-def taken(encoded: Encoded, order: Array) -> Encoded:
+def reordered(encoded: Encoded, order: Array) -> Encoded:
     """Return the rows in another order. Each row keeps its write timestamp.
 
     :param order: the present positions of the rows.

@@ -18,7 +18,7 @@ from wal_sink.targets.cassandra.compare import (
     used_types,
 )
 from wal_sink.targets.cassandra.ddl import create_statement, new_table
-from wal_sink.targets.cassandra.driver.connection import connect, explained
+from wal_sink.targets.cassandra.driver.connection import connect, errors_translated
 from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.options import (
@@ -49,10 +49,10 @@ def make_plan(
     :raises TargetRefused: the cluster refuses a statement, such as for a missing permission.
     :raises OptionError: the options do not fit the cluster.
     """
-    with connect(options) as connection, explained(options):
+    with connect(options) as connection, errors_translated(options):
         inspect_server(connection.session, options, connection.datacenter)
         live = read_table(connection.session, options.data)
-        new = _missing(options, schema, live) if options.create_table else None
+        new = _table_to_create(options, schema, live) if options.create_table else None
         plan = _agree(options, schema, key, new or live)
         ensure_ledger_table(connection.session, options.ledger, create=create)
         refuse_missing_permissions(connection.session, options, live)
@@ -69,7 +69,7 @@ def make_plan(
         return _agree(options, schema, key, read_table(connection.session, new.name))
 
 
-def _missing(
+def _table_to_create(
     options: CassandraOptions, schema: pa.Schema, live: TableMetadata
 ) -> TableMetadata | None:
     """Return the table that createTable creates; None if its name is used, or the keyspace is missing."""

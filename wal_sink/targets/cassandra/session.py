@@ -18,7 +18,7 @@ from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import IdempotentSession, RefusedRow, RowSlice, RowsRefused
 from wal_sink.targets.cassandra.driver.concurrency import MOST, Concurrency
-from wal_sink.targets.cassandra.driver.connection import Connection, connect, explained
+from wal_sink.targets.cassandra.driver.connection import Connection, connect, errors_translated
 from wal_sink.targets.cassandra.driver.errors import longest_s
 from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline
 from wal_sink.targets.cassandra.ledger import Ledger, refuse_other_ledger
@@ -80,7 +80,7 @@ class CassandraSession(IdempotentSession):
 
     def read(self) -> LedgerRow | None:
         """Read the ledger row at the serial consistency level."""
-        with self._explained():
+        with self._with_cause():
             return self._ledger.read()
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
@@ -93,7 +93,7 @@ class CassandraSession(IdempotentSession):
             again.
         :raises Exception: an error of the driver that another try cannot cure.
         """
-        with self._explained():
+        with self._with_cause():
             self._drift.check(now=False)
             prepared = self.prepare(plan)
             if not rows.batch.num_rows:
@@ -108,7 +108,7 @@ class CassandraSession(IdempotentSession):
 
         :raises Exception: the same errors as `write`.
         """
-        with self._explained():
+        with self._with_cause():
             for prepared in self._plans.values():
                 self._send(prepared)
             self._refuse(self._sender.drain())
@@ -126,12 +126,12 @@ class CassandraSession(IdempotentSession):
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
         """Drain, then move the ledger row by one conditional statement."""
         self.drain()
-        with self._explained():
+        with self._with_cause():
             return self._ledger.compare_and_set(expected, new)
 
     def compare(self, plan: Plan) -> None:
         """Compare a plan with the table."""
-        with self._explained():
+        with self._with_cause():
             self.prepare(plan)
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class CassandraSession(IdempotentSession):
             raise RowsRefused(refused)
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _with_cause(self) -> Iterator[None]:
         """Replace an error of the driver by its cause: a missing permission, or an altered table."""
         try:
             yield
@@ -184,7 +184,7 @@ def open_session(options: CassandraOptions, query_id: str) -> CassandraSession:
     """
     connection = connect(options)
     try:
-        with explained(options):
+        with errors_translated(options):
             refuse_other_ledger(read_table(connection.session, options.ledger))
     except BaseException:
         connection.close()

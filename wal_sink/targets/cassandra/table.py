@@ -66,7 +66,7 @@ def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata
     :raises Exception: an error of the driver.
     """
     live = _read(session, name, node)
-    if not live.exists and (other := _where_it_is(session, name)) is not None:
+    if not live.exists and (other := _node_with_table(session, name)) is not None:
         return _read(session, name, other)
     return live
 
@@ -117,7 +117,7 @@ _MOST_ASKED = 3
 """The number of nodes that are read for a table that one node lacks: few nodes lag behind at once."""
 
 
-def _where_it_is(session: Any, name: TableName) -> Any:
+def _node_with_table(session: Any, name: TableName) -> Any:
     """Return a node that has the table; None if no node that answers has it."""
     from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- not in tasks
 

@@ -60,7 +60,7 @@ class CassandraTarget(Target):
             "nulls": f"{options.nulls}: {nulls[options.nulls]} (cassandra.nulls)",
             "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
             **({"write": update} if options.write_mode == "update" else {}),
-            **_described_rows(options),
+            **_row_texts(options),
         }
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
@@ -105,7 +105,7 @@ class CassandraTarget(Target):
         return classify(error)
 
 
-def _described_rows(options: CassandraOptions) -> Mapping[str, str]:
+def _row_texts(options: CassandraOptions) -> Mapping[str, str]:
     """Return the texts that are logged about deletes, TTLs and event times, by heading."""
     texts = described(options)
     if options.ttl is not None:

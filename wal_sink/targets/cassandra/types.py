@@ -286,7 +286,7 @@ NESTED: dict[str, Callable[[pa.DataType], bool]] = {
     "udt": pa.types.is_struct,
     "vector": is_array,
 }
-"""For each CQL type with parts, the predicate of the Arrow types that have such parts."""
+"""The CQL types with parts, each with a function that returns True for Arrow types with such parts."""
 
 
 def accepts(cql: str, source: pa.DataType) -> bool:

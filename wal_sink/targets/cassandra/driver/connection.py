@@ -167,7 +167,7 @@ def _without_driver_log() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained(options: CassandraOptions) -> Iterator[None]:
+def errors_translated(options: CassandraOptions) -> Iterator[None]:
     """Turn an exception of the driver into an error of the sink, after the connection is open.
 
     :raises TargetUnavailable: the error may pass.

@@ -86,7 +86,7 @@ def classify(error: Exception) -> ErrorClass:
     return "retry" if _is_cas_unknown(error) else "fatal"
 
 
-def asks_to_slow_down(error: Exception) -> bool:
+def is_overload(error: Exception) -> bool:
     """Return True if the cluster is overloaded: it reports so, or did not answer in time."""
     is_slow = classify(error) == "throttle" or isinstance(error, Timeout | OperationTimedOut)
     return is_slow and not was_not_sent(error)

@@ -33,8 +33,8 @@ _BEFORE_ROWS = 3
 class EncodedBatch(msgspec.Struct, gc=False):
     """An unlogged, idempotent batch of encoded rows (native protocol, section 4.1.7).
 
-    Nearly all batches are pipelined. `statements.bound` makes a statement of the driver from one, which
-    takes longer than to send the whole request.
+    Nearly all batches are pipelined. To make a statement of the driver from one takes longer than to send it:
+    see `statements.driver_statement`.
     """
 
     number: int

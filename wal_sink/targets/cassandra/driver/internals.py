@@ -78,8 +78,8 @@ CAS_WRITE_UNKNOWN = 0x1700
 """An error code of the native protocol, version 5, without an exception type in the driver."""
 
 
-class ConnectionMend:
-    """A mixin for a connection class of the driver."""
+class ConnectionFixes:
+    """A mixin that corrects a connection class of the driver."""
 
     out_buffer_size = 256 * 1024
     """Bytes for each system call. The driver's default is 4 KiB: a batch of 96 KiB would take 24 system
@@ -97,7 +97,7 @@ class ConnectionMend:
         super()._process_segment_buffer()  # type: ignore[misc]
 
 
-class WideConnection(ConnectionMend, Cluster.connection_class):  # type: ignore[misc] # the driver has no types
+class WideConnection(ConnectionFixes, Cluster.connection_class):  # type: ignore[misc] # the driver has no types
     """The driver's connection class for the event loop that the driver has chosen."""
 
 
@@ -135,7 +135,7 @@ def pools(session: Any, datacenter: str) -> dict[Any, Any]:
 class Streams(NamedTuple):
     """Stream ids of one connection, reserved for requests that are sent by one push.
 
-    They end once: by `unsent` or by `returned`. The driver frees a stream when its answer has come.
+    They end once: by `free` or by `end`. The driver frees a stream when its answer has come.
     """
 
     pool: Any
@@ -155,15 +155,15 @@ class Streams(NamedTuple):
         self.connection._requests.update(dict.fromkeys(others, entry))
         self.connection.send_msg(frames, first, answered, encoder=_as_it_is, decoder=decoded)
 
-    def unsent(self) -> None:
+    def free(self) -> None:
         """Free the streams after `push` has failed."""
         with self.connection.lock:
             for stream in self.ids:
                 self.connection._requests.pop(stream, None)
             self.connection.request_ids.extend(self.ids)
-        self.returned(0)
+        self.end(0)
 
-    def abandoned(self, late: Collection[int]) -> int:
+    def reserve_late(self, late: Collection[int]) -> int:
         """Reserve late streams until their answers come. Return how many are reserved.
 
         A stream whose answer is being handled at this moment is not reserved.
@@ -178,7 +178,7 @@ class Streams(NamedTuple):
                 connection.orphaned_threshold_reached = True
         return len(orphans)
 
-    def returned(self, orphans: int) -> None:
+    def end(self, orphans: int) -> None:
         """Return the connection to its pool: the requests have ended.
 
         :param orphans: the number of requests that still wait for a late answer.

@@ -29,7 +29,7 @@ from cassandra import OperationTimedOut
 from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import ROWS
-from wal_sink.targets.cassandra.driver.errors import asks_to_slow_down
+from wal_sink.targets.cassandra.driver.errors import is_overload
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, Envelope, Frames, envelope
 from wal_sink.targets.cassandra.driver.internals import (
     ConnectionException,
@@ -142,14 +142,14 @@ class Sent:
             self._streams.push(self._frames.data, self._answered)
         except Exception as error:  # noqa: BLE001 -- the sender classifies it
             if self._end_all(error):
-                self._streams.unsent()
+                self._streams.free()
                 self._end()
 
     def expire(self, timeout_s: float) -> None:
         """End the requests without an answer by a timeout."""
         late = self._end_all(OperationTimedOut(f"no answer within {timeout_s:g} s"))
         if late:
-            self._streams.returned(self._streams.abandoned(late))
+            self._streams.end(self._streams.reserve_late(late))
             self._end()
 
     def release(self) -> Callable[[], EncodedBatch] | None:
@@ -175,7 +175,7 @@ class Sent:
             stream, error = response.stream_id, _error(response)
         else:
             if self._end_all(response):
-                self._streams.returned(0)
+                self._streams.end(0)
                 self._end()
             return
         with self._lock:
@@ -189,7 +189,7 @@ class Sent:
                 self._fail([place], error)
             if self._waiting:
                 return
-        self._streams.returned(0)
+        self._streams.end(0)
         self._end()
 
     def _end_all(self, error: Exception) -> list[int]:
@@ -254,11 +254,11 @@ class RequestPipeline:
         self._turn = 0
 
     def __len__(self) -> int:
-        """Return the number of requests whose groups were not taken."""
+        """Return the number of requests whose groups were not awaited."""
         return self._requests
 
     def has_room(self, places: float) -> bool:
-        """Return True if a group may be sent now; False if ended groups have to be taken first."""
+        """Return True if a group may be sent now; False if ended groups have to be awaited first."""
         if not self._requests:
             return True
         if not self._ended.empty() or self._places + places > self.concurrency.limit:
@@ -282,7 +282,7 @@ class RequestPipeline:
                 return True
         return False
 
-    def take(self) -> Sent:
+    def await_group(self) -> Sent:
         """Wait until a group has ended, and return it. Each group ends, at the latest by its timeout.
 
         Called only while a group is in flight.
@@ -297,7 +297,7 @@ class RequestPipeline:
         assert sent.ended_s is not None, "only ended groups are in the queue"
         if sent.acknowledged:
             self.concurrency.answered(sent.sent_s, sent.ended_s, self._places, sent.places)
-        if any(asks_to_slow_down(failed.error) for failed in sent.failed):
+        if any(is_overload(failed.error) for failed in sent.failed):
             self.concurrency.overloaded(sent.sent_s, sent.ended_s)
         self._count(-sent.requests, -sent.places)
         return sent

@@ -25,7 +25,7 @@ from wal_sink.arrow_batches import concatenated
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra.arrow_buffers import Ints
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.encode import taken
+from wal_sink.targets.cassandra.encode import reordered
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.types import column_types, has_lists
 from wal_sink.targets.cassandra.write.replicas import Replicas
@@ -35,7 +35,7 @@ BUFFER_ROWS = 8_192
 """The rows that are encoded at once. A call costs as much as 600 rows: less than a tenth of the whole."""
 BUFFER_BYTES = 4 * 1024 * 1024
 _SMALL = 256 * 1024
-"""The most bytes of buffers that count whole, even if a slice is a part of them: `nbytes` takes 9 us."""
+"""Up to this size a slice counts by its buffers, which it may share: the exact `nbytes` takes 9 us."""
 BUFFER_S = 0.05
 """Seconds that a row waits for the next slice at most, so that a limited rate stays even."""
 
@@ -270,7 +270,7 @@ def requests(
     order = batches.order
     if positions is not None:
         order = positions if order is None else positions[order]
-    encoded = encoded if order is None else taken(encoded, order)
+    encoded = encoded if order is None else reordered(encoded, order)
     data = memoryview(encoded.data)
     bounds = itertools.pairwise(encoded.offsets[batches.starts].tolist())
     counts = np.diff(batches.starts).tolist()

@@ -49,10 +49,12 @@ class RefusedRowSearch:
         for row, error in find_refused(refused, partial(self._sent, send), EncodedBatch.halves):
             suspects.append(Failed(row, error))
             if self.witness is None and len(self.refused) + len(suspects) > MOST_REFUSED:
-                raise refusal(*suspects[-1])
+                raise refusal_error(*suspects[-1])
         if suspects and not refused.statements.sent_once:  # no row that was taken may be sent again
             suspects = self._refused_again(suspects, send)
-        self.refused += [RefusedRow(_named_us(failed), refusal(*failed)) for failed in suspects]
+        self.refused += [
+            RefusedRow(_named_us(failed), refusal_error(*failed)) for failed in suspects
+        ]
         return len(suspects)
 
     def _refused_again(self, suspects: list[Failed], send: Send) -> list[Failed]:
@@ -85,14 +87,14 @@ def _named_us(failed: Failed) -> int:
     """
     us = ledger_us(failed.request)
     if us is None:
-        raise refusal(*failed)
+        raise refusal_error(*failed)
     return us
 
 
-def refusal(request: EncodedBatch, error: Exception) -> TargetRefused:
+def refusal_error(request: EncodedBatch, error: Exception) -> TargetRefused:
     """Return the error that names the only row of a request."""
     return TargetRefused(
-        f"Cassandra refuses {described(request)}: {type(error).__name__}: {error}",
+        f"Cassandra refuses {first_row_text(request)}: {type(error).__name__}: {error}",
         "Change in the table what refuses it.",
     )
 
@@ -110,7 +112,7 @@ def ledger_us(request: EncodedBatch) -> int | None:
     return int.from_bytes(timestamp, "big", signed=True)
 
 
-def described(request: EncodedBatch) -> str:
+def first_row_text(request: EncodedBatch) -> str:
     """Return the key of the first row of a request, and its table."""
     query_id, values = next(request.rows())
     statement = request.statements.by_id[query_id]

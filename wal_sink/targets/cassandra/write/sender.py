@@ -31,7 +31,7 @@ from wal_sink.targets.cassandra.driver.internals import (
 )
 from wal_sink.targets.cassandra.driver.pipeline import Failed, RequestPipeline, grouped
 from wal_sink.targets.cassandra.write.refusals import RefusedRowSearch
-from wal_sink.targets.cassandra.write.statements import bound
+from wal_sink.targets.cassandra.write.statements import driver_statement
 from wal_sink.text import counted
 
 log = line_logger(__name__)
@@ -95,7 +95,7 @@ class Sender:
         """
         for group in grouped(requests, self._pipeline.concurrency):
             while not self._pipeline.has_room(group.places):
-                self._take()
+                self._await_group()
             if self._failures:
                 self._recover()
             if not self._pipeline.send(group):
@@ -116,11 +116,11 @@ class Sender:
 
     def _await_all(self) -> None:
         while self._pipeline:
-            self._take()
+            self._await_group()
 
-    def _take(self) -> None:
+    def _await_group(self) -> None:
         """Wait until a group has ended, and keep its failed requests."""
-        sent = self._pipeline.take()
+        sent = self._pipeline.await_group()
         if (acknowledged := sent.release()) is not None:
             self._has_progress = True
             self._search.witness = self._search.witness or acknowledged()
@@ -161,8 +161,8 @@ class Sender:
         while pending and not self._failures:
             failed = pending.popleft()
             if is_refused(failed.error):
-                self._take_apart(failed)
-            elif is_first and not was_not_carried_out(failed.error):
+                self._halve(failed)
+            elif is_first and not was_not_executed(failed.error):
                 deferred.append(failed)
             else:
                 self._send_alone(failed)
@@ -172,17 +172,17 @@ class Sender:
 
     def _send_alone(self, failed: Failed) -> None:
         """Send a request again, and wait for its answer."""
-        if not was_not_carried_out(failed.error):
+        if not was_not_executed(failed.error):
             self._metrics.retried(classify(failed.error))
         error = self._execute(failed.request)
         if error is None:
             self._has_progress, self._search.witness = True, failed.request
         elif is_refused(error):
-            self._take_apart(Failed(failed.request, error))
+            self._halve(Failed(failed.request, error))
         else:
             self._failures.append(Failed(failed.request, error))
 
-    def _take_apart(self, failed: Failed) -> None:
+    def _halve(self, failed: Failed) -> None:
         """Find the rows for which a request is refused, and write its other rows.
 
         :raises TargetRefused: the server accepts no row.
@@ -205,7 +205,13 @@ class Sender:
     def _execute(self, request: EncodedBatch) -> Exception | None:
         """Send a request through the driver, and wait for its answer. Return its error."""
         try:
-            execute(self._session, bound(request), None, profile=ROWS, timeout_s=self._timeout_s)
+            execute(
+                self._session,
+                driver_statement(request),
+                None,
+                profile=ROWS,
+                timeout_s=self._timeout_s,
+            )
         except Exception as error:  # noqa: BLE001 -- the caller classifies it
             return error
         return None
@@ -232,7 +238,7 @@ class Sender:
         self._warned_s = now_s if is_due else self._warned_s
 
 
-def was_not_carried_out(error: Exception) -> bool:
+def was_not_executed(error: Exception) -> bool:
     """Return True if no node has carried out a request, so it may be sent again at once.
 
     Either no connection had room for the request, or a node has forgotten its statement.

@@ -25,8 +25,8 @@ from wal_sink.targets.cassandra.arrow_buffers import Ints, elements, flags
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.encode import (
     Encoded,
+    concatenated_rows,
     encode,
-    one_after_the_other,
     routing_keys,
 )
 from wal_sink.targets.cassandra.row_plan import (
@@ -133,11 +133,11 @@ class Statements:
         parts = self.divide(
             rows, remaining_ttls(rows, self._plan.details.ttl, now_s, default_ttl_s)
         )
-        encoded = one_after_the_other([_encoded(part) for part in parts])
+        encoded = concatenated_rows([_encoded(part) for part in parts])
         plan, first = self.upsert.plan, self.upsert.columns.start or 0
         indexes = [index - first for index in self.upsert.prepared.routing_key_indexes]
         keys = routing_keys(table_rows(rows.batch, plan), plan, indexes)
-        return EncodedRows(encoded, places(parts), keys)
+        return EncodedRows(encoded, positions_in_parts(parts), keys)
 
     def divide(self, rows: TimestampedRows, ttls: Ints | None = None) -> list[StatementRows]:
         """Divide the rows of a slice by the statement that writes them. Return at least one part.
@@ -199,7 +199,7 @@ class Statements:
         return Statement(prepared, plan, head, timestamp_first, with_ttl)
 
 
-def bound(request: EncodedBatch) -> Any:
+def driver_statement(request: EncodedBatch) -> Any:
     """Return a request as a batch statement of the driver.
 
     The driver derives routing key and keyspace of the batch from its first row. The batch has no timestamp of
@@ -340,11 +340,8 @@ def _deletes(
     return {RowWay(depth): deletes & (depths == depth) for depth in range(len(clustering) + 1)}
 
 
-def places(parts: list[StatementRows]) -> Ints | None:
-    """Return the position of each row of a slice among the rows of its parts, one part after the other.
-
-    None if the order is the order of the slice.
-    """
+def positions_in_parts(parts: list[StatementRows]) -> Ints | None:
+    """Return the position of each row of a slice in its joined parts; None if it is unchanged."""
     positions = [part.positions for part in parts if part.positions is not None]
     if not positions:
         return None
