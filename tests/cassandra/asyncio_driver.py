@@ -1,4 +1,4 @@
-"""The driver's connection over asyncio, as the sink sets it up."""
+"""The driver's connection over asyncio, with the fixes of the sink."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from wal_sink.targets.cassandra.driver.internals import ConnectionFixes
 
 
 class Asyncio(ConnectionFixes, AsyncioConnection):  # type: ignore[misc]  # the driver has no types
-    """What `WideConnection` is where the driver chooses asyncio: from Python 3.12 on, without libev."""
+    """The sink's connection class if the driver chooses asyncio: from Python 3.12 on, without libev."""

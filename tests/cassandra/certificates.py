@@ -20,15 +20,15 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 PASSWORD = "keep-out"
-"""Of the stores, and of the client's encrypted key."""
+"""The password of the stores, and of the client's encrypted key."""
 
 Key = ec.EllipticCurvePrivateKey
 
 
 class Certificates:
-    """Writes them into a folder.
+    """Writes an authority's, a node's and a client's certificates into a folder.
 
-    :param addresses: what the node's certificate names.
+    :param addresses: the addresses that the node's certificate names.
     """
 
     def __init__(self, folder: Path, *addresses: str) -> None:
@@ -53,7 +53,7 @@ class Certificates:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Of cassandra.yaml: with TLS or without; those with it need a certificate of the client."""
+        """Entries of cassandra.yaml for optional TLS. A client that uses TLS needs a certificate."""
         return {
             "client_encryption_options": {
                 "enabled": True,

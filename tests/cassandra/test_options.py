@@ -222,7 +222,7 @@ def test_ttl_and_ttl_column_together_are_refused(pair: tuple[str, str]) -> None:
     assert caught.value.remedy == "Keep one of them."
 
 
-SAID = [
+DESCRIPTIONS = [
     ({"operationColumn": "op"}, "deletes", "whose op is delete"),
     ({"operationColumn": "o"}, "deletes", "whose o is delete"),
     ({"operationColumn": "o", "operations": '{"U": "upsert", "D": "delete"}'}, "deletes", "o is D"),
@@ -245,12 +245,14 @@ def test_option_about_rows_makes_another_plan() -> None:
 
     plain = target({})
     assert plain.shape == {"keyspace": "shop", "table": "orders"}
-    assert {heading for _, heading, _ in SAID} & {*plain.description} == {"newest"}
-    for arguments, heading, words in SAID:
+    assert {heading for _, heading, _ in DESCRIPTIONS} & {*plain.description} == {"newest"}
+    for arguments, heading, words in DESCRIPTIONS:
         assert words in target(arguments).description[heading]
     schema = pa.schema([("id", pa.int64())])
-    keys = {plan_key(schema, "cassandra", target(arguments).shape) for arguments, _, _ in SAID}
-    assert len({plan_key(schema, "cassandra", plain.shape), *keys}) == len(SAID) + 1
+    keys = {
+        plan_key(schema, "cassandra", target(arguments).shape) for arguments, _, _ in DESCRIPTIONS
+    }
+    assert len({plan_key(schema, "cassandra", plain.shape), *keys}) == len(DESCRIPTIONS) + 1
     defaults = {"cassandra.writeMode": "insert"}
     assert target(defaults).shape == plain.shape
     whole = target({"cassandra.columns": '{"a": "a"}'})

@@ -454,7 +454,7 @@ def test_many_requests_share_a_push_over_tls(
     count, pushed = 5_000, Counter[str]()
     files = {"caCertificate": certificates.ca, "clientCertificate": certificates.client}
     chosen = tls(node, **files, clientKey=certificates.client_key)
-    # What times out is sent again by the driver's way, and this is about the pushes.
+    # A request that times out would be sent again by the driver, and not by a push.
     target = CassandraTarget(msgspec.structs.replace(chosen, request_timeout=60.0))
     keys = [f"{i:04}" * 250 for i in range(count)]
     batch = pa.record_batch({"k": keys, "v": pa.array(range(count), pa.int64())})

@@ -65,7 +65,7 @@ def firsts(known: Any, coordinators: Coordinators | None) -> dict[int, set[Any]]
 
 
 def test_partitions_of_one_number_have_the_same_first_replica() -> None:
-    """It is the local replica that the driver would try first, among the nodes that are up."""
+    """The driver would try this replica first."""
     known = metadata({"near": 5, "far": 4}, {"near": "2", "far": "3"})
     down = next(host for host in known.all_hosts() if host.datacenter == "near")
     down.set_down()

@@ -25,7 +25,7 @@ from wal_sink.testing.contracts.rows import SCHEMA
 pytestmark = pytest.mark.cassandra
 
 Epoch = tuple[int, list[tuple[Any, ...]]]
-"""The timestamp of its first row, and rows."""
+"""An epoch: the timestamp of its first row, and its rows."""
 
 S_US = 1_000_000
 INSTANT = pa.timestamp("us", "UTC")

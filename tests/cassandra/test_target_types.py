@@ -82,7 +82,7 @@ ALL = [shape for case in SCALARS for shape in shapes(case)]
 
 
 def test_values_of_every_type_are_read_back(cassandra: Node, types: str) -> None:
-    """Three batches are slices of one. They are written again with TTLs; one of them then expires."""
+    """They are written once without and once with TTLs. Then a part of the rows expires."""
     wide = Wide(cassandra, types, [case for case in ALL if not is_growing(case)], 12)
     slices = [wide.batch.slice(begin, 4) for begin in (0, 4, 8)]
     for us, options in ((US, {}), (now_us() - 90 * S_US, {"cassandra.ttl": "100000"})):
