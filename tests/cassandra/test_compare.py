@@ -10,7 +10,12 @@ import pytest
 
 from tests.support.cql_driver import plan_of
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.cassandra.compare import match_columns, refuse_changed, used_types
+from wal_sink.targets.cassandra.compare import (
+    match_columns,
+    refuse_changed,
+    refuse_no_update,
+    used_types,
+)
 from wal_sink.targets.cassandra.ledger import LEDGER_COLUMNS, create_ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, RowTtl, TableName
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
@@ -244,3 +249,42 @@ def test_changed_field_of_a_type_is_refused() -> None:
         refuse_changed(made, with_types(place=PLACE, code=(("m", "int"),)))
     with pytest.raises(SchemaMismatch, match=r'type code was \("n" int\), is \(\)'):
         refuse_changed(made, with_types(place=PLACE))
+
+
+KEY = [("id", pa.int64()), ("day", pa.date32())]
+
+
+def test_static_columns_alone_need_no_clustering_columns() -> None:
+    """An INSERT would need the clustering columns."""
+    static = pa.schema([("shop", pa.string()), KEY[0]])
+    columns = match_columns(static, live(*COLUMNS), update=True)
+    source = plan_of(keyspace="shop", table="orders", update=True)
+    source = msgspec.structs.replace(source, columns=columns)
+    assert source.static_alone
+    refuse_changed(source, live(*COLUMNS))
+    with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
+        match_columns(static, live(*COLUMNS))
+    with pytest.raises(SchemaMismatch, match="day: it is in the table's primary key"):
+        match_columns(static.append(pa.field("amount", pa.int32())), live(*COLUMNS), update=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "operation", "words"),
+    [
+        (KEY, "", "only the key"),
+        ([*KEY, ("shop", pa.string())], "", "beside the whole key"),
+        ([KEY[0], ("shop", pa.string())], "op", "delete the whole partition"),
+        ([*KEY, ("shop", pa.string()), ("amount", pa.int32())], "op", ""),
+        ([KEY[0], ("shop", pa.string())], "", ""),
+    ],
+)
+def test_row_without_values_is_refused_by_update_mode(
+    fields: list[tuple[str, pa.DataType]], operation: str, words: str
+) -> None:
+    columns = match_columns(pa.schema(fields), live(*COLUMNS), update=True)
+    if not words:
+        refuse_no_update(live(*COLUMNS), columns, operation)
+        return
+    with pytest.raises(SchemaMismatch, match=words) as caught:
+        refuse_no_update(live(*COLUMNS), columns, operation)
+    assert caught.value.remedy

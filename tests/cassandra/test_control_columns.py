@@ -1,36 +1,27 @@
-"""Upserts and deletes: their options, the rows that tasks refuse, and the statements of the rows."""
+"""Control columns of rows: operations, TTLs and event times. Their options, and the check of the tasks."""
 
 from __future__ import annotations
 
-import functools
 import json
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
-from cassandra.metadata import Metadata
 
-from tests.support.cql_driver import Field, plan_of, prepared
+from tests.support.cql_driver import Field, plan_of
 from tests.test_options import GIVEN
+from wal_sink.clock import now_us
 from wal_sink.configuration import configure
-from wal_sink.errors import InvalidRow, OptionError
+from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
+from wal_sink.options import parse
+from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.write.batches import (
-    Limits,
-    PreparedPlan,
-    SliceBuffer,
-    requests,
-)
-from wal_sink.targets.cassandra.write.replicas import Replicas
-from wal_sink.targets.cassandra.write.statements import (
-    Statements,
-    TimestampedRows,
-    positions_in_parts,
-)
+from wal_sink.targets.cassandra.plan import written_columns
+from wal_sink.targets.cassandra.row_plan import MAX_TTL_S, RowTtl
 from wal_sink.targets.operations import read_words
 
+INSTANT = pa.timestamp("us", "UTC")
+S_US = 1_000_000
 KAFKA = {
     "checkpointLocation": "/data/checkpoint",
     "target": "kafka",
@@ -89,6 +80,15 @@ POSTGRESQL = {
             "both given",
             "Leave one",
         ),
+        *[
+            (GIVEN | {"cassandra.ttl": ttl}, "cassandra.ttl", "")
+            for ttl in ("0", "-1", "1.5", str(MAX_TTL_S + 1))
+        ],
+        (
+            GIVEN | {"cassandra.ttlColumn": "a", "cassandra.timestampColumn": "a"},
+            "both name column a",
+            "",
+        ),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
@@ -109,7 +109,39 @@ def test_words_are_exact_and_replace_the_others() -> None:
     assert "whose op is é" in target.description["deletes"]
 
 
-# --- what tasks refuse ----------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("options", "field", "table", "words"),
+    [
+        ({"cassandra.ttlColumn": "t"}, ("t", pa.int32()), {"id", "t"}, "which is a column of"),
+        ({"cassandra.ttlColumn": "id"}, ("t", pa.int32()), {"id"}, "which is a column of"),
+        ({"operationColumn": "t"}, ("t", pa.string()), {"id", "t"}, "which is a column of"),
+        ({"cassandra.ttlColumn": "t"}, ("t", pa.float64()), {"id"}, "is double"),
+        ({"cassandra.ttlColumn": "t"}, ("u", pa.int32()), {"id"}, "no such column"),
+        ({"cassandra.expiresAtColumn": "t"}, ("t", pa.int64()), {"id"}, "is int64"),
+        ({"cassandra.expiresAtColumn": "t"}, ("t", pa.timestamp("us")), {"id"}, "is timestamp"),
+        ({"cassandra.timestampColumn": "t"}, ("t", pa.int32()), {"id"}, "is int32"),
+        ({"cassandra.timestampColumn": "t"}, ("t", pa.date32()), {"id"}, "is date32"),
+    ],
+)
+def test_unfit_control_column_is_refused(
+    options: dict[str, str], field: tuple[str, pa.DataType], table: set[str], words: str
+) -> None:
+    schema = pa.schema([("id", pa.int32()), field])
+    with pytest.raises(SchemaMismatch, match=words) as caught:
+        written(schema, options, table)
+    assert caught.value.remedy
+
+
+def written(schema: pa.Schema, options: dict[str, str], table: set[str]) -> pa.Schema:
+    """Return the columns that are written to a table."""
+    return written_columns(schema, parse(GIVEN | options, CassandraOptions), table, "ks.t")
+
+
+def test_times_with_a_column_of_the_table_are_written() -> None:
+    schema = pa.schema([("id", pa.int32()), ("at", INSTANT), ("v", pa.int32()), ("until", INSTANT)])
+    options = {"cassandra.expiresAtColumn": "until", "cassandra.timestampColumn": "at"}
+    assert written(schema, options, {"id", "v", "at"}).names == ["id", "at", "v"]
+    assert written(schema, options, {"id", "v"}).names == ["id", "v"]
 
 
 COLUMNS: list[Field] = [
@@ -213,52 +245,41 @@ def test_invalid_row_is_named_by_its_key(row: tuple[Any, ...], words: str, remed
     assert remedy in caught.value.remedy
 
 
-# --- the statements -------------------------------------------------------------------------------
+KEY: Field = ("k", "partition", "text", pa.string())
+TTL_COLUMN = {"ttl": RowTtl(ttl_column="ttl")}
+EXPIRES_AT_COLUMN = {"ttl": RowTtl(expires_at_column="until")}
+EVENT_TIME, EVENT_NUMBER = {"timestamp_column": "at"}, {"timestamp_column": "us"}
 
 
-US = 1_700_000_000_000_000
-INSERT = 'INSERT INTO "ks"."t" ("b", "k", "v", "a", "m") VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?'
-DELETE = 'DELETE FROM "ks"."t" USING TIMESTAMP ? WHERE "k" = ?'
-
-
-def test_slice_of_one_statement_is_not_divided() -> None:
-    statements = Statements(PLAN, prepared)
-    stored = check(CHANGES, PLAN)
-    for rows, start in ((stored.take([0, 2, 5]), "INSERT"), (stored.take([1]), "DELETE")):
-        parts = statements.divide(TimestampedRows(rows, np.arange(rows.num_rows)))
-        assert len(parts) == 1
-        assert positions_in_parts(parts) is None
-        assert parts[0].statement.prepared.query_id.decode().startswith(start)
-    assert len(list(statements.by_id)) == 2
-
-
-def test_request_keeps_the_order_of_a_partitions_rows() -> None:
-    """Upserts and deletes of a partition stay together."""
-    rows = TimestampedRows(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
-    replicas = Replicas(Metadata(), "ks", "dc1")
-    by_second = functools.partial(prepared, key=[1])
-    limits = Limits(shared_bytes=0)
-    plan = PreparedPlan(Statements(PLAN, by_second), limits, replicas, SliceBuffer())
-    by_partition = {}
-    for request in requests(plan, rows):
-        ((key,), own_rows) = rows_of(request)
-        by_partition[key] = own_rows
-    assert by_partition == {
-        b"x": [
-            (INSERT, US),
-            (DELETE + ' AND "a" = ? AND "b" = ?', US + 1),
-            (DELETE + ' AND "a" = ?', US + 3),
-        ],
-        b"y": [(INSERT, US + 2), (DELETE, US + 4), (INSERT, US + 5)],
-    }
-
-
-def rows_of(request: EncodedBatch) -> tuple[set[bytes], list[tuple[str, int]]]:
-    """Return the partitions of a request, and statement and timestamp of each row."""
-    keys, rows = set[bytes](), list[tuple[str, int]]()
-    for query_id, values in request.rows():
-        query = query_id.decode()
-        keys.add(values[1])  # in either statement
-        timestamp = values[0 if query.startswith("DELETE") else -1]
-        rows.append((query, int.from_bytes(timestamp, "big")))
-    return keys, rows
+@pytest.mark.parametrize(
+    ("details", "good", "value", "words"),
+    [
+        (TTL_COLUMN, 1, None, "is null"),
+        (TTL_COLUMN, 1, 0, "is not a TTL of one second"),
+        (TTL_COLUMN, 1, -1, "is not a TTL of one second"),
+        (TTL_COLUMN, 1, MAX_TTL_S + 1, "is more than"),
+        (TTL_COLUMN, 1, 2**62, "is more than"),
+        (EXPIRES_AT_COLUMN, 0, None, "is null"),
+        (EXPIRES_AT_COLUMN, 0, 5_680_281_600 * S_US, "is more than"),
+        (EVENT_TIME, 1, None, "is null"),
+        (EVENT_TIME, 1, -S_US, "is not after 1970"),
+        (EVENT_TIME, 1, "ahead", "ahead of the clock"),
+        (EVENT_NUMBER, 10**15, 1_700_000_000_000, "before 2001"),
+        (EVENT_NUMBER, 10**15, None, "is null"),
+    ],
+)
+def test_implausible_time_is_refused(
+    details: dict[str, Any], good: int, value: Any, words: str
+) -> None:
+    ttl = details.get("ttl", RowTtl())
+    name = ttl.ttl_column or ttl.expires_at_column or details["timestamp_column"]
+    kind = INSTANT if name in ("until", "at") else pa.int64()
+    if value == "ahead":
+        value = now_us() + 3_700 * S_US
+    plan = plan_of(KEY, (name, "control", "control", kind), **details)
+    frame = pa.record_batch({"k": ["a", "b"], name: pa.array([good, value], kind)})
+    with pytest.raises(InvalidRow, match=words) as caught:
+        check(frame, plan)
+    assert name in str(caught.value)
+    assert caught.value.remedy
+    assert check(frame[:1], plan).num_rows == 1

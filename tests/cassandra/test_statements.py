@@ -1,0 +1,210 @@
+"""The statements of rows: which statement writes a row, and with which values."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pytest
+from cassandra.metadata import Metadata
+from cassandra.query import UNSET_VALUE
+
+from tests.cassandra.test_compare import COLUMNS, live
+from tests.cassandra.test_control_columns import CHANGES, INSTANT, KEY, PLAN, S_US
+from tests.support.cql_driver import Field, encode_from, plan_of, prepared
+from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.compare import match_columns
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch
+from wal_sink.targets.cassandra.row_plan import (
+    EXPIRES_US,
+    MAX_TTL_S,
+    TIMESTAMP_US,
+    TTL_S,
+    RowTtl,
+)
+from wal_sink.targets.cassandra.write.batches import (
+    Limits,
+    PreparedPlan,
+    SliceBuffer,
+    requests,
+)
+from wal_sink.targets.cassandra.write.refusals import ledger_us
+from wal_sink.targets.cassandra.write.replicas import Replicas
+from wal_sink.targets.cassandra.write.statements import (
+    Statements,
+    TimestampedRows,
+    _encoded,
+    positions_in_parts,
+    remaining_ttls,
+)
+
+US = 1_700_000_000_000_000
+NOW_S = 1_790_000_000
+INSERT = 'INSERT INTO "ks"."t" ("b", "k", "v", "a", "m") VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?'
+DELETE = 'DELETE FROM "ks"."t" USING TIMESTAMP ? WHERE "k" = ?'
+
+
+def numbers(kind: str, *values: int) -> list[bytes]:
+    """Return numbers as the protocol has them."""
+    return [struct.pack(f">{kind}", value) for value in values]
+
+
+def rows_by_statement(
+    statements: Statements, rows: TimestampedRows, ttls: Any = None
+) -> list[tuple[str, list[Any]]]:
+    """Return statement and values of each row, one statement after the other."""
+    written = []
+    for part in statements.divide(rows, ttls):
+        batch = EncodedBatch(part.rows.batch.num_rows, _encoded(part).data, statements)
+        written += [(query_id.decode(), values) for query_id, values in batch.rows()]
+    return written
+
+
+def test_slice_of_one_statement_is_not_divided() -> None:
+    statements = Statements(PLAN, prepared)
+    stored = check(CHANGES, PLAN)
+    for rows, start in ((stored.take([0, 2, 5]), "INSERT"), (stored.take([1]), "DELETE")):
+        parts = statements.divide(TimestampedRows(rows, np.arange(rows.num_rows)))
+        assert len(parts) == 1
+        assert positions_in_parts(parts) is None
+        assert parts[0].statement.prepared.query_id.decode().startswith(start)
+    assert len(list(statements.by_id)) == 2
+
+
+def test_request_keeps_the_order_of_a_partitions_rows() -> None:
+    """Upserts and deletes of a partition stay together."""
+    rows = TimestampedRows(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
+    replicas = Replicas(Metadata(), "ks", "dc1")
+    by_second = functools.partial(prepared, key=[1])
+    limits = Limits(shared_bytes=0)
+    plan = PreparedPlan(Statements(PLAN, by_second), limits, replicas, SliceBuffer())
+    by_partition = {}
+    for request in requests(plan, rows):
+        ((key,), own_rows) = rows_of(request)
+        by_partition[key] = own_rows
+    assert by_partition == {
+        b"x": [
+            (INSERT, US),
+            (DELETE + ' AND "a" = ? AND "b" = ?', US + 1),
+            (DELETE + ' AND "a" = ?', US + 3),
+        ],
+        b"y": [(INSERT, US + 2), (DELETE, US + 4), (INSERT, US + 5)],
+    }
+
+
+def rows_of(request: EncodedBatch) -> tuple[set[bytes], list[tuple[str, int]]]:
+    """Return the partitions of a request, and statement and timestamp of each row."""
+    keys, rows = set[bytes](), list[tuple[str, int]]()
+    for query_id, values in request.rows():
+        query = query_id.decode()
+        keys.add(values[1])  # in either statement
+        timestamp = values[0 if query.startswith("DELETE") else -1]
+        rows.append((query, int.from_bytes(timestamp, "big")))
+    return keys, rows
+
+
+def remaining(rule: RowTtl, now_s: int, **columns: list[int]) -> list[int]:
+    names = {"ttl": TTL_S, "until": EXPIRES_US}
+    arrays = {names[name]: pa.array(values, pa.int64()) for name, values in columns.items()}
+    rows = len(next(iter(columns.values()), [0]))
+    timestamps_us = np.arange(NOW_S * S_US + 900_000, NOW_S * S_US + 900_000 + rows)
+    batch = pa.table(arrays).combine_chunks().to_batches()[0] if arrays else pa.record_batch({})
+    seconds = remaining_ttls(TimestampedRows(batch, timestamps_us), rule, now_s)
+    assert seconds is not None
+    return [int(second) for second in seconds]
+
+
+def test_expiry_is_never_early() -> None:
+    ttl = RowTtl(expires_at_column="t")
+    until = [NOW_S * S_US, NOW_S * S_US + 1, (NOW_S + 9) * S_US - 1, (NOW_S - 9) * S_US]
+    assert remaining(ttl, NOW_S, until=until) == [0, 1, 9, -9]
+
+
+def test_remaining_ttl_never_exceeds_option_or_server() -> None:
+    """Timestamps may be ahead of the clock, and a time of expiry may be far away."""
+    assert remaining(RowTtl(ttl_s=10), NOW_S - 500) == [10]
+    assert remaining(RowTtl(ttl_column="t"), NOW_S - 500, ttl=[7, 8]) == [7, 8]
+    far = (NOW_S + 2 * MAX_TTL_S) * S_US
+    assert remaining(RowTtl(expires_at_column="t"), NOW_S, until=[far]) == [MAX_TTL_S]
+
+
+@pytest.mark.parametrize("nulls", ["unset", "write"])
+def test_insert_with_ttl_has_timestamp_and_ttl_last(nulls: str) -> None:
+    """An expired row has nulls for its values, and a TTL of a second."""
+    columns: list[Field] = [
+        KEY,
+        ("ttl", "control", "control", pa.int32()),
+        ("v", "regular", "double", pa.float64()),
+        ("c", "clustering", "int", pa.int32()),
+        ("w", "regular", "int", pa.int32()),
+    ]
+    plan = plan_of(*columns, nulls=nulls, ttl=RowTtl(ttl_column="ttl"))
+    rows = [("a", 10, 1.5, 1, 7), ("b", 3, 2.5, 2, None), ("c", 20, None, 3, 8)]
+    arrays = zip(zip(*rows, strict=True), columns, strict=True)
+    batch = pa.record_batch(
+        [pa.array(values, kind) for values, (*_, kind) in arrays], [name for name, *_ in columns]
+    )
+    stored = TimestampedRows(check(batch, plan), np.arange(3) + NOW_S * S_US)
+    assert stored.batch.schema.names == ["k", "v", "c", "w", TTL_S]
+    ttls = remaining_ttls(stored, plan.details.ttl, NOW_S + 4)
+    written = rows_by_statement(Statements(plan, prepared), stored, ttls)
+    query = 'INSERT INTO "ks"."t" ("k", "v", "c", "w") VALUES (?, ?, ?, ?)'
+    assert {query for query, _ in written} == {f"{query} USING TIMESTAMP ? AND TTL ?"}
+    null = UNSET_VALUE if nulls == "unset" else None
+    us = numbers("q", *(NOW_S * S_US + i for i in range(3)))
+    assert sorted(values for _, values in written) == [
+        [b"a", struct.pack(">d", 1.5), *numbers("i", 1, 7), us[0], *numbers("i", 6)],
+        [b"b", None, *numbers("i", 2), null, us[1], *numbers("i", 1)],
+        [b"c", null, *numbers("i", 3, 8), us[2], *numbers("i", 16)],
+    ]
+
+
+@pytest.mark.parametrize("ttl_s", [None, 90])
+def test_update_has_the_timestamp_first_and_the_key_last(ttl_s: int | None) -> None:
+    """The order of the columns in the DataFrame does not matter."""
+    schema = pa.schema([("day", pa.date32()), ("shop", pa.string()), ("id", pa.int64())])
+    columns = match_columns(schema, live(*COLUMNS), update=True)
+    plan = plan_of(keyspace="shop", table="orders", update=True)
+    plan = msgspec.structs.replace(plan, columns=columns)
+    days = pa.array([1, 2], pa.int32()).cast(pa.date32())
+    rows = TimestampedRows(pa.record_batch([days, ["x", None], [7, 8]], schema), np.array([5, 6]))
+    ttls = None if ttl_s is None else np.array([ttl_s, 0])  # the second row has expired
+    written = rows_by_statement(Statements(plan, prepared), rows, ttls)
+    using = "USING TIMESTAMP ?" if ttl_s is None else "USING TIMESTAMP ? AND TTL ?"
+    query = f'UPDATE "shop"."orders" {using} SET "shop" = ? WHERE "day" = ? AND "id" = ?'
+    assert {query for query, _ in written} == {query}
+    ttl = [[], []] if ttl_s is None else [numbers("i", ttl_s), numbers("i", 1)]
+    day = numbers("I", 2**31 + 1, 2**31 + 2)
+    assert sorted(values for _, values in written) == [
+        [*numbers("q", 5), *ttl[0], b"x", day[0], *numbers("q", 7)],
+        [*numbers("q", 6), *ttl[1], UNSET_VALUE, day[1], *numbers("q", 8)],
+    ]
+
+
+def test_event_times_become_the_timestamps_of_rows() -> None:
+    """The column of the table has milliseconds."""
+    plan = plan_of(KEY, ("at", "regular", "timestamp", INSTANT), timestamp_column="at")
+    batch = pa.record_batch({"k": ["x"] * 3, "at": pa.array([1, 2, 3], INSTANT)})
+    stored = check(batch, plan)
+    assert stored.column(TIMESTAMP_US).to_pylist() == [1, 2, 3]
+    rows = TimestampedRows(stored, np.arange(3) + NOW_S)
+    written = rows_by_statement(Statements(plan, prepared), rows)
+    (zero,) = numbers("q", 0)
+    assert [values for _, values in written] == [[b"x", zero, us] for us in numbers("q", 1, 2, 3)]
+
+
+def test_event_time_does_not_identify_a_refused_row() -> None:
+    """The log identifies a row by the timestamp that the ledger counts."""
+    batch = pa.record_batch({"k": ["x"]})
+    for plan, us in (
+        (plan_of(KEY), NOW_S * S_US),
+        (plan_of(KEY, timestamp_column="at"), None),
+    ):
+        statements = Statements(plan, prepared)
+        upsert = statements.upsert
+        rows = encode_from(batch, upsert.plan, NOW_S * S_US, upsert.head)
+        assert ledger_us(EncodedBatch(1, bytes(rows.data), statements)) == us
