@@ -32,11 +32,9 @@ from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable, WalSi
 from wal_sink.options import VARIABLE_IS_READ
 from wal_sink.targets.cassandra.driver.errors import classify, of_each_host
 from wal_sink.targets.cassandra.driver.internals import (
-    NO_TLS,
     ConnectionException,
     ErrorMessage,
     WideConnection,
-    is_asyncio,
 )
 from wal_sink.targets.cassandra.options import (
     ENVIRONMENT,
@@ -325,8 +323,6 @@ def _about_tls(options: CassandraOptions, reasons: str) -> str:
         return "If the cluster requires TLS, set cassandra.ssl.enabled."
     if "WRONG_VERSION_NUMBER" in reasons:
         return "The answer is not TLS: leave out cassandra.ssl.enabled, or correct cassandra.port."
-    if is_asyncio():
-        return NO_TLS
     want = "do not trust" if options.ssl_client_certificate else "require a"
     return f"Nodes that {want} cassandra.ssl.clientCertificate close the connection."
 

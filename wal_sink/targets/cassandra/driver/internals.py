@@ -68,12 +68,6 @@ __all__ = [
     "SyntaxException",
 ]
 
-NO_TLS = (
-    "cassandra-driver runs by asyncio here, which takes no TLS: build it with libev (apt-get install gcc"
-    " python3-dev libev-dev; pip install --force-reinstall --no-binary cassandra-driver cassandra-driver)."
-)
-"""The remedy if `is_asyncio` and the cluster wants TLS."""
-
 CAS_WRITE_UNKNOWN = 0x1700
 """An error code of the native protocol, version 5, without an exception type in the driver."""
 
@@ -99,16 +93,6 @@ class ConnectionFixes:
 
 class WideConnection(ConnectionFixes, Cluster.connection_class):  # type: ignore[misc] # the driver has no types
     """The driver's connection class for the event loop that the driver has chosen."""
-
-
-def is_asyncio() -> bool:
-    """Return True if the driver has chosen the event loop of asyncio.
-
-    It does so from Python 3.12 on, if libev is missing. asyncio refuses sockets with TLS ("Socket cannot be
-    of type SSLSocket") in a task whose exception the driver ignores (3.30.1). So each connection is silent
-    until it times out.
-    """
-    return any(base.__name__ == "AsyncioConnection" for base in WideConnection.__mro__)
 
 
 def can_send(session: Any) -> bool:
