@@ -1,4 +1,4 @@
-"""The flusher that `wal-sink flush` hosts, over a target in memory: when it ends, and how."""
+"""Flushers in a process without Spark, over a target in memory."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from wal_sink.testing.memory_target import MemorySession
 
 @pytest.fixture
 def world() -> World:
-    """A new query."""
+    """Return a new query."""
     return World(*in_memory())
 
 
 def drain(world: World, faults: Faults | None = None, wait: flush.Wait = never) -> FlushDone:
-    """Flush what is checkpointed now."""
+    """Flush the epochs that are checkpointed now."""
     (done,) = flush.drain([world.flusher(faults).pipeline], wait=wait)
     return done
 
 
-def test_query_that_goes_on_does_not_keep_the_command(world: World) -> None:
-    """What is checkpointed at the start is flushed; then it ends, although more has come."""
+def test_flush_ends_though_the_query_continues(world: World) -> None:
+    """During each write, the query completes another epoch."""
     batches = world.run().batches([("k", 0)])
 
     class Busy(Faults):
-        """Each write takes as long as the next batch."""
+        """Completes an epoch during each write."""
 
         @contextlib.contextmanager
         def around(self, name: str) -> Iterator[None]:
@@ -56,8 +56,7 @@ def test_query_that_goes_on_does_not_keep_the_command(world: World) -> None:
     assert world.table() == {"k": batches.next - 1}
 
 
-def test_flush_error_that_a_try_cures_is_not_fatal(world: World) -> None:
-    """And is no longer reported then."""
+def test_transient_error_is_tried_again_and_cleared(world: World) -> None:
     world.run().batch([("a", 1)], [("b", 2)])
     faults = Faults(at=1, error=lambda: ConnectionError("busy"), matching="write")
     done = drain(world, faults)
@@ -69,8 +68,8 @@ def test_flush_error_that_a_try_cures_is_not_fatal(world: World) -> None:
     assert report.error is None
 
 
-def test_stopped_command_says_how_much_is_pending(world: World) -> None:
-    """It says how much waits; the next flusher finishes what was begun."""
+def test_interrupted_flush_reports_the_pending_epochs(world: World) -> None:
+    """The next flusher completes the window."""
     world.run().batch([("a", 1)], [("b", 2)])
     down = Faults(at=0, error=lambda: ConnectionError("busy"), matching="write")
     with pytest.raises(errors.NotDrained, match="1 epoch is pending"):
@@ -81,8 +80,8 @@ def test_stopped_command_says_how_much_is_pending(world: World) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_ended_command_is_not_a_live_flusher(world: World, *, fails: bool) -> None:
-    """Though its process runs on; `set-mark` is not refused."""
+def test_ended_flush_does_not_count_as_alive(world: World, *, fails: bool) -> None:
+    """The process of the command still runs."""
     world.run().batch([("a", 1)])
     faults = Faults(at=0, error=RuntimeError, matching="write") if fails else None
     with pytest.raises(errors.TargetRefused) if fails else contextlib.nullcontext():
@@ -93,10 +92,10 @@ def test_ended_command_is_not_a_live_flusher(world: World, *, fails: bool) -> No
     refuse_flusher(world.store, "memory")
 
 
-def test_error_is_raised_though_closing_fails(
+def test_error_of_the_log_precedes_an_error_of_closing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver may raise as it closes what an outage has cut; `flush` ends with the error of the log."""
+    """A driver may raise when it closes a connection after an outage."""
     world.run().batch([("a", 1)])
     world.log_backend.delete(world.log_backend.list(paths.MANIFEST.folder))
 
@@ -108,15 +107,15 @@ def test_error_is_raised_though_closing_fails(
         drain(world)
 
 
-def test_crash_is_no_interruption(world: World) -> None:
-    """What is not an `Exception`, such as a panic of delta-rs, ends it as what it is, though in a thread."""
+def test_crash_of_the_thread_is_raised(world: World) -> None:
+    """The thread ends by an error that is not an `Exception`, such as a panic of delta-rs."""
     world.run().batch([("a", 1)])
     with pytest.raises(Crash):
         drain(world, Faults(at=0, matching="write"))
 
 
-def test_copied_checkpoint_is_refused_before_a_flusher(world: World) -> None:
-    """A `commit()` of the original that waits for room would take its report for its own flusher's."""
+def test_copied_checkpoint_gets_no_flusher(world: World) -> None:
+    """A `commit()` of the original would wait for the report of the copy's flusher."""
     world.run().batch([("a", 1)])
     elsewhere = open_backend(f"memory://{uuid.uuid4().hex}/copy")
     for path in world.checkpoint.list():

@@ -1,4 +1,4 @@
-"""What only the log says is not put together with a secret, and imports nothing."""
+"""Options in the log get no secret, and no import, without the operator's confirmation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from wal_sink.admin.confirm import OPTIONS_VARIABLE, refuse_unconfirmed, refuse_unregistered
+from wal_sink.admin.confirm import OPTIONS_VARIABLE, refuse_unconfirmed
 from wal_sink.cli.arguments import option_values
 from wal_sink.errors import OptionError
 from wal_sink.options import SECRET, Options, fields, marked, parse, public
@@ -39,7 +39,7 @@ def lower(options: dict[str, str]) -> dict[str, str]:
 def refused(
     logged: dict[str, str], options: dict[str, str], environment: dict[str, str]
 ) -> OptionError | None:
-    """The refusal; None when the options may be used."""
+    """Return the refusal; None if the options may be used."""
     try:
         refuse_unconfirmed(CassandraOptions, lower(logged), lower(options), environment)
     except OptionError as error:
@@ -47,8 +47,8 @@ def refused(
     return None
 
 
-def test_every_option_that_decides_about_a_connection_is_marked() -> None:
-    """A new one of cassandra.ssl.* that is forgotten would let a secret out."""
+def test_connection_options_of_cassandra_are_marked() -> None:
+    """A new option `cassandra.ssl.*` without the mark would send a secret to a place in the log."""
     result = marked(CassandraOptions, "connects")
     assert {field.name for field in fields(CassandraOptions) if field.field in result} == CONNECTS
     secrets = marked(CassandraOptions, "secret")
@@ -70,8 +70,10 @@ def names_of(prefix: str) -> set[str]:
         ({"cassandra.username": "prod"}, PASSWORD),
     ],
 )
-def test_secret_goes_nowhere_unasked(options: dict[str, str], environment: dict[str, str]) -> None:
-    """Wherever it comes from; the refusal has the exact words, and not the secret."""
+def test_secret_is_not_sent_without_confirmation(
+    options: dict[str, str], environment: dict[str, str]
+) -> None:
+    """The refusal has the options to confirm, and not the secret."""
     error = refused(FORGED, options, environment)
     assert error is not None
     words = [word for word in shlex.split(error.remedy) if "=" in word and word.startswith("cass")]
@@ -87,18 +89,8 @@ def test_secret_goes_nowhere_unasked(options: dict[str, str], environment: dict[
     assert refused(FORGED, options | option_values(typed), environment) is None
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [{}, {"WAL_SINK_CASSANDRA_USERNAME": "prod"}, {"WAL_SINK_CASSANDRA_PASSWORD": ""}],
-)
-def test_log_without_secrets_needs_no_confirmation(environment: dict[str, str]) -> None:
-    """There is nothing to be stolen, and nothing to be typed."""
-    assert refused(FORGED, {}, environment) is None
-
-
 @pytest.mark.parametrize("name", sorted(CONNECTS))
 def test_host_port_and_tls_are_confirmed_separately(name: str) -> None:
-    """The operator's word about the host is none about its port, or about TLS."""
     value = {"cassandra.ssl.checkHostname": "false", "cassandra.ssl.enabled": "true"}.get(name, "7")
     error = refused({name: value}, {}, PASSWORD)
     assert error is not None
@@ -110,8 +102,7 @@ def test_host_port_and_tls_are_confirmed_separately(name: str) -> None:
     assert refused({name: value}, {name.upper(): "other"}, PASSWORD) is None
 
 
-def test_default_recorded_by_a_run_needs_no_confirmation() -> None:
-    """A run records its defaults, too."""
+def test_logged_default_needs_no_confirmation() -> None:
     options = {"cassandra.contactPoints": "10.0.0.1", "keyspace": "ks", "table": "t"}
     recorded = public(parse(options, CassandraOptions))
     assert recorded["cassandra.port"] == "9042"
@@ -119,7 +110,6 @@ def test_default_recorded_by_a_run_needs_no_confirmation() -> None:
 
 
 def test_log_text_is_escaped_for_terminal_and_shell() -> None:
-    """They are printed, and typed again."""
     evil = "x\x1b[2J; rm -rf ~"
     error = refused({"cassandra.contactPoints": evil}, {}, PASSWORD)
     assert error is not None
@@ -127,18 +117,7 @@ def test_log_text_is_escaped_for_terminal_and_shell() -> None:
     assert "--option 'cassandra.contactPoints=x\\x1b[2J; rm -rf ~'" in error.remedy
 
 
-def test_class_is_imported_at_the_operators_word_alone() -> None:
-    """Importing a module runs it; a name that an installed package registers is not code of the log's."""
-    refuse_unregistered("cassandra", None)
-    with pytest.raises(OptionError, match="option target is this:d") as caught:
-        refuse_unregistered("this:d", None)
-    assert "--option target=this:d" in caught.value.remedy
-    refuse_unregistered("this:d", "this:d")
-    refuse_unregistered("this:d", "cassandra")
-
-
-def test_target_of_ones_own_marks_its_options() -> None:
-    """The rule knows no database."""
+def test_marked_option_of_another_target_needs_confirmation() -> None:
 
     class Own(Options, frozen=True, kw_only=True):
         url: Annotated[str, Meta(extra={"connects": True})] = msgspec.field(name="own.url")
@@ -151,8 +130,8 @@ def test_target_of_ones_own_marks_its_options() -> None:
         refuse_unconfirmed(Own, {"own.url": "https://x"}, {}, {"OWN_TOKEN": "t"})
 
 
-def test_environment_holds_options_for_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the words of a shell; an option of the command wins, whatever its case."""
+def test_variable_adds_options_to_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variable is quoted as for a shell. An option of the command overrides it, in any case."""
     monkeypatch.setenv(
         OPTIONS_VARIABLE, 'cassandra.contactPoints=a,b \'wal.storageOptions={"key": "k"}\' table=t'
     )

@@ -1,4 +1,4 @@
-"""A target whose rows and ledger need not be restored together, such as two topics of Kafka."""
+"""A target whose rows and ledger row may be restored to different moments, such as Kafka's two topics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from sqlite_target import SqliteTarget
 
 
 class Apart(SqliteTarget):
-    """A table of SQLite that says so of itself."""
+    """A SQLite table that claims to be such a target."""
 
     restores_together = False

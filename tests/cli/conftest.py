@@ -1,4 +1,4 @@
-"""Queries for commands: `world` with a target in memory, for those that never connect; `job` with SQLite."""
+"""Queries for the tests of commands: `world` with a target in memory, and `job` with a SQLite file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tests.protocol.engine import World
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A new query at `checkpoint`; its log is where it is by default."""
+    """Return a new query with the checkpoint `checkpoint`.
+
+    Its target is in memory, so no other process can use it.
+    """
     checkpoint = open_backend(str(tmp_path / "checkpoint"))
     made = World(checkpoint, checkpoint)
     made.log_backend = open_backend(str(tmp_path / "checkpoint" / "wal_sink" / made.query_id))
@@ -25,7 +28,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    """Epochs 0 and 1 are flushed, 2 to 4 are pending; the log keeps what is flushed for an hour."""
+    """Return a query whose epochs 0 and 1 are flushed, and 2 to 4 are pending. Its retention is an hour."""
     made = Job(tmp_path)
     batches(made, 0, 1)
     made.flush()
@@ -35,6 +38,6 @@ def job(tmp_path: Path) -> Job:
 
 @pytest.fixture
 def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let other processes find the target."""
+    """Add the module of the target to the path of child processes."""
     examples = Path(__file__).parents[2] / "examples"
     monkeypatch.setenv("PYTHONPATH", str(examples), prepend=os.pathsep)

@@ -1,4 +1,4 @@
-"""A query in a folder over tables of a SQLite file, and its commands, which run in this process."""
+"""A query over SQLite tables, and its commands, which run in the process of the test."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ KIND = "sqlite_target:SqliteTarget"
 
 
 class Job(World):
-    """A query over the table `t`, or over several tables by their names.
+    """A query into the table `t`, or into several tables.
 
-    :param folder: gets `checkpoint` and `shop.db`.
-    :param names: of several targets, which are tables of these names.
+    :param folder: the folder for `checkpoint` and `shop.db`.
+
+    :param names: the names of several targets and of their tables.
     """
 
     def __init__(self, folder: Path, *names: str) -> None:
@@ -42,7 +43,7 @@ class Job(World):
 
     @property
     def database(self) -> Path:
-        """The file of the targets."""
+        """The file with the tables."""
         return self.folder / "shop.db"
 
     def table_target(self, table: str) -> Target:
@@ -58,7 +59,7 @@ class Job(World):
 
     @property
     def options(self) -> dict[str, str]:
-        """The options of a run, as Spark's driver gives them."""
+        """The options of a run."""
         own = {"wal.retention": str(self.retention.us // 1_000_000)}
         if not self.names:
             return own | {"target": self.kind, "sqlite.path": str(self.database), "table": "t"}
@@ -72,18 +73,21 @@ class Job(World):
         return own
 
     def execute(self, statement: str) -> list[tuple[object, ...]]:
-        """Run a statement in the database."""
+        """Run a statement in the database, and return its rows."""
         with sqlite3.connect(self.database) as connection:
             rows = connection.execute(statement).fetchall()
         connection.close()
         return rows
 
     def rows(self, table: str = "t") -> list[tuple[object, ...]]:
-        """Return the rows of a table; one that is there twice comes twice."""
+        """Return the rows of a table, also doubled rows."""
         return self.execute(f"SELECT k, v FROM {table} ORDER BY v, k")
 
     def command(self, verb: str, *arguments: object, answer: str | None = None) -> Done:
-        """Run `wal-sink <verb> CHECKPOINT … --json`; without an answer, standard input is at its end."""
+        """Run `wal-sink VERB CHECKPOINT … --json`.
+
+        :param answer: the text on standard input; None for an empty input.
+        """
         kinds = [f"{name}.target" for name in self.names] or ["target"]
         options = [text for kind in kinds for text in ("--option", f"{kind}={self.kind}")]
         settings = [verb, str(self.folder / self.place), *map(str, arguments), *options, "--json"]
@@ -92,29 +96,29 @@ class Job(World):
         return Done(done.exit_code, done.stdout, done.stderr)
 
     def refused(self, verb: str, *arguments: object) -> tuple[int, str]:
-        """Run a command that fails; return its exit code and its error."""
+        """Run a command that fails; return its exit code and the name of its error."""
         done = self.command(verb, *arguments)
         return done.code, done.document["error"]
 
     def move(self, place: str) -> None:
-        """Move the checkpoint, with the log in it."""
+        """Rename the folder of the checkpoint, which contains the log."""
         (self.folder / self.place).rename(self.folder / place)
         self.use(place)
 
     def use(self, place: str) -> None:
-        """Go on at another checkpoint."""
+        """Continue with another checkpoint."""
         self.place = place
         self.checkpoint = open_backend(str(self.folder / place))
         self.log_backend = open_backend(str(self.folder / place / "wal_sink" / self.query_id))
 
 
 def rows_of(*epochs: int) -> list[tuple[object, ...]]:
-    """Return the rows that the fixture `job` computes in some epochs."""
+    """Return the rows of some epochs of the fixture `job`."""
     return [(f"{name}{epoch}", epoch) for epoch in epochs for name in "ab"]
 
 
 def batches(job: Job, *epochs: int) -> None:
-    """Run micro-batches of the next run; each has two rows."""
+    """Start a run, and let it complete epochs with two rows each."""
     run = job.run()
     for epoch in epochs:
         assert run.batch([(f"a{epoch}", epoch)], [(f"b{epoch}", epoch)]) == epoch

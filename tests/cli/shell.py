@@ -1,7 +1,7 @@
-"""Commands as a shell runs them: each is a process of its own.
+"""Runs commands as processes.
 
-`run` forks it from a process that has the commands loaded: to load them is most of what a short one costs.
-`start` runs the installed script.
+`run` forks a process in which the commands are loaded, since to load them takes most of the time of a short
+command. `start` runs the installed script.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOADED = multiprocessing.get_context("forkserver")
 
 
 class Done(NamedTuple):
-    """What a command returned and printed."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -33,7 +33,7 @@ class Done(NamedTuple):
 
     @property
     def document(self) -> dict[str, Any]:
-        """The one document on standard output."""
+        """The JSON document on standard output."""
         assert self.out, self.err
         result = json.loads(self.out)
         assert isinstance(result, dict)
@@ -41,7 +41,10 @@ class Done(NamedTuple):
 
 
 def run(folder: Path, *arguments: object, answer: str | None = None) -> Done:
-    """Run `wal-sink …` in a folder; without an answer, stdin is at its end."""
+    """Run `wal-sink …` in a folder, to its end.
+
+    :param answer: the text on standard input; None for an empty input.
+    """
     with tempfile.TemporaryDirectory() as name:
         files = Path(name)
         (files / "0").write_text(answer or "")
@@ -58,7 +61,7 @@ def run(folder: Path, *arguments: object, answer: str | None = None) -> Done:
 def _command(
     folder: Path, arguments: Sequence[str], files: Path, environment: Mapping[str, str]
 ) -> None:
-    """Be the command; its files are those of the shell's that started it."""
+    """Run the command in this process, with files in place of its standard streams."""
     for number, mode in enumerate("rww"):
         with (files / str(number)).open(mode) as file:
             os.dup2(file.fileno(), number)
@@ -76,7 +79,7 @@ def _command(
 
 
 def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
-    """Start a command that goes on until a signal ends it."""
+    """Start a command that runs until a signal."""
     return subprocess.Popen(
         [WAL_SINK, *map(str, arguments)],
         stdout=subprocess.PIPE,

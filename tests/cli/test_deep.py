@@ -1,4 +1,4 @@
-"""`status --deep`: what would stop the flush, before the flush meets it."""
+"""`status --deep`: finds the errors at which the flush would stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from wal_sink.model import paths
 
 
 def findings(job: Job, *arguments: object) -> list[tuple[str, int | None]]:
-    """Return kind and epoch of each finding; the exit code is that of the first one."""
+    """Run `status --deep`; return kind and epoch of each finding.
+
+    The exit code must be that of the first finding.
+    """
     done = job.command("status", "--deep", *arguments)
     result = done.document["findings"]
     assert done.code == (result[0]["exit_code"] if result else 0)
@@ -17,7 +20,7 @@ def findings(job: Job, *arguments: object) -> list[tuple[str, int | None]]:
 
 
 def damage(job: Job, path: str) -> None:
-    """Cut the last byte of an object off."""
+    """Remove the last byte of an object."""
     job.log_backend.replace(path, job.log_backend.read(path)[:-1])
 
 
@@ -28,7 +31,6 @@ def manifests(job: Job, epoch: int) -> list[str]:
 
 
 def test_sound_log_has_no_findings_and_changes_nothing(job: Job) -> None:
-    """Its document is that of `status`, and more."""
     earlier = job.log_backend.list()
     document = job.command("status", "--deep").document
     assert (document["query_id"], document["pending_epochs"], document["findings"]) == (
@@ -43,7 +45,7 @@ def test_sound_log_has_no_findings_and_changes_nothing(job: Job) -> None:
 
 
 def test_every_damaged_object_is_found(job: Job) -> None:
-    """In the order of the epochs; a damaged manifest hides the epochs before it."""
+    """Findings are in the order of the epochs. A damaged manifest hides the epochs before it."""
     for epoch in (2, 4):
         damage(job, job.store.list(paths.segment_folder(epoch))[0])
     job.store.delete([job.store.list(paths.segment_folder(3))[1]])
@@ -66,8 +68,7 @@ def test_lost_plan_is_found(job: Job) -> None:
     assert job.refused("flush") == (6, "CorruptLog")
 
 
-def test_altered_table_is_found(job: Job) -> None:
-    """Under epochs that are pending, and without a flusher that would notice; it is fine when repaired."""
+def test_altered_table_is_a_finding_until_changed_back(job: Job) -> None:
     job.execute("ALTER TABLE t RENAME COLUMN v TO w")
     assert findings(job) == [("SchemaMismatch", 2)]
     assert findings(job, "--offline") == []
@@ -76,7 +77,7 @@ def test_altered_table_is_found(job: Job) -> None:
     assert findings(job) == []
 
 
-def test_target_that_is_down_comes_after_the_log(job: Job) -> None:
+def test_findings_of_the_log_precede_an_unavailable_target(job: Job) -> None:
     job.database.rename(job.folder / "away.db")
     job.database.mkdir()
     assert findings(job) == [("TargetUnavailable", None)]
@@ -97,8 +98,8 @@ def test_ledger_row_of_another_history_is_found(job: Job) -> None:
     assert job.refused("flush") == (7, "Diverged")
 
 
-def test_row_ahead_of_the_mark_is_no_finding(job: Job) -> None:
-    """A flusher that dies between both leaves it; the next one marks."""
+def test_ledger_row_ahead_of_the_mark_is_no_finding(job: Job) -> None:
+    """A flusher that dies before it sets the mark leaves such a row. The next flusher sets the mark."""
     state = job.state
     assert job.command("flush").code == 0
     job.store.delete(
@@ -118,8 +119,7 @@ def test_log_of_another_checkpoint_is_found(job: Job) -> None:
     assert findings(job) == [("WrongOwner", None)]
 
 
-def test_target_of_its_own_word_is_asked_for(job: Job) -> None:
-    """Nothing is imported that only the log names."""
+def test_unregistered_target_needs_confirmation(job: Job) -> None:
     job.kind = ""
     done = job.command("status", "--deep", "--option", "target=")
     assert done.code == 2
@@ -133,7 +133,7 @@ def test_flags_that_do_not_go_together_are_refused(job: Job) -> None:
 
 
 def test_epochs_trimmed_while_reading_are_no_findings(job: Job) -> None:
-    """A flusher flushes and trims after the first segment was read; the rest is gone then."""
+    """While the command reads the first segment, another process flushes and trims all epochs."""
     query = find_query(str(job.folder / job.place), options={"target": KIND})
 
     def flush_once(_size: int) -> None:

@@ -1,4 +1,4 @@
-"""`wal-sink demo` as a process: what it prints, what it returns, and when it fails."""
+"""`wal-sink demo`: its tables, its report, and the calls that it refuses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ app()
 def wal_sink(
     *arguments: object, folder: Path, command: list[str] = COMMAND
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command as a shell does."""
+    """Run the command as a process."""
     return ran([*command, *map(str, arguments)], cwd=folder)
 
 
@@ -64,9 +64,9 @@ def wal_sink(
 def test_demo_has_each_row_once_and_control_doubles(
     tmp_path: Path, targets: list[str], server: str, command: list[str], kills: tuple[Kill, ...]
 ) -> None:
-    """Stores that need no server, from one log: most of the time goes into starts of Spark.
+    """The stores need no server, and share a log.
 
-    Those with a server, and the control of each store, are in tests/spark/test_demo_stores.py.
+    Stores with a server, and all controls, are in tests/spark/test_demo_stores.py.
     """
     arguments = ("--json", "--targets", ",".join(targets), "--flights", FLIGHTS)
     done = wal_sink("demo", *arguments, folder=tmp_path, command=command)
@@ -106,7 +106,7 @@ def test_demo_has_each_row_once_and_control_doubles(
 @pytest.mark.test_all
 @pytest.mark.timeout(900)
 def test_connect_demo_has_each_row_once(tmp_path: Path) -> None:
-    """Three kills of server and client; the control runs in the server, too."""
+    """Each SIGKILL hits server and client. The control runs in the server, too."""
     arguments = ("--json", "--connect", "--target", "sql", "--flights", FLIGHTS)
     done = wal_sink("demo", *arguments, folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -118,10 +118,10 @@ def test_connect_demo_has_each_row_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("inline_from", [None, 0], ids=["files", "inline"])
-def test_rows_left_by_a_kill_are_counted(
+def test_report_counts_rows_that_a_kill_leaves(
     world: World, tmp_path: Path, inline_from: int | None
 ) -> None:
-    """A small segment has no file: its task has it until the manifest does."""
+    """The rows of a small segment are in the memory of the task until the manifest contains them."""
     world.inline_from = inline_from
     run = world.run().batches([("a", 1)])
     run.write_offsets()
@@ -140,7 +140,7 @@ def test_rows_left_by_a_kill_are_counted(
 
 
 def test_application_writes_to_one_target_or_several() -> None:
-    """One has the sink's plain options; of several each has its own, and the first can pause."""
+    """Only the first of several targets pauses."""
     one = Stores.at(json.dumps({"postgresql": "postgresql://host/db"})).options("t")
     assert (one["postgresql.uri"], one["table"]) == ("postgresql://host/db", "t")
     several = Stores.at(json.dumps({"delta": "/lake", "sql": "/files"})).options("t")
@@ -152,7 +152,7 @@ def test_application_writes_to_one_target_or_several() -> None:
 
 
 def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And that of the demo, in one command."""
+    """One command installs the extras of demo and stores."""
     monkeypatch.setitem(OWN, "sql", OWN["sql"]._replace(client=("no_such_client",)))
     _check(["delta"], Path("a.svg"), None)
     with pytest.raises(OptionError, match="needs no_such_client") as refused:
@@ -179,7 +179,6 @@ def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_demo_option_that_would_fail_later_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], named: str
 ) -> None:
-    """At once, by exit code 2, naming the option."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "something").touch()
     done = CliRunner().invoke(app, ["demo", *arguments], env={"COLUMNS": "200"})
@@ -187,8 +186,9 @@ def test_demo_option_that_would_fail_later_is_refused(
     assert named in done.output
 
 
-def test_error_is_a_document_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `--json` a program reads why, and what to do."""
+def test_failed_demo_prints_a_document_of_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["demo", "--json", "--picture", "a.doc"])
     failure = json.loads(done.stdout)
@@ -197,7 +197,12 @@ def test_error_is_a_document_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
-    """A report of tables that hold some letters in place of the rows a, b and c."""
+    """Return a report of tables that should have the rows a, b and c.
+
+    :param ours: the rows of wal_sink's table.
+
+    :param control: the rows of the control's table.
+    """
     comparisons = []
     for sink, rows in (("wal_sink", ours), ("foreachBatch", control)):
         counts: dict[str, Any] = {**compare_rows("abc", rows)._asdict(), "examples": ()}
@@ -220,7 +225,6 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
     ],
 )
 def test_demo_with_wrong_rows_fails(result: Report, problem: str | None) -> None:
-    """A row missing, one too many, no ghost in the control, a window that was not hit."""
     if problem is None:
         assert result.problems == []
     else:

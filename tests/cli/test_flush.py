@@ -1,4 +1,4 @@
-"""`flush` as a command: alone, beside others, following; and what it trims."""
+"""`flush`: alone, beside other flushers, with `--follow`, and its trim."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ EVERYTHING = rows_of(0, 1, 2, 3, 4)
 
 
 def at_once(job: Job) -> None:
-    """Let the next run keep nothing that is flushed."""
+    """Set the retention of the next run to zero."""
     job.retention = Retention(us=0, bytes=0)
     batches(job, 5)
 
 
-def test_pending_epoch_is_flushed_once(job: Job) -> None:
+def test_pending_epochs_are_flushed_once(job: Job) -> None:
     done = job.command("flush").document
     assert (done["epochs"], done["rows"], done["flushed"], done["pending_epochs"]) == (3, 6, 4, 0)
     assert done["bytes"] > 0
@@ -45,8 +45,8 @@ def test_pending_epoch_is_flushed_once(job: Job) -> None:
     )
 
 
-def test_error_ends_it_with_its_exit_code(job: Job) -> None:
-    """`status` knows it as well. A target that is down is tried some times."""
+def test_flush_ends_with_the_exit_code_of_its_error(job: Job) -> None:
+    """The command tries a transient error again, before it ends."""
     path = job.store.list(paths.segment_folder(2))[0]
     job.log_backend.replace(path, job.log_backend.read(path)[:-1])
     assert job.refused("flush") == (6, "CorruptLog")
@@ -57,8 +57,8 @@ def test_error_ends_it_with_its_exit_code(job: Job) -> None:
     assert job.refused("flush") == (4, "TargetUnavailable")
 
 
-def test_flushed_epochs_go_with_their_retention(job: Job) -> None:
-    """`--dry-run` says what would go, changes nothing, and asks no target."""
+def test_flushed_epochs_are_deleted_after_their_retention(job: Job) -> None:
+    """`--dry-run` has the same numbers, changes nothing, and does not connect."""
     assert job.command("flush").document["trimmed"] == -1
     assert job.store.list(paths.SEGMENT.folder)
     now = ("--option", "wal.retention=0")
@@ -85,8 +85,7 @@ def test_dry_run_counts_what_is_pending(world: World, tmp_path: Path) -> None:
     assert "1 epoch would be flushed" in run(tmp_path, "flush", "checkpoint", "--dry-run").out
 
 
-def test_rows_beyond_the_rate_come_slower(job: Job) -> None:
-    """`flush.maxRowsPerSecond` is an option of the query: commands keep it."""
+def test_flush_keeps_the_rate_of_the_query(job: Job) -> None:
     began_s = time.monotonic()
     assert job.command("flush", "--option", "flush.maxRowsPerSecond=4").code == 0
     assert time.monotonic() - began_s > 0.4
@@ -94,13 +93,12 @@ def test_rows_beyond_the_rate_come_slower(job: Job) -> None:
 
 
 def following(job: Job, *more: object) -> subprocess.Popen[str]:
-    """Start `flush --follow` as a process of its own."""
+    """Start `flush --follow`."""
     return start(job.folder, "flush", "checkpoint", "--follow", "--option", f"target={KIND}", *more)
 
 
 @pytest.mark.usefixtures("_on_path")
-def test_following_flushes_what_comes_until_sigterm(job: Job) -> None:
-    """Prometheus can ask it."""
+def test_follow_flushes_later_epochs_until_sigterm(job: Job) -> None:
     port = choose_port("127.0.0.1")
     metrics = ("--metrics-port", port)
     with following(job, "--json", *metrics) as follower:
@@ -131,7 +129,7 @@ def test_following_flushes_what_comes_until_sigterm(job: Job) -> None:
 
 
 @pytest.mark.usefixtures("_on_path")
-def test_following_tries_again_after_an_error(job: Job) -> None:
+def test_follow_flushes_after_an_outage_until_ctrl_c(job: Job) -> None:
     """The database is down at first. Ctrl-C ends the command."""
     database, link = job.folder / "renamed.db", job.folder / "link"
     job.database.rename(database)
@@ -152,8 +150,8 @@ def test_following_tries_again_after_an_error(job: Job) -> None:
     assert job.rows() == EVERYTHING
 
 
-def test_beside_a_live_flusher_its_report_stays(job: Job) -> None:
-    """Who ends must not look like a query that ended."""
+def test_flush_keeps_the_report_of_another_flusher(job: Job) -> None:
+    """The report of a flusher that ends must not replace that of a flusher that is alive."""
     Reporter(job.store, "sqlite", lambda: time.time_ns() // 1_000).report("resting", None)
     path = paths.REPORT.path("sqlite")
     other = FlusherReport(flusher="there:1", doing="resting", heartbeat_us=time.time_ns() // 1_000)
@@ -168,7 +166,10 @@ def test_beside_a_live_flusher_its_report_stays(job: Job) -> None:
 
 
 def test_rows_go_to_the_table_of_the_options(job: Job) -> None:
-    """Not to one that only a plan in the log names; at the operator's word they do."""
+    """The plan in the log names another table.
+
+    Its rows are written only after the operator confirms the table.
+    """
     job.execute("CREATE TABLE other (k TEXT, v INTEGER)")
     (path,) = job.store.list(paths.PLAN.folder)
     plan = json.loads(job.log_backend.read(path))

@@ -1,4 +1,4 @@
-"""`flush --follow --under`: one process for many queries, those that begin later, too."""
+"""`flush --follow --under`: one process flushes all queries below a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def a_job(folder: Path, *epochs: int) -> Job:
 
 
 class Following:
-    """`flush --follow --under .` as a process; leaving the block ends it by SIGTERM."""
+    """The process of `flush --follow --under .`. The end of the block sends SIGTERM."""
 
     out = err = ""
 
@@ -64,19 +64,19 @@ class Following:
 
 
 def at_once(_seconds: float) -> bool:
-    """End what waits."""
+    """End a wait at once."""
     return True
 
 
 @pytest.fixture
 def lines() -> list[str]:
-    """Return what a follower has reported."""
+    """Return the lines that a follower reports."""
     return []
 
 
 @pytest.mark.usefixtures("_on_path")
 def test_under_flushes_present_and_later_logs(tmp_path: Path) -> None:
-    """Prometheus sees all of them, and the document has each."""
+    """Metrics and document have both queries."""
     early = a_job(tmp_path / "team" / "early", 0, 1)
     port = choose_port("127.0.0.1")
     with Following(tmp_path, "--metrics-port", port) as follower:
@@ -95,8 +95,8 @@ def test_under_flushes_present_and_later_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_on_path")
-def test_health_check_of_the_container_tells_life(tmp_path: Path) -> None:
-    """Its command, with the port of this process in place of the container's."""
+def test_health_check_of_the_container_needs_a_flusher(tmp_path: Path) -> None:
+    """The test runs the command of the Dockerfile with another port."""
     text = (ROOT / "docker" / "flusher.Dockerfile").read_text().replace("\\\n", "")
     checks = re.search(r"HEALTHCHECK .*CMD (\[.*\])", text)
     assert checks is not None
@@ -118,8 +118,8 @@ def test_two_under_processes_flush_each_row_once(tmp_path: Path) -> None:
     assert [job.rows() for job in jobs] == [rows_of(*range(21))] * 2
 
 
-def test_follower_takes_options_of_a_new_run(tmp_path: Path, lines: list[str]) -> None:
-    """A run with another retention starts the flushers again, and an unchanged one does not."""
+def test_follower_uses_options_of_a_new_run(tmp_path: Path, lines: list[str]) -> None:
+    """Flushers start again if a run has other options, and only then."""
     job = a_job(tmp_path / "job", 0)
     follower = Follower(LogsUnder([str(tmp_path)], CONFIRMED), lines.append)
     follower.refresh()
@@ -136,7 +136,7 @@ def test_follower_takes_options_of_a_new_run(tmp_path: Path, lines: list[str]) -
 
 
 def deleted(folder: Path) -> bool:
-    """Delete a folder; return False if the flusher has written a file meanwhile."""
+    """Delete a folder; return False if the flusher has made a new file in it."""
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 
@@ -151,8 +151,8 @@ def test_follower_ends_with_its_log(tmp_path: Path, lines: list[str]) -> None:
     assert "is gone. Nothing more is flushed from it" in lines[-1]
 
 
-def test_checkpoint_outside_the_places_is_refused(tmp_path: Path, lines: list[str]) -> None:
-    """A log names its checkpoint, and anyone who can write to the log can change that."""
+def test_checkpoint_outside_the_folders_is_refused(tmp_path: Path, lines: list[str]) -> None:
+    """Anyone who can write to the log can change the checkpoint that it names."""
     a_job(tmp_path / "job", 0)
     logs, checkpoint = tmp_path / "logs", tmp_path / "job" / "checkpoint"
     shutil.copytree(checkpoint / "wal_sink", logs)
@@ -176,7 +176,7 @@ def test_log_of_a_deleted_checkpoint_is_refused(tmp_path: Path, lines: list[str]
 
 
 def test_option_for_another_database_is_refused(tmp_path: Path, lines: list[str]) -> None:
-    """One option counts for all queries, so it may confirm where one connects, and not change that."""
+    """The operator's options apply to all queries. They can confirm a database, but not change it."""
     job = a_job(tmp_path / "job", 0)
     other = {**CONFIRMED, "sqlite.path": str(tmp_path / "other.db")}
     Follower(LogsUnder([str(tmp_path)], other), lines.append).refresh()
@@ -195,8 +195,8 @@ def test_option_of_another_target_is_left_out(tmp_path: Path, lines: list[str]) 
     follower.run(at_once)
 
 
-def test_follower_waits_for_a_query_to_begin(tmp_path: Path, lines: list[str]) -> None:
-    """Of a Connect client: it follows a checkpoint that the server is about to write."""
+def test_follower_waits_for_a_query_to_start(tmp_path: Path, lines: list[str]) -> None:
+    """A Connect client follows a checkpoint that the server has not made yet."""
     place = tmp_path / "job" / "checkpoint"
     candidate = at_checkpoint(str(place), None, CONFIRMED)
     follower = Follower(lambda: [candidate], lines.append)
@@ -224,14 +224,14 @@ OBJECTS = (
 
 
 def logs_among_objects(root: StateBackend) -> list[str]:
-    """Return the logs that are found where the objects lie."""
+    """Make the objects; return the logs that a search finds."""
     for path in OBJECTS:
         root.create(path, b"x")
     return [place.url.removeprefix(f"{root.url}/") for place in logs_below(root)]
 
 
-def test_search_skips_what_is_in_spark_folders(tmp_path: Path) -> None:
-    """They may have millions of files; a log in a checkpoint, and one beside others, are found."""
+def test_search_skips_the_folders_of_spark(tmp_path: Path) -> None:
+    """Spark's folders may have millions of files. A log may be in a checkpoint, or outside."""
     for place in ("memory://search", str(tmp_path)):
         logs = logs_among_objects(open_backend(place))
         assert logs == [f"a/wal_sink/{QUERY}", f"logs/{QUERY}"]
@@ -242,7 +242,7 @@ def test_search_finds_logs_in_a_bucket(s3: S3) -> None:
     assert logs_among_objects(root) == [f"a/wal_sink/{QUERY}", f"logs/{QUERY}"]
 
 
-def test_place_that_cannot_be_opened_is_refused() -> None:
+def test_folder_that_cannot_be_opened_is_refused() -> None:
     with pytest.raises(OptionError, match="cannot be searched for logs"):
         LogsUnder(["hdfs://host/checkpoints"], {})
 
@@ -257,6 +257,8 @@ def test_place_that_cannot_be_opened_is_refused() -> None:
         ("--dry-run", "--under", "."),
     ],
 )
-def test_call_without_one_meaning_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_flags_that_contradict_each_other_are_refused(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     done = run(tmp_path, "flush", *arguments, "--json")
     assert (done.code, done.document["error"]) == (2, "OptionError")

@@ -1,6 +1,6 @@
-"""Commands over a log to which another user has written: what they do with the operator's password.
+"""Commands over a log to which an attacker has written.
 
-The attacker listens where the forged options lead; no Cassandra is needed to see whether a command comes.
+The forged options name a host of the attacker. The tests observe whether a command connects to it.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ COMMANDS = [
 
 @pytest.fixture
 def attacker() -> Iterator[socket.socket]:
-    """A host that takes every connection; it notes none by itself."""
+    """Return a socket to which a command would connect."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         yield server
 
 
 class Cassandra(MemoryTarget):
-    """Called as the target that the forged options name; tests only publish to it."""
+    """A target in memory with the name of Cassandra."""
 
     name = "cassandra"
 
 
 class Forged(World):
-    """A query in whose log the newest run has options of the attacker's."""
+    """A query whose newest run has the attacker's options."""
 
     forged: dict[str, str]
 
     @property
     def options(self) -> dict[str, str]:
-        """Return them as the state keeps them."""
+        """The options in the state of the log."""
         return self.forged
 
 
 def forge(world: World, options: dict[str, str]) -> None:
-    """Publish an epoch by a run with such options."""
+    """Publish an epoch by a run with these options."""
     forged = Forged(world.checkpoint, world.log_backend, Cassandra(MemoryOptions(keys="k")))
     forged.query_id, forged.clock, forged.forged = world.query_id, world.clock, options
     forged.run().batch([("customer-4711", 1)])
@@ -60,7 +60,7 @@ def forge(world: World, options: dict[str, str]) -> None:
 
 @pytest.fixture
 def forged(world: World, attacker: socket.socket, tmp_path: Path) -> Path:
-    """The folder of a query, in whose log the newest run is the attacker's."""
+    """Return the folder of a query whose options name the attacker's host."""
     options = {
         "target": "cassandra",
         "cassandra.contactPoints": "127.0.0.1",
@@ -97,7 +97,7 @@ def test_password_is_sent_to_no_host_from_the_log(
     arguments: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not even a connection is made; and the operator is told what to type if it is right."""
+    """The command does not connect. Its error has the options to add."""
     monkeypatch.setenv(ENVIRONMENT["password"], PASSWORD)
     done = command(forged, *arguments)
     assert done.code == 2, done.err
@@ -112,7 +112,7 @@ def test_password_is_sent_to_no_host_from_the_log(
 def test_confirmed_place_gets_the_password(
     forged: Path, attacker: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By options as they were shown, or by the variable; so it is the rule that holds it back."""
+    """The operator confirms by options or by the variable."""
     port = attacker.getsockname()[1]
     words = ("cassandra.contactPoints=127.0.0.1", f"cassandra.port={port}")
     monkeypatch.setenv(ENVIRONMENT["password"], PASSWORD)
@@ -128,16 +128,14 @@ def test_confirmed_place_gets_the_password(
 def test_place_without_a_secret_needs_no_confirmation(
     forged: Path, attacker: socket.socket
 ) -> None:
-    """The log's word is enough where there is nothing to steal."""
     assert not [name for name in ENVIRONMENT.values() if name in os.environ]
     done = command(forged, "status", "--deep", "--option", "cassandra.username=")
     assert (done.code, was_called(attacker)) == (4, True), done.out
 
 
-def test_reading_command_takes_a_forged_log_without_asking(
+def test_reading_command_accepts_a_forged_log(
     forged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is sent anywhere."""
     monkeypatch.setenv(ENVIRONMENT["password"], PASSWORD)
     for arguments in (("status",), ("show",), ("flush", "--dry-run")):
         done = command(forged, *arguments)
@@ -147,7 +145,7 @@ def test_reading_command_takes_a_forged_log_without_asking(
 def test_log_makes_a_command_import_nothing(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With or without a secret: what a module does when it is imported would be done."""
+    """An import would run the code of the attacker's module."""
     forge(world, {"target": "evil:Target", "table": "t"})
     done_by = tmp_path / "done"
     (tmp_path / "evil.py").write_text(f"open({str(done_by)!r}, 'w')")

@@ -1,4 +1,4 @@
-"""`quarantine`: lists refused rows and exports them, without the target."""
+"""`quarantine`: lists and exports refused rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from tests.protocol.engine import World
 
 
 def test_refused_rows_are_listed_and_exported(world: World, tmp_path: Path) -> None:
-    """By epoch and reason; the rows as JSON lines, and in Parquet."""
     world.on_invalid_row = "quarantine"
     query = world.run().batches([("a", 1)])
     query.batch([("b", 2), (None, 7)], [(None, 8)])
@@ -46,7 +45,7 @@ def test_refused_rows_are_listed_and_exported(world: World, tmp_path: Path) -> N
 
 
 def test_rows_that_the_server_refuses_are_listed(world: World, tmp_path: Path) -> None:
-    """With the target that refuses them; the flush went on without."""
+    """The flush continues without these rows."""
     world.on_invalid_row = "quarantine"
     world.store_target.refuses = lambda row: "CHECK (v > 0) fails" if row["v"] < 0 else ""
     world.run().batch([("a", 1), ("b", -1), ("c", -2)])

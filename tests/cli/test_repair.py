@@ -1,4 +1,4 @@
-"""The ways out of what stops a flush: afterwards it goes on, and the table has the right rows."""
+"""Repairs after which the flush continues, and the table has the right rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wal_sink.wal.manifests import ManifestChain
 
 
 def manifest_of(job: Job, epoch: int) -> EpochManifest:
-    """Return the manifest of an epoch, by the chain."""
+    """Return the manifest of an epoch."""
     return ManifestChain(job.store).chain(job.state, -1)[epoch]
 
 
@@ -31,7 +31,6 @@ def lose_manifests(job: Job, *epochs: int) -> None:
 
 
 def test_restored_target_within_retention_needs_no_command(job: Job) -> None:
-    """The log has the epochs, and `status --deep` says what will happen."""
     backup = shutil.copy(job.database, job.folder / "backup.db")
     assert job.command("flush").code == 0
     shutil.copy(backup, job.database)
@@ -43,7 +42,7 @@ def test_restored_target_within_retention_needs_no_command(job: Job) -> None:
 
 
 def test_restored_target_before_retention_needs_mark(job: Job) -> None:
-    """What is gone from the log stays missing, at the operator's word; what comes later comes."""
+    """Epochs that the log has deleted stay missing. Later epochs are flushed."""
     job.retention = Retention(us=0, bytes=0)
     batches(job, 5)
     backup = shutil.copy(job.database, job.folder / "backup.db")
@@ -74,7 +73,6 @@ def test_lost_ledger_row_is_set_again(job: Job) -> None:
 
 
 def test_earlier_mark_flushes_later_epochs_again(job: Job) -> None:
-    """Rows were deleted in the table; the log has them."""
     assert job.command("flush").code == 0
     job.execute("DELETE FROM t WHERE v > 2")
     assert job.command("set-mark", "--to", 2, "--yes").code == 0
@@ -83,8 +81,8 @@ def test_earlier_mark_flushes_later_epochs_again(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_target_restored_apart_goes_on_after_mark(job: Job) -> None:
-    """Such as Kafka, whose rows and ledger are in two topics: the flush asks, and then believes."""
+def test_target_restored_apart_needs_set_mark(job: Job) -> None:
+    """The flush stops, since rows and ledger row may be of different moments."""
     job.kind = "tests.cli.apart:Apart"
     backup = shutil.copy(job.database, job.folder / "backup.db")
     assert job.command("flush").code == 0
@@ -96,8 +94,8 @@ def test_target_restored_apart_goes_on_after_mark(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_log_restored_without_target_takes_the_word(job: Job) -> None:
-    """The ledger row has an epoch that this log does not have; the table's later rows stay."""
+def test_log_restored_without_target_needs_set_mark(job: Job) -> None:
+    """The ledger row has an epoch that the restored log lacks. Its rows stay in the table."""
     shutil.copytree(job.folder / "checkpoint", job.folder / "backup")
     run = job.run()
     run.batch([("lost", 5)])
@@ -139,8 +137,8 @@ def test_lost_manifest_is_given_up(job: Job) -> None:
     assert status["unsafe_because"] == "1 epoch was given up, and only the log has the rows"
 
 
-def test_set_mark_passes_two_lost_manifests(job: Job) -> None:
-    """The manifest after them names the digest of the last one."""
+def test_set_mark_skips_two_lost_manifests(job: Job) -> None:
+    """The next manifest has the digest of the last lost one."""
     lose_manifests(job, 2, 3)
     assert job.refused("set-mark", "--to", 2, "--yes") == (6, "MissingManifest")
     assert job.command("set-mark", "--to", 3, "--yes").code == 0
@@ -148,8 +146,7 @@ def test_set_mark_passes_two_lost_manifests(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 4)
 
 
-def test_files_of_a_given_up_epoch_stay(job: Job) -> None:
-    """Also when they are trimmed; what is not damaged can be read."""
+def test_trim_keeps_files_of_a_given_up_epoch(job: Job) -> None:
     job.retention = Retention(us=0, bytes=0)
     batches(job, 5)
     damaged, whole = job.store.list(paths.segment_folder(2))
@@ -166,8 +163,8 @@ def test_files_of_a_given_up_epoch_stay(job: Job) -> None:
     assert job.command("show", 2).document["epochs"][0]["state"] == "given up"
 
 
-def test_epoch_that_nobody_published_is_given_up(job: Job) -> None:
-    """As by a `foreachBatch` function that did not write, or by Spark's state repartition."""
+def test_epoch_without_a_publish_is_given_up(job: Job) -> None:
+    """A `foreachBatch` function did not call the writer, or Spark's state repartition completed an epoch."""
     run = job.run()
     run.write_offsets()
     run.write_commit([])
@@ -202,8 +199,8 @@ def test_moved_checkpoint_is_adopted(job: Job) -> None:
     assert job.refused("adopt", "--yes") == (2, "OptionError")
 
 
-def test_run_of_before_an_adoption_is_fenced(job: Job) -> None:
-    """It was open; the state names no run until the next one opens."""
+def test_adoption_fences_a_run_that_had_opened(job: Job) -> None:
+    """The run had opened before the command."""
     run = job.run()
     run.batch([("a5", 5)])
     job.move("moved")
@@ -215,7 +212,7 @@ def test_run_of_before_an_adoption_is_fenced(job: Job) -> None:
 
 
 def test_log_that_was_moved_is_adopted(job: Job, tmp_path: Path) -> None:
-    """`--wal` names the folder above it; from then on the checkpoint does."""
+    """`--wal` is the folder above the log. After the command the checkpoint names it."""
     (tmp_path / "logs").mkdir()
     folder = tmp_path / "checkpoint" / "wal_sink" / job.query_id
     folder.rename(tmp_path / "logs" / job.query_id)
@@ -227,8 +224,8 @@ def test_log_that_was_moved_is_adopted(job: Job, tmp_path: Path) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_count_of_sendings_outlives_a_repair(job: Job) -> None:
-    """Else elements of a list were sent again with timestamps that they have had."""
+def test_repair_keeps_the_count_of_sends(job: Job) -> None:
+    """Otherwise elements of a list would be sent again with the same timestamps."""
     job.execute("UPDATE wal_sink_ledger SET digest = digest || '+3'")
     job.move("moved")
     assert job.command("adopt", "--yes").code == 0
@@ -240,7 +237,6 @@ def test_count_of_sendings_outlives_a_repair(job: Job) -> None:
 
 
 def test_copy_that_is_adopted_fences_the_original(job: Job) -> None:
-    """Both have a log of their own."""
     shutil.copytree(job.folder / "checkpoint", job.folder / "copy")
     wal = ("--wal", str(job.folder / "copy" / "wal_sink"))
     job.use("copy")
@@ -254,8 +250,7 @@ def test_copy_that_is_adopted_fences_the_original(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_log_that_is_gone_is_named_by_each_command(job: Job) -> None:
-    """The checkpoint says where it was, so nobody is asked for its place."""
+def test_commands_name_the_log_that_is_gone(job: Job) -> None:
     job.store.delete(job.store.backend.list())
     for verb in ("status", "show", "flush", "adopt"):
         stopped = job.command(verb)
@@ -263,7 +258,7 @@ def test_log_that_is_gone_is_named_by_each_command(job: Job) -> None:
         assert f"{job.store.url}, and there is none" in stopped.document["what"]
 
 
-def test_new_log_with_an_old_row_is_adopted(job: Job) -> None:
+def test_new_log_with_an_old_ledger_row_is_adopted(job: Job) -> None:
     """The log was deleted after everything was flushed."""
     assert job.command("flush").code == 0
     shutil.rmtree(job.folder / "checkpoint" / "wal_sink")
@@ -274,8 +269,8 @@ def test_new_log_with_an_old_row_is_adopted(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4, 5)
 
 
-def test_new_log_after_lost_epochs_needs_both_commands(job: Job) -> None:
-    """The log was deleted with pending epochs: what the target lacks is not skipped silently."""
+def test_new_log_after_lost_epochs_needs_adopt_and_mark(job: Job) -> None:
+    """The log was deleted with pending epochs, which are not skipped silently."""
     shutil.rmtree(job.folder / "checkpoint" / "wal_sink")
     batches(job, 5)
     assert job.command("adopt", "--yes").code == 0
@@ -297,7 +292,7 @@ def test_set_mark_refuses_beside_a_flusher(job: Job) -> None:
     assert "flushes target sqlite" in stopped.document["what"]
 
 
-def test_target_that_is_down_changes_nothing(job: Job) -> None:
+def test_repair_without_its_target_changes_nothing(job: Job) -> None:
     state_before = job.state
     job.database.rename(job.folder / "away.db")
     job.database.mkdir()
@@ -322,8 +317,7 @@ def test_target_that_is_down_changes_nothing(job: Job) -> None:
         ("adopt", "--wal", "nowhere"),
     ],
 )
-def test_repair_that_cannot_be_meant_is_refused(job: Job, arguments: tuple[str, ...]) -> None:
-    """By exit code 2, without a change."""
+def test_repair_that_does_not_fit_changes_nothing(job: Job, arguments: tuple[str, ...]) -> None:
     state_before = job.state
     assert job.refused(*arguments, "--yes") == (2, "OptionError")
     after = job.state
@@ -345,10 +339,10 @@ def test_repair_that_cannot_be_meant_is_refused(job: Job, arguments: tuple[str, 
         (("set-mark", "--to", "1", "--option", "sqlite.pth=s3cret"), "sqlite.path"),
     ],
 )
-def test_words_that_cannot_be_read_are_refused(
+def test_arguments_that_cannot_be_parsed_are_named(
     job: Job, arguments: tuple[str, ...], named: str
 ) -> None:
-    """By exit code 2, naming them, and without showing what may be a secret."""
+    """The error does not show the value, which may be a secret."""
     done = job.command(*arguments, "--yes")
     assert done.code == 2
     assert named in done.out + done.err

@@ -1,4 +1,4 @@
-"""What commands show of a status and of a log, at 80 and 120 columns: nothing is cut."""
+"""The screens of `status` and `show` with 80 and 120 columns."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def status_screen(status: Status) -> RenderableType:
 @pytest.mark.parametrize(
     "what", [status_screen(STATUS), log_screen(LISTED, NOW_US), Group(*sample_screen((ROW,)))]
 )
-def test_nothing_is_cut(what: RenderableType, columns: int) -> None:
-    """Each word of the widest screen is on the narrow one; only what is longer than a line is folded."""
+def test_narrow_screen_has_every_word(what: RenderableType, columns: int) -> None:
+    """A narrow screen has each word of a wide screen. It breaks only words that are longer than a line."""
     narrow, wide = shown(what, columns), shown(what, 1_000)
     assert max(map(len, narrow.splitlines())) <= columns
     assert "…" not in narrow
@@ -113,8 +113,7 @@ def test_status_names_target_rate_and_state() -> None:
     )
 
 
-def test_screen_shows_relative_times() -> None:
-    """So they fit, and say at once what the reader wants to know."""
+def test_show_prints_the_age_of_each_epoch() -> None:
     published = [
         line[-10:].strip() for line in shown(log_screen(LISTED, NOW_US), 80).splitlines()[:4]
     ]
@@ -124,7 +123,7 @@ def test_screen_shows_relative_times() -> None:
 def test_pipe_gets_whole_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What reads it has no width, unless the environment says one, as it does in a process of xdist."""
+    """A pipe has no width, unless the variable COLUMNS has one, as in a process of xdist."""
     monkeypatch.delenv("COLUMNS", raising=False)
     with output(as_json=False) as console:
         console.print(status_screen(STATUS))

@@ -1,4 +1,4 @@
-"""Commands about a query with several targets: two tables of one SQLite file."""
+"""Commands about a query with two targets: two tables of a SQLite file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wal_sink.progress.status import read_status
 
 @pytest.fixture
 def two(tmp_path: Path) -> Job:
-    """Return a query into `left` and `right`, with two epochs, none of them flushed."""
+    """Return a query into `left` and `right` with two pending epochs."""
     made = Job(tmp_path, "left", "right")
     batches(made, 0, 1)
     return made
@@ -23,12 +23,11 @@ NOBODY = "Nothing flushes: start the query again"
 
 
 def shown(two: Job, target: str = "") -> str:
-    """Return what `status` says to people."""
+    """Return the text of `status`."""
     return repr(read_status(Checkpoint(two.checkpoint), two.store, target))
 
 
-def test_commands_are_about_each_target_or_one(two: Job) -> None:
-    """`flush` sends to both at once, unless one is named."""
+def test_commands_apply_to_all_targets_or_one(two: Job) -> None:
     assert two.command("flush", "--target", "left").document["epochs"] == 2
     assert (two.rows("left"), two.rows("right")) == (rows_of(0, 1), [])
     document = two.command("status").document
@@ -51,8 +50,7 @@ def test_commands_are_about_each_target_or_one(two: Job) -> None:
     assert NOBODY not in shown(two)
 
 
-def test_change_of_a_mark_names_its_target(two: Job) -> None:
-    """Without a name it says which there are."""
+def test_set_mark_requires_the_name_of_a_target(two: Job) -> None:
     two.command("flush")
     refused = two.command("set-mark", "--to", 0, "--yes")
     assert (refused.code, refused.document["error"]) == (2, "OptionError")
@@ -66,13 +64,11 @@ def test_change_of_a_mark_names_its_target(two: Job) -> None:
 
 
 def test_options_of_another_query_are_refused(two: Job) -> None:
-    """The operator's option does not fit the log."""
     refused = two.command("flush", "--option", "targets=left")
     assert (refused.code, refused.document["error"]) == (2, "OptionError")
 
 
 def test_moved_query_is_adopted_for_each_target(two: Job) -> None:
-    """Each ledger row names the log; one command sets all."""
     two.command("flush")
     two.move("moved")
     assert two.command("flush").code == 5
@@ -83,7 +79,6 @@ def test_moved_query_is_adopted_for_each_target(two: Job) -> None:
 
 
 def test_epoch_is_given_up_for_one_target(two: Job) -> None:
-    """The other one gets it."""
     two.execute(
         "CREATE TRIGGER no BEFORE INSERT ON right WHEN new.v = 0 BEGIN SELECT RAISE(ABORT, 'no'); END"
     )
@@ -96,7 +91,7 @@ def test_epoch_is_given_up_for_one_target(two: Job) -> None:
 
 
 def test_dead_target_is_given_up(two: Job) -> None:
-    """Nothing waits for it; the query may start without it, and later with it again."""
+    """The query may start without the target."""
     two.execute("DROP TABLE right")
     assert two.command("flush").code == 3
     assert two.command("status").document["pending_epochs"] == 2

@@ -1,4 +1,4 @@
-"""`show`: what the log has of epochs in every state."""
+"""`show`: epochs in every state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wal_sink.protocol.retention import Retention
 
 
 def listed(folder: Path, *arguments: object) -> list[tuple[Any, ...]]:
-    """Return epoch, state and rows of each line."""
+    """Run `show`; return epoch, state and rows of each attempt."""
     result = run(folder, "show", "checkpoint", "--json", *arguments)
     assert result.code == 0, result.err
     return [
@@ -25,7 +25,7 @@ def listed(folder: Path, *arguments: object) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def busy(world: World) -> World:
-    """Epoch 0 is flushed, 1 was published twice, 2 is pending, 3 is published only."""
+    """Return a query: epoch 0 is flushed, 1 has two attempts, 2 is pending, 3 is not checkpointed."""
     world.retention = Retention(us=3_600_000_000, bytes=1 << 30)
     first = world.run()
     first.flushed_batches([("a", 0)])
@@ -64,7 +64,7 @@ def test_trimmed_epochs_are_not_listed(busy: World, tmp_path: Path) -> None:
 
 
 def test_damaged_or_missing_manifest_hides_nothing_newer(busy: World, tmp_path: Path) -> None:
-    """Nor does it end the command: `status --deep` is there for the exit code."""
+    """The exit code is 0: only `status --deep` reports findings by its exit code."""
     names = ((p, paths.MANIFEST.parse(p)) for p in busy.store.list(paths.MANIFEST.folder))
     (path,) = (p for p, name in names if name is not None and name.epoch == 2)
     busy.log_backend.replace(path, b"{")
@@ -105,8 +105,7 @@ def test_epoch_that_never_was_is_refused(busy: World, tmp_path: Path) -> None:
     assert busy.table() == {"a": 0}
 
 
-def test_damaged_segment_is_not_shown_as_rows(busy: World, tmp_path: Path) -> None:
-    """The rest of the epoch is."""
+def test_damaged_segment_hides_only_its_rows(busy: World, tmp_path: Path) -> None:
     path = busy.store.list(paths.segment_folder(2))[0]
     busy.log_backend.replace(path, busy.log_backend.read(path)[:-1])
     result = run(tmp_path, "show", "checkpoint", 2, "--json")
@@ -115,8 +114,8 @@ def test_damaged_segment_is_not_shown_as_rows(busy: World, tmp_path: Path) -> No
     assert "CorruptLog" in attempt["problem"]
 
 
-def test_values_do_not_steer_the_terminal(world: World, tmp_path: Path) -> None:
-    """Nor does markup in them style it, nor a long one fill it."""
+def test_control_characters_of_values_are_escaped(world: World, tmp_path: Path) -> None:
+    """Markup in a value is text, and a long value is cut."""
     world.run().batch([("\x1b[2J[red]bold\n", 1), ("x" * 10_000, 2)])
     shown = run(tmp_path, "show", "checkpoint", 0).out
     assert "\x1b" not in shown

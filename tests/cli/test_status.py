@@ -1,4 +1,4 @@
-"""`status` of queries in every condition; only checkpoint and log are asked."""
+"""`status` of queries in every condition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pytest
 
 from tests.cli.shell import run, start
 from tests.protocol.engine import World
-from tests.support.programs import ran
 from wal_sink.errors import TargetUnavailable, stand_in
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
@@ -23,17 +22,16 @@ from wal_sink.progress.report import ENDED, read_report
 
 
 def reporter(world: World) -> Reporter:
-    """Report as a flusher of this process does."""
+    """Return a reporter of a flusher in this process."""
     return Reporter(world.store, "memory", lambda: time.time_ns() // 1_000)
 
 
 def _one_line(text: str) -> str:
-    """Undo how a narrow terminal wraps a text."""
+    """Join the lines of a text."""
     return " ".join(text.split())
 
 
 def test_query_that_only_started_has_nothing_pending(world: World, tmp_path: Path) -> None:
-    """Nothing is there, nothing waits, nothing flushes; and it says so."""
     world.run()
     result = run(tmp_path, "status", "checkpoint", "--json")
     assert result.code == 0, result.err
@@ -51,16 +49,15 @@ def test_query_that_only_started_has_nothing_pending(world: World, tmp_path: Pat
 
 
 class Bounded(World):
-    """Its runs have a budget."""
+    """A query whose log has a budget."""
 
     @property
     def options(self) -> dict[str, str]:
-        """Return them as the state keeps them."""
+        """The options in the state of the log."""
         return {"wal.maxBytes": "5000000"}
 
 
-def test_live_query_that_lags_shows_its_lag(world: World, tmp_path: Path) -> None:
-    """The lag in epochs, rows, bytes and seconds; who flushes, and doing what."""
+def test_query_that_lags_shows_lag_budget_and_flusher(world: World, tmp_path: Path) -> None:
     world.__class__ = Bounded
     batches = world.run().flushed_batches([("a", 1)])
     batches.batch([("b", 2), ("c", 3)], [("d", 4)])
@@ -85,8 +82,7 @@ def test_live_query_that_lags_shows_its_lag(world: World, tmp_path: Path) -> Non
     assert "no: 2 checkpointed epochs are not flushed" in printed
 
 
-def test_failing_flusher_and_dead_one_are_told_apart(world: World, tmp_path: Path) -> None:
-    """The error with its remedy; and that the process which reported it is gone."""
+def test_flusher_is_shown_as_failing_dead_or_ended(world: World, tmp_path: Path) -> None:
     world.run().batch([("a", 1)])
     reporter(world).failed(TargetUnavailable("Node [10.0.0.7] is down", "Repair it."))
     shown = run(tmp_path, "status", "checkpoint", "--json").document
@@ -116,7 +112,6 @@ def test_failing_flusher_and_dead_one_are_told_apart(world: World, tmp_path: Pat
 
 
 def test_drained_query_may_be_deleted(world: World, tmp_path: Path) -> None:
-    """Everything is flushed: it may be deleted."""
     batches = world.run().batches([("a", 1)])
     batches.batch()
     world.flush()
@@ -129,8 +124,7 @@ def test_drained_query_may_be_deleted(world: World, tmp_path: Path) -> None:
     assert "everything checkpointed is flushed" in run(tmp_path, "status", "checkpoint").out
 
 
-def test_checkpoint_that_was_set_back_is_named(world: World, tmp_path: Path) -> None:
-    """Nothing waits, and still it is not what a drained query looks like."""
+def test_checkpoint_that_was_set_back_is_reported(world: World, tmp_path: Path) -> None:
     world.run().flushed_batches([("a", 1)], [("b", 2)])
     world.checkpoint.delete(["commits/1"])
     shown = run(tmp_path, "status", "checkpoint", "--json").document
@@ -141,10 +135,7 @@ def test_checkpoint_that_was_set_back_is_named(world: World, tmp_path: Path) -> 
     )
 
 
-def test_status_without_checkpoint_gives_commands_of_a_stand_in(
-    world: World, tmp_path: Path
-) -> None:
-    """`flush` needs the checkpoint: the error has the commands that do without."""
+def test_lost_checkpoint_gets_commands_of_a_stand_in(world: World, tmp_path: Path) -> None:
     world.run().flushed_batches([("a", 0)]).batch([("c", 2)])
     for name in ("metadata", "offsets", "commits"):
         remaining = tmp_path / "checkpoint" / name
@@ -161,10 +152,9 @@ def test_status_without_checkpoint_gives_commands_of_a_stand_in(
         (["checkpoint", "--option", "s3cret"], 2, "OptionError"),
     ],
 )
-def test_status_of_a_missing_place_is_refused(
+def test_status_of_a_wrong_call_is_refused(
     world: World, tmp_path: Path, arguments: list[str], code: int, error: str
 ) -> None:
-    """No checkpoint, no log, no option: the error's exit code, and its document."""
     world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
     result = run(tmp_path, "status", *arguments, "--json")
     assert (result.code, result.document["error"]) == (code, error)
@@ -172,8 +162,7 @@ def test_status_of_a_missing_place_is_refused(
     assert ("no such folder" in result.document["what"]) == (arguments == ["nowhere"])
 
 
-def test_commands_before_the_first_publish_say_so(world: World, tmp_path: Path) -> None:
-    """What a command could do is said as it is: the query has its options, and its log has none yet."""
+def test_query_without_a_publish_cannot_be_flushed(world: World, tmp_path: Path) -> None:
     world.run()
     deep = run(tmp_path, "status", "checkpoint", "--deep")
     assert (deep.code, deep.err) == (0, "")
@@ -184,8 +173,7 @@ def test_commands_before_the_first_publish_say_so(world: World, tmp_path: Path) 
     assert "keyspace" not in flushed.err
 
 
-def test_watching_as_json_prints_documents(world: World, tmp_path: Path) -> None:
-    """A document a line, each of its time; Ctrl-C ends it in order."""
+def test_watch_as_json_prints_documents_until_ctrl_c(world: World, tmp_path: Path) -> None:
     batches = world.run().batches([("a", 1)])
     with start(tmp_path, "status", "checkpoint", "--watch", "--json") as watching:
         assert watching.stdout is not None
@@ -199,7 +187,7 @@ def test_watching_as_json_prints_documents(world: World, tmp_path: Path) -> None
     assert (watching.returncode, err) == (0, "")
 
 
-def test_watching_ends_with_its_reader(world: World, tmp_path: Path) -> None:
+def test_watch_ends_when_its_reader_ends(world: World, tmp_path: Path) -> None:
     """As in `… | head -1`."""
     world.run()
     with start(tmp_path, "status", "checkpoint", "--watch", "--json") as watching:
@@ -211,8 +199,7 @@ def test_watching_ends_with_its_reader(world: World, tmp_path: Path) -> None:
         assert watching.stderr.read() == ""
 
 
-def test_watching_into_a_pipe_prints_changes(world: World, tmp_path: Path) -> None:
-    """As in `… | tee FILE`: the whole status at once, then a line at each change; Ctrl-C is not an error."""
+def test_watch_into_a_pipe_prints_changes_until_ctrl_c(world: World, tmp_path: Path) -> None:
     batches = world.run().batches([("a", 1)])
     with start(tmp_path, "status", "checkpoint", "--watch") as watching:
         assert watching.stdout is not None
@@ -226,15 +213,19 @@ def test_watching_into_a_pipe_prints_changes(world: World, tmp_path: Path) -> No
     assert (watching.returncode, out, err) == (0, "", "")
 
 
-def test_watching_on_a_screen_ends_by_ctrl_c(world: World, tmp_path: Path) -> None:
-    """The screen is there until Ctrl-C, which is not an error."""
+def test_watch_on_a_terminal_ends_by_ctrl_c(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then treats a pipe as a terminal
+    monkeypatch.setenv("TERM", "xterm")
     world.run().batch([("a", 1)])
-    command = (
-        "import signal, sys; sys.argv = ['wal-sink', 'status', 'checkpoint', '--watch'];"
-        " from wal_sink.cli.main import app;"
-        " signal.signal(signal.SIGALRM, signal.default_int_handler); signal.alarm(3); app()"
-    )
-    done = ran([sys.executable, "-c", command], cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert world.query_id in done.stdout
-    assert "1 epoch, 1 row" in done.stdout
+    with start(tmp_path, "status", "checkpoint", "--watch") as watching:
+        assert watching.stdout is not None
+        screen = ""
+        while "deletable" not in screen:
+            screen += watching.stdout.readline()
+        watching.send_signal(signal.SIGINT)
+        _, err = watching.communicate(timeout=30)
+    assert (watching.returncode, err) == (0, "")
+    assert "1 epoch, 1 row" in screen
+    assert "\x1b[" in screen

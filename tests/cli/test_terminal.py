@@ -1,4 +1,4 @@
-"""What a command prints: errors, values of rows, and a progress bar."""
+"""The output of commands: errors, values of rows, and the progress bar."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from wal_sink.errors import LogUnavailable, OptionError
 
 
 @pytest.mark.parametrize("text", ["pip install 'wal_sink[s3]'", "[/mnt/log] is odd", "[applied]"])
-def test_brackets_of_an_error_are_no_markup(capsys: pytest.CaptureFixture[str], text: str) -> None:
-    """Of a remedy, and of what is printed: nothing of it is taken for a style, or for a broken one."""
+def test_brackets_are_printed_as_text(capsys: pytest.CaptureFixture[str], text: str) -> None:
     with output(as_json=False) as console:
         console.print(text)
     with pytest.raises(typer.Exit) as ended, output(as_json=False):
@@ -32,8 +31,8 @@ def test_brackets_of_an_error_are_no_markup(capsys: pytest.CaptureFixture[str], 
     assert ended.value.exit_code == OptionError.exit_code
 
 
-def test_texts_of_a_log_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of an error, of what is printed or logged, in a cell: an escape could hide what is agreed to."""
+def test_control_characters_of_the_log_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    """An escape sequence could hide the text to which an operator agrees."""
     evil, shown = "no \x1b[2J\x1b]0;title\x07\r\x9b5n", r"no \x1b[2J\x1b]0;title\x07\r\x9b5n"
     table = Table("column")
     table.add_row(f"cell {evil}")
@@ -52,8 +51,7 @@ def test_texts_of_a_log_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[
         assert steering not in printed.out + printed.err + logged
 
 
-def test_store_error_is_an_error_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also of a place that is neither log nor checkpoint, such as a folder to export to."""
+def test_store_error_becomes_the_error_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit) as ended, output(as_json=True):
         raise PermissionError("/spare")
     shown = capsys.readouterr()
@@ -62,8 +60,7 @@ def test_store_error_is_an_error_of_the_command(capsys: pytest.CaptureFixture[st
     assert json.loads(shown.out)["error"] == "LogUnavailable"
 
 
-def test_version_is_told() -> None:
-    """Which version a machine has is the first question of every report."""
+def test_version_is_printed() -> None:
     shown = CliRunner().invoke(app, ["--version"])
     assert (shown.exit_code, shown.output) == (0, f"wal-sink {wal_sink.__version__}\n")
 
@@ -81,8 +78,7 @@ def test_version_is_told() -> None:
         ("set-mark /c --to -2", "'--to': Input should be greater than or equal to -1"),
     ],
 )
-def test_wrong_input_gets_a_plain_line(typed: str, text: str) -> None:
-    """It says what is wrong with which word, or which word was meant; the exit code is 2."""
+def test_wrong_argument_is_named_or_corrected(typed: str, text: str) -> None:
     done = CliRunner().invoke(app, typed.split(), env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert text in done.output
@@ -103,20 +99,18 @@ def test_wrong_input_gets_a_plain_line(typed: str, text: str) -> None:
         ),
     ],
 )
-def test_value_of_any_type_is_shown(value: pa.Scalar, json: str) -> None:
-    """Also one that Python has no type for."""
+def test_value_of_each_type_has_json(value: pa.Scalar, json: str) -> None:
     assert msgspec.json.encode(json_value(value)).decode() == json
 
 
 @pytest.mark.parametrize(("as_json", "shown"), [(False, True), (True, False)])
-def test_progress_bar_appears_on_a_terminal(
+def test_progress_bar_appears_unless_as_json(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     *,
     as_json: bool,
     shown: bool,
 ) -> None:
-    """It appears on a terminal, beside no document."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with bar("reading segments", as_json=as_json) as progress:

@@ -1,4 +1,4 @@
-"""A flusher's host needs no Spark: `wal-sink flush` runs where pyspark cannot be imported."""
+"""The host of a flusher needs no Spark: commands run if pyspark cannot be imported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ app()
 
 
 def test_flush_and_status_run_without_pyspark(tmp_path: Path) -> None:
-    """Of an epoch that a query with Spark has left; its rows are in the target."""
     database = tmp_path / "shop.db"
     with sqlite3.connect(database) as connection:
         connection.execute("CREATE TABLE orders (k TEXT, v INTEGER)")

@@ -1,4 +1,4 @@
-"""What `wal_sink.demo.crash` says of an application that dies."""
+"""The errors of `Driver` about an application that ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wal_sink.demo.crash import Driver, DriverFailed
 
 
 def test_crash_shows_the_stacks_of_all_threads(tmp_path: Path) -> None:
-    """Nothing else tells why a driver died of a signal."""
+    """Only the stacks show why a driver died of a signal."""
     script = "import signal, threading\ndef crash(): signal.raise_signal(signal.SIGSEGV)\n"
     script += "another = threading.Thread(target=crash); another.start(); another.join()"
     driver = Driver(["-c", script], tmp_path / "output")

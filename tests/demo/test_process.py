@@ -1,4 +1,4 @@
-"""A server that ends while it is stopped or resumed."""
+"""A server that ends before it is stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wal_sink.demo.servers.process import Child
 
 
 class Sleeper(Child):
-    """A process that answers nothing, and ends at SIGTERM."""
+    """A process that counts as a server, and ends at SIGTERM."""
 
     patience_s = 30.0
 

@@ -1,6 +1,6 @@
-"""Three Cassandra nodes on this machine, or four, each a process and a loopback address of its own.
+"""Three or four Cassandra nodes on this machine, each in its own process and at its own loopback address.
 
-Clients reach each node through a `Proxy` at another address, which the node gives out as its own.
+Clients connect to a node through a `Proxy`, whose address the node announces as its own.
 """
 
 from __future__ import annotations
@@ -35,12 +35,16 @@ REPLICATION = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
 
 
 class ClusterNode(EmbeddedCassandra):
-    """One node of the cluster.
+    """A node of the cluster.
 
-    :param number: from 1 on; the node is at 127.0.0.<number>, and its proxy at 127.0.1.<number>.
-    :param datacenter: the second number of its address.
-    :param joins: whether it takes its share of the data from the others as it starts.
-    :param more: entries of cassandra.yaml.
+    :param number: the last number of the address. The node is at 127.0.0.<number>, its proxy at
+        127.0.1.<number>.
+
+    :param datacenter: the second number of the address.
+
+    :param joins: True to copy its part of the data from the other nodes at the start.
+
+    :param more: more entries of cassandra.yaml.
     """
 
     patience_s = 240.0
@@ -92,7 +96,7 @@ class ClusterNode(EmbeddedCassandra):
 
     @contextmanager
     def restarted(self, *flags: str, clock: str = "", **settings: object) -> Iterator[None]:
-        """Run the node with these flags of Java, clock and settings, and then as before."""
+        """Restart the node with these flags of Java, clock and settings; restart it normally at the end."""
         earlier = self._settings
         self.stop()
         self.flags, self.clock, self._settings = [*flags], clock, {**earlier, **settings}
@@ -105,7 +109,7 @@ class ClusterNode(EmbeddedCassandra):
             self.start()
 
     def tool(self, *arguments: str) -> None:
-        """Run nodetool against the node."""
+        """Run nodetool for the node."""
         jars = maven.cache_folder() / f"cassandra-{self.version}"
         java = [*maven.java_command(OPENED.split()), f"-Duser.home={self.folder}", "-Xmx64m"]
         tool = ["-cp", f"{jars}/*", "org.apache.cassandra.tools.NodeTool"]
@@ -115,17 +119,17 @@ class ClusterNode(EmbeddedCassandra):
         assert done.returncode == 0, done.stdout + done.stderr
 
     def _policy(self) -> Any:
-        """Return the policy that asks this node alone, past its proxy."""
+        """Return the policy of a session with this node alone, without its proxy."""
         return WhiteListRoundRobinPolicy([self.host])
 
     def _auth(self) -> Any:
-        """Return the login of the superuser, of which a node that wants none takes no notice."""
+        """Return the login of the superuser. A node without authentication ignores it."""
         return PlainTextAuthProvider("cassandra", "cassandra")
 
     def read_all(self) -> list[Any]:
-        """Read what has three replicas from all of them.
+        """Read a row from all three replicas.
 
-        :raises Exception: of the driver, while the node has one of the others for down.
+        :raises Exception: an error of the driver, if the node believes that another one is down.
         """
         query = SimpleStatement(
             "SELECT k FROM probe.t WHERE k = 1", consistency_level=ConsistencyLevel.ALL
@@ -158,9 +162,9 @@ def _settings(host: str, proxy: str, port: int, seeds: str) -> dict[str, object]
 
 
 class CassandraCluster:
-    """Three nodes. A context manager, which ends them and their proxies.
+    """Three nodes and their proxies, which end with the `with` block.
 
-    :param settings: entries of cassandra.yaml.
+    :param settings: more entries of cassandra.yaml.
     """
 
     def __init__(self, settings: Mapping[str, object] = {}) -> None:
@@ -196,7 +200,7 @@ class CassandraCluster:
 
     @contextmanager
     def joined(self, datacenter: int = 0) -> Iterator[ClusterNode]:
-        """Have a fourth node, which takes its share from the others, and hands it back at the end."""
+        """Add a fourth node, and decommission it at the end."""
         node = ClusterNode(4, self._port, self._seeds, datacenter, joins=True)
         self.nodes.append(node)
         node.proxy.start()
@@ -212,22 +216,22 @@ class CassandraCluster:
 
     @property
     def contact_points(self) -> str:
-        """The proxies."""
+        """The addresses of the proxies."""
         return ",".join(node.proxy.host for node in self.nodes)
 
     @property
     def port(self) -> int:
-        """Of CQL, on each node."""
+        """The port of CQL, the same on all nodes."""
         return self._port
 
     def await_up(self) -> None:
-        """Wait until each node has each other for up: a read of all replicas succeeds."""
+        """Wait until each node can read from all replicas."""
         for node in self.nodes:
             until(lambda node=node: node.read_all() is not None)  # type: ignore[misc]
 
 
 def until(condition: Callable[[], bool], seconds: float = 240) -> None:
-    """Wait for a condition; an error of it meanwhile counts as not yet."""
+    """Wait for a condition. An error of the driver counts as not true yet."""
     deadline = time.monotonic() + seconds
     reason: object = "not so"
     while True:

@@ -1,6 +1,6 @@
-"""Spark's own cluster manager on this machine: a master and workers, each a process of its own, to be killed.
+"""A standalone Spark cluster on this machine, whose processes can be killed.
 
-Each worker has a folder of its own, and nothing of this project on its path but what its environment says.
+A worker has its own folder. Its Python has no module of this project, unless the environment adds the path.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _PATIENCE_S = 180.0
 
 
 class Cluster:
-    """A master, which keeps its state in files, and workers. A context manager, which ends all of it.
+    """A master with its state in files, and workers. All processes end with the `with` block.
 
-    :param environment: of the workers, and so of executors and Python workers, added to this process's own
-        without what concerns Python and Spark.
+    :param environment: variables of the workers, and so of executors and Python workers. The workers also get
+        the variables of this process, without those of Python and Spark.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class Cluster:
             process.wait(_PATIENCE_S)
 
     def start_master(self) -> None:
-        """Start the master, at its port."""
+        """Start the master."""
         address = ["--host", "127.0.0.1", "--port", str(self._port)]
         self.master = self._daemon("master.Master", *address, "--webui-port", str(self._port + 1))
 
     def start_worker(self) -> None:
-        """Start a further worker."""
+        """Start another worker."""
         size = ["--cores", str(self._cores), "--memory", "2g", "--webui-port", "0"]
         self._workers.append(self._daemon("worker.Worker", "--host", "127.0.0.1", *size, self.url))
 
     def await_workers(self) -> None:
-        """Wait until as many workers as there should be are alive."""
+        """Wait until all workers are registered."""
         url = f"http://127.0.0.1:{self._port + 1}/json/"
         deadline = time.monotonic() + _PATIENCE_S
         alive = 0
@@ -110,23 +110,23 @@ class Cluster:
         return process
 
     def kill_master(self) -> None:
-        """SIGKILL the master, and start it again."""
+        """End the master by SIGKILL, and start it again."""
         self.master.kill()
         self.master.wait()
         self.start_master()
 
     @property
     def worker_pids(self) -> list[int]:
-        """Of the workers that run."""
+        """The process ids of the running workers."""
         return [worker.pid for worker in self._workers if worker.poll() is None]
 
     def dismissed(self) -> int:
-        """Count how often a driver has had executors ended that had nothing to do."""
+        """Count how often a driver has ended idle executors."""
         logs = self._folder.glob("master-*/output")
         return sum(log.read_text().count(" requests to kill executors: ") for log in logs)
 
     def kill_worker(self, pid: int) -> None:
-        """SIGKILL a worker, and start another one."""
+        """End a worker by SIGKILL, and start another one."""
         (process,) = (process for process in self._processes if process.pid == pid)
         process.kill()
         process.wait()
@@ -134,9 +134,9 @@ class Cluster:
 
 
 def executor_of(pid: int) -> tuple[int, int]:
-    """Return the ids of the executor that a Python worker belongs to, and of its worker.
+    """Return the process ids of a Python worker's executor and of the executor's worker.
 
-    :raises ProcessLookupError: it has ended, or runs on the driver.
+    :raises ProcessLookupError: the Python worker has ended, or belongs to the driver.
     """
     try:
         while "CoarseGrainedExecutorBackend" not in _command(pid):
@@ -149,7 +149,7 @@ def executor_of(pid: int) -> tuple[int, int]:
 
 
 def executors_of(workers: Sequence[int]) -> list[int]:
-    """Return the ids of the executors of these workers."""
+    """Return the process ids of the executors of these workers."""
     result = []
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
@@ -160,7 +160,7 @@ def executors_of(workers: Sequence[int]) -> list[int]:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL one process of the cluster."""
+    """End a process by SIGKILL."""
     os.kill(pid, signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""What several tests of deployments share."""
+"""Fixtures for several modules."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tests.deploy.cassandra_nodes import CassandraCluster
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[CassandraCluster]:
-    """Three nodes of Cassandra; a test leaves them up."""
+    """Return a running cluster of three nodes. A test leaves all nodes up."""
     with CassandraCluster() as cluster:
         yield cluster

@@ -1,7 +1,7 @@
-"""Engines by which users read tables, and change them beside a stream: Spark and DuckDB.
+"""Spark and DuckDB, by which users read and change tables beside a stream.
 
-Spark runs in a Java of its own, without Python: the jars of Delta and Iceberg are for another version of it
-than the one that is installed. DuckDB runs in another process, too: its extensions are for one version of it.
+Spark runs in another Java without Python, since the jars of Delta and Iceberg need another version than the
+installed one. DuckDB runs in another process, since its extensions need another version, too.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ _OPENED = (
 
 
 class SparkSql:
-    """A Spark session in a Java of its own, which ends with this process.
+    """A Spark session in another Java, which ends with this process.
 
-    :param folder: where it may keep files.
-    :param settings: of the session, beside those of Delta and Iceberg.
+    :param folder: the folder for its files.
+
+    :param settings: more settings of the session.
     """
 
     def __init__(self, folder: Path, settings: dict[str, str]) -> None:
@@ -83,16 +84,16 @@ class SparkSql:
         self._session = builder.getOrCreate()
 
     def rows(self, statement: str) -> list[dict[str, Any]]:
-        """Run a statement; return its rows, as Spark writes them in JSON."""
+        """Run a statement; return its rows from Spark's JSON."""
         return [json.loads(row) for row in self._session.sql(statement).toJSON().collectAsList()]
 
     def number(self, statement: str) -> int:
-        """Return the one number of the one row that a statement returns."""
+        """Run a statement with one row and one column; return its number."""
         ((result,),) = [row.values() for row in self.rows(statement)]
         return int(result)
 
     def close(self) -> None:
-        """End the session, and its Java."""
+        """End the session and its Java."""
         self._session.stop()
         self._gateway.shutdown()
 
@@ -109,7 +110,7 @@ print(json.dumps([connection.execute(each).fetchall() for each in json.load(sys.
 
 
 def duckdb_rows(*queries: str) -> list[list[list[Any]]]:
-    """Return what each of some queries returns in DuckDB with its readers of Delta and Iceberg."""
+    """Run queries in DuckDB with its extensions for Delta and Iceberg; return the rows of each query."""
     folder = cache_folder() / f"duckdb-{DUCKDB}"
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
-"""Many queries in one driver, measured: `python -m tests.deploy.many_app CONFIG.json`.
+"""Measures many queries in one driver: `python -m tests.deploy.many_app CONFIG.json`.
 
-Writes a line of JSON for each epoch: what the driver's Python process has, once each query has flushed it.
-The source gets its next file then.
+After all queries have flushed an epoch, it writes a line of JSON, and adds a file to the source.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MEASURED = "measured"
 
 
 def main(config: dict[str, Any]) -> None:
-    """Run the queries, each to its end."""
+    """Run the queries to the last epoch."""
     folder = Path(config["folder"])
     checkpoints = [folder / f"checkpoint-{number}" for number in range(config["queries"])]
     spark = local_session(**{"spark.sql.shuffle.partitions": 1})
@@ -58,7 +57,7 @@ def main(config: dict[str, Any]) -> None:
 
 
 def flushed(checkpoint: Path) -> int:
-    """Return the last epoch that is flushed; -1 before the log is there."""
+    """Return the last flushed epoch; -1 for none."""
     try:
         return wal_sink.status(str(checkpoint)).flushed
     except wal_sink.WalSinkError:
@@ -66,9 +65,9 @@ def flushed(checkpoint: Path) -> int:
 
 
 def measure() -> dict[str, int]:
-    """Count the threads and sockets of this process, and its memory in megabytes.
+    """Count threads, sockets and megabytes of this process.
 
-    Without the threads that py4j makes for the JVM's threads, which have names by default.
+    Threads of py4j, which have default names, do not count.
     """
     threads = [item for item in threading.enumerate() if not item.name.startswith("Thread-")]
     sockets = 0

@@ -1,4 +1,4 @@
-"""A TCP proxy between clients and one server, which delays, cuts and loses what it is told to."""
+"""A TCP proxy that delays, cuts and loses what passes between clients and a server."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ CONDITIONAL = b'"nonce"'
 
 
 class Proxy:
-    """Passes bytes on between clients and a server, both at the same port of two addresses.
+    """A proxy at the same port as the server, and at another address.
 
-    :param host: where clients connect.
-    :param server: the server's address.
+    :param host: the address for clients.
+
+    :param server: the address of the server.
     """
 
     def __init__(self, host: str, port: int, server: str) -> None:
@@ -39,12 +40,12 @@ class Proxy:
         """How many requests had `CONDITIONAL` in them."""
 
     def start(self) -> None:
-        """Listen."""
+        """Accept connections."""
         self._listener = socket.create_server((self.host, self._port))
         threading.Thread(target=self._accept, daemon=True).start()
 
     def stop(self) -> None:
-        """Listen no more, and cut what is open."""
+        """Accept no more connections, and cut the open ones."""
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
@@ -52,7 +53,7 @@ class Proxy:
         self.reset()
 
     def reset(self) -> None:
-        """Cut all connections, by RST to the clients."""
+        """Cut all connections by a reset."""
         for item in list(self._open):
             with contextlib.suppress(OSError):
                 item.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
@@ -60,7 +61,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def half_open(self):  # type: ignore[no-untyped-def]
-        """Let requests through, and no answers; new connections are taken, too."""
+        """Lose all answers while the block runs. Requests and new connections pass."""
         self._mute.set()
         try:
             yield
@@ -69,7 +70,7 @@ class Proxy:
             self.reset()
 
     def at(self, marked: bytes, then: Callable[[], None]) -> None:
-        """Call a function when the server has been sent a request with these bytes; lose its answer."""
+        """Call a function after the next request with these bytes, and lose the answer."""
         self._at_marked = then
         self._marked = marked
 

@@ -1,6 +1,7 @@
 """Stateful queries in one session, to be killed: `python -m tests.deploy.stateful_app FOLDER`.
 
-Each reads the same files, one a micro-batch, and adds its rows, each with a random key, to its own table.
+All queries read the same files, one in each micro-batch. Each query adds its rows, with a random key, to its
+own table.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ROCKSDB = {
 
 
 def main(folder: Path) -> None:
-    """Run the queries to their end."""
+    """Run the queries to the end of their sources."""
     spark = local_session(**{"spark.master": "local[3]"})
     with wal_sink.register(spark, drain_timeout=200):
         started = []
@@ -52,19 +53,19 @@ def main(folder: Path) -> None:
 
 
 def database(folder: Path, kind: str) -> str:
-    """Return the file of a query's table."""
+    """Return the file with a query's table."""
     return str(folder / f"{kind}.db")
 
 
 def make_tables(folder: Path) -> None:
-    """Make the tables; each has what its query computes, as numbers, and a key."""
+    """Make a table for each query."""
     for kind in KINDS:
         with sqlite3.connect(database(folder, kind)) as connection:
             connection.execute("CREATE TABLE t (a INTEGER, b INTEGER, key TEXT)")
 
 
 def queries(spark: SparkSession, folder: Path) -> dict[str, DataFrame]:
-    """Return the queries by their kinds; each has the columns a and b."""
+    """Return the queries by name. Each one has the columns a and b."""
 
     def read() -> DataFrame:
         schema = "id bigint, at timestamp"
@@ -94,7 +95,7 @@ def queries(spark: SparkSession, folder: Path) -> dict[str, DataFrame]:
 def total(
     key: tuple[Any, ...], frames: Iterator[pd.DataFrame], state: GroupState
 ) -> Iterator[pd.DataFrame]:
-    """Count the rows of a group so far, and say how many they are."""
+    """Return the number of rows that a group has so far."""
     earlier = state.get[0] if state.exists else 0
     now = earlier + sum(len(frame) for frame in frames)
     state.update((now,))
@@ -102,7 +103,7 @@ def total(
 
 
 class Totals(StatefulProcessor):
-    """The same as `total`, with state in RocksDB, of which each epoch checkpoints its changes."""
+    """Counts the rows of a group as `total` does, with state in RocksDB."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """See `StatefulProcessor`."""

@@ -1,4 +1,4 @@
-"""Emulators of object stores, installed once by go and npm, each with a proxy that loses answers."""
+"""Emulators of object stores, installed by go and npm, with a proxy that loses answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PATIENCE_S = 120.0
 
 
 class Store(NamedTuple):
-    """An emulator that runs, with a front."""
+    """A running emulator."""
 
     name: str
     version: str
@@ -39,7 +39,7 @@ class Store(NamedTuple):
     make_bucket: Callable[[str], None]
 
     def bucket(self) -> str:
-        """Make a new bucket; return its URL."""
+        """Make a bucket; return its URL."""
         name = f"bucket-{uuid.uuid4().hex[:12]}"
         self.make_bucket(name)
         return f"{self.scheme}://{name}"
@@ -47,7 +47,10 @@ class Store(NamedTuple):
 
 @contextlib.contextmanager
 def fake_gcs(*, fronted: bool) -> Iterator[Store]:
-    """Run fake-gcs-server: Google Cloud Storage in memory; clients come through a front, or directly."""
+    """Run fake-gcs-server, which emulates Google Cloud Storage.
+
+    :param fronted: True to let clients connect through the proxy.
+    """
     bin_folder = cache_folder() / f"fake-gcs-server-{GCS_VERSION}"
     program = bin_folder / "fake-gcs-server"
     if not program.exists():
@@ -73,7 +76,10 @@ def fake_gcs(*, fronted: bool) -> Iterator[Store]:
 
 @contextlib.contextmanager
 def azurite(*, fronted: bool) -> Iterator[Store]:
-    """Run Azurite: Azure Blob Storage in memory; clients come through a front, or directly."""
+    """Run Azurite, which emulates Azure Blob Storage.
+
+    :param fronted: True to let clients connect through the proxy.
+    """
     folder = cache_folder() / f"azurite-{AZURITE_VERSION}"
     program = folder / "node_modules" / ".bin" / "azurite-blob"
     if not program.exists():
@@ -128,10 +134,11 @@ def _running(command: list[object], port: int) -> Iterator[None]:
 
 
 class Front:
-    """Hands requests on, and loses answers to conditional writes when it is told to.
+    """A proxy that can lose answers to conditional writes.
 
-    :param port: of the store, on 127.0.0.1.
-    :param fronted: False: clients are told to ask the store itself.
+    :param port: the port of the store on 127.0.0.1.
+
+    :param fronted: False to let clients connect to the store itself.
     """
 
     def __init__(self, port: int, *, fronted: bool) -> None:
@@ -160,7 +167,7 @@ class Front:
 
     @contextlib.contextmanager
     def losing(self, number: int) -> Iterator[None]:
-        """Lose the next answers to conditional writes; in the end all of them have to be lost."""
+        """Lose the answers to the next conditional writes. The block must make that number of such writes."""
         self._left = number
         yield
         assert self._left == 0, f"{self._left} answers were not lost"
@@ -221,11 +228,11 @@ class _Handler(BaseHTTPRequestHandler):
         return b"".join(parts)
 
     def _is_conditional(self) -> bool:
-        """Return True if this request makes an object, if there is none, and not only an upload."""
+        """Return True if this request makes an object unless it exists. The start of an upload makes none."""
         if "uploadType=resumable" in self.path and "upload_id=" not in self.path:
             return False
         ends = self.headers.get("Content-Range", "").rpartition("/")[2].isdigit()  # such an upload
         return ends or "ifGenerationMatch=0" in self.path or "If-None-Match" in self.headers
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Say nothing."""
+        """Do not log."""

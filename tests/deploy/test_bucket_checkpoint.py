@@ -1,4 +1,4 @@
-"""Spark's checkpoint in a bucket, by its own client of S3: kills, lost answers, an overtaken driver."""
+"""Spark's checkpoint in a bucket: kills, lost answers, and two drivers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("key", pa.string())])
 
 
 def s3a_jars() -> list[str]:
-    """Return Hadoop's client of S3, and of the AWS SDK what it needs: the bundle has 600 MB."""
+    """Return the jars of Hadoop's S3 client, with a part of the AWS SDK instead of its bundle of 600 MB."""
     folder = maven_jars(
         f"hadoop-aws-{HADOOP}",
         [
@@ -50,9 +50,9 @@ def s3a_jars() -> list[str]:
 
 
 class Query:
-    """A query whose checkpoint and log are in a bucket, and the Delta table that it fills.
+    """A query with checkpoint and log in a bucket, and a Delta table.
 
-    :param options: beside those that it needs.
+    :param options: more options of the sink.
     """
 
     def __init__(self, s3: S3, behaviour: str, folder: Path, **options: str) -> None:
@@ -84,16 +84,16 @@ class Query:
         self._starts = 0
 
     def start(self) -> Driver:
-        """Start a driver."""
+        """Start the application."""
         self._starts += 1
         place = self._folder / f"config-{self._starts}.json"
         place.write_text(json.dumps(self.config))
         output = self._folder / f"output-{self._starts}"
-        application = ["-m", "tests.deploy.bucket_app", str(place)]
+        application = ["-m", "tests.deploy.keyed_app", str(place)]
         return Driver(application, output, folder=FOLDER, patience_s=400)
 
     def start_until_held(self, name: str) -> Driver:
-        """Start a driver, and let it pause where it renames a file of its checkpoint."""
+        """Start the application, and wait until the store holds a rename of a file of the checkpoint."""
         self.s3.ask(f"hold/{name}")
         driver = self.start()
         driver.reach(lambda: self.s3.ask(f"held/{name}"))
@@ -106,8 +106,10 @@ class Query:
         return int(rows.num_rows)
 
 
-def test_kills_and_lost_answers(s3: S3, tmp_path: Path, counted: Counted) -> None:
-    """The first answer to each write is lost, and the driver dies before and after Spark's copies."""
+def test_query_with_a_checkpoint_in_a_bucket_survives_kills(
+    s3: S3, tmp_path: Path, counted: Counted
+) -> None:
+    """The first answer to each write is lost. The driver dies before and after Spark's renames."""
     query = Query(s3, "lossy-1", tmp_path, **{"checkpoint.oneDriver": "true"})
     for name, arrives in (("offsets/1", False), ("commits/1", False), ("commits/2", True)):
         query.start_until_held(name).kill()
@@ -120,8 +122,8 @@ def test_kills_and_lost_answers(s3: S3, tmp_path: Path, counted: Counted) -> Non
     )
 
 
-def test_second_driver_overwrites_a_plan_in_a_bucket(s3: S3, tmp_path: Path) -> None:
-    """The older one overwrites what the newer one has planned: who restarts then would read from there."""
+def test_older_driver_overwrites_a_plan_in_a_bucket(s3: S3, tmp_path: Path) -> None:
+    """The older driver overwrites the plan of the newer driver. A restart would read its files again."""
     query = Query(s3, "plain", tmp_path)
     with query.start() as driver:
         driver.finish(1)

@@ -1,7 +1,7 @@
-"""Three Cassandra nodes at three replicas, which are killed, cut off, joined and more under a flush.
+"""Three Cassandra nodes with three replicas, and faults of nodes and network during a flush.
 
-`tests.protocol.engine` plays Spark without a pause, and kills its driver between publish and commit: rows of
-such attempts must never come.
+`tests.protocol.engine` plays Spark, and kills its driver between publish and commit. The table must have no
+rows of such attempts.
 """
 
 from __future__ import annotations
@@ -40,10 +40,13 @@ _numbers = itertools.count()
 
 
 class Stream:
-    """A query that never pauses, and its flusher.
+    """A query that runs without pauses, and its flusher.
 
-    :param options: of the target, beside those made here.
-    :param prepare: called with the keyspace when the table is there.
+    :param replication: of the keyspace.
+
+    :param options: more options of the target.
+
+    :param prepare: called with the keyspace after the table was made.
     """
 
     def __init__(
@@ -124,21 +127,21 @@ class Stream:
         return [*new, *((f"hot-{i}", sign * (epoch + 1)) for i in range(HOT))]
 
     def status(self) -> Status:
-        """How far the flush is."""
+        """Return the status of the query."""
         assert self._failed is None
         return read_status(Checkpoint(self.world.checkpoint), self.world.store)
 
     def goes_on(self, epochs: int = 3, seconds: float = 240) -> None:
-        """Wait until more is flushed."""
+        """Wait until more epochs are flushed."""
         flushed = self.status().flushed
         until(lambda: self.status().flushed >= flushed + epochs, seconds)
 
     def stops(self, word: str) -> None:
-        """Wait until the flush says why it stopped."""
+        """Wait until the status has an error with this word."""
         until(lambda: word in str(self.status().last_error))
 
     def drained(self) -> int:
-        """End the query, and wait until all is flushed; return how many epochs it had."""
+        """End the query, and wait until all epochs are flushed; return their number."""
         self._ended.set()
         self._spark.join(60)
         last = self.status().checkpointed
@@ -150,7 +153,7 @@ class Stream:
         return last + 1
 
     def expected(self) -> dict[str, int]:
-        """What the table has to hold."""
+        """Return the rows that the table must have."""
         return self.world.expected()
 
     def found(self) -> dict[str, int]:
@@ -172,7 +175,7 @@ Counting = Callable[[str], None]
 
 @pytest.fixture
 def streams(cluster: CassandraCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """Two queries under way."""
+    """Return two running queries."""
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
     with ExitStack() as stack:
         yield [stack.enter_context(Stream(cluster, tmp_path)) for _ in range(2)]
@@ -180,7 +183,7 @@ def streams(cluster: CassandraCluster, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def exact(cluster: CassandraCluster, streams: list[Stream], counted: Counted) -> Counting:
-    """Return a function that ends the queries, and compares the tables with what was committed."""
+    """Return a function that ends the queries, and compares the tables with the committed rows."""
 
     def count(faults: str) -> None:
         cluster.await_up()
@@ -192,7 +195,7 @@ def exact(cluster: CassandraCluster, streams: list[Stream], counted: Counted) ->
 def count_rows(
     streams: Sequence[Stream], names: Sequence[str], faults: str, counted: Counted
 ) -> None:
-    """End the queries, and compare the tables with what was committed."""
+    """End the queries, and compare the tables with the committed rows."""
     for stream, name in zip(streams, names, strict=True):
         stream.drained()
         expected, result = stream.expected(), stream.found()
@@ -206,10 +209,10 @@ def all_go_on(streams: list[Stream]) -> None:
         stream.goes_on()
 
 
-def test_node_is_killed_or_paused(
+def test_flush_continues_without_one_node(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
-    """The others are a quorum: the flush goes on without it, and with it again."""
+    """The other two nodes are a quorum."""
     for node, end, back in (
         (cluster.nodes[1], ClusterNode.kill, ClusterNode.start),
         (cluster.nodes[2], ClusterNode.pause, ClusterNode.resume),
@@ -221,8 +224,10 @@ def test_node_is_killed_or_paused(
     exact("a node killed, another paused, and back")
 
 
-def test_quorum_is_lost(cluster: CassandraCluster, streams: list[Stream], exact: Counting) -> None:
-    """In mid-flush: one node dies and another stalls. The flush says so, and goes on by itself."""
+def test_flush_waits_for_a_quorum(
+    cluster: CassandraCluster, streams: list[Stream], exact: Counting
+) -> None:
+    """The flush stops with an error, and continues by itself."""
     paused, killed = cluster.nodes[1:]
     killed.kill()
     paused.pause()
@@ -234,10 +239,9 @@ def test_quorum_is_lost(cluster: CassandraCluster, streams: list[Stream], exact:
     exact("quorum lost in mid-flush, and back")
 
 
-def test_rolling_restart_lets_the_flush_go_on(
+def test_flush_continues_during_a_rolling_restart(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
-    """Each node is stopped in order, and started, while the flush goes on."""
     for node in cluster.nodes:
         node.stop()
         all_go_on(streams)
@@ -249,9 +253,9 @@ def test_rolling_restart_lets_the_flush_go_on(
 def test_request_goes_to_a_replica_of_its_rows(
     cluster: CassandraCluster, tmp_path: Path, counted: Counted
 ) -> None:
-    """Each row has one replica among three nodes: a request that it coordinates goes to no other node.
+    """Each row has one replica, so its coordinator needs no other node.
 
-    The control is a client that asks one node for everything.
+    The control is a client that sends all requests to one node.
     """
     node = cluster.nodes[0]
     one = REPLICATION.replace("3", "1")
@@ -285,10 +289,13 @@ def test_request_goes_to_a_replica_of_its_rows(
         counted(Row(what, VERSION, "none", len(alone), sum(alone)))
 
 
-def test_coordinator_dies_in_the_conditional_update(
+def test_coordinator_killed_in_a_ledger_update_loses_nothing(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
-    """It has the request, and is killed: whether it was applied only the row tells."""
+    """The node is killed after it has received the request.
+
+    Only the row shows whether the update was applied.
+    """
     for _ in range(2):
         died: list[ClusterNode] = []
         once = threading.Lock()
@@ -310,7 +317,7 @@ def test_coordinator_dies_in_the_conditional_update(
 def test_network_faults_lose_and_double_nothing(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
-    """Lost answers to conditional updates, latency, slow links, resets, connections that bring no answer."""
+    """Lost answers to ledger updates, latency, slow links, resets, and connections without answers."""
     lost = sum(node.proxy.lost for node in cluster.nodes)
     for _ in range(10):
         for node in cluster.nodes:
@@ -343,10 +350,10 @@ def test_network_faults_lose_and_double_nothing(
     assert lost >= 10
 
 
-def test_altered_truncated_and_dropped_tables_under_a_flush(
+def test_flush_survives_alter_truncate_and_drop_of_its_table(
     cluster: CassandraCluster, streams: list[Stream], counted: Counted
 ) -> None:
-    """ALTER changes nothing, TRUNCATE takes what was there, DROP stops the flush until CREATE."""
+    """ALTER changes nothing, TRUNCATE deletes earlier rows, and DROP stops the flush until CREATE."""
     rows, other = streams
     node = cluster.nodes[0]
     for change in (
@@ -377,24 +384,23 @@ def test_altered_truncated_and_dropped_tables_under_a_flush(
     count_rows([other], ["rows"], "ALTER of table and replication", counted)
 
 
-def test_node_joins_and_leaves(
+def test_flush_continues_when_a_node_joins_and_leaves(
     cluster: CassandraCluster, streams: list[Stream], exact: Counting
 ) -> None:
-    """A fourth one takes its share while rows are written, and hands it back."""
     with cluster.joined():
         all_go_on(streams)
     all_go_on(streams)
     exact("a node joined, and decommissioned")
 
 
-def test_node_lacks_the_schema(
+def test_flush_waits_for_a_node_without_the_schema(
     cluster: CassandraCluster,
     tmp_path: Path,
     counted: Counted,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A coordinator without keyspace, table and ledger is an outage; when it has them, the flush goes on."""
+    """A coordinator without keyspace and tables counts as an outage."""
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
     node = cluster.nodes[2]
     others = ",".join(f"{node.host}:{cluster.port + 1}" for node in cluster.nodes[:2])
@@ -414,7 +420,10 @@ def test_local_serial_survives_a_lost_datacenter(
     counted: Counted,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The other one and a node here are lost: SERIAL stops until one is back, LOCAL_SERIAL goes on."""
+    """The other datacenter and a node of this one are lost.
+
+    With SERIAL the flush waits until a node is back.
+    """
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
     replication = "{'class': 'NetworkTopologyStrategy', '0': 3, '1': 1}"
     levels = ("SERIAL", "LOCAL_SERIAL")
@@ -451,7 +460,7 @@ def test_local_serial_survives_a_lost_datacenter(
     ("clock", "ahead_s", "takes_part"),
     [("-1h", -3_600, False), ("+1m", 60, False), ("+1h", 3_600, True)],
 )
-def test_clock_of_a_node_is_wrong(
+def test_flush_continues_when_a_clock_is_wrong(
     cluster: CassandraCluster,
     streams: list[Stream],
     exact: Counting,
@@ -459,10 +468,11 @@ def test_clock_of_a_node_is_wrong(
     ahead_s: int,
     takes_part: bool,
 ) -> None:
-    """Rows have timestamps of ours. A ballot of a node that is ahead is followed by higher ones.
+    """Timestamps of rows come from the driver. A ballot of a node that is ahead is followed by higher ones.
 
-    By default a node drops requests that by its clock are late, so that nodes whose clocks differ have each
-    other for down; both take requests. The last tests of the cluster, for what its node shows of the schema.
+    By default a node drops requests that its clock shows to be late. Then nodes with different clocks believe
+    that the others are down, and both answer clients. This test is the last one, since the clock also makes
+    new schema versions.
     """
     node = cluster.nodes[2]
     with node.restarted(clock=clock, internode_timeout=not takes_part):

@@ -1,4 +1,4 @@
-"""The contracts of the Cassandra target over older servers."""
+"""The contracts of the Cassandra target with older servers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ pytestmark = [pytest.mark.test_all, pytest.mark.cassandra, pytest.mark.timeout(6
 
 @pytest.fixture(scope="module", params=["4.0.18", "4.1.10"])
 def cassandra(request: pytest.FixtureRequest) -> Iterator[Node]:
-    """Start it; the tests of one version come together."""
+    """Start a node of each version."""
     with EmbeddedCassandra(version=request.param) as node:
         yield node
 
 
 @pytest.fixture
 def node(cassandra: Node) -> Node:
-    """Return the same; the test that restarts it is the last one."""
+    """Return the node of the module. Only the last test restarts it."""
     cassandra.create_keyspace("ks")
     return cassandra

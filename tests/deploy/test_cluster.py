@@ -1,4 +1,4 @@
-"""A standalone cluster whose processes are killed, in mid-stream and in mid-flush: each row comes once."""
+"""A standalone cluster whose processes are killed while rows are computed and flushed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.deploy.cluster import Cluster, executor_of, kill
-from tests.deploy.cluster_job import FLUSH, MARKERS, STREAM
+from tests.deploy.keyed_app import FLUSH, MARKERS, STREAM
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.support.class_archive import SPARK
 from tests.support.neighbours import Counted, Row
@@ -29,10 +29,10 @@ FAULTS = [
 ]
 
 
-def test_every_process_of_a_cluster_is_killed(tmp_path: Path, counted: Counted) -> None:
-    """Executors, workers, the master and the driver; flushes are Spark jobs.
+def test_rows_come_once_when_cluster_processes_are_killed(tmp_path: Path, counted: Counted) -> None:
+    """The flushes are Spark jobs.
 
-    With retries, speculation, and dynamic allocation, which dismisses executors between micro-batches.
+    Tasks are retried and speculated, and dynamic allocation ends idle executors.
     """
     markers = tmp_path / "markers"
     markers.mkdir()
@@ -69,7 +69,7 @@ def test_every_process_of_a_cluster_is_killed(tmp_path: Path, counted: Counted) 
 
 
 class Run:
-    """The application, started again after each death of its driver."""
+    """The application, which is started again after each kill of its driver."""
 
     def __init__(self, folder: Path, master: str, markers: Path) -> None:
         self._folder = folder
@@ -97,7 +97,7 @@ class Run:
             },
             "options": {
                 "checkpointLocation": str(folder / "checkpoint"),
-                "target": "tests.deploy.cluster_job:SlowDelta",
+                "target": "tests.deploy.keyed_app:SlowDelta",
                 "delta.path": str(folder / "table"),
                 "flush.distributedAboveBytes": 0,
             },
@@ -109,7 +109,7 @@ class Run:
     def _started(self) -> Driver:
         self._starts += 1
         return Driver(
-            ["-m", "tests.deploy.cluster_job", str(self._folder / "config.json")],
+            ["-m", "tests.deploy.keyed_app", str(self._folder / "config.json")],
             self._folder / f"output-{self._starts}",
             {MARKERS: str(self._markers)},
             folder=ROOT,
@@ -117,12 +117,12 @@ class Run:
         )
 
     def restart(self) -> None:
-        """SIGKILL the driver, its JVM and its workers, and start it again."""
+        """End driver, JVM and Python workers by SIGKILL, and start the application again."""
         self.driver.kill()
         self.driver = self._started()
 
     def reach(self, kind: str) -> int:
-        """Wait until a Python worker of an executor is in the middle of that; return its id."""
+        """Wait until a Python worker computes or flushes; return its process id."""
         for old in self._markers.iterdir():  # those of killed processes
             old.unlink(missing_ok=True)
         result: list[int] = []

@@ -1,4 +1,4 @@
-"""Engines of users read the tables that a stream writes, and change them while it does."""
+"""Spark and DuckDB read the tables of a stream, and Spark changes them at the same time."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ LITERALS = {
 
 
 def found_by_filters(table: str, quote: str = '"', but: str = "") -> str:
-    """Return a query that counts the rows with a value of each column: one of each epoch.
+    """Return a query that counts the rows with a value of each column. Each epoch has one such row.
 
-    :param but: a column that is left out.
+    :param but: a column to leave out.
     """
     item = [
         f"SELECT count(*) AS n FROM {table} WHERE {quote}{name}{quote} = {value}"
@@ -87,10 +87,10 @@ def options(catalog: RestCatalog) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_another_format_version_is_written_as_the_error_says(
+def test_remedy_for_another_format_version_helps(
     spark: SparkSql, options: dict[str, str], version: int
 ) -> None:
-    """An older one is raised; of a newer one there is a copy."""
+    """The remedy upgrades an older version, and copies a table of a newer one."""
     spark.rows("USE lake")
     name = options["table"]
     spark.rows(f"CREATE NAMESPACE IF NOT EXISTS {name.partition('.')[0]}")
@@ -113,7 +113,7 @@ def test_another_format_version_is_written_as_the_error_says(
 def test_spark_reads_and_maintains_the_iceberg_table(
     spark: SparkSql, options: dict[str, str], counted: Counted
 ) -> None:
-    """Spark makes it as a check shows, reads it, also as of the first epoch, and does its calls meanwhile."""
+    """Spark makes the table by the DDL of a check, reads it, also as of the first epoch, and maintains it."""
     name = options["table"]
     table = f"lake.{name}"
     asked = options | {"createTable": "true", "partitionColumns": "days(at)"}
@@ -178,7 +178,7 @@ class Upserting(delta.Query):
 
 
 def staged(query: delta.Query, *rows: tuple[str, int]) -> tuple[LedgerRow, tuple[bytes, ...]]:
-    """Stage rows of the next epoch; return the ledger row as it was seen, and the receipts."""
+    """Stage rows of the next epoch; return the present ledger row and the receipts."""
     return row_of(query.session), query.stage(delta.batch(rows))
 
 
@@ -191,7 +191,7 @@ def commit(query: delta.Query, current: LedgerRow, receipts: tuple[bytes, ...]) 
 def test_spark_reads_and_maintains_the_delta_table(
     spark: SparkSql, tmp_path: Path, kind: Any, counted: Counted
 ) -> None:
-    """delta-spark makes it as a check shows, reads it, compacts it, merges into it and cleans it up."""
+    """delta-spark makes the table by the DDL of a check, reads it, compacts it, and merges into it."""
     path = str(tmp_path / "t")
     table = f"delta.`{path}`"
     asked = parse({"delta.path": path, "createTable": "true"}, DeltaOptions)
@@ -240,16 +240,16 @@ def test_spark_reads_and_maintains_the_delta_table(
 
 
 def statements(error: SchemaMismatch, *ours: str) -> list[str]:
-    """Return the statements of a remedy, as a reader pastes them.
+    """Return the statements in the remedy of an error.
 
-    :param ours: words with which those begin that are wanted; none: all.
+    :param ours: the first words of the wanted statements; none for all statements.
     """
     begin = "|".join(ours or ("ALTER TABLE", "CREATE TABLE", "INSERT", "SET spark", "RESTORE"))
     return re.findall(rf"\b(?:{begin})\b[^;]*", error.remedy)
 
 
 def planned_by_start(path: str) -> Plan:
-    """Return the plan of a start; nothing is written to the table."""
+    """Return the plan of a start, which writes nothing."""
     return DeltaTarget(parse({"delta.path": path}, DeltaOptions)).plan(delta.SCHEMA, "key")
 
 
@@ -293,7 +293,7 @@ def test_remedies_for_features_of_delta_spark_help(
     alters: list[str],
     remedies: list[tuple[str, ...]],
 ) -> None:
-    """Each way that the error shows, where it shows several, on a table of its own."""
+    """If a remedy has several ways, each one is tried with a new table."""
     for number, words in enumerate(remedies or [()]):
         path = str(tmp_path / f"t{number}")
         table = f"delta.`{path}`"
@@ -332,7 +332,10 @@ CITIES = pa.schema(
 def test_upserts_beside_delta_spark_double_no_row(
     spark: SparkSql, tmp_path: Path, made_by: str
 ) -> None:
-    """It names folders by letters that delta-rs encodes: refused, and the remedy helps from then on."""
+    """The names of folders have letters that delta-rs encodes.
+
+    Such a table is refused, and the remedy helps.
+    """
     path, original = str(tmp_path / "t"), tmp_path / "original"
     table, ddl = f"delta.`{path}`", "k STRING, `größe` STRING, city STRING, v BIGINT"
     query: Upserting | None = None
@@ -374,14 +377,14 @@ def test_upserts_beside_delta_spark_double_no_row(
 
 
 def literal(value: Any, type_: pa.DataType) -> str:
-    """Return a value in Spark's SQL."""
+    """Return a value as an expression of Spark's SQL."""
     if isinstance(value, bytes):
         return f"unhex('{value.hex()}')"
     return f"CAST('{value}' AS {spark_ddl(type_).upper()})"
 
 
 def by_values(table: str, rows: pa.RecordBatch, quote: str) -> tuple[str, list[list[int]]]:
-    """Return a query that counts the rows with each value of each column, and what it finds in `rows`."""
+    """Return a query that counts the rows with each value of each column, and the counts in `rows`."""
     queries, expected = [], []
     for field, column in zip(rows.schema, rows.columns, strict=True):
         for value_count in column.value_counts():
@@ -394,12 +397,13 @@ def by_values(table: str, rows: pa.RecordBatch, quote: str) -> tuple[str, list[l
 
 
 @pytest.mark.parametrize("kind", [delta.Query, Upserting])
-def test_values_in_a_delta_table(
+def test_filters_find_each_value_of_a_delta_table(
     spark: SparkSql, tmp_path: Path, kind: Any, counted: Counted
 ) -> None:
-    """delta-spark and DuckDB find each value by its column, now and as of an earlier epoch.
+    """delta-spark and DuckDB find each value by a filter, now and as of an earlier epoch.
 
-    Each value lies in a file of its own, and in one with all. The files of an upsert have bounds in the log.
+    Each value is in a file with other values, and in a file of its own. Files of an upsert have bounds in the
+    log.
     """
     path = str(tmp_path / "t")
     upserts = kind is Upserting

@@ -1,4 +1,4 @@
-"""A broker with ACLs: a user with no more than it needs, from whom each right is taken in turn."""
+"""A broker with ACLs, whose user has only the documented rights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NEEDED = ("WRITE", "READ")
 
 
 class SecuredBroker(Broker):
-    """Has a second listener, at which users log in; at the first one everybody may do everything."""
+    """A broker with a second listener, at which users log in. The first listener allows everything."""
 
     ports = 3
 
@@ -58,7 +58,7 @@ def broker() -> Iterator[SecuredBroker]:
 
 
 def test_documented_rights_are_enough_and_needed(broker: SecuredBroker, counted: Counted) -> None:
-    """Without one of them the flush stops and says what is refused; with it again it goes on."""
+    """Without a right the flush stops with an error. With the right it continues."""
     world = TopicWorld(broker)
     options = {
         "topic": world.topic,
@@ -114,6 +114,6 @@ def test_documented_rights_are_enough_and_needed(broker: SecuredBroker, counted:
 
 
 def like(acl: AclBinding) -> AclBindingFilter:
-    """Return the filter that finds one right."""
+    """Return a filter for one right."""
     place = (acl.restype, acl.name, acl.resource_pattern_type)
     return AclBindingFilter(*place, acl.principal, acl.host, acl.operation, acl.permission_type)

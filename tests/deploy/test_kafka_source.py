@@ -1,4 +1,4 @@
-"""From a topic to a table under kills of the driver, by examples/kafka_orders.py."""
+"""examples/kafka_orders.py, from a topic to a table, under kills of the driver."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NEW, _HOT = 30, 5
 
 
 class Feeder:
-    """Writes a transaction every moment, and aborts every third; a context manager."""
+    """Writes transactions until its `with` block ends. Every third one is aborted."""
 
     def __init__(self, broker: Broker) -> None:
         options = {"bootstrap.servers": broker.address, "transactional.id": "feeder"}
@@ -88,7 +88,7 @@ class Feeder:
 
 
 class Job:
-    """The example, started again after each death."""
+    """The example, which is started again after each kill."""
 
     def __init__(
         self, broker: Broker, node: Node, keyspace: str, folder: Path, topic: str = TOPIC
@@ -109,14 +109,14 @@ class Job:
         self._starts = itertools.count()
 
     def start(self) -> Driver:
-        """Start it."""
+        """Start the example."""
         output = self._folder / f"output-{next(self._starts)}"
         return Driver(
             [kafka_orders.__file__], output, self.environment, folder=self._folder, patience_s=300
         )
 
     def run_until(self, reached: Callable[[], bool]) -> None:
-        """Start it, and stop it as an operator does when it is there."""
+        """Start the example, and send SIGTERM when a condition is true."""
         with self.start() as driver:
             driver.reach(reached)
             driver.process.terminate()
@@ -124,7 +124,7 @@ class Job:
 
     @property
     def commits(self) -> int:
-        """How many epochs are complete."""
+        """The number of completed epochs."""
         files = (self._folder / "checkpoint" / "commits").glob("*")
         return sum(file.name.isdecimal() for file in files)
 
@@ -134,7 +134,7 @@ class Job:
         return self._node.execute(query)
 
     def has(self, numbers: Iterable[int]) -> bool:
-        """Return True if these orders are in the table, once or more."""
+        """Return True if the table has these orders."""
         time.sleep(0.5)  # between two looks
         return set(numbers) <= {row.number for row in self.rows()}
 
@@ -142,7 +142,7 @@ class Job:
 def test_kafka_topic_lands_once_under_four_kills(
     kafka: Broker, cassandra: Node, keyspace: str, tmp_path: Path, counted: Counted
 ) -> None:
-    """Transactions, compaction, partitions that come in mid-stream; the driver is killed four times."""
+    """The topic has aborted transactions, compaction and new partitions."""
     kafka.create_topic(TOPIC, 2, COMPACTED)
     job = Job(kafka, cassandra, keyspace, tmp_path)
     with Feeder(kafka) as feeder:
@@ -175,7 +175,7 @@ def test_kafka_topic_lands_once_under_four_kills(
 def test_offsets_dropped_by_retention_fail_the_query(
     kafka: Broker, cassandra: Node, keyspace: str, tmp_path: Path, counted: Counted
 ) -> None:
-    """The query fails and says why; `failOnDataLoss` = false goes on without what is gone."""
+    """With `failOnDataLoss` = false the query continues after the dropped offsets."""
     topic = "short"
     kafka.create_topic(topic, 1)
     job = Job(kafka, cassandra, keyspace, tmp_path, topic)
@@ -197,8 +197,7 @@ def test_offsets_dropped_by_retention_fail_the_query(
     counted(Row(NAME, VERSIONS, "150 of 600 records past retention", len(remaining), len(result)))
 
 
-def test_producer_counts_what_it_commits(kafka: Broker, tmp_path: Path) -> None:
-    """The other half of the example: its last line is what a reader of committed records finds."""
+def test_producer_prints_the_number_of_committed_orders(kafka: Broker, tmp_path: Path) -> None:
     options = {"KAFKA_SERVERS": kafka.address, "TOPIC": "produced"}
     output = tmp_path / "output"
     with Driver([kafka_orders.__file__, "produce"], output, options) as producer:
@@ -212,7 +211,7 @@ def test_producer_counts_what_it_commits(kafka: Broker, tmp_path: Path) -> None:
 
 
 def produce(broker: Broker, topic: str, numbers: Iterable[int]) -> None:
-    """Write orders without a transaction: the number is the offset, in a topic of one partition."""
+    """Write orders without a transaction. In a topic with one partition, the number is the offset."""
     producer = Producer({"bootstrap.servers": broker.address})
     for number in numbers:
         producer.produce(topic, order(number), str(number))
@@ -220,5 +219,5 @@ def produce(broker: Broker, topic: str, numbers: Iterable[int]) -> None:
 
 
 def order(number: int) -> str:
-    """Return a record's value."""
+    """Return the value of a record."""
     return json.dumps({"number": number, "customer": number % 7, "amount": 1.5})

@@ -1,4 +1,4 @@
-"""Fifty queries in one driver: what each costs, and that it stays flat."""
+"""Fifty queries in one driver, whose resources stay constant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ QUERIES = 50
 def test_many_queries_in_one_driver_leak_nothing(
     cassandra: Node, keyspace: str, tmp_path: Path, counted: Counted
 ) -> None:
-    """Threads, sockets and memory are those of the first epoch; the ledger is written twice an epoch."""
+    """Threads, sockets and memory stay as after the first epoch.
+
+    Each epoch updates the ledger twice at most.
+    """
     cassandra.execute(f"CREATE TABLE {keyspace}.t (key uuid PRIMARY KEY, query int, id bigint)")
     proxy = Proxy("127.0.1.9", cassandra.port, cassandra.host)
     proxy.start()

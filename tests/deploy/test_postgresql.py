@@ -1,4 +1,4 @@
-"""PostgreSQL with what stands around it: a standby that is promoted, a full disk, and a pooler."""
+"""PostgreSQL with a promoted standby, a full disk, or a pooler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.test_all, pytest.mark.postgresql, pytest.mark.timeout(
 
 
 class FailoverWorld(World):
-    """A query whose target has two hosts, of which one takes writes."""
+    """A query whose target has two hosts, of which only one accepts writes."""
 
     adds = True
 
@@ -43,7 +43,7 @@ class FailoverWorld(World):
         return self.standby.execute("SELECT k, v FROM rows")
 
     def fail_over(self) -> None:
-        """The primary is gone, and the standby takes its place."""
+        """Kill the primary, and promote the standby."""
         self.primary.kill()
         if self.standby.running:
             self.standby.resume()
@@ -53,7 +53,7 @@ class FailoverWorld(World):
 
 @contextmanager
 def pair(**settings: object) -> Iterator[FailoverWorld]:
-    """Start a server and its standby, which has caught up."""
+    """Start a server and a standby that has caught up."""
     with Server({**REPLICATES, **settings}) as primary, Standby(primary) as standby:
         world = FailoverWorld(primary, standby)
         standby.await_caught_up()
@@ -62,12 +62,12 @@ def pair(**settings: object) -> Iterator[FailoverWorld]:
 
 
 def batches(world: World, first: int, last: int) -> None:
-    """Let Spark complete epochs of one row."""
+    """Complete epochs with one row each."""
     world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(first, last + 1)))
 
 
-def test_synchronous_standby_is_promoted(counted: Counted) -> None:
-    """What the flusher took for flushed is there, and the window that nobody answered is, too, once."""
+def test_promoted_synchronous_standby_has_each_row_once(counted: Counted) -> None:
+    """The standby has all flushed epochs, and the window whose COMMIT was not acknowledged."""
     with pair(synchronous_commit="remote_apply") as world:
         world.primary.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
         world.primary.execute("SELECT pg_reload_conf()")
@@ -91,9 +91,9 @@ def test_synchronous_standby_is_promoted(counted: Counted) -> None:
 def test_promoted_asynchronous_standby_gets_its_epochs_from_the_log(
     counted: Counted, *, retained: bool
 ) -> None:
-    """It lacks the last epochs, and so does its ledger. A log without them stops, until `set-mark`.
+    """Rows and ledger row of the standby lag. If the log lacks the epochs, the flush stops until `set-mark`.
 
-    A restored backup is the same: the standby is a base backup, and what it had replayed.
+    A restored backup is the same case.
     """
     with pair() as world:
         hour_us = 3_600_000_000
@@ -120,8 +120,8 @@ def test_promoted_asynchronous_standby_gets_its_epochs_from_the_log(
         counted(Row(title, version, "promoted with a lag of two epochs", len(kept), len(result)))
 
 
-def test_full_disk_holds_the_flush_up(counted: Counted) -> None:
-    """The server takes nothing of the window; with space again it takes all of it, once."""
+def test_flush_waits_for_space_on_a_full_disk(counted: Counted) -> None:
+    """The database rolls the window back. With free space it is written once."""
     if os.geteuid() != 0:
         pytest.skip("only root may mount a small file system to fill; CI runs as root")
     with Server() as server, mounted(server.folder / "disk", "8m") as disk:
@@ -152,7 +152,7 @@ def test_full_disk_holds_the_flush_up(counted: Counted) -> None:
 
 @pytest.mark.parametrize("mode", ["transaction", "session"])
 def test_pooler_is_refused(mode: str) -> None:
-    """At the plan and at the flusher's connection, with what to do; the server itself is taken."""
+    """Plan and session refuse the pooler. The server itself is accepted."""
     with Server() as server, pgbouncer(server, mode) as port:
         server.execute("CREATE TABLE rows (k text, v bigint)")
         uri = server.uri.replace(f":{server.port}/", f":{port}/")
@@ -171,7 +171,7 @@ def test_pooler_is_refused(mode: str) -> None:
 
 @contextmanager
 def pgbouncer(server: Server, mode: str) -> Iterator[int]:
-    """Run PgBouncer before a server; yield its port."""
+    """Run PgBouncer before a server; provide its port."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     assert program, "install pgbouncer: on Debian and Ubuntu `apt-get install pgbouncer`"
     port, folder = choose_port("127.0.0.1"), server.folder  # which its user can read

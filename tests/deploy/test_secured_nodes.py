@@ -1,4 +1,4 @@
-"""Three Cassandra nodes with TLS and logins: a role with no more than it needs, whose password is changed."""
+"""Three Cassandra nodes with TLS, and a role with the least permissions whose password changes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.test_all, pytest.mark.cassandra, pytest.mark.timeout(1
 PASSWORD = "WAL_SINK_CASSANDRA_PASSWORD"
 
 
-def test_password_is_rotated_under_a_stream(
+def test_flush_continues_after_a_change_of_password(
     tmp_path: Path, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each node restarts after it: the driver logs in again, and uses all of them again."""
+    """After the change each node restarts. The driver logs in again, and uses all nodes."""
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", 0.5)
     certificates = Certificates(tmp_path, *(f"127.0.1.{number}" for number in (1, 2, 3)))
     settings = {**SETTINGS, "credentials_validity": "0ms", **certificates.settings}

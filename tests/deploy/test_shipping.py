@@ -1,4 +1,4 @@
-"""The recipes of docs/deploy.md, verbatim: wal_sink gets to every Python of a Spark application."""
+"""The recipes in docs/deploy.md, by which wal_sink reaches every Python process of an application."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ spark.executor.memory 512m
 
 
 def recipe(name: str) -> str:
-    """Return the block of docs/deploy.md that follows a comment with this name."""
+    """Return the block of docs/deploy.md after the comment with this name."""
     page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     (result,) = re.findall(rf"<!-- recipe: {name} -->\n```bash\n(.*?)```", page, re.DOTALL)
     return str(result)
@@ -65,7 +65,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory, built: Path) -> Path:
-    """Return the Python of an environment that has what wal_sink asks for, and not wal_sink itself."""
+    """Return the Python of an environment with the dependencies of wal_sink, without wal_sink."""
     folder = tmp_path_factory.mktemp("hosts") / "environment"
     make_environment(folder, built)
     return folder / "bin" / "python"
@@ -73,7 +73,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory, built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two workers, on whose hosts nothing is installed: Debian's Python is on the path at most."""
+    """Return a cluster whose workers have no package installed."""
     folder = tmp_path_factory.mktemp("cluster") / "it"
     with Cluster(folder, workers=2, cores=1, environment={}) as cluster:
         yield cluster
@@ -81,7 +81,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def shop(tmp_path: Path, built: Path) -> Path:
-    """Return a folder with the job, its source, its empty table, and the wheel."""
+    """Return a folder with the job, its source, its empty table and the wheel."""
     write_source(tmp_path / "source", FILES)
     (tmp_path / "job.py").write_text(JOB)
     with sqlite3.connect(tmp_path / "shop.db") as database:
@@ -93,7 +93,7 @@ def shop(tmp_path: Path, built: Path) -> Path:
 
 
 def make_environment(folder: Path, built: Path) -> None:
-    """Make an environment with what a wheel asks for, as an index would give it, and the job's target."""
+    """Make an environment with the dependencies of a wheel, linked from this environment, and the target."""
     wheel.run(sys.executable, "-m", "venv", folder)
     (site,) = folder.glob("lib/python*/site-packages")
 
@@ -105,7 +105,7 @@ def make_environment(folder: Path, built: Path) -> None:
 
 
 def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run lines of a shell in a folder, as from a fresh one; a host has Spark on its path."""
+    """Run a script of a shell in a folder, in the environment of a new user with Spark on PATH."""
     clean = wheel.fresh_environment()
     return ran(
         ["bash", "-euc", script],
@@ -123,7 +123,7 @@ def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedPr
 
 
 def rows_of(shop: Path) -> int:
-    """Count the rows; each id is there, and each key once."""
+    """Count the rows. Each id and each key must be unique."""
     with sqlite3.connect(shop / "shop.db") as database:
         number, ids, keys = database.execute(
             "SELECT count(*), count(DISTINCT id), count(DISTINCT key) FROM orders"
@@ -133,12 +133,11 @@ def rows_of(shop: Path) -> int:
 
 
 def add(counted: Counted, what: str, shop: Path) -> None:
-    """Add a row to the table of neighbours."""
+    """Add a row to the table of `make test-all`."""
     counted(Row(what, pyspark.__version__, "none", FILES * ROWS_PER_FILE, rows_of(shop)))
 
 
 def test_environment_with_all_needs_no_shipping(shop: Path, built: Path, counted: Counted) -> None:
-    """An environment with all, and nothing is shipped."""
     make_environment(shop / "environment", built)
     done = run(recipe("one machine"), shop)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -148,7 +147,7 @@ def test_environment_with_all_needs_no_shipping(shop: Path, built: Path, counted
 def test_executors_use_the_shipped_archive(
     shop: Path, built: Path, cluster: Cluster, counted: Counted
 ) -> None:
-    """The executors have nothing but what they unpack; from another folder it is refused, with the line."""
+    """If the archive is in another folder, the start is refused with the command that works."""
     make_environment(shop / "environment", built)
     done = run(recipe("an archive"), shop, SPARK_MASTER=cluster.url)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -174,7 +173,7 @@ def test_executors_use_the_shipped_archive(
 def test_executors_use_the_shipped_wheel(
     shop: Path, installed: Path, cluster: Cluster, counted: Counted
 ) -> None:
-    """The hosts have what it asks for, and pyspark ships the wheel itself."""
+    """The hosts have the dependencies, and pyspark ships the wheel."""
     pythons = {"PYSPARK_DRIVER_PYTHON": str(installed), "PYSPARK_PYTHON": str(installed)}
     done = run(recipe("a wheel"), shop, SPARK_MASTER=cluster.url, **pythons)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -182,7 +181,7 @@ def test_executors_use_the_shipped_wheel(
 
 
 def test_spark_refuses_cluster_mode_for_python(shop: Path, cluster: Cluster) -> None:
-    """As the page says: when it no longer does, there is a recipe to write."""
+    """If this fails, docs/deploy.md needs a recipe for cluster mode."""
     submit = 'spark-submit --master "$SPARK_MASTER" --deploy-mode cluster --supervise job.py'
     done = run(submit, shop, SPARK_MASTER=cluster.url)
     assert done.returncode != 0

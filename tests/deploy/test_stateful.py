@@ -1,4 +1,4 @@
-"""Stateful queries whose driver is killed twice: what they computed is in the tables, once."""
+"""Stateful queries whose driver is killed twice."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def write_source(folder: Path) -> list[list[tuple[int, datetime]]]:
-    """Write the files, a minute and some apart; the second half of each comes again in the next one.
+    """Write the files. The second half of a file comes again in the next one.
 
-    The last two only let the others' windows end: the watermark of an epoch holds from the next one on.
+    The last two files only let windows end: the watermark of an epoch applies to the next epoch.
     """
     folder.mkdir()
     files: list[list[tuple[int, datetime]]] = []
@@ -46,7 +46,7 @@ def write_source(folder: Path) -> list[list[tuple[int, datetime]]]:
 
 
 def expected(files: list[list[tuple[int, datetime]]]) -> dict[str, Counter[tuple[int, int]]]:
-    """Compute what each query computes of the files; of the windows, those that have ended for certain."""
+    """Compute the rows of each query from the files. Windows that may not have ended are left out."""
     rows = Counter(row for file in files for row in file)
     ended = [at for file in files[:-2] for _, at in file]
     windows = Counter(int(at.timestamp()) // 60 * 60 for at in ended)
@@ -67,15 +67,14 @@ def expected(files: list[list[tuple[int, datetime]]]) -> dict[str, Counter[tuple
 
 
 def commits(folder: Path) -> int:
-    """Return how many epochs the slowest query has completed."""
+    """Return the number of epochs that all queries have completed."""
     return min(
         sum(path.name.isdecimal() for path in folder.glob(f"checkpoint-{kind}/commits/*"))
         for kind in KINDS
     )
 
 
-def test_stateful_queries_are_killed_twice(tmp_path: Path, counted: Counted) -> None:
-    """Windows, a join of streams, deduplication, and state of one's own; one session for all of them."""
+def test_stateful_queries_come_once_under_two_kills(tmp_path: Path, counted: Counted) -> None:
     files = write_source(tmp_path / "source")
     make_tables(tmp_path)
     for number, reached in enumerate((2, 5)):

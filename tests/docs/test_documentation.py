@@ -1,6 +1,6 @@
-"""The documentation, compared with the code: errors, options, figures, commands, rules, packages, links.
+"""The documentation compared with the code.
 
-Pages are read as they are in the site, with what is generated, and as they are in the repository.
+Generated parts are compared, too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def text(page: Path) -> str:
 
 
 def section(page: Path, heading: str) -> str:
-    """Return what is under a heading of the second level."""
+    """Return the text below a heading of the second level."""
     match = re.search(
         rf"^## {re.escape(heading)}$(.*?)(?=^## |\Z)", text(page), re.MULTILINE | re.DOTALL
     )
@@ -60,7 +60,7 @@ def section(page: Path, heading: str) -> str:
 
 
 def rows(table: str) -> list[list[str]]:
-    """Return the cells of all rows of all tables."""
+    """Return the cells of all tables, row by row."""
     lines = [line for line in table.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
@@ -70,8 +70,8 @@ def quoted(cell: str) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", error_kinds(), ids=lambda kind: kind.__name__)
-def test_every_error_says_what_to_do(kind: type[WalSinkError]) -> None:
-    """Its docstring is its entry in the reference: what it means, then what the reader does."""
+def test_reference_has_meaning_and_remedy_of_each_error(kind: type[WalSinkError]) -> None:
+    """The docstring of an error is its entry in the reference: the meaning, then the remedy."""
     meaning, remedy = explanation(kind)
     assert len(meaning.split()) > 8
     assert remedy.endswith(".")
@@ -79,8 +79,7 @@ def test_every_error_says_what_to_do(kind: type[WalSinkError]) -> None:
     assert f"## {kind.__name__}\n\nExit code {kind.exit_code}." in generated("errors")
 
 
-def test_every_option_has_a_row() -> None:
-    """With type, default and sentences; and `wal-sink options` has the same names."""
+def test_reference_has_a_row_of_each_option() -> None:
     page = rows(generated("options"))
     assert [quoted(row[0])[0] for row in page if row[0] != "option" and row[0] != "---"] == [
         name for struct in DECLARED for name in names(struct)
@@ -88,8 +87,7 @@ def test_every_option_has_a_row() -> None:
     assert all(cell for row in page for cell in row)
 
 
-def test_every_command_is_in_the_reference() -> None:
-    """With each of its flags."""
+def test_reference_has_each_command_with_its_flags() -> None:
     page = generated("commands")
     assert re.findall(r"^### wal-sink ([\w-]+)$", page, re.MULTILINE) == [*COMMANDS]
     for name, command in COMMANDS.items():
@@ -100,14 +98,13 @@ def test_every_command_is_in_the_reference() -> None:
 
 
 def test_reference_of_python_has_every_public_name() -> None:
-    """Of functions and of the handle; their docstrings are the text."""
     page = text(Path("docs", "reference", "python.md"))
     listed = {name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)$", page, re.MULTILINE)}
     assert listed >= {name for name in wal_sink.__all__ if name[0].islower()} | {"Sink"}
 
 
-def test_figures_are_those_of_the_code() -> None:
-    """The list under "Sizing" names a constant for each."""
+def test_figures_of_tune_equal_the_constants() -> None:
+    """The table below "Sizing" names the constant of each figure."""
     unit = {"KiB": 1024, "MiB": 1024**2}
     compared = 0
     for figure, source in (row for row in rows(section(TUNE, "Sizing")) if len(row) == 2):
@@ -122,7 +119,7 @@ def test_figures_are_those_of_the_code() -> None:
 
 @cache
 def generated(name: str) -> str:
-    """Return what the reference says of `errors`, `options` or another of its parts."""
+    """Return a generated part of the reference, such as `errors`."""
     return GENERATED[name]()
 
 
@@ -134,7 +131,6 @@ def known_tests() -> set[str]:
 
 
 def test_failure_table_names_existing_tests() -> None:
-    """Every test that the failure table names is a function in tests/."""
     table = rows(section(PROTOCOL / "README.md", "What a failure costs"))
     assert table[0][-1] == "shown by"
     named = {name for row in table[1:] for name in quoted(row[-1]) if name.startswith("test_")}
@@ -151,15 +147,13 @@ RULES = {
 """What each rule says, and the modules that keep it, by its name."""
 
 
-def test_protocol_has_twelve_rules() -> None:
-    """Each has an anchor of its name, for links."""
+def test_protocol_has_twelve_rules_with_anchors() -> None:
     assert len(RULES) == 12
     assert all(f'<a id="{name}">' in text(PROTOCOL / "README.md") for name in RULES)
 
 
 @pytest.mark.parametrize("name", RULES)
 def test_rule_of_the_table_is_named_by_its_module(name: str) -> None:
-    """A reader of the module finds the rule, and a reader of the rule finds the module."""
     modules = quoted(RULES[name][1])
     assert modules
     for module in modules:
@@ -168,7 +162,6 @@ def test_rule_of_the_table_is_named_by_its_module(name: str) -> None:
 
 
 def test_rules_that_the_code_names_are_in_the_table() -> None:
-    """What a docstring calls "rule `settle`" can be looked up."""
     named = {
         name: path
         for path in sorted((ROOT / "wal_sink").rglob("*.py"))
@@ -193,7 +186,7 @@ def packages() -> dict[str, set[str]]:
 
 
 def test_map_names_every_module() -> None:
-    """Each package has a row, with its modules and no others; that of a target may go without."""
+    """The package of a target may be left out."""
     table = rows(section(MAP, "Packages"))[1:]
     drawn = {
         quoted(package)[0]: {name for name in quoted(modules) if re.fullmatch("[a-z0-9_]+", name)}
@@ -206,8 +199,7 @@ def test_map_names_every_module() -> None:
         assert modules == built[package], f"wal_sink/README.md, {package}"
 
 
-def test_map_says_where_code_runs() -> None:
-    """The modules that the table of processes names exist."""
+def test_map_names_existing_modules_of_each_process() -> None:
     named = {name for row in rows(section(MAP, "Where the code runs")) for name in quoted(row[1])}
     paths = {name.rstrip("/") for name in named if "/" in name}
     assert len(paths) > 10
@@ -217,7 +209,7 @@ def test_map_says_where_code_runs() -> None:
 
 
 def test_readme_is_short() -> None:
-    """A product page; each target has a line of it."""
+    """Each target may add a line."""
     assert len(text(Path("README.md")).splitlines()) <= 122 + len(OWN)
 
 
@@ -226,7 +218,6 @@ DOCS = [page for page in PAGES if page.parts[0] == "docs" and "upstream" not in 
 
 @pytest.mark.parametrize("page", DOCS, ids=str)
 def test_page_opens_with_what_its_reader_can_do(page: Path) -> None:
-    """In its first sentence, below the title."""
     title, blank, first, *_ = text(page).splitlines()
     assert title.startswith("# ")
     assert not blank
@@ -237,7 +228,6 @@ def test_page_opens_with_what_its_reader_can_do(page: Path) -> None:
     ("folder", "most"), [("docs/protocol", 4_000), ("docs/cassandra.md", 2_000)]
 )
 def test_pages_stay_within_their_words(folder: str, most: int) -> None:
-    """Words are counted without the bars of tables."""
     pages = [page for page in PAGES if page.as_posix().startswith(folder)]
     words = [
         word for page in pages for word in text(page).split() if not re.fullmatch("[|-]+", word)
@@ -247,13 +237,12 @@ def test_pages_stay_within_their_words(folder: str, most: int) -> None:
 
 
 def test_readme_and_quickstart_have_one_program() -> None:
-    """README, page and example have the same program; tests/test_wheel.py runs it."""
+    """tests/test_wheel.py runs this program."""
     program = EXAMPLE.read_text(encoding="utf-8")
     assert quick_start(README) == quick_start(PAGE) == program
 
 
 def test_readme_names_and_links_every_target() -> None:
-    """The page of a target is its name; the reference has its title."""
     content = text(Path("README.md"))
     for info in OWN.values():
         assert info.title.removeprefix("Apache ").partition(" by ")[0] in content
@@ -263,7 +252,7 @@ def test_readme_names_and_links_every_target() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 def test_options_commands_and_links_exist(page: Path) -> None:
-    """What a page calls an option of ours, a command, Python, or a place to read on."""
+    """A page names only existing options, commands, flags, files and headings, and valid Python."""
     known = {name.lower() for name in names(*DECLARED)}
     prefixes = ("cassandra.", "postgresql.", "sql.", "kafka.", "wal.", "flush.", "checkpoint.")
     for name in re.findall(r"`([a-z]+\.[a-zA-Z.]+)`", text(page)):
@@ -285,7 +274,7 @@ def test_options_commands_and_links_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=str)
 def test_modules_and_names_exist(page: Path) -> None:
-    """What a page calls `package/module.py` or `wal_sink.package.name` exists; the changelog has old ones."""
+    """A page names only existing modules and functions. The change log may name removed ones."""
     for span in quoted(text(page)):
         if re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)*\.py", span):
             folders = (ROOT / page).parent, ROOT, ROOT / "wal_sink", ROOT / "tests"
@@ -296,7 +285,7 @@ def test_modules_and_names_exist(page: Path) -> None:
 
 
 def commands_in(page: str) -> list[str]:
-    """Return what a page tells to run, from the verb on; a span of code may go over the end of a line."""
+    """Return the commands in a page, without `wal-sink`."""
     prose = re.sub(r"^```.*?^```", "", page, flags=re.MULTILINE | re.DOTALL)
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
     lines = re.findall(r"^ *(wal-sink .*)$", page, re.MULTILINE)
@@ -306,7 +295,7 @@ def commands_in(page: str) -> list[str]:
 
 
 def assert_leads_somewhere(page: Path, link: str) -> None:
-    """See that a relative link has its file, and the file its heading."""
+    """Check that the file of a relative link exists, and the heading of its anchor."""
     path, _, anchor = link.partition("#")
     present = (ROOT / page).parent / path if path else ROOT / page
     assert present.exists(), f"{page}: {link}"
@@ -319,8 +308,8 @@ def assert_leads_somewhere(page: Path, link: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["outage", "recovered", "show", "epoch"])
-def test_screens_are_pictures_of_today(name: str) -> None:
-    """They are on the page, small, name no machine, and show nothing that the commands no longer do."""
+def test_pictures_have_lines_of_the_present_status(name: str) -> None:
+    """The pictures name no machine, and only lines that `status` still prints."""
     assert f"(images/{name}.svg)" in text(MONITOR)
     picture = (ROOT / "docs" / "images" / f"{name}.svg").read_text(encoding="utf-8")
     assert len(picture) < 100_000

@@ -1,4 +1,4 @@
-"""The site of the documentation is built, and every link of it leads somewhere."""
+"""The site of the documentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.long
 
 
 def test_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
-    """Each page of the menu is there, and the reference of Python has text from docstrings."""
+    """The reference of Python has text from docstrings."""
     site = build(tmp_path / "docs")
     pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")}
     assert {
@@ -29,7 +29,7 @@ def test_site_is_built_and_its_links_lead_somewhere(tmp_path: Path) -> None:
 
 
 def test_every_page_is_in_the_menu(tmp_path: Path) -> None:
-    """Once; a report to another project is found from the page that is about its subject."""
+    """Reports to other projects are not in the menu."""
     pages = set(assemble(tmp_path))
     texts = [path.read_text(encoding="utf-8") for path in (tmp_path / "reference").glob("*.md")]
     assert not any("make docs" in text for text in texts), "that a list is missing is not true here"

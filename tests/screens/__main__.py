@@ -1,7 +1,7 @@
-"""`python -m tests.screens`: make the pictures in docs/monitor.md, of a query with a real outage.
+"""`python -m tests.screens`: makes the pictures in docs/monitor.md, from a query with a real outage.
 
-Java 17 is needed, and half a minute. What is shown is what `status --watch` and `show` print;
-only the names of places of this machine are replaced.
+It needs Java 17, and half a minute. The pictures have the screens of `status --watch` and `show`, with other
+names for the places of this machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONG_S = 12.0
 
 
 def main() -> None:
-    """Run the query, stop its node, and let it go on."""
+    """Run the query, pause its node, and resume it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory() as folder, EmbeddedCassandra() as node:
         node.create_keyspace("shop")
@@ -69,12 +69,12 @@ def main() -> None:
 
 
 def status(shown: Status) -> RenderableType:
-    """Lay a status out."""
+    """Return the screen of a status."""
     return facts(*status_lines(shown))
 
 
 def save(name: str, command: str, shown: RenderableType) -> None:
-    """Write one picture."""
+    """Write a picture."""
     (FOLDER / f"{name}.svg").write_text(picture(command, shown), encoding="utf-8")
 
 

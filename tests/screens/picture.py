@@ -1,4 +1,4 @@
-"""From what a command found to a picture of its screen."""
+"""Makes a picture of a command's screen."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def elsewhere(value: S, names: Mapping[str, str]) -> S:
-    """Rename the places of this machine in all texts of a value; the host is called `driver`."""
+    """Replace the places of this machine in all texts of a document. The host becomes `driver`."""
     text = msgspec.json.encode(value).decode()
     for name, other in {**names, socket.gethostname(): "driver"}.items():
         text = text.replace(name, other)
@@ -25,7 +25,7 @@ def elsewhere(value: S, names: Mapping[str, str]) -> S:
 
 
 def picture(command: str, screen: RenderableType) -> str:
-    """Return a terminal with the command and its screen, as SVG without references to other files."""
+    """Return a terminal with a command and its screen, as SVG without references to other files."""
     console = Console(
         record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, highlight=False
     )

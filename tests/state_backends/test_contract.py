@@ -188,6 +188,12 @@ def test_open_backend_makes_a_relative_path_absolute(
         ("~/log", "not expanded"),
         ("", "must not be empty"),
         ("/a\0b", "NUL"),
+        ("hdfs://name/log", "no create that fails where a file exists.*s3, gs, abfss"),
+        ("dbfs:/log", "Use the bucket itself"),
+        ("abfss://box@secret/a", "<container>@<account>.dfs.core.windows.net"),
+        ("abfss://box@/a", "<container>@<account>.dfs.core.windows.net"),
+        ("gs://user:secret@bucket/a", "a bucket has no '@'"),
+        ("ftp://secret/a", "no store for URLs that start with 'ftp'.*wal_sink.state_backends"),
     ],
 )
 def test_url_unfit_for_a_log_is_refused(url: str, reason: str) -> None:

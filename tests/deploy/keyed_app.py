@@ -1,8 +1,9 @@
-"""A streaming application on a cluster, to be killed: `python -m tests.deploy.cluster_job CONFIG.json`.
+"""A streaming application to be killed: `python -m tests.deploy.keyed_app CONFIG.json`.
 
-It reads Parquet files, one a micro-batch, gives each row a key by `uuid()`, and appends to a Delta table.
-Each Python worker leaves a file that names it while it computes rows of the query, or writes rows of a flush
-job; both take a while. The first attempt of some tasks fails, and some are slow: Spark tries them again.
+It reads a Parquet file in each micro-batch, adds a key by `uuid()`, and appends to a Delta table.
+
+If the environment has `MARKERS`, a Python worker makes a file with its process id while it computes rows or
+writes rows of a flush job. Some first attempts at tasks fail, and some are slow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _A_WHILE_S = 0.4
 
 @contextlib.contextmanager
 def marked(kind: str) -> Iterator[None]:
-    """Leave a file that names this process, as long as the block runs."""
+    """Make a file with the process id while the block runs."""
     file = Path(os.environ[MARKERS], f"{kind}-{os.getpid()}")
     file.touch()
     try:
@@ -45,10 +46,10 @@ def marked(kind: str) -> Iterator[None]:
 
 
 class SlowDelta(DeltaTarget):
-    """The target, which takes a while for each slice."""
+    """A Delta target that writes each slice slowly."""
 
     def connect(self, query_id: str) -> Session:
-        """See `Target`."""
+        """Return a slow session."""
         return _SlowSession(self.options, query_id)
 
 
@@ -62,7 +63,7 @@ class _SlowSession(DeltaSession):
 
 
 def compute(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Hand the rows on; fail in some first attempts, and be slow in others."""
+    """Return the rows as they are. Fail in some first attempts at a task, and be slow in others."""
     task = TaskContext.get()
     assert task is not None
     epoch = int(task.getLocalProperty("streaming.sql.batchId") or 0)
@@ -77,10 +78,12 @@ def compute(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main(config: dict[str, Any]) -> None:
-    """Run the query to its end."""
+    """Run the query to the end of its source."""
     spark = local_session(**config["settings"])
     rows = spark.readStream.load(config["source"], "parquet", "id bigint", maxFilesPerTrigger=1)
-    keyed = rows.repartition(4).mapInArrow(compute, "id bigint").selectExpr("id", "uuid() AS key")
+    if MARKERS in os.environ:
+        rows = rows.repartition(4).mapInArrow(compute, "id bigint")
+    keyed = rows.selectExpr("id", "uuid() AS key")
     with wal_sink.register(spark, drain_timeout=240):
         writer = keyed.writeStream.format("wal_sink").options(**config["options"])
         writer.trigger(availableNow=True).start().awaitTermination()
