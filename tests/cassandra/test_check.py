@@ -110,7 +110,7 @@ def test_batch_of_other_columns_is_refused(batch: pa.RecordBatch) -> None:
 
 @pytest.mark.parametrize("role", ["partition", "clustering"])
 def test_null_in_the_key_is_refused(role: Role) -> None:
-    with pytest.raises(InvalidRow, match=r"Column c .*primary key.* null, .*c=None") as refused:
+    with pytest.raises(InvalidRow, match=r"Column c .*primary key.* null, .*c=NULL") as refused:
         checked("text", pa.array(["a", None]), role)
     assert '.na.drop(subset=["c"])' in refused.value.remedy
 
@@ -228,13 +228,13 @@ def test_microseconds_are_floored_outside_of_keys(cql: str, values: pa.Array, fl
         (
             "frozen<list<int>>",
             pa.array([[], [1, None]], INTS),
-            "c.element of t (None) is null, which a collection cannot hold",
+            "c.element of t (NULL) is null, which a collection cannot hold",
         ),
-        ("set<int>", pa.array([None, [None]], INTS), "c.element of t (None) is null"),
+        ("set<int>", pa.array([None, [None]], INTS), "c.element of t (NULL) is null"),
         (
             "map<text, int>",
             pa.array([[("a", 1)], [("b", None)]], pa.map_(pa.string(), pa.int32())),
-            "c.value of t (None) is null",
+            "c.value of t (NULL) is null",
         ),
         (
             "map<ascii, int>",
@@ -254,14 +254,14 @@ def test_microseconds_are_floored_outside_of_keys(cql: str, values: pa.Array, fl
         (
             "place",
             pa.array([None, {"street": "x", "seen": [1, None]}], PLACE),
-            "c.seen.element of t (None) is null",
+            "c.seen.element of t (NULL) is null",
         ),
         (
             "vector<float, 2>",
             pa.array([[1.0, 2.0], [1.0]], FLOATS),
             "c of t ([1.0]) has 1 elements, and the table's vector takes exactly 2",
         ),
-        ("vector<float, 1>", pa.array([None, [None]], FLOATS), "c.element of t (None) is"),
+        ("vector<float, 1>", pa.array([None, [None]], FLOATS), "c.element of t (NULL) is"),
     ],
 )
 def test_nested_value_is_refused_with_its_path(cql: str, values: pa.Array, words: str) -> None:

@@ -64,7 +64,9 @@ def as_python(value: pa.Scalar) -> Any:
 
 
 def shorten(value: Any, limit: int = 60) -> str:
-    """Return the text of a value, cut to about `limit` characters."""
+    """Return the text of a value, cut to about `limit` characters; NULL for None."""
+    if value is None:
+        return "NULL"
     if isinstance(value, datetime.date | datetime.time):  # includes datetime
         return value.isoformat()
     cut = value[:limit] if isinstance(value, str | bytes) else value
