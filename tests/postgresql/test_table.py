@@ -21,14 +21,14 @@ from wal_sink.errors import (
     TargetUnavailable,
     WalSinkError,
 )
-from wal_sink.model.plan import Plan
+from wal_sink.model.ledger import Outcome
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.postgresql.connection import _PIECE
 from wal_sink.targets.postgresql.schema import find, read_columns, read_unique
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.unique import Unique
-from wal_sink.testing.contracts.ledger import create, row_of
+from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 from wal_sink.testing.contracts.rows import deliver, write_all
 from wal_sink.testing.micro_batches import PlayedQuery
 
@@ -476,38 +476,24 @@ def test_slice_encoded_in_pieces_arrives_whole(postgresql: Server, schema: str) 
     assert stored == rows
 
 
-class AlteredTarget(PostgresqlTarget):
-    """Its table is altered once, after a session has compared it and before the first of its rows."""
-
-    alters: tuple[Server, str] | None = None
-
-    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
-        if self.alters is not None:
-            server, statement = self.alters
-            self.alters = None
-            server.execute(statement)
-        super().insert(connection, plan, batch)
-
-
+@pytest.mark.parametrize(
+    "alters", ["ALTER TABLE {s}.t ADD x int", "ALTER TABLE {s}.low SET UNLOGGED"]
+)
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_table_altered_after_the_comparison_takes_rows(
-    postgresql: Server, schema: str, mode: str
+def test_compared_table_cannot_be_altered_before_commit(
+    postgresql: Server, schema: str, mode: str, alters: str
 ) -> None:
-    """Until the first row nothing holds the table: it is compared once more when that holds it.
-
-    Bytes of a bigint would be other numbers in a column of doubles.
-    """
-    table, key = f"{schema}.t", ", PRIMARY KEY (id)" if mode == "upsert" else ""
-    postgresql.execute(f"CREATE TABLE {table} (id bigint, v text{key})")
-    options = PostgresqlOptions(uri=postgresql.uri, table=table, mode=mode)  # type: ignore[arg-type]
-    target = AlteredTarget(options)
+    """Also before the first row: bytes of a bigint would be other numbers in a column of doubles."""
+    key = "PRIMARY KEY" if mode == "upsert" else ""
+    postgresql.execute(PARTS.format(s=schema, key=key))
+    target = target_of(postgresql, f"{schema}.t", mode=mode)
     plan = target.plan(BATCH.schema, "key")
-    target.alters = postgresql, f"ALTER TABLE {table} ALTER COLUMN id TYPE double precision"
+    rows = RowSlice(0, target.check(BATCH, plan), 0)
     with target.connect("query") as session:
-        create(session, "query")
-        with pytest.raises(TargetUnavailable, match="was altered while rows were written"):
-            deliver(session, plan, RowSlice(0, target.check(BATCH, plan), 0))
-    assert postgresql.execute(f"SELECT id FROM {table}") == []
-    with target.connect("query") as session:
-        deliver(session, plan, RowSlice(0, target.check(BATCH, plan), 0))
-    assert postgresql.execute(f"SELECT id FROM {table} ORDER BY id") == [(1,), (2,)]
+        row = create(session, "query")
+        session.write(plan, rows._replace(batch=rows.batch.slice(0, 0)))
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            postgresql.execute(f"SET lock_timeout = '100ms'; {alters.format(s=schema)}")
+        session.write(plan, rows)
+        assert finish(session, row, following(row)) is Outcome.APPLIED
+        postgresql.execute(alters.format(s=schema))

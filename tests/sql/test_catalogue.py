@@ -20,7 +20,7 @@ from tests.sql.stores import (
     bring,
     sql_target,
 )
-from wal_sink.errors import SchemaMismatch, TargetRefused
+from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import RowSlice
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
@@ -55,13 +55,21 @@ def test_computed_column_takes_no_value(store: Store) -> None:
 
 
 @FILES
-def test_table_name_of_another_case_is_suggested(store: Store) -> None:
-    """In a file both are one name, and none can be made."""
+@pytest.mark.parametrize("create_table", [False, True])
+def test_table_name_of_another_case_is_suggested(store: Store, *, create_table: bool) -> None:
+    """Both are one name in a file: createTable cannot create the table."""
     store.execute(TABLE.format(key="").replace(" t ", " T "))
     with pytest.raises(SchemaMismatch, match=r"no table t\. There is T, which differs"):
-        agreed(sql_target(store))
-    with pytest.raises(TargetRefused, match="already exists"):
-        agreed(sql_target(store, create_table=True))
+        agreed(sql_target(store, create_table=create_table))
+
+
+def test_columns_that_differ_by_case_are_named(store: Store) -> None:
+    """Each of these databases takes them for one column."""
+    twice = SCHEMA.append(pa.field("Name", pa.string()))
+    target = sql_target(store, create_table=True)
+    for start in (target.dry_plan, target.plan):
+        with pytest.raises(SchemaMismatch, match="columns name and Name of the DataFrame differ"):
+            start(twice, "key")
 
 
 def test_view_is_refused(store: Store) -> None:

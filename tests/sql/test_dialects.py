@@ -87,8 +87,8 @@ class OperationalError(DatabaseError):
 def test_error_of_mysql_means_what_its_number_says(number: int, kind: str, refuses: bool) -> None:
     """Another number is fatal, and of no row."""
     error = DatabaseError(number)
-    assert DIALECTS["mysql"].errors.kind(error) == kind
-    assert DIALECTS["mysql"].errors.refuses(error) is refuses
+    assert DIALECTS["mysql"].error_codes.classify(error) == kind
+    assert DIALECTS["mysql"].error_codes.refuses(error) is refuses
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_error_of_any_driver_means_what_pep_249_says(
     error: Exception, kind: str, refuses: bool
 ) -> None:
     """By the class, where the database is not known."""
-    assert GENERIC.errors.kind(error) == kind
-    assert GENERIC.errors.refuses(error) is refuses
+    assert GENERIC.error_codes.classify(error) == kind
+    assert GENERIC.error_codes.refuses(error) is refuses
 
 
 @pytest.mark.parametrize(

@@ -45,16 +45,11 @@ class RefusalSearch:
         self._takes_others = False
 
     def insert(
-        self,
-        plan: Plan,
-        rows: RowSlice,
-        insert: Callable[[RowSlice], Exception | None],
-        compare: Callable[[], None],
+        self, plan: Plan, rows: RowSlice, insert: Callable[[RowSlice], Exception | None]
     ) -> None:
         """Insert the rows that the server accepts, and collect the others in `refused`.
 
         :param insert: inserts all rows of a slice or none. It returns the error of a refusal.
-        :param compare: raises an error if the table, and not the rows, is at fault.
         :raises TargetRefused: the server refused more than `MOST_REFUSED` rows and accepted none.
         """
 
@@ -63,14 +58,11 @@ class RefusalSearch:
             self._takes_others = self._takes_others or error is None
             return error
 
-        refused_so_far = len(self.refused)
         for part, error in find_refused(rows, tried, _halves):
             refused = RefusedRow(part.first_us, refusal(plan, part, error))
             self.refused.append(refused)
             if not self._takes_others and len(self.refused) > MOST_REFUSED:
                 raise refused.error
-        if len(self.refused) > refused_so_far:
-            compare()
 
 
 def find_refused(

@@ -1,7 +1,7 @@
-"""PostgreSQL as a target; docs/postgresql.md says how it treats types, keys and transactions.
+"""The target `postgresql`. docs/postgresql.md describes its types, keys and transactions.
 
-It stands on `wal_sink.targets.sql`: each window in one transaction with its ledger row. Of the modules here
-only `connection` loads the driver, and `target` imports it late.
+The package extends `wal_sink.targets.sql`. Only `connection` imports the driver, and `target` imports
+`connection` when it connects.
 """
 
 from wal_sink.targets.postgresql.options import PostgresqlOptions

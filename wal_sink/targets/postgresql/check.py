@@ -1,8 +1,7 @@
-"""Casts a column to what the log holds, and refuses values that PostgreSQL would refuse; done in the tasks.
+"""Casts columns in tasks, and refuses values that PostgreSQL would refuse. No I/O.
 
-The server takes every row that passes, but for constraints, indexes and pages of the table. The check
-neither connects nor imports the driver. JSON is made of structs, maps and arrays; a text for `jsonb` is
-validated.
+The server accepts every row that passes, unless it breaks a constraint, or is too long for an index or a
+page. Structs, maps and arrays become JSON; a text for `json` or `jsonb` is validated.
 """
 
 from __future__ import annotations
@@ -35,15 +34,17 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class NoJsonError(ValueError):
-    """A value has no JSON, or none that PostgreSQL takes; the text continues "Column c …"."""
+    """A value has no JSON that PostgreSQL accepts. The text continues "Column c …"."""
 
 
 def to_json(value: Any, type_: pa.DataType) -> str:
-    """Return a value of a struct, map or array as JSON; what Arrow gives as Python's objects.
+    """Return a struct, map or array as JSON.
 
-    Binary is Base64, a date or time is ISO 8601, a decimal is a number with all its digits.
+    Binary becomes Base64, a date or time ISO 8601, and a decimal a number with all its digits.
 
-    :raises NoJsonError: it holds a number that JSON has not, or a map has no texts as keys.
+    :param value: the Python object that Arrow returns for a value of the type.
+    :raises NoJsonError: JSON has no form for a number or for the key of a map, or PostgreSQL cannot hold a
+        text.
     """
     try:
         text = _ENCODER.encode(_json_value(value, type_)).decode()
@@ -54,10 +55,10 @@ def to_json(value: Any, type_: pa.DataType) -> str:
     return text
 
 
-def refuse_other(text: str) -> None:
-    """Refuse a text that is not JSON.
+def refuse_no_json(text: str) -> None:
+    """Refuse a text that is not JSON, or that `jsonb` cannot hold.
 
-    :raises NoJsonError: it is not, or has what `jsonb` cannot hold.
+    :raises NoJsonError: the text is refused.
     """
     try:
         msgspec.json.decode(text)
@@ -68,7 +69,7 @@ def refuse_other(text: str) -> None:
 
 
 def _json_value(value: Any, type_: pa.DataType) -> Any:
-    """Return what the encoder takes: maps as objects."""
+    """Return a value for the encoder: maps become objects."""
     if value is None:
         return None
     if pt.is_struct(type_):
@@ -84,17 +85,17 @@ def _json_value(value: Any, type_: pa.DataType) -> Any:
     if is_array(type_):
         return [_json_value(element, type_.value_type) for element in value]
     if isinstance(value, float) and not math.isfinite(value):
-        raise NoJsonError(f"has a number that JSON has not ({value})")
+        raise NoJsonError(f"has a number that JSON cannot hold ({value})")
     return value
 
 
 def _key(key: Any) -> str:
-    """Return the key of an object, as the encoder writes a value of its type."""
+    """Return the key of an object, in the form in which the encoder writes a value."""
     return key if isinstance(key, str) else _ENCODER.encode(key).decode().strip('"')
 
 
 def fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
-    """Return which values PostgreSQL takes in a column, of those that the Arrow type holds."""
+    """Return which values a column of a type accepts; None: all of them."""
     if words.endswith(LISTS):
         return by_elements(fits, words, values)
     type_ = parse(words)
@@ -102,9 +103,9 @@ def fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
 
 
 def stored(column: Column, values: pa.Array) -> pa.Array:
-    """Cast the values of a column to what the log holds.
+    """Cast the values of a column to the type that the log holds.
 
-    :raises InvalidValueError: the server would refuse one.
+    :raises InvalidValueError: the server would refuse a value.
     """
     element = parse(column.type.removesuffix(LISTS)).base
     if is_any_decimal(column.type):
@@ -125,11 +126,12 @@ def stored(column: Column, values: pa.Array) -> pa.Array:
 def _refuse_texts(texts: pa.Array, rows: pa.Array | None, *, is_json: bool) -> None:
     """Refuse texts that PostgreSQL cannot hold.
 
-    :param rows: of each text, where a row has several.
+    :param rows: the row of each text, for texts in arrays; None: one text for each row.
+    :raises InvalidValueError: a text is refused.
     """
     try:
         if is_json:
-            for _ in _each(texts, refuse_other):
+            for _ in _each(texts, refuse_no_json):
                 pass
         else:
             refuse(
@@ -140,17 +142,20 @@ def _refuse_texts(texts: pa.Array, rows: pa.Array | None, *, is_json: bool) -> N
     except InvalidValueError as bad:
         if rows is None:
             raise
-        # The flags are of elements: `publish.append.split_invalid` finds the rows.
+        # `bad.rows` flags elements, and not rows. Without it `publish.append.split_invalid` finds the rows.
         problem, row = f"has an element that {bad.problem}", rows[bad.row].as_py()
         raise InvalidValueError(problem, bad.remedy, row) from bad.__cause__
 
 
-def _each(values: pa.Array, make: Callable[..., str | None]) -> Iterator[str | None]:
-    """Yield what is made of each value: no kernel makes or reads JSON."""
+def _each(values: pa.Array, convert: Callable[..., str | None]) -> Iterator[str | None]:
+    """Yield the result of a function for each value; Arrow has no kernel for JSON.
+
+    :raises InvalidValueError: the function refuses a value.
+    """
     for row, scalar in enumerate(values):
         try:
             value = scalar.as_py()
-            yield None if value is None else make(value)
+            yield None if value is None else convert(value)
         except (NoJsonError, ValueError, OverflowError) as error:
             remedy = "Correct the value, or make the table's type text."
             raise InvalidValueError(str(error), remedy, row) from error

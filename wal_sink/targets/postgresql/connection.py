@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL: opened safely, with bounded waits; COPY of batches; and what errors mean.
+"""Connects to PostgreSQL, and writes batches by COPY.
 
-COPY's binary format carries neither types nor names, so each column has to be exactly of the type that the
-server expects; the tasks have cast it to that (`types.log_type`).
+COPY's binary format has neither types nor names. So each column has to have exactly the type that the server
+expects: the tasks have cast it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from wal_sink.targets.sql.types import LISTS
 from wal_sink.targets.sql_text import listed, quote
 from wal_sink.targets.text_formats import as_uuid
 
-# For what the URI does not say. A host that is gone is noticed after half a minute; one that is there and
-# whose server keeps silent, by `BoundedConnection`.
+# The parameters that the URI does not set. TCP notices a lost host after half a minute. `BoundedConnection`
+# notices a server that hangs on a host that answers.
 DEFAULTS = {
     "connect_timeout": "10",
     "keepalives_idle": "10",
@@ -56,26 +56,30 @@ _SETTINGS = """
         ('lock_timeout', '{lock_ms}'),
         ('idle_in_transaction_session_timeout', '{idle_ms}')) AS wanted(name, setting)
     JOIN pg_catalog.pg_settings s USING (name)"""
-"""Of a session, whatever the role's or the database's defaults are; of those that the server has:
-`transaction_timeout` came with PostgreSQL 17. An acknowledged COMMIT has to survive a crash, as the log is
-trimmed after it: what is weaker than on this server's disk is made `on`."""
+"""Sets a session's settings, whatever the defaults of role and database are. The join leaves out settings
+that the server lacks: `transaction_timeout` came with PostgreSQL 17. A `synchronous_commit` of `off`
+becomes `on`: an acknowledged COMMIT has to survive a crash, as the log is trimmed after it."""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed when the server keeps silent for too long.
+    """A connection that closes if the server does not answer for too long.
 
-    libpq bounds how long a *host* may be silent, not a server that stalls on a host that answers.
+    libpq has time-outs for a host that does not answer, and none for a server that hangs on a host that
+    answers.
     """
 
     request_timeout = 120.0
-    """Of a single wait, in seconds."""
+    """The longest wait for one answer, in seconds."""
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
-        """Wait for the server, as the driver does; all of its methods call this."""
+        """Wait for the server. All methods of the driver call this method."""
         return super().wait(self._bounded(gen), *args, **kwargs)
 
     def _bounded(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """Pass on what the driver waits for; it comes back every tenth of a second when nothing is ready."""
+        """Yield what the driver waits for; raise after the time-out.
+
+        The driver resumes the generator each tenth of a second, also if nothing is ready.
+        """
         end = time.monotonic() + self.request_timeout
         try:
             wanted = next(gen)
@@ -92,14 +96,14 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def connect(options: PostgresqlOptions) -> BoundedConnection:
-    """Connect to the server that takes writes.
+    """Connect to the primary.
 
-    The password is that of the options, or else that of the environment now.
+    The password comes from the options; if they have none, from the environment as it is now.
 
-    :raises OptionError: libpq does not know a parameter of the URI; the server refuses the login, or has no
-        such database; it is a pooler, and not the server.
+    :raises OptionError: libpq does not know a parameter of the URI; the server refuses the login, or lacks
+        the database; or a pooler answers, and not the server.
     :raises TargetUnavailable: the server is a replica.
-    :raises psycopg.Error: it does not answer, or refuses.
+    :raises psycopg.Error: the server does not answer, or refuses for another reason.
     """
     try:
         connection = BoundedConnection.connect(**_parameters(options), prepare_threshold=None)
@@ -109,8 +113,8 @@ def connect(options: PostgresqlOptions) -> BoundedConnection:
         raise
     connection.request_timeout = options.request_timeout
     try:
-        ((serving,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
-        if serving != connection.info.backend_pid:  # which came with the login
+        ((backend,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
+        if backend != connection.info.backend_pid:  # the server named this one at the login
             raise OptionError(
                 f"Option postgresql.uri {options.uri} leads to a pooler, such as PgBouncer, and not to the"
                 " server: the settings of a session could be lost between its transactions.",
@@ -132,10 +136,12 @@ def connect(options: PostgresqlOptions) -> BoundedConnection:
 
 
 def wrong_option(text: str, options: PostgresqlOptions) -> OptionError | None:
-    """Return what is wrong with user, password, database or TLS; None: it is not these.
+    """Return the error of a wrong user, password, database or TLS mode; None for any other error.
 
-    libpq has no SQLSTATE of a connection that was refused, so its text decides. A server that speaks another
-    language is not understood, and its text is shown as that of any other error.
+    libpq has no SQLSTATE for a refused connection, so the English text of the error decides. With another
+    language the result is None.
+
+    :param text: the text of libpq's error.
     """
     answer = " ".join(text.split()).rpartition("FATAL: ")[2]
     login = r"no password supplied|password authentication failed|role .* (exist|log in)"
@@ -148,8 +154,8 @@ def wrong_option(text: str, options: PostgresqlOptions) -> OptionError | None:
     if "server does not support SSL" in answer:
         return OptionError(
             f"The server of postgresql.uri {options.uri} has no TLS, which sslmode in that option asks for.",
-            "Let the server have TLS: ssl = on in postgresql.conf, and a certificate. Or write"
-            " sslmode=prefer, and password and rows can be read on the way.",
+            "Give the server TLS: ssl = on in postgresql.conf, and a certificate. Or write sslmode=prefer;"
+            " then password and rows may go through the network unencrypted.",
         )
     if database := re.search(r'database "(.*)" does not exist', answer):
         return OptionError(
@@ -178,13 +184,13 @@ def _parameters(options: PostgresqlOptions) -> dict[str, Any]:
 
 
 _PIECE = 8_192
-"""Rows that are encoded at once, while the server takes those before them."""
+"""The number of rows that are encoded at once, while the server reads the rows before them."""
 
 
 def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) -> None:
-    """Write rows in the open transaction: add them, or replace and delete those of the plan's key.
+    """Write rows in the open transaction: add them, or replace and delete rows by the plan's key.
 
-    :param batch: in the types of the log; without rows the same statements are run.
+    :param batch: with columns in the types of the log. A batch without rows runs the same statements.
     :raises Exception: of the driver.
     """
     if not is_staged(plan):
@@ -207,8 +213,8 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
 def _stage(connection: Any, table: TableName, plan: Plan, rows: staged.Staged) -> str:
     """Copy rows into a temporary table of this session, and return its name.
 
-    Its key has the table's collations: the same keys are equal. Other columns are not of the table's domains:
-    a delete or an unavailable cell has nulls.
+    The columns of its key have the table's collations, so that the same keys are equal. The other columns
+    have no domain: a domain may refuse the nulls of a delete or an unavailable cell.
     """
     kind = f"{'d' * rows.deletes}{'u' * bool(rows.flags)}"
     temporary = f"pg_temp.{quote(f'wal_sink {plan.key[:32]} {kind}')}"
@@ -221,7 +227,7 @@ def _stage(connection: Any, table: TableName, plan: Plan, rows: staged.Staged) -
         for column, type_ in zip(columns, types, strict=True)
     ]
     listed_columns += [_null(name, type_) for name, type_ in rows.added.items()]
-    connection.execute("SET LOCAL client_min_messages = warning")  # not that it is there already
+    connection.execute("SET LOCAL client_min_messages = warning")  # the table may exist
     connection.execute(
         f"CREATE TEMPORARY TABLE IF NOT EXISTS {temporary} ON COMMIT DELETE ROWS AS"  # noqa: S608 -- quoted
         f" SELECT {', '.join(listed_columns)}{f' FROM {table}' if key else ''} WITH NO DATA"
@@ -235,10 +241,13 @@ def _null(name: str, type_: str) -> str:
 
 
 def _copy(connection: Any, into: str, batch: pa.RecordBatch, types: Sequence[str]) -> None:
-    """Run one COPY of a batch whose columns are of these types."""
-    for place, (name, type_) in enumerate(zip(batch.schema.names, types, strict=True)):
+    """Run one COPY of a batch.
+
+    :param types: the types of the columns in the database.
+    """
+    for position, (name, type_) in enumerate(zip(batch.schema.names, types, strict=True)):
         if type_ == "uuid":
-            batch = batch.set_column(place, name, as_uuid(batch.column(place)))
+            batch = batch.set_column(position, name, as_uuid(batch.column(position)))
     encoder = _encoder(batch.schema, types)
     statement = f"COPY {into} ({listed(batch.schema.names)}) FROM STDIN (FORMAT binary)"
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
@@ -249,14 +258,14 @@ def _copy(connection: Any, into: str, batch: pa.RecordBatch, types: Sequence[str
 
 
 def _encoder(schema: pa.Schema, types: Sequence[str]) -> pgpq.ArrowToPostgresBinaryEncoder:
-    """Return pgpq's encoder; it has to be told of JSONB only, whose texts have a version before them."""
-    chosen = {
+    """Return pgpq's encoder. It infers all types but JSONB, whose texts begin with a version number."""
+    builders = {
         field.name: _jsonb(field)
         if words.removesuffix(LISTS) == "jsonb"
         else pgpq.ArrowToPostgresBinaryEncoder.infer_encoder(field)
         for field, words in zip(schema, types, strict=True)
     }
-    return pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(schema, chosen)
+    return pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(schema, builders)
 
 
 def _jsonb(field: pa.Field) -> Any:

@@ -1,4 +1,4 @@
-"""Declares and validates the options of the PostgreSQL target."""
+"""The options of the target `postgresql`. No I/O."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PASSWORD_VARIABLE = "WAL_SINK_POSTGRESQL_PASSWORD"  # noqa: S105 -- the name of 
 
 
 class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
-    """Where the database is, how to connect, and what to write to.
+    """The options of a query's target `postgresql`.
 
-    A password in the URI is taken out of it: `uri` has none, and can be shown.
+    The password moves from the URI to `password`, so that errors and logs can show `uri`.
 
     :raises OptionError: when constructed with a value that is invalid.
     """

@@ -1,4 +1,4 @@
-"""What the server has under a table's name, by `pg_catalog`; and what of it loses rows or doubles them."""
+"""Reads tables, columns, indexes and lock holders from `pg_catalog`; refuses tables that could lose rows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from wal_sink.targets.sql.unique import Unique
 
 
 class Relation(NamedTuple):
-    """What the server has under a table's name."""
+    """A table or view of the server."""
 
     name: TableName
     oid: int = 0
-    """0: nothing of this name."""
+    """0 if the server has no table of this name."""
     tree: tuple[int, ...] = ()
-    """Of the table and its partitions."""
+    """The oids of the table and its partitions."""
 
 
 _RELATION = """
@@ -28,7 +28,8 @@ _RELATION = """
         SELECT c.oid UNION SELECT relid::oid FROM pg_catalog.pg_partition_tree(c.oid::regclass))
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relname = %(table)s AND n.nspname = %(schema)s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"""
-"""The other function returns nothing for a table without partitions."""
+"""`pg_partition_tree` returns nothing for a table without partitions. It locks partitions: until the
+transaction ends, no client can alter or detach them."""
 _COLUMNS = """
     WITH RECURSIVE base AS (
         SELECT a.attnum, a.attname, a.atttypid AS type, a.atttypmod AS typmod, a.attnotnull AS required,
@@ -42,7 +43,7 @@ _COLUMNS = """
         FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type WHERE t.typtype = 'd')
     SELECT b.attname, pg_catalog.format_type(b.type, b.typmod), b.required, b.has_default, b.always
     FROM base b JOIN pg_catalog.pg_type t ON t.oid = b.type WHERE t.typtype <> 'd' ORDER BY b.attnum"""
-"""Of a domain the type beneath it."""
+"""For a column of a domain it returns the base type of the domain."""
 _UNIQUE = """
     SELECT c.relname || CASE i.indrelid WHEN %(oid)s THEN '' ELSE ' of ' || i.indrelid::regclass END,
            CASE WHEN 0 = ANY (i.indkey) THEN ARRAY[]::text[] ELSE ARRAY(
@@ -60,7 +61,7 @@ _UNIQUE = """
       AND NOT (i.indrelid <> %(oid)s AND EXISTS (
           SELECT FROM pg_catalog.pg_inherits WHERE inhrelid = i.indexrelid))
     ORDER BY NOT i.indisprimary, c.relname"""
-"""Also those that a partition alone has."""
+"""Returns also the indexes of single partitions."""
 _TABLES = """
     SELECT n.nspname || '.' || c.relname
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -68,9 +69,8 @@ _TABLES = """
 
 
 def find(connection: Any, name: TableName) -> Relation:
-    """Find a table.
+    """Find a table by its name.
 
-    :param connection: of PEP 249, in a transaction or not; nothing is written.
     :raises Exception: of the driver.
     """
     for oid, tree in _rows(connection, _RELATION, name._asdict()):
@@ -79,7 +79,7 @@ def find(connection: Any, name: TableName) -> Relation:
 
 
 def read_columns(connection: Any, live: Relation) -> tuple[TableColumn, ...]:
-    """Read a table's columns, with types as `format_type` prints them; none of a table that does not exist.
+    """Read a table's columns, with types as `format_type` prints them; none if the table does not exist.
 
     :raises Exception: of the driver.
     """
@@ -115,13 +115,12 @@ def _rows(connection: Any, query: str, values: object) -> list[Any]:
 
 
 class Finding(NamedTuple):
-    """Something about a table, or its server, that loses rows or doubles them."""
+    """A property of a table or its server by which rows can be lost or written twice."""
 
     query: str
-    """Returns the names of what is found, none if all is well; perhaps with a statement each for the
-    remedy."""
+    """Returns the names of the objects with this property, and perhaps a statement for the remedy of each."""
     what: str
-    """For an error, or for a warning: `{table}` and `{names}` stand for their names."""
+    """The text of the error or warning. `{table}` and `{names}` stand for the table, and for the objects."""
     remedy: str = ""
 
 
@@ -129,27 +128,26 @@ UNLOGGED = Finding(
     """SELECT oid::regclass::text, format('ALTER TABLE %%s SET LOGGED;', oid::regclass)
        FROM pg_catalog.pg_class
        WHERE oid = ANY (%(tree)s) AND relkind = 'r' AND relpersistence <> 'p' ORDER BY 1""",
-    "{names} is unlogged: its rows are gone after a crash of the server, and the log would be trimmed by"
-    " then.",
+    "{names} is unlogged: a crash of the server would take its rows, and the log no longer has them.",
     "Run:",
 )
 STORAGE = (
     Finding(
         """SELECT oid::regclass::text FROM pg_catalog.pg_class
            WHERE oid = ANY (%(tree)s) AND relkind IN ('v', 'm', 'f') ORDER BY 1""",
-        "{names} is a view or a foreign table: its rows are elsewhere, where they need not be committed"
-        " together with the ledger.",
+        "{names} is a view or a foreign table: its rows are in another table, which need not commit together"
+        " with the ledger.",
         "Name a table whose partitions are all on this server.",
     ),
     UNLOGGED,
     Finding(
         """SELECT current_user, format('ALTER ROLE %%I BYPASSRLS;', current_user)
            WHERE row_security_active(%(oid)s::oid)""",
-        "{table} has row-level security that holds for user {names}: it hides rows, or refuses them.",
+        "{table} has row-level security for user {names}: it hides rows, or refuses them.",
         "Flush as the table's owner, or run:",
     ),
 )
-"""What loses rows however they are written."""
+"""The findings for which a table is refused."""
 _WARNINGS = (
     Finding(  # 4, 8 and 16 are the bits of INSERT, DELETE and UPDATE
         """SELECT DISTINCT tgname::text FROM pg_catalog.pg_trigger
@@ -162,30 +160,30 @@ _WARNINGS = (
     ),
     Finding(
         "SELECT 'fsync' WHERE NOT current_setting('fsync')::boolean",
-        "the server has {names} = off: after a power loss it may have lost rows that it acknowledged, and the"
-        " log is trimmed by then",
+        "the server has {names} = off: a power loss may take rows that it acknowledged, and that the log no"
+        " longer has",
     ),
 )
 
 
 def refuse(connection: Any, live: Relation, findings: Iterable[Finding]) -> None:
-    """Refuse a table with one of these findings.
+    """Refuse a table if a finding applies to it.
 
-    :raises SchemaMismatch: says what, and what to do.
+    :raises SchemaMismatch: a finding applies.
     :raises Exception: of the driver.
     """
-    for finding, rows in _found(connection, live, findings):
+    for finding, rows in _applying(connection, live, findings):
         remedy = "\n".join([finding.remedy, *(row[1] for row in rows if len(row) > 1)])
         raise SchemaMismatch(_text(finding, live, rows), remedy)
 
 
 def warnings(connection: Any, live: Relation) -> Iterator[str]:
-    """Yield what the operator should know at the start."""
-    for finding, rows in _found(connection, live, _WARNINGS):
+    """Yield warnings for a start, about table and server."""
+    for finding, rows in _applying(connection, live, _WARNINGS):
         yield _text(finding, live, rows)
 
 
-def _found(
+def _applying(
     connection: Any, live: Relation, findings: Iterable[Finding]
 ) -> Iterator[tuple[Finding, Sequence[Any]]]:
     values = {"oid": live.oid, "tree": list(live.tree)}
@@ -195,7 +193,7 @@ def _found(
 
 
 def _text(finding: Finding, live: Relation, rows: Sequence[Any], most: int = 5) -> str:
-    """Say what is found; of very many, such as partitions, the first ones and how many there are more."""
+    """Return the text of a finding, with at most `most` names."""
     more = f" and {len(rows) - most:,} more" if len(rows) > most else ""
     names = ", ".join(row[0] for row in rows[:most]) + more
     return finding.what.format(table=live.name, names=names)
@@ -216,7 +214,7 @@ _HOLDERS = """
 def lock_holders(connection: Any, data: TableName, ledger: TableName) -> Sequence[LockHolder]:
     """Return the sessions that hold locks on the table, its partitions or the ledger's table.
 
-    Those come first whose lock no row can be written beside.
+    Sessions whose lock blocks all inserts come first.
 
     :raises Exception: of the driver.
     """

@@ -1,4 +1,4 @@
-"""The PostgreSQL target. Only `connection` loads the driver, and methods import it late: tasks never do."""
+"""The target `postgresql`. It imports the driver when it connects, and in no task."""
 
 from __future__ import annotations
 
@@ -17,52 +17,51 @@ from wal_sink.targets.postgresql import schema as catalogue
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.types import NEW, TYPES, refuse_wide_row, takes
 from wal_sink.targets.refusals import RELEASED
-from wal_sink.targets.sql.errors import Code, Errors, LockHolder, is_among, texts
+from wal_sink.targets.sql.database import run
+from wal_sink.targets.sql.error_codes import Code, ErrorCodes, matches, texts
+from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.keyed import KeyedTarget
 from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sql_text import listed, quote
 from wal_sink.targets.table_options import Layout
 
 _LACKS_PRIVILEGE, _IS_LOCKED, _LACKS_IDENTITY = "42501", "55P03", "55000"
-"""Of the SQLSTATEs in PostgreSQL's appendix A."""
-# Connection, serialization and deadlock, resources, locks, an operator, the system, a replica. Of class 55
-# two alone: an upsert by a deferrable key, for one, would be refused for ever.
+"""SQLSTATEs from PostgreSQL's appendix A."""
+# Connection, serialization and deadlock, resources, locks, an operator, the system, a replica. Other codes of
+# class 55 do not pass, such as that of an upsert by a deferrable key.
 _PASSING = texts("08 25006 25P03 40 53 55006 55P03 57 58")
 
 
 def _sqlstate(error: BaseException) -> Code:
-    """Return the SQLSTATE. A RAISE may have any, and refuses a row unless that one passes."""
+    """Return the SQLSTATE; "P0001" for a RAISE, which may have any SQLSTATE, unless it may pass."""
     code = getattr(error, "sqlstate", None)
     source = getattr(getattr(error, "diag", None), "source_function", None)
     if not isinstance(code, str):
         return None
-    return "P0001" if source == "exec_stmt_raise" and not is_among(code, _PASSING) else code
+    return "P0001" if source == "exec_stmt_raise" and not matches(code, _PASSING) else code
 
 
-ERRORS = Errors(
+ERROR_CODES = ErrorCodes(
     _sqlstate,
     _PASSING,
     locked=texts(_IS_LOCKED),
-    # Values, constraints, WITH CHECK OPTION, RAISE and ASSERT, what is too long for an index.
+    # Values, constraints, WITH CHECK OPTION, RAISE and ASSERT, a value that is too long for an index.
     refusing=texts("22 23 44 P0 54000"),
     remedies={
-        "54011": "Rows of an upsert go through a temporary table, which has a column more. Leave some columns"
-        " out of the DataFrame.",
+        "54011": "Rows of an upsert go through a temporary table, which has one column more. Leave some"
+        " columns out of the DataFrame.",
     },
 )
 
 
 class PostgresqlTarget(KeyedTarget):
-    """PostgreSQL 12 and later: each window in one transaction with its ledger row, its rows by COPY.
-
-    :param options: see `PostgresqlOptions`.
-    """
+    """Writes to PostgreSQL 12 and later by COPY, each window in one transaction with its ledger row."""
 
     name = "postgresql"
     client = "wal_sink.targets.postgresql.connection"
     options_type: type[Options] = PostgresqlOptions
     parameter = "%s"
-    errors = ERRORS
+    error_codes = ERROR_CODES
     savepoints = RELEASED
     title = "PostgreSQL"
     types, new = TYPES, NEW
@@ -72,10 +71,10 @@ class PostgresqlTarget(KeyedTarget):
     # --- the catalogue ---
 
     def columns(self, connection: Any) -> Sequence[TableColumn]:
-        """Ask the catalogue for the table's columns.
+        """Read the table's columns.
 
-        :raises SchemaMismatch: the table, a partition or the ledger is no longer what survives a crash; or
-            another server, a view or row-level security came in.
+        :raises SchemaMismatch: the table, a partition or the ledger is unlogged; or the table is a view, has
+            a partition on another server, or has row-level security.
         """
         live = catalogue.find(connection, self.options.data)
         catalogue.refuse(connection, live, catalogue.STORAGE)
@@ -84,47 +83,55 @@ class PostgresqlTarget(KeyedTarget):
         return catalogue.read_columns(connection, live)
 
     def unique(self, connection: Any) -> Sequence[Unique]:
-        """Ask the catalogue for the unique indexes of the table and its partitions."""
+        """Read the unique indexes of the table and its partitions."""
         return catalogue.read_unique(connection, catalogue.find(connection, self.options.data))
 
     def other_tables(self, connection: Any) -> Iterable[str]:
-        """Ask the catalogue for all tables."""
+        """Read the names of all tables."""
         return catalogue.read_tables(connection)
 
     def warnings(self, connection: Any) -> Iterable[str]:
-        """Ask the catalogue for triggers, and the server for its settings."""
+        """Return warnings about triggers and settings of the server."""
         return catalogue.warnings(connection, catalogue.find(connection, self.options.data))
 
     def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
-        """Ask the server who holds locks on the tables."""
+        """Return the sessions that hold locks on the tables."""
         return catalogue.lock_holders(connection, self.options.data, self.options.ledger)
+
+    def lock_table(self, connection: Any) -> None:
+        """Let no client alter the table until the transaction ends.
+
+        The user may have only the privilege to insert some columns: then LOCK TABLE fails, and EXPLAIN does
+        not. EXPLAIN runs no trigger.
+        """
+        run(connection, f"EXPLAIN INSERT INTO {self.table_name} DEFAULT VALUES")
 
     # --- types ---
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:
-        """Return True if a column takes a type of the DataFrame: each value is kept, or refused."""
+        """Return True if a column of a type accepts a type of the DataFrame: no value is changed."""
         return takes(source, type_, held)
 
     def stored(self, column: Column, values: pa.Array) -> pa.Array:
-        """Cast the values of a column to what the log holds."""
+        """Cast the values of a column to the type that the log holds."""
         from wal_sink.targets.postgresql.check import stored  # noqa: PLC0415 -- pyarrow.compute
 
         return stored(column, values)
 
     def altered(self, column: TableColumn, type_: str | None) -> str:
-        """Return the statement; values go through their texts."""
+        """Return the ALTER TABLE for a column; it casts the values by way of their texts."""
         using = f" USING {quote(column.name)}::text::{type_}" if type_ else ""
         return f"{super().altered(column, type_).removesuffix(';')}{using};"
 
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:
-        """Return what makes a table for the DataFrame; refuse one that can take no row."""
+        """Return the CREATE TABLE for the DataFrame; refuse a table whose rows are longer than a page."""
         statement = super().new_table(schema, layout)
         types = (self.type_of(field, layout) for field in self._written(schema))
         refuse_wide_row(types, self.options.table)
         return statement
 
     def table_end(self, partition: Sequence[str]) -> str:
-        """Return how a new table is partitioned: one partition takes all rows, until others are made."""
+        """Return PARTITION BY, and a default partition for all rows; the user may add others later."""
         if not partition:
             return ""
         data = self.options.data
@@ -135,9 +142,9 @@ class PostgresqlTarget(KeyedTarget):
     # --- at a start ---
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table, and try what the user may do.
+        """Compare the DataFrame with the table, and check the user's privileges.
 
-        What the server refuses of no rows, it would refuse of any.
+        The check runs the statements of a flush without rows.
         """
         plan = super().agree(connection, schema, key)
         refuse_wide_row((column.type for column in plan.of_table().columns), self.options.table)
@@ -158,7 +165,9 @@ class PostgresqlTarget(KeyedTarget):
 
     @contextlib.contextmanager
     def _trying(self, connection: Any) -> Iterator[None]:
-        """Skip what is locked, as by CREATE INDEX: the flush waits for that, and no start has to.
+        """Explain the server's refusals in a block; leave the block if another session holds a lock.
+
+        A start does not wait for a lock, such as that of CREATE INDEX: the flush waits.
 
         :raises SchemaMismatch: the user lacks a privilege.
         """
@@ -176,7 +185,7 @@ class PostgresqlTarget(KeyedTarget):
                 ) from error
 
     def remedy(self, connection: Any, error: Exception) -> str:
-        """Return the statements that give a privilege, or make a table fit for replication."""
+        """Return the statements that grant a privilege, or give a table a replica identity."""
         code, answer = getattr(error, "sqlstate", None), str(error).partition("\n")[0]
         if code == _LACKS_IDENTITY and "REPLICA IDENTITY" in str(error):
             name = self.options.data._replace(table=answer.partition('"')[2].partition('"')[0])
@@ -188,7 +197,7 @@ class PostgresqlTarget(KeyedTarget):
         return super().remedy(connection, error)
 
     def _grants(self, connection: Any, answer: str) -> Sequence[str]:
-        """Return the privileges that a user of this target needs on what an answer names at its end."""
+        """Return the privileges that the user needs on the object at the end of the server's answer."""
         options, database = self.options, connection.info.dbname
         if answer.endswith(f' "{database}"'):
             return [f"TEMPORARY ON DATABASE {quote(database)}"]
@@ -204,6 +213,6 @@ class PostgresqlTarget(KeyedTarget):
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Copy rows in the open transaction."""
-        from wal_sink.targets.postgresql.connection import write  # noqa: PLC0415 -- the driver's encoder
+        from wal_sink.targets.postgresql.connection import write  # noqa: PLC0415 -- loads the driver
 
         write(connection, self.options.data, plan, batch)

@@ -1,6 +1,7 @@
-"""PostgreSQL's types as `format_type` prints them: what the log holds for each, and which Spark types fit.
+"""PostgreSQL's types: the Arrow types that the log holds for them, and the Spark types that fit. Pure.
 
-Pure. docs/postgresql.md has the same table; a test compares them.
+The types are written as `format_type` prints them. docs/postgresql.md has the same table; a test compares
+both.
 """
 
 from __future__ import annotations
@@ -28,16 +29,15 @@ from wal_sink.targets.sql.types import (
 
 JSON = ("json", "jsonb")
 _ANY_DECIMAL = pa.decimal128(38, 18)
-"""Stands for the type of a decimal that the log holds as the DataFrame has it."""
+"""Stands for the type of a numeric whose values the log holds in the DataFrame's type."""
 
 
 def _numeric(type_: SqlType) -> pa.DataType | None:
-    """Return the type of a numeric."""
     return _ANY_DECIMAL if _holds_any(type_) else decimal(type_)
 
 
 def _holds_any(type_: SqlType) -> bool:
-    """Return True for a numeric without bounds, or with more digits than Arrow has."""
+    """Return True for a numeric without bounds, or with more digits than Arrow's decimal."""
     return type_.first is None or (type_.first > 38 and (type_.second or 0) >= 0)
 
 
@@ -76,13 +76,16 @@ NEW: NewTypes = {
 
 
 def is_any_decimal(words: str) -> bool:
-    """Return True for a numeric whose values the log holds as the DataFrame has them."""
+    """Return True for a numeric, or an array of it, whose values the log holds in the DataFrame's type."""
     type_ = parse(words.removesuffix(LISTS))
     return type_.base == "numeric" and _holds_any(type_)
 
 
 def takes(source: pa.DataType, words: str, held: pa.DataType) -> bool:
-    """Return True if a column takes a type of the DataFrame: each value is kept, or refused."""
+    """Return True if a column of a type accepts a type of the DataFrame: no value is changed.
+
+    :param words: the type of the column, and `held`: its Arrow type.
+    """
     if pt.is_dictionary(source):
         source = source.value_type
     if words in JSON:
@@ -100,7 +103,7 @@ def takes(source: pa.DataType, words: str, held: pa.DataType) -> bool:
 
 
 def as_decimal(source: pa.DataType) -> pa.DataType:
-    """Return the type of decimals that holds a decimal or an integer of the DataFrame."""
+    """Return the decimal type that holds a decimal or an integer of the DataFrame."""
     return pa.decimal128(source.precision, source.scale) if pt.is_decimal(source) else _WHOLE
 
 
@@ -109,7 +112,7 @@ _WHOLE = pa.decimal128(19, 0)
 
 
 _ROW_BYTES, _HEAD_BYTES = 8_160, 24
-"""Of a row in a page of 8 kB, and of what comes before its values."""
+"""The most bytes of a row in a page of 8 kB, and the bytes before its values."""
 _WIDTHS = {
     **dict.fromkeys(("bigint", "double precision", "time without time zone"), 8),
     **dict.fromkeys(("timestamp with time zone", "timestamp without time zone"), 8),
@@ -118,14 +121,14 @@ _WIDTHS = {
     "smallint": 2,
     "boolean": 1,
 }
-"""Bytes of the types of fixed length. Values of others may lie outside of the row."""
+"""The bytes of each type of fixed length. Values of other types may be stored outside of the row."""
 
 
 def refuse_wide_row(types: Iterable[str], table: str) -> None:
-    """Refuse a table of PostgreSQL that can take no row in which all columns have a value.
+    """Refuse a table if a row without nulls cannot fit into a page.
 
-    :param types: of the columns that are written.
-    :raises SchemaMismatch: their values of fixed length alone are longer than a page.
+    :param types: the types of the columns that are written.
+    :raises SchemaMismatch: the values of fixed length are longer than a page.
     """
     widths = [_WIDTHS.get(parse(words).base, 0) for words in types]
     total = _HEAD_BYTES + sum(widths)
@@ -139,9 +142,9 @@ def refuse_wide_row(types: Iterable[str], table: str) -> None:
 
 
 def staged_type(words: str) -> str | None:
-    """Return the type by which a column is copied, to be cast by the server to its own; None: as it is.
+    """Return the type of a column in the temporary table; None: the column's own type.
 
-    Those that pgpq does not encode: COPY's binary format names the type of an array's elements.
+    pgpq does not encode all types as elements of an array. The server casts these from another type.
     """
     base = parse(words.removesuffix(LISTS)).base
     if not words.endswith(LISTS):
@@ -154,5 +157,5 @@ def staged_type(words: str) -> str | None:
 
 
 def is_staged(plan: Plan) -> bool:
-    """Return True if rows go through a temporary table: those of a key, or those that the server casts."""
+    """Return True if rows go through a temporary table: rows with a key, and rows that the server casts."""
     return bool(key_of(plan)) or any(staged_type(column.type) for column in plan.columns)

@@ -1,8 +1,8 @@
-"""What SQL databases have in common: a target for one of them is a connection, a catalogue and types.
+"""The common part of targets for SQL databases.
 
-`SqlTarget` delivers a window in one transaction with its ledger row, over any
-driver that keeps PEP 249. `examples/sqlite_target.py` is a whole target on it.
-The target that option `target` calls `sql` is `targets/sqlalchemy/`.
+`SqlTarget` writes each window in one transaction with its ledger row, over any driver that keeps PEP 249. A
+target for a database adds a connection, a catalogue and types: see `examples/sqlite_target.py`. The package
+of the target named `sql` is `targets/sqlalchemy/`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a SQL database has of its own: statements, catalogue, types, and what the codes of its errors mean."""
+"""The part of a SQL target that differs between databases: statements, catalogue, types and error codes."""
 
 from __future__ import annotations
 
@@ -15,92 +15,104 @@ from wal_sink.targets import casts
 from wal_sink.targets.base import ErrorClass, Target
 from wal_sink.targets.columns import TableColumn, same_type
 from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.errors import Errors, LockHolder, driver_error
+from wal_sink.targets.sql.error_codes import ErrorCodes, driver_error
+from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.ledger import DDL, with_values
 from wal_sink.targets.sql.options import SqlOptions
 from wal_sink.targets.sql_text import quote
 
 
+def run(connection: Any, statement: str) -> None:
+    """Run a statement without values, and ignore its result."""
+    with contextlib.closing(connection.cursor()) as cursor:
+        cursor.execute(statement)
+
+
 class Database(Target):
-    """What a database has of its own, as `SqlTarget` and its sessions ask for it."""
+    """The members that a target overrides for its database. `SqlTarget` and its sessions call them."""
 
     interface = 2
     options_type: type[Options] = SqlOptions
 
     parameter = "?"
-    """What stands for a value in a statement, by the driver's `paramstyle`; set on the class."""
+    """The placeholder of a value in a statement, by the driver's `paramstyle`; set on the class."""
     text_type, number_type = "VARCHAR(128)", "BIGINT"
-    """Types of the ledger's columns: texts, which are compared as bytes, and numbers; set on the class."""
+    """Types of the ledger's columns. Texts have to be compared as bytes; set on the class."""
     ledger_suffix = ""
-    """What ends the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
-    errors: Errors | None = None
-    """What the errors of the drivers mean, by their codes; set on the class. None: `transient` says it."""
+    """The end of the statement that creates the ledger's table, such as `ENGINE=InnoDB`; set on the class."""
+    error_codes: ErrorCodes | None = None
+    """The meaning of the drivers' error codes; set on the class. None: `transient` classifies errors."""
     savepoints: Savepoints | None = Savepoints()
-    """Statements of the database; None: it has none, and a row that it refuses stops the flush; set on the
-    class."""
+    """The statements for savepoints; set on the class. None: the database has no savepoints, and a row
+    that it refuses stops the flush."""
 
-    # --- what a database has of its own ---
+    # --- what a database overrides ---
 
     @abstractmethod
     def open(self) -> Any:
-        """Connect: a connection of PEP 249 that commits nothing by itself, for one thread at a time.
+        """Return a new connection of PEP 249 without autocommit, for one thread at a time.
 
         :raises Exception: of the driver.
         """
 
     @abstractmethod
     def columns(self, connection: Any) -> Sequence[TableColumn]:
-        """Read the table's columns from the database's catalogue; none when there is no such table."""
+        """Read the table's columns from the database's catalogue; none if the table does not exist."""
 
     @abstractmethod
     def arrow_type(self, type_: str) -> pa.DataType | None:
         """Return the Arrow type that holds a type of the catalogue exactly; None: it cannot be written.
 
-        Called in tasks, without a connection.
+        Tasks call this without a connection.
         """
 
     def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:  # noqa: ARG002
-        """Return which values the database takes in a column of a type of the catalogue; None: all.
+        """Return which values a column of the catalogue's type accepts; None: all of them.
 
-        For what Arrow's type holds and the database's does not, such as a text that is too long. A null in
-        the answer is a value that is taken. Called in tasks, without a connection.
+        Override this if the Arrow type holds values that the column does not, such as a text that is too
+        long. A null in the result accepts the value. Tasks call this without a connection.
 
         :param values: of the type that `arrow_type` returned.
         """
         return None
 
     def classify(self, error: Exception) -> ErrorClass:
-        """Return what an error means, by its code, or by `transient`."""
-        return Target.classify(self, error) if self.errors is None else self.errors.kind(error)
+        """Return the class of an error, by `error_codes` or `transient`."""
+        codes = self.error_codes
+        return Target.classify(self, error) if codes is None else codes.classify(error)
 
     def refuses(self, error: Exception) -> bool:
-        """Return True if an error of `insert` or COMMIT says that a row is wrong, and would be again."""
-        return self.errors is not None and self.errors.refuses(error)
+        """Return True if `insert` or COMMIT failed because of a row, and would fail again."""
+        return self.error_codes is not None and self.error_codes.refuses(error)
 
-    def remedy(self, connection: Any, error: Exception) -> str:  # noqa: ARG002 -- as `fits`
-        """Return what to do about an error, where its code tells; empty: it does not.
+    def remedy(self, connection: Any, error: Exception) -> str:  # noqa: ARG002 -- as in `fits`
+        """Return what to do about an error, by its code; empty if that is not known.
 
-        :param connection: on which it came; None: there is none.
+        :param connection: the connection that raised the error; None: it could not be opened.
         """
-        errors = self.errors
-        return "" if errors is None else errors.remedies.get(errors.read(driver_error(error)), "")
+        codes = self.error_codes
+        return "" if codes is None else codes.remedies.get(codes.read(driver_error(error)), "")
 
     def is_locked(self, error: Exception) -> bool:
-        """Return True if an error says that another session holds a lock."""
-        return self.errors is not None and self.errors.is_locked(error)
+        """Return True if an error reports that another session holds a lock."""
+        return self.error_codes is not None and self.error_codes.is_locked(error)
 
-    def lock_holders(self, connection: Any) -> Sequence[LockHolder]:  # noqa: ARG002 -- as `fits`
-        """Return sessions that hold locks on the table or the ledger's, as far as the user may see them."""
+    def lock_holders(self, connection: Any) -> Sequence[LockHolder]:  # noqa: ARG002 -- as in `fits`
+        """Return sessions that hold locks on the table or the ledger, if the user may see them."""
         return ()
 
-    def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:  # noqa: ARG002 -- as `fits`
-        """Return what else of a table that exists is no longer as planned, in an error's words."""
+    def lock_table(self, connection: Any) -> None:
+        """Let no client alter the table until the transaction ends. Inserts by others stay possible."""
+        run(connection, f"SELECT 1 FROM {self.table_name} WHERE 1 = 0")  # noqa: S608 -- quoted name
+
+    def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:  # noqa: ARG002 -- as in `fits`
+        """Return how a table differs from a plan, beside its columns: clauses for an error."""
         return ()
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
-        """Add rows in the open transaction; in bulk where the driver knows how.
+        """Add rows in the open transaction. Override this if the driver has a faster way.
 
-        :param batch: columns as `arrow_type` has them, at least one row.
+        :param batch: at least one row, with columns in the types of `arrow_type`.
         """
         names = ", ".join(self.quote(column.name) for column in plan.columns)
         into = with_values(f"{self.table_name} ({names})", self.parameter)
@@ -111,17 +123,19 @@ class Database(Target):
             cursor.executemany(statement, list(rows))
 
     def quote(self, name: str) -> str:
-        """Quote a name as it is, by the SQL standard. A `%` stays one: the class knows when to double it."""
+        """Quote an exact name, by the SQL standard. A `%` is not doubled: see `with_values`."""
         return quote(name)
+
+    # --- statements ---
 
     @property
     def table_name(self) -> str:
-        """The table, as statements without values write it."""
+        """The table, quoted."""
         return ".".join(map(self.quote, self.options.table.split(".")))
 
     @property
     def ledger_name(self) -> str:
-        """The ledger's table, as statements without values write it."""
+        """The ledger's table, quoted."""
         return ".".join(map(self.quote, self.options.ledger_table.split(".")))
 
     @property
@@ -133,33 +147,36 @@ class Database(Target):
     # --- in tasks ---
 
     def stored(self, column: Column, values: pa.Array) -> pa.Array:
-        """Cast the values of a column to what the log holds.
+        """Cast the values of a column to the type that the log holds.
 
-        :raises InvalidValueError: the database would refuse one.
+        :raises InvalidValueError: the database would refuse a value.
         """
         return casts.stored_by(self.arrow_type, self.fits)(column, values)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to the table's types, and refuse rows that the database would refuse."""
+        """Cast a batch to the table's types.
+
+        :raises InvalidRow: the database would refuse a row.
+        """
         return casts.cast(batch, plan, self.stored)
 
     # --- in the flush ---
 
     @property
     def writes_to(self) -> str:
-        """Return the table."""
+        """The table."""
         return str(self.options.table)
 
     def holds(self, now: TableColumn, planned: Column) -> bool:
-        """Return True if a column, as it is now, takes what was planned for it, row by row (`recast`)."""
+        """Return True if rows can be cast from a column's planned type to its type now (`recast`)."""
         held, source = self.arrow_type(now.type), self.arrow_type(planned.type)
         is_castable = held is not None and source is not None and casts.is_castable(source, held)
         return is_castable or same_type(now, planned)
 
     def recast(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast rows of the log to the types of a table that was altered since they were checked.
+        """Cast rows of the log to the types of a table that was altered after the tasks checked the rows.
 
         :param plan: as the table is now.
-        :raises InvalidRow: a row cannot be written any more.
+        :raises InvalidRow: a row no longer fits.
         """
         return casts.recast(batch, plan, self.stored)

@@ -1,81 +1,155 @@
-"""What the errors of a SQL database's drivers mean, by their codes; and who holds a lock. No I/O."""
+"""The errors that SQL targets raise about tables, the ledger and locks. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from wal_sink.errors import InvalidRow, TargetUnavailable
-from wal_sink.targets.base import ErrorClass
-
-Code = int | str | None
+from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable, WalSinkError
+from wal_sink.targets.client import shortly
+from wal_sink.targets.table_options import CREATE_TABLE
 
 
 class LockHolder(NamedTuple):
-    """Another session that holds a lock."""
+    """A session that holds a lock."""
 
     what: str
-    """Table, session, user and since when, as errors name them."""
+    """Table, session, user, and the time since when, as errors show them."""
     end: str
     """The statement that ends the session."""
 
 
-class Errors(NamedTuple):
-    """What the errors of a database's drivers mean, by their codes."""
-
-    read: Callable[[BaseException], Code]
-    passing: frozenset[int | str]
-    """Codes of errors that may pass by themselves; a text stands for all that begin with it."""
-    refusing: frozenset[int | str]
-    """Codes of errors that say that a row is wrong; the same."""
-    locked: frozenset[int | str] = frozenset()
-    """Codes among the passing ones that say that another session holds a lock."""
-    remedies: Mapping[Code, str] = MappingProxyType({})
-    """What to do, by the codes of errors that neither pass nor refuse a row."""
-
-    def is_locked(self, error: Exception) -> bool:
-        """Return True if another session holds a lock, and the wait for it has ended."""
-        return is_among(self.read(driver_error(error)), self.locked)
-
-    def kind(self, error: Exception) -> ErrorClass:
-        """Return what an error means. One without a code is of a connection that is lost, or never was."""
-        if isinstance(error, TargetUnavailable):
-            return "retry"
-        error = driver_error(error)
-        names = {base.__name__ for base in type(error).__mro__}
-        if not names & {"Error", "DatabaseError"}:  # every driver has one of these, by PEP 249
-            return "fatal"
-        code = self.read(error)
-        if code is None:
-            return "retry" if names & {"OperationalError", "InterfaceError"} else "fatal"
-        return "retry" if is_among(code, self.passing) else "fatal"
-
-    def refuses(self, error: Exception) -> bool:
-        """Return True if the database says that a row is wrong."""
-        return isinstance(error, InvalidRow) or is_among(
-            self.read(driver_error(error)), self.refusing
-        )
+def answer(error: Exception) -> str:
+    """Return class and text of a driver's error in one line."""
+    return f"{type(error).__name__}: {shortly(error)}"
 
 
-def driver_error(error: Exception) -> Exception:
-    """Return the driver's own error of one that SQLAlchemy has wrapped."""
-    inner = getattr(error, "orig", None)
-    return inner if isinstance(inner, Exception) else error
+# --- the table of the rows ---
 
 
-def is_among(code: Code, codes: frozenset[int | str]) -> bool:
-    """Return True for a code, or the beginning of one, that is listed."""
-    if isinstance(code, str):
-        return code.startswith(tuple(listed for listed in codes if isinstance(listed, str)))
-    return code in codes
+def missing_table(table: str, hint: str = "", statement: str = "") -> SchemaMismatch:
+    """Return the error of a table that does not exist.
+
+    :param hint: a sentence with the name that the user may have meant.
+    :param statement: creates the table; empty if the target knows none.
+    """
+    create = (
+        f" Set {CREATE_TABLE} to true if this query has not written to the table yet. Otherwise restore the"
+        f" table from a backup, or run:\n{statement};"
+    )
+    return SchemaMismatch(
+        f"There is no table {table}. {hint}".rstrip(),
+        f"Correct option table, or create the table.{create if statement else ''}",
+    )
 
 
-def numbers(codes: str) -> frozenset[int | str]:
-    """Return codes that are numbers, from a text."""
-    return frozenset(map(int, codes.split()))
+def names_differ_by_case(names: Sequence[str], title: str) -> SchemaMismatch:
+    """Return the error of columns that a database cannot tell apart.
+
+    :param title: the database.
+    """
+    return SchemaMismatch(
+        f"The columns {' and '.join(names)} of the DataFrame differ in upper and lower case only, and"
+        f" {title} takes them for one column.",
+        f'Drop one of them, or rename it: .withColumnRenamed("{names[-1]}", …).',
+    )
 
 
-def texts(codes: str) -> frozenset[int | str]:
-    """Return codes that are texts, from one text."""
-    return frozenset(codes.split())
+def refused_by_server(error: Exception, remedy: str) -> TargetRefused:
+    """Return the error of a statement that the server refuses, with a remedy that is known."""
+    return TargetRefused(f"The target refuses: {answer(error)}", remedy)
+
+
+def refused_commit(epoch: int, error: Exception) -> TargetRefused:
+    """Return the error of a COMMIT that the server refuses, such as for a deferred constraint.
+
+    :param epoch: the last epoch of the window.
+    """
+    return TargetRefused(
+        f"COMMIT of epoch {epoch} is refused, as by a deferred constraint: {answer(error)}.",
+        "Change in the target what refuses it; the flush goes on by itself.",
+    )
+
+
+def locked(table: str, holders: Sequence[LockHolder]) -> TargetUnavailable:
+    """Return the error of a lock that another session holds.
+
+    :param holders: sessions that may hold the lock; empty if the user cannot see them.
+    """
+    sessions = "; ".join(holder.what for holder in holders) or "this user cannot see which one"
+    end = f" To end that session, run: {' or '.join(holder.end for holder in holders)}"
+    return TargetUnavailable(
+        f"Another session holds a lock on {table}, or on the ledger's table: {sessions}.",
+        f"The flush goes on by itself when the lock is released.{end if holders else ''}",
+    )
+
+
+# --- the ledger's table ---
+
+
+def unreadable_ledger(ledger: str, error: Exception, statement: str) -> TargetRefused:
+    """Return the error of a ledger that a flusher cannot read.
+
+    :param ledger: the name of the ledger's table, quoted.
+    :param statement: creates the ledger's table.
+    """
+    return TargetRefused(
+        f"The ledger's table {ledger} cannot be read: {answer(error)}.",
+        "If there is no such table, the options name another database or schema than this query wrote to, or"
+        " the table was dropped. Name the former one, or restore the table from a backup. If neither is"
+        f" possible, create it, and the next error says how to go on. Run:\n{statement};",
+    )
+
+
+def missing_ledger(
+    ledger: str, error: Exception, statement: str, *, fatal: bool
+) -> SchemaMismatch | TargetUnavailable:
+    """Return the error of a ledger that a start cannot create.
+
+    :param ledger: the name of the ledger's table, quoted.
+    :param fatal: True if the error does not pass by itself.
+    """
+    kind = SchemaMismatch if fatal else TargetUnavailable
+    return kind(
+        f"The ledger's table {ledger} is missing, and cannot be created: {shortly(error)}",
+        f"Create it: {statement};",
+    )
+
+
+def ledger_without_rollback(ledger: str) -> SchemaMismatch:
+    """Return the error of a ledger whose changes stay after ROLLBACK."""
+    return SchemaMismatch(
+        f"A change of the ledger's table {ledger} stays after ROLLBACK: the table has no transactions, or the"
+        " connection commits by itself.",
+        "Make it a table with transactions (in MariaDB and MySQL: ALTER TABLE … ENGINE=InnoDB), and let the"
+        " target open connections without autocommit.",
+    )
+
+
+def ledger_that_ignores_case(ledger: str) -> SchemaMismatch:
+    """Return the error of a ledger whose texts are equal without upper and lower case."""
+    return SchemaMismatch(
+        f"Texts of the ledger's table {ledger} are equal without upper and lower case: a flusher could"
+        " mistake another row for its own.",
+        "Give its columns a collation that compares bytes (in MariaDB and MySQL: ALTER TABLE … CONVERT TO"
+        " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin).",
+    )
+
+
+def count_of_changed_rows(count: int) -> TargetRefused:
+    """Return the error of a driver that counts the rows that change, and not the rows that are found."""
+    return TargetRefused(
+        f"An UPDATE that finds its one row, and changes nothing, has the rowcount {count}: a flusher could"
+        " not tell that from a refusal.",
+        "Let the driver count the rows that are found, not those that change (MariaDB and MySQL:"
+        " CLIENT.FOUND_ROWS). If the driver counts none (-1), let `open` return a connection whose cursors"
+        " do.",
+    )
+
+
+def rival_ledger_row(error: Exception) -> WalSinkError:
+    """Return the error of a new ledger row that another process creates at the same time."""
+    return TargetUnavailable(
+        f"The new ledger row is refused: {shortly(error)}.",
+        "No action needed: another process creates the row, and the flush goes on with that row.",
+    )

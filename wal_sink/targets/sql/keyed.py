@@ -1,6 +1,6 @@
-"""The base of targets whose rows are added, or replaced and deleted by key, and which make their tables.
+"""The base class of the targets `postgresql` and `sql`: rows by key, and option createTable.
 
-Its errors name options in full, with the target's name in front.
+Its errors name options in full, such as `sql.mode`: the target's name is their prefix.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from wal_sink.targets.operations import (
     with_operation,
     without_operation,
 )
+from wal_sink.targets.sql import errors
+from wal_sink.targets.sql.database import run
 from wal_sink.targets.sql.options import KeyedOptions, TableName
-from wal_sink.targets.sql.session import run
 from wal_sink.targets.sql.target import SqlTarget
 from wal_sink.targets.sql.types import NewTypes, Types, arrow_type, new_type
 from wal_sink.targets.sql.unique import Unique, changes_of_key, refuse_unique, upsert_key
 from wal_sink.targets.sql_text import create_statement
 from wal_sink.targets.table_options import (
-    CREATE_TABLE,
     NO_LAYOUT,
     Layout,
     refuse_other_key,
@@ -45,25 +45,27 @@ logger = logging.getLogger(__name__)
 
 
 class KeyedTarget(SqlTarget):
-    """Adds rows, or replaces and deletes them by key.
+    """Adds rows, or replaces and deletes rows by key; makes the table if createTable is set.
 
-    :param options: of a struct that is derived from `KeyedOptions`.
+    :param options: a struct that is derived from `KeyedOptions`.
     """
 
     options: KeyedOptions
     title = "The database"
-    """What errors call it; set on the class or the target, as `types` and `new`."""
+    """The name of the database in errors; set on the class or the target, as all up to `longest`."""
     types: Types
-    """Which Arrow types hold the types of the database."""
+    """The Arrow types that hold the types of the database."""
     new: NewTypes
     """The types of new columns."""
+    ignores_case = False
+    """True if the names of two columns may not differ by case only."""
     longest = 2**31, "characters"
-    """The longest name of a table or a column; set on the class or the target."""
+    """The length of the longest name of a table or a column, and its unit: characters or bytes."""
 
     client: ClassVar[str]
     """The module that imports the client, and whose `connect` opens a connection; set on the class."""
 
-    # --- what a database has of its own ---
+    # --- what a database overrides ---
 
     @abstractmethod
     def unique(self, connection: Any) -> Sequence[Unique]:
@@ -71,28 +73,31 @@ class KeyedTarget(SqlTarget):
 
     @abstractmethod
     def other_tables(self, connection: Any) -> Iterable[str]:
-        """Read the names of tables, as option table has them, where there is none of that name."""
+        """Read the names of tables that the user may have meant, as option table has them."""
 
     @abstractmethod
     def warnings(self, connection: Any) -> Iterable[str]:
-        """Read what the operator should know of table and server at the start."""
+        """Return warnings for a start, about table and server."""
 
     @abstractmethod
     def table_end(self, partition: Sequence[str]) -> str:
-        """Return what comes after the columns of CREATE TABLE."""
+        """Return the end of CREATE TABLE, after the columns.
+
+        :param partition: the columns by which the table is partitioned.
+        """
 
     def altered(self, column: TableColumn, type_: str | None) -> str:
-        """Return the statement that gives a column another type; without one: that lets it take nulls.
+        """Return the ALTER TABLE for a column; empty if the database has no such statement.
 
-        Empty for a database in which none does.
+        :param type_: the new type; None: the column shall accept nulls.
         """
         change = f"TYPE {type_}" if type_ else "DROP NOT NULL"
         return f"ALTER TABLE {self.table_name} ALTER COLUMN {self.quote(column.name)} {change};"
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:  # noqa: ARG002
-        """Return True if a column takes a type of the DataFrame: each value is kept, or refused.
+        """Return True if a column of a type accepts a type of the DataFrame: no value is changed.
 
-        :param held: what `arrow_type` has for the column's type.
+        :param type_: the type of the column, and `held`: its Arrow type.
         """
         return is_castable(source, held)
 
@@ -130,7 +135,7 @@ class KeyedTarget(SqlTarget):
 
     @property
     def description(self) -> Mapping[str, str]:
-        """Return place, tables and mode."""
+        """The place, tables and mode of the query."""
         options = self.options
         modes = {"append": "each row is added", "upsert": "a row replaces the one with its key"}
         return {
@@ -142,18 +147,18 @@ class KeyedTarget(SqlTarget):
         }
 
     def arrow_type(self, type_: str) -> pa.DataType | None:
-        """Return the Arrow type that holds a type of the database exactly; of some, one of several."""
+        """Return the Arrow type that holds a type of the database exactly; None: it cannot be written."""
         return arrow_type(self.types, type_)
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
-        """Ask the catalogue whether an upsert still finds the row by the same key."""
+        """Return how the key of an upsert has changed."""
         key = key_of(plan)
         return changes_of_key(key, self.unique(connection)) if key else ()
 
     # --- at a start ---
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Make the table where createTable asks for it, and compare the DataFrame with the table."""
+        """Make the table if createTable asks for it, and compare the DataFrame with the table."""
         if self.options.create_table:
             with self._connected() as connection:
                 if not self.columns(connection):
@@ -161,36 +166,31 @@ class KeyedTarget(SqlTarget):
         return super().plan(schema, key)
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table, or with the one that createTable would make."""
-        options, layout = self.options, self.options.layout
-        if options.create_table:
-            with self._connected() as connection:
-                lacks_table = not self.columns(connection)
-            if lacks_table:
-                statement = self.new_table(schema, layout)
-                columns = [
-                    TableColumn(
-                        field.name, self.type_of(field, layout), required=field.name in layout.key
-                    )
-                    for field in self._written(schema)
-                ]
-                unique = [Unique("the primary key", layout.key)] if layout.key else []
-                return self.match(schema, key, columns, unique).that_creates(statement)
-        return super().dry_plan(schema, key)
+        """Compare the DataFrame with the table, or with the table that createTable would make."""
+        if not self.options.create_table:
+            return super().dry_plan(schema, key)
+        with self._connected() as connection:
+            has_table = bool(self.columns(connection))
+        if has_table:
+            return super().dry_plan(schema, key)
+        layout = self.options.layout
+        statement = self.new_table(schema, layout)
+        columns = [
+            TableColumn(field.name, self.type_of(field, layout), required=field.name in layout.key)
+            for field in self._written(schema)
+        ]
+        unique = [Unique("the primary key", layout.key)] if layout.key else []
+        return self.match(schema, key, columns, unique).that_creates(statement)
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table.
 
-        :raises SchemaMismatch: it does not fit.
+        :raises SchemaMismatch: the DataFrame does not fit.
         """
         columns, table = self.columns(connection), self.options.table
         if not columns:
             hint = did_you_mean(table, self.other_tables(connection))
-            raise SchemaMismatch(
-                f"There is no table {table}. {hint}".rstrip(),
-                f"Correct option table, or create it, or set {CREATE_TABLE} to true:\n"
-                f"{self.new_table(schema, NO_LAYOUT)};",
-            )
+            raise errors.missing_table(table, hint, self.new_table(schema, NO_LAYOUT))
         plan = self.match(schema, key, columns, self.unique(connection))
         for warning in self.warnings(connection):
             logger.warning("%s", warning)
@@ -203,9 +203,9 @@ class KeyedTarget(SqlTarget):
         columns: Sequence[TableColumn],
         unique: Sequence[Unique],
     ) -> Plan:
-        """Compare the DataFrame with columns and unique indexes of a table.
+        """Return the plan for a table with these columns and unique indexes.
 
-        :raises SchemaMismatch: it does not fit.
+        :raises SchemaMismatch: the DataFrame does not fit.
         """
         options, mode = self.options, f"{self.name}.mode"
         operation, table = options.operation_column, options.table
@@ -230,13 +230,15 @@ class KeyedTarget(SqlTarget):
     # --- a new table ---
 
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:
-        """Return what makes a table for the DataFrame.
+        """Return the CREATE TABLE for the DataFrame.
 
-        :raises SchemaMismatch: the database has no type for a column, or cuts its name; or the layout names
-            one that lacks.
+        :raises SchemaMismatch: the database has no type for a column, or a name is too long; two names differ
+            by case only; or the DataFrame lacks a column of the layout.
         """
         written = self._written(schema)
         refuse_unknown_columns(layout, written)
+        if self.ignores_case and (names := differ_by_case(written.names)):
+            raise errors.names_differ_by_case(names, self.title)
         most, unit = self.longest
         names = [self.options.data.table, *written.names]
         sizes = {name: len(name.encode() if unit == "bytes" else name) for name in names}
@@ -245,12 +247,12 @@ class KeyedTarget(SqlTarget):
                 f"{', '.join(long)}: longer than {most} {unit}, the most that {self.title} takes of a name.",
                 f'Rename a column, .withColumnRenamed("{long[-1]}", …), or the table, in option table.',
             )
-        strange = [field for field in written if not new_type(self.new, field.type, key=False)]
-        if strange:
-            types = (f"{field.name} ({spark_ddl(field.type)})" for field in strange)
+        untyped = [field for field in written if not new_type(self.new, field.type, key=False)]
+        if untyped:
+            types = (f"{field.name} ({spark_ddl(field.type)})" for field in untyped)
             raise SchemaMismatch(
                 f"{self.title} has no type for {', '.join(types)}.",
-                f"Make texts of them in the DataFrame: {''.join(map(_as_text, strange))}.",
+                f"Make texts of them in the DataFrame: {''.join(map(_as_text, untyped))}.",
             )
         type_of, end = partial(self.type_of, layout=layout), self.table_end(layout.partition)
         return create_statement(self.table_name, written, layout, type_of, self.quote, end)
@@ -265,26 +267,26 @@ class KeyedTarget(SqlTarget):
         return without_operation(schema, self.options.operation_column, (), self.options.table)
 
     def _make(self, connection: Any, statement: str) -> None:
-        """Make the table."""
+        """Create the table, unless another process is faster."""
         try:
             run(connection, statement)
             connection.commit()
-            logger.info("made the table: %s", statement)
+            logger.info("created the table: %s", statement)
         except Exception:
             connection.rollback()
-            if not self.columns(connection):  # else another process was quicker
+            if not self.columns(connection):
                 raise
 
 
 class KeyedRules(CastRules):
-    """What a database says of types, and its statements that alter a table."""
+    """Decides by a database's types which columns fit, and proposes its ALTER TABLE statements."""
 
     def __init__(self, target: KeyedTarget) -> None:
         super().__init__(target.arrow_type, target.table_name)
         self._target = target
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Say how a column gets a type that can be written, where no cast leads to its own."""
+        """Propose another type for a column if no cast leads to the type of the column."""
         type_ = new_type(self._target.new, field.type, key=False)
         statement = self._target.altered(column, type_) if type_ else ""
         if not statement or self._target.arrow_type(column.type) is not None:
@@ -293,23 +295,31 @@ class KeyedRules(CastRules):
         return [self.types_differ(field, column.type, remedy)]
 
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:
-        """Return True if the column takes the type of the DataFrame."""
+        """Return True if the column accepts the type of the DataFrame."""
         return self._target.takes(source, words, holds)
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the statement."""
+        """Return the ALTER TABLE that adds a column."""
         type_ = new_type(self._target.new, field.type, key=False)
         add = f"ALTER TABLE {self._table} ADD COLUMN {self._target.quote(field.name)} {type_}"
         return f"run: {add};" if type_ else ""
 
     def to_allow_null(self, column: TableColumn) -> str:
-        """Return the statement."""
+        """Return the ALTER TABLE that lets a column accept nulls."""
         statement = self._target.altered(column, None)
         return f"run: {statement}" if statement else super().to_allow_null(column)
 
 
+def differ_by_case(names: Sequence[str]) -> Sequence[str]:
+    """Return the first names that differ in upper and lower case only; none if all differ otherwise."""
+    by_lower = dict[str, list[str]]()
+    for name in names:
+        by_lower.setdefault(name.lower(), []).append(name)
+    return next((equal for equal in by_lower.values() if len({*equal}) > 1), ())
+
+
 def _as_text(field: pa.Field) -> str:
-    """Return what makes a text of a column."""
+    """Return the DataFrame's method call that makes a text of a column."""
     if is_array(field.type) or pt.is_map(field.type) or pt.is_struct(field.type):
         return with_column(field.name, f'F.to_json("{field.name}")')
     return cast_to(field.name, "string")

@@ -1,6 +1,6 @@
-"""The ledger row of one query in a table of the database, in SQL that every database accepts.
+"""The ledger row of one query in a table of the database, by statements that every database accepts.
 
-The statements commit nothing: the session's transaction does.
+The statements are part of the caller's transaction, which the caller commits.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Any
 from wal_sink.model.ledger import LedgerRow
 
 COLUMNS = ("log_id", "epoch", "digest")
-"""All but the key."""
+"""All columns but the key."""
 
-_NOTHING = "-"
-"""What the table has for an empty text, which some databases take for null."""
+_EMPTY = "-"
+"""Stands in the table for an empty text, which some databases store as null."""
 
 _HELD = ":"
-"""What `digest` begins with in the transaction that holds the row."""
+"""The first character of `digest` in the transaction that holds the row."""
 
 DDL = (
     "CREATE TABLE {table} (query_id {text} PRIMARY KEY, log_id {text} NOT NULL,"
     " epoch {number} NOT NULL, digest {text} NOT NULL) {suffix}"
 )
-"""Makes the ledger's table."""
+"""The statement that creates the ledger's table."""
 
 
 def with_values(name: str, parameter: str) -> str:
-    """Return a quoted name for a statement that is executed with values.
+    """Return a quoted name for a statement with values.
 
-    A driver whose parameter is `%s` reads each `%` there, and `%%` as one; without values it reads none.
+    A driver with the placeholder `%s` reads `%%` as `%` if a statement has values, and only then.
     """
     return name.replace("%", "%%") if parameter.startswith("%") else name
 
@@ -37,9 +37,9 @@ def with_values(name: str, parameter: str) -> str:
 class Ledger:
     """The ledger row of one query.
 
-    :param connection: of PEP 249, in whose transaction the statements are.
-    :param table: of the ledger, quoted.
-    :param parameter: what stands for a value in a statement, such as `?`.
+    :param connection: of PEP 249.
+    :param table: the name of the ledger's table, quoted.
+    :param parameter: the placeholder of a value in a statement, such as `?`.
     :param query_id: the key of the row.
     """
 
@@ -47,69 +47,65 @@ class Ledger:
         self._connection = connection
         self._name = table
         self._table = with_values(table, parameter)
-        self._p = parameter
+        self._parameter = parameter
         self._query_id = query_id
 
     def read(self) -> LedgerRow | None:
-        """Read the row; None if there is none.
+        """Read the row; None if the query has no row.
 
-        :raises CorruptLog: it is not one that this version wrote.
+        :raises CorruptLog: this version did not write the row.
         """
-        statement = f"SELECT {', '.join(COLUMNS)} FROM {self._table} WHERE query_id = {self._p}"  # noqa: S608
+        statement = (
+            f"SELECT {', '.join(COLUMNS)} FROM {self._table} WHERE query_id = {self._parameter}"  # noqa: S608
+        )
         with closing(self._connection.cursor()) as cursor:
             cursor.execute(statement, (self._query_id,))
-            # To the end: a result that is left open may block the next statement.
+            # Read the result to its end: an open result may block the next statement.
             rows = cursor.fetchall()
         if not rows:
             return None
         log_id, epoch, digest = rows[0]
-        digest = "" if digest == _NOTHING else digest
-        cells = (self._query_id, log_id, epoch, digest)
+        cells = (self._query_id, log_id, epoch, "" if digest == _EMPTY else digest)
         return LedgerRow.from_cells(cells, f"the ledger {self._name}")
 
     def insert(self, new: LedgerRow) -> bool:
-        """Create the row; return True if the driver counts one.
+        """Create the row; return True if the driver counts one row.
 
-        :raises Exception: of the driver; also if there is a row.
+        :raises Exception: of the driver, such as if the row exists.
         """
-        values = ", ".join([self._p] * (1 + len(COLUMNS)))
-        return (
-            self._execute(
-                f"INSERT INTO {self._table} (query_id, {', '.join(COLUMNS)}) VALUES ({values})",  # noqa: S608
-                (self._query_id, *_cells(new)),
-            )
-            == 1
-        )
+        values = ", ".join([self._parameter] * (1 + len(COLUMNS)))
+        statement = f"INSERT INTO {self._table} (query_id, {', '.join(COLUMNS)}) VALUES ({values})"  # noqa: S608
+        return self._execute(statement, (self._query_id, *_cells(new))) == 1
 
     def hold(self, row: LedgerRow) -> bool:
-        """Hold the row until the transaction ends, if it is exactly `row`; return True if it is.
+        """Lock the row until the transaction ends, and return True, if the row is exactly `row`.
 
-        A sign is put before `digest`. It is never committed, so only this transaction reads it there.
+        The UPDATE puts a sign before `digest`. Only this transaction reads the sign: it is never committed.
         """
         return self._update(_held(row), _cells(row)) == 1
 
     def move(self, row: LedgerRow, new: LedgerRow) -> bool:
-        """Write the whole row if this transaction holds it as `row`; return True if it does.
+        """Write the row and return True, if this transaction holds the row as `row`.
 
-        Else the driver has lost the transaction, with its rows, and has connected again without an error.
+        Otherwise the driver has lost the transaction with its rows, and has connected again without an error.
         """
         return self._update(_cells(new), _held(row)) == 1
 
     def delete(self) -> None:
-        """Remove the row."""
+        """Delete the row."""
         self._execute(
-            f"DELETE FROM {self._table} WHERE query_id = {self._p}",  # noqa: S608
+            f"DELETE FROM {self._table} WHERE query_id = {self._parameter}",  # noqa: S608
             (self._query_id,),
         )
 
     def touch(self, row: LedgerRow) -> int:
-        """Write the row as it is; return how many rows the driver counts, where it should be one."""
+        """Write the row as it is; return how many rows the driver counts."""
         return self._update(_cells(row), _cells(row))
 
     def _update(self, cells: tuple[object, ...], present: tuple[object, ...]) -> int:
-        """Update the row if its cells are the present ones; return how many rows the driver counts."""
-        sets = ", ".join(f"{name} = {self._p}" for name in COLUMNS)
-        conditions = " AND ".join(f"{name} = {self._p}" for name in ("query_id", *COLUMNS))
+        """Write cells if the row has the present cells; return how many rows the driver counts."""
+        sets = ", ".join(f"{name} = {self._parameter}" for name in COLUMNS)
+        conditions = " AND ".join(f"{name} = {self._parameter}" for name in ("query_id", *COLUMNS))
         return self._execute(
             f"UPDATE {self._table} SET {sets} WHERE {conditions}",  # noqa: S608 -- quoted name
             (*cells, self._query_id, *present),
@@ -122,11 +118,11 @@ class Ledger:
 
 
 def _cells(row: LedgerRow) -> tuple[object, ...]:
-    """Return the cells of the columns."""
-    return tuple(cell if isinstance(cell, int) else cell or _NOTHING for cell in row.cells[1:])
+    """Return the cells of `COLUMNS`."""
+    return tuple(cell if isinstance(cell, int) else cell or _EMPTY for cell in row.cells[1:])
 
 
 def _held(row: LedgerRow) -> tuple[object, ...]:
-    """Return the cells while a transaction holds the row."""
+    """Return the cells of `COLUMNS` while a transaction holds the row."""
     *cells, digest = _cells(row)
     return *cells, f"{_HELD}{digest}"

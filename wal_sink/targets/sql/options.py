@@ -1,7 +1,6 @@
-"""The options of SQL targets: where to connect, which table, and how rows get into it. No I/O.
+"""The options that SQL targets share: table, ledger, mode, time-outs. No I/O.
 
-`KeyedOptions` is for targets that replace and delete rows by key; what its errors name begins with the
-target's name.
+`SqlOptions` is the base for targets of other authors. `KeyedOptions` is the base for `postgresql` and `sql`.
 """
 
 from __future__ import annotations
@@ -20,32 +19,32 @@ from wal_sink.targets.table_options import refuse_key_and_mode
 
 
 class TableName(NamedTuple):
-    """The exact names of a table and its schema; an empty one: where the connection looks by itself."""
+    """The exact names of a table and its schema. An empty schema means the default of the connection."""
 
     schema: str
     table: str
 
     def __str__(self) -> str:
-        """Quote them by the SQL standard."""
+        """Return the names, quoted by the SQL standard."""
         return ".".join(quote(part) for part in self if part)
 
     @property
     def text(self) -> str:
-        """The name as options and errors have it."""
+        """The name without quotes, as in an option."""
         return ".".join(filter(None, self))
 
     @classmethod
     def parse(cls, text: str, schema: str = "") -> Self:
-        """Read `table` or `schema.table`.
+        """Parse `table` or `schema.table`.
 
-        :param schema: where the text names none.
+        :param schema: the schema of a table that is named without one.
         """
         named, dot, table = text.partition(".")
         return cls(named, table) if dot else cls(schema, text)
 
 
 class SqlOptions(Options, frozen=True, kw_only=True):
-    """The base of a SQL target's options, which add where to connect."""
+    """The base of the options of a SQL target. The target adds options that say where to connect."""
 
     table: Annotated[
         str,
@@ -86,17 +85,17 @@ LEDGER_TABLE = "wal_sink_ledger"
 
 
 class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
-    """The base of the options, of which each target declares those below under its own names."""
+    """The base of the options of `postgresql` and `sql`, which begin with the target's name."""
 
     prefix: ClassVar[str]
-    """The target's name, with which the names of its options begin."""
+    """The target's name."""
     url_field: ClassVar[str]
-    """The option that has the URL."""
+    """The field with the URL."""
     default_schema: ClassVar[str] = ""
-    """Of a table that is named without one."""
+    """The schema of a table that is named without one."""
     longest: ClassVar[int] = 2**31
-    """Most bytes of a name, where the database cuts a longer one without an error."""
-    if TYPE_CHECKING:
+    """The most bytes of a name, if the database cuts a longer name without an error."""
+    if TYPE_CHECKING:  # each target declares these under names of its own, such as sql.mode
         table: str
         password: str
         mode: Literal["append", "upsert"]
@@ -104,7 +103,7 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
 
     @property
     def data(self) -> TableName:
-        """The table to write to."""
+        """The table of the rows."""
         return TableName.parse(self.table, self.default_schema)
 
     @property
@@ -114,28 +113,29 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """The URL, which has no password."""
+        """The URL, without a password."""
         return str(getattr(self, self.url_field))
 
     def keep_apart(self) -> None:
-        """Take the password out of the URL.
+        """Move the password from the URL to its own field.
 
-        :raises OptionError: there are two of them. No error shows the URL.
+        :raises OptionError: URL and field have different passwords, or the URL cannot be parsed. The error
+            does not show the URL.
         """
         name = f"{self.prefix}.{self.url_field}"
         url, password = _without_password(name, self.place.strip(), self.prefix)
         if password and self.password and password != self.password:
             raise OptionError(
                 f"Option {name} has a password, and {self.prefix}.password another one.",
-                "Give one of them.",
+                "Set only one of them.",
             )
         msgspec.structs.force_setattr(self, self.url_field, url)
         msgspec.structs.force_setattr(self, "password", password or self.password)
 
     def refuse_contradictions(self) -> None:
-        """Refuse names of no table, and options that contradict each other.
+        """Refuse texts that name no table, and options that contradict each other.
 
-        :raises OptionError: there are such.
+        :raises OptionError: a text or an option is refused.
         """
         mode = f"{self.prefix}.mode"
         names = {
@@ -170,7 +170,10 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][\w+]*)://(?:(?P<login>[^/]*)@)?(?P<rest>
 
 
 def _without_password(option: str, url: str, prefix: str) -> tuple[str, str]:
-    """Take a URL apart: the URL without its password, and the password."""
+    """Return a URL without its password, and the password.
+
+    :param prefix: the target's name.
+    """
     parts = _URL.fullmatch(url)
     if parts is None:
         raise OptionError(
@@ -181,8 +184,8 @@ def _without_password(option: str, url: str, prefix: str) -> tuple[str, str]:
     if name := secret_parameter(url):
         raise OptionError(
             f"Option {option} has the parameter {name}, which would be written to the log.",
-            f"Leave it out. The user's password goes into {prefix}.password, or into"
-            f" WAL_SINK_{prefix.upper()}_PASSWORD; a key may be without one.",
+            f"Leave it out. Set the user's password in {prefix}.password, or in the variable"
+            f" WAL_SINK_{prefix.upper()}_PASSWORD. A private key has to be without a password.",
         )
     if parts["login"] is None:
         return url, ""

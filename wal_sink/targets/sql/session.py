@@ -1,13 +1,13 @@
-"""The session of a SQL target: how the transaction of a window goes, from the ledger row to COMMIT.
+"""The session of a SQL target: the transaction of a window, from the ledger row to COMMIT.
 
 1. `read` reads the ledger row, in a transaction of its own.
-2. The first `write` opens the window's transaction by an UPDATE that holds the ledger row as it was read. A
-   second flusher waits for that lock, and then finds another row.
-3. `write` inserts rows. Those that the server refuses are found by savepoints.
-4. `finish` compares the table once more, moves the ledger row from where this transaction holds it, and
-   commits.
+2. The first `write` opens the window's transaction. An UPDATE locks the ledger row if it is still as `read`
+   returned it. A second flusher waits for this lock, and then reads another row.
+3. The first `write` by a plan locks the table against ALTER TABLE, and compares it with the plan.
+4. Each `write` inserts rows. Savepoints find the rows that the server refuses.
+5. `finish` moves the ledger row, and commits.
 
-After any error nothing is left of the transaction.
+Each error rolls the transaction back.
 """
 
 from __future__ import annotations
@@ -18,45 +18,38 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
+from wal_sink.errors import WalSinkError
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, RowsRefused, TransactionalSession
-from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.refusals import RefusalSearch, refusal
 from wal_sink.targets.registry import published_elsewhere
-from wal_sink.targets.sql.database import Database
-from wal_sink.targets.sql.errors import LockHolder
+from wal_sink.targets.sql import errors
+from wal_sink.targets.sql.database import Database, run
 from wal_sink.targets.sql.ledger import Ledger
 from wal_sink.targets.sql_text import unquoted
 
 logger = logging.getLogger(__name__)
 
 
-def run(connection: Any, statement: str) -> None:
-    """Run a statement without values, whose result nobody reads."""
-    with contextlib.closing(connection.cursor()) as cursor:
-        cursor.execute(statement)
-
-
 class Window:
     """The open transaction of a window.
 
-    :param is_lost: True if the ledger row was not as it was read; then no row is written.
+    :param is_lost: True if another flusher has changed the ledger row; then no row is written.
     """
 
     def __init__(self, *, is_lost: bool) -> None:
         self.is_lost = is_lost
         self.search = RefusalSearch()
-        self.plans: dict[str, tuple[Plan, Plan]] = {}
-        """By its key each plan of the rows, and the same with the columns as the table has them now."""
+        self.plans: dict[str, Plan] = {}
+        """The plans of the rows, with the columns as the table has them now; by the key of the plan."""
 
 
 class SqlSession(TransactionalSession):
     """Keeps one connection, and at most one open window.
 
-    :param connection: of PEP 249, which the session owns; it commits nothing by itself.
+    :param connection: of PEP 249, without autocommit; the session closes it.
     :param query_id: the key of the ledger row.
     """
 
@@ -65,30 +58,26 @@ class SqlSession(TransactionalSession):
         self._connection = connection
         self._ledger = Ledger(connection, target.ledger_name, target.parameter, query_id)
         self._row: LedgerRow | None = None
-        """The ledger row as it was read or written last."""
+        """The ledger row as this session read or wrote it last."""
         self._window: Window | None = None
         self._closed = False
 
     def read(self) -> LedgerRow | None:
-        """Read the row, in a transaction of its own.
+        """Read the ledger row, in a transaction of its own.
 
-        :raises TargetRefused: the table cannot be read, and could not be the next time.
+        :raises TargetRefused: the ledger's table cannot be read, and a second try would fail, too.
         """
         self._roll_back()
-        with self._undone_on_error():
+        with self._rolling_back():
             try:
                 self._row = self._ledger.read()
             except Exception as error:
                 fatal = self._target.classify(error) == "fatal"
                 if isinstance(error, WalSinkError) or not fatal or self._remedy(error):
                     raise
-                raise TargetRefused(
-                    f"The ledger's table {self._target.ledger_name} cannot be read:"
-                    f" {type(error).__name__}: {shortly(error)}.",
-                    "If there is no such table, the options name another database or schema than this query"
-                    " wrote to, or the table was dropped. Name the former one, or restore the table from a"
-                    " backup. If neither is possible, create it, and the next error says how to go on. Run:\n"
-                    f"{self._target.ledger_statement};",
+                target = self._target
+                raise errors.unreadable_ledger(
+                    target.ledger_name, error, target.ledger_statement
                 ) from error
         self._roll_back()
         return self._row
@@ -96,24 +85,20 @@ class SqlSession(TransactionalSession):
     def write(self, plan: Plan, rows: RowSlice) -> None:
         """Insert rows in the window's transaction.
 
-        The table is compared before the window's first rows by a plan, and before COMMIT: by then the server
-        lets nothing alter it, nor a partition that rows have gone to. Else rows in a binary format could be
-        taken for others.
-
-        :raises SchemaMismatch: the table is no longer what the plan says.
+        :raises SchemaMismatch: the table no longer fits the plan.
         :raises OptionError: the plan is for another table than the options name.
         :raises TargetRefused: the server refuses a row, and the database has no savepoints.
         """
-        with self._undone_on_error():
+        with self._rolling_back():
             window = self._window or self._begin()
             if window.is_lost:
                 return
             if plan.key not in window.plans:
-                window.plans[plan.key] = plan, self._compare(plan)
-            plans = window.plans[plan.key]
+                window.plans[plan.key] = self._lock_and_compare(plan)
             if rows.batch.num_rows:
-                insert, confirm = partial(self._insert, *plans), partial(self._confirm, *plans)
-                window.search.insert(plan, rows, insert, confirm)
+                window.search.insert(
+                    plan, rows, partial(self._insert, plan, window.plans[plan.key])
+                )
 
     def finish(self, row: LedgerRow | None, new: LedgerRow) -> Outcome:
         """Move the ledger row, and commit it with the rows; CONFLICT if their transaction is lost.
@@ -123,35 +108,33 @@ class SqlSession(TransactionalSession):
         """
         if row is None:
             return self._create(new)
-        with self._undone_on_error():
+        with self._rolling_back():
             window = self._window or self._begin()
             if window.is_lost or row != self._row:
                 return self._conflict()
             if window.search.refused:
                 raise RowsRefused(window.search.refused)
-            for plan, now in window.plans.values():
-                self._confirm(plan, now)
             if not self._ledger.move(row, new):
                 return self._conflict()
             return self._commit(new)
 
     def compare(self, plan: Plan) -> None:
-        """Read the table's columns, in a transaction that is rolled back."""
-        with self._undone_on_error():
+        """Compare the table with a plan, in a transaction that is rolled back."""
+        with self._rolling_back():
             self._compare(plan)
             if self._window is None:
                 self._connection.rollback()
 
     def close(self) -> None:
-        """Disconnect; what is not committed is rolled back. Idempotent."""
-        if not self._closed:  # a driver may raise the second time
+        """Disconnect, which rolls back what is not committed. Idempotent."""
+        if not self._closed:  # some drivers raise if a connection is closed twice
             self._closed = True
             self._connection.close()
 
     # --- the transaction ---
 
     def _begin(self) -> Window:
-        """Open the transaction of a window, and hold the ledger row as it was read last."""
+        """Open the transaction of a window, and lock the ledger row."""
         is_held = self._row is not None and self._ledger.hold(self._row)
         if not is_held:
             logger.info("another flusher has changed the ledger row: %s", self._row)
@@ -164,33 +147,27 @@ class SqlSession(TransactionalSession):
         if self.read() is not None:
             return Outcome.CONFLICT
         try:
-            with self._undone_on_error():
+            with self._rolling_back():
                 return self._commit(new) if self._ledger.insert(new) else self._conflict()
         except Exception as error:
-            if self.read() is not None:  # another process was quicker
+            if self.read() is not None:  # another process was faster
                 return Outcome.CONFLICT
             if self._target.refuses(error):  # DuckDB, while another process commits the row
-                raise TargetUnavailable(
-                    f"The new ledger row is refused: {shortly(error)}.",
-                    "No action needed: another process creates the row, and the flush goes on with that.",
-                ) from error
+                raise errors.rival_ledger_row(error) from error
             raise
 
     def _commit(self, new: LedgerRow) -> Outcome:
-        """Commit; this is the only statement whose outcome may stay open."""
+        """Commit. UNKNOWN if the answer is lost."""
         try:
             self._connection.commit()
         except Exception as error:
             if self._target.refuses(error):
-                raise TargetRefused(
-                    f"COMMIT of epoch {new.epoch} is refused, as by a deferred constraint:"
-                    f" {type(error).__name__}: {shortly(error)}.",
-                    "Change in the target what refuses it; the flush goes on by itself.",
-                ) from error
+                raise errors.refused_commit(new.epoch, error) from error
             if self._target.classify(error) == "fatal":
                 raise
             logger.warning("the answer to COMMIT is lost: %r", error)
-            self._roll_back()  # SQLite leaves it open, and what is read in it is not what is there
+            # SQLite leaves the transaction open, and a read in it would return its uncommitted row.
+            self._roll_back()
             return Outcome.UNKNOWN
         self._window, self._row = None, new
         return Outcome.APPLIED
@@ -200,29 +177,27 @@ class SqlSession(TransactionalSession):
         return Outcome.CONFLICT
 
     def _roll_back(self) -> None:
-        """Roll back what is open."""
         self._window = None
         try:
             self._connection.rollback()
-        except Exception as error:  # noqa: BLE001 -- the connection is broken, and its transaction ends with it
+        except Exception as error:  # noqa: BLE001 -- a lost connection has no transaction any more
             logger.debug("nothing to roll back: %r", error)
 
     @contextlib.contextmanager
-    def _undone_on_error(self) -> Iterator[None]:
-        """Leave nothing of the transaction after an error.
+    def _rolling_back(self) -> Iterator[None]:
+        """Roll back after an error.
 
         :raises TargetUnavailable: another session holds a lock.
-        :raises TargetRefused: the error's code tells what to do.
+        :raises TargetRefused: the server refuses a statement, and the target knows the remedy.
         """
         try:
             yield
         except Exception as error:
             self._roll_back()
             if self._target.is_locked(error):
-                raise self._locked() from error
+                raise errors.locked(self._target.options.table, self._lock_holders()) from error
             if remedy := self._remedy(error):
-                answer = f"{type(error).__name__}: {shortly(error)}"
-                raise TargetRefused(f"The target refuses: {answer}", remedy) from error
+                raise errors.refused_by_server(error, remedy) from error
             raise
         except BaseException:
             self._roll_back()
@@ -231,27 +206,23 @@ class SqlSession(TransactionalSession):
     def _remedy(self, error: Exception) -> str:
         return self._target.remedy(self._connection, error)
 
-    def _locked(self) -> TargetUnavailable:
-        """Return the error of a lock that another session holds."""
-        holders = list[LockHolder]()
-        with contextlib.suppress(Exception):  # a user who may not see them
-            holders += self._target.lock_holders(self._connection)[:3]
-        self._roll_back()
-        named = "; ".join(holder.what for holder in holders) or "this user cannot see which one"
-        end = " or ".join(holder.end for holder in holders)
-        return TargetUnavailable(
-            f"Another session holds a lock on {self._target.options.table}, or on the ledger's table:"
-            f" {named}.",
-            "The flush goes on by itself when the lock is released."
-            + (f" To end that session, run: {end}" if end else ""),
-        )
+    def _lock_holders(self) -> list[errors.LockHolder]:
+        """Return up to three sessions that hold locks; none if the user may not see them."""
+        try:
+            return [*self._target.lock_holders(self._connection)[:3]]
+        except Exception as error:  # noqa: BLE001 -- the error about the lock is raised without them
+            logger.debug("the sessions with locks are not known: %r", error)
+            return []
+        finally:
+            self._roll_back()
 
     # --- rows ---
 
     def _insert(self, plan: Plan, now: Plan, rows: RowSlice) -> Exception | None:
-        """Insert rows, all or none; return with which error the server refuses one of them.
+        """Insert all rows or none; return the error of the server if it refuses a row.
 
-        Rows that were checked before the table was altered are cast to what it is now.
+        :param now: the plan with the columns as the table has them now. Rows that were checked for other
+            columns are cast.
         """
         points = self._target.savepoints
         if points:
@@ -274,22 +245,25 @@ class SqlSession(TransactionalSession):
 
     # --- the table ---
 
-    def _confirm(self, plan: Plan, now: Plan) -> None:
-        """Check that the table is still as it was when the window's first rows were written.
+    def _lock_and_compare(self, plan: Plan) -> Plan:
+        """Lock the table against ALTER TABLE, and return the plan as the table is now.
 
-        :raises SchemaMismatch: it does not hold the plan's rows any more.
-        :raises TargetUnavailable: it holds them by other types now.
+        Without the lock another client could change a type after the comparison. PostgreSQL would read the
+        bytes of one type as values of another.
         """
-        if self._compare(plan) != now:
-            raise TargetUnavailable(
-                f"Table {plan.table} was altered while rows were written to it.",
-                "No action needed: all rows are written again, as the table is now.",
-            )
+        try:
+            self._target.lock_table(self._connection)
+        except Exception as error:
+            if self._target.classify(error) == "fatal":
+                self._roll_back()
+                self._compare(plan)  # raises the reason if the table was dropped or altered
+            raise
+        return self._compare(plan)
 
     def _compare(self, plan: Plan) -> Plan:
         """Return the plan as the table is now.
 
-        :raises SchemaMismatch: it does not hold the plan's rows any more.
+        :raises SchemaMismatch: the table no longer fits the plan.
         :raises OptionError: the plan is for another table.
         """
         if plan.table != (here := self._target.table_name):

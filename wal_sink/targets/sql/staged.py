@@ -1,7 +1,7 @@
-"""Brings rows into a table by statements that read them from a temporary table, or from Arrow.
+"""Writes rows by statements that read them from a temporary table, or from Arrow (DuckDB).
 
-Of several rows of a key the last one counts. The server decides which keys are equal, as its unique index
-does: so the columns of the rows have the table's types and collations.
+Several rows of a batch may have one key; then the last row counts. The server decides which keys are equal,
+as its unique index does: the columns that the statements read have the table's types and collations.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ from wal_sink.targets.sql_text import quote
 from wal_sink.targets.unavailable import flags_of, new_row_error
 
 ORDINAL = "wal_sink:ordinal"
-"""The column of the rows with the position of each in its batch."""
+"""The column with the position of a row in its batch."""
 DELETED = "wal_sink:deleted"
-"""Their column that says whether a row is a delete; only where one is, or where there are no rows."""
+"""The column that is true for a delete; left out if no row is a delete. A batch without rows has it."""
 FLAG = "wal_sink:unavailable {}"
-"""Their column that says which cells of a column, by its place, are unavailable; only where some are."""
+"""The column that is true if the cell of a table's column, named by its position, is unavailable; left out
+if no cell of the batch is."""
 
 
 class Staged(NamedTuple):
-    """The rows of a batch with columns beside the table's."""
+    """The rows of a batch with added columns, such as `ORDINAL`."""
 
     batch: pa.RecordBatch
     added: Mapping[str, str]
-    """The types of these columns, by their names."""
+    """The types of the added columns, by their names."""
     flags: Mapping[str, str]
-    """By columns with unavailable cells the names of their flags."""
+    """The names of the `FLAG` columns, by the columns with unavailable cells."""
 
     @property
     def deletes(self) -> bool:
-        """Whether rows may be deletes."""
+        """True if rows may be deletes."""
         return DELETED in self.added
 
 
 def staged(plan: Plan, batch: pa.RecordBatch) -> Staged:
-    """Return rows of the log as the statements read them."""
+    """Return rows of the log with the columns that the statements need."""
     rows = batch.select([column.name for column in plan.of_table().columns])
     added: dict[str, pa.Array] = {ORDINAL: pa.array(range(rows.num_rows), pa.int64())}
     if plan.operation is not None:
@@ -61,11 +62,11 @@ def staged(plan: Plan, batch: pa.RecordBatch) -> Staged:
 def write(
     cursor: Any, plan: Plan, rows: Staged, query: str, quoted: Callable[[str], str] = quote
 ) -> None:
-    """Bring staged rows into the table.
+    """Write staged rows into the table.
 
-    :param query: of the rows.
+    :param query: a SELECT that returns the staged rows.
     :param quoted: quotes a name.
-    :raises InvalidRow: a row with an unavailable cell is new.
+    :raises InvalidRow: a row has an unavailable cell, and the table has no row of its key.
     :raises Exception: of the driver.
     """
     for statement in _statements(plan, rows, query, quoted):
@@ -77,7 +78,7 @@ def write(
 def _statements(
     plan: Plan, rows: Staged, query: str, quoted: Callable[[str], str]
 ) -> Iterator[str]:
-    """Yield the statements; a SELECT counts rows that cannot be written."""
+    """Yield the statements. A SELECT counts the rows that have an unavailable cell and a new key."""
     names = [quoted(column.name) for column in plan.of_table().columns]
     key = [quoted(name) for name in key_of(plan)]
     if not key:
@@ -95,36 +96,36 @@ def _statements(
 
 
 def delete(table: str, key: Sequence[str], rows: str) -> str:
-    """Return the statement that deletes each key of which some row is a delete.
+    """Return the statement that deletes each key for which the batch has a delete.
 
-    Also where the last row of the key is an upsert: what comes after a delete is a new row, which has nothing
-    of the old one in columns that the DataFrame lacks.
+    The key may have an upsert after its delete. The upsert then adds a new row. Columns that the DataFrame
+    lacks get their defaults, and not the values of the deleted row.
 
-    :param table: its name, quoted, as those in `key`.
-    :param rows: the query of them.
+    :param table: the name of the table, quoted, as the names in `key`.
+    :param rows: a SELECT that returns the staged rows.
     """
-    same = " AND ".join(f"there.{name} = gone.{name}" for name in key)
+    same = " AND ".join(f"existing.{name} = deleted.{name}" for name in key)
     return (
-        f"DELETE FROM {table} AS there USING (SELECT DISTINCT {', '.join(key)} FROM ({rows}) AS staged"  # noqa: S608
-        f" WHERE {quote(DELETED)}) AS gone WHERE {same}"
+        f"DELETE FROM {table} AS existing USING (SELECT DISTINCT {', '.join(key)} FROM ({rows}) AS staged"  # noqa: S608
+        f" WHERE {quote(DELETED)}) AS deleted WHERE {same}"
     )
 
 
 def after_delete(key: Sequence[str], rows: str) -> str:
-    """Return the query of the rows that come after the last delete of their keys."""
+    """Return a SELECT of the staged rows that come after the last delete of their keys."""
     ordinal = quote(ORDINAL)
-    gone = f"max({ordinal}) FILTER (WHERE {quote(DELETED)}) OVER (PARTITION BY {', '.join(key)})"
+    last = f"max({ordinal}) FILTER (WHERE {quote(DELETED)}) OVER (PARTITION BY {', '.join(key)})"
     return (
-        f"SELECT * FROM (SELECT *, {gone} AS wal_sink_gone FROM ({rows}) AS staged) AS staged"  # noqa: S608
-        f" WHERE wal_sink_gone IS NULL OR {ordinal} > wal_sink_gone"
+        f"SELECT * FROM (SELECT *, {last} AS wal_sink_last_delete FROM ({rows}) AS staged) AS staged"  # noqa: S608
+        f" WHERE wal_sink_last_delete IS NULL OR {ordinal} > wal_sink_last_delete"
     )
 
 
 def upsert(table: str, names: Sequence[str], key: Sequence[str], rows: str) -> str:
-    """Return the statement that adds rows, or replaces those of their keys.
+    """Return the statement that adds the last row of each key, or replaces the table's row of the key.
 
-    :param table: its name, quoted, as those in `names` and `key`.
-    :param rows: the query of them, without deletes.
+    :param table: the name of the table, quoted, as the names in `names` and `key`.
+    :param rows: a SELECT that returns the staged rows, without deletes.
     """
     listed, by = ", ".join(names), ", ".join(key)
     last = (
@@ -136,7 +137,10 @@ def upsert(table: str, names: Sequence[str], key: Sequence[str], rows: str) -> s
 
 
 def on_conflict(key: Sequence[str], others: Sequence[str]) -> str:
-    """Return what ends an INSERT that replaces rows; all names are quoted."""
+    """Return the end of an INSERT that replaces rows.
+
+    :param key: the columns of the key, quoted, and `others`: the other columns.
+    """
     changes = ", ".join(f"{name} = excluded.{name}" for name in others)
     return f" ON CONFLICT ({', '.join(key)}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
 
@@ -144,13 +148,15 @@ def on_conflict(key: Sequence[str], others: Sequence[str]) -> str:
 def partial(
     table: str, names: Sequence[str], key: Sequence[str], rows: str, flags: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the statements for rows of which some have unavailable cells: each has the last value before it.
+    """Yield the statements for rows with unavailable cells.
 
-    The first one counts the rows with such a cell whose key is not in the table. Whole rows are added or
-    replaced, others change a row where they have values.
+    A cell that is unavailable in the last row of a key gets the last available value of the key in the batch.
+    A row that then has all its values is added, or replaces the table's row. Any other row changes those
+    columns of the table's row for which it has values. The first statement counts the rows of this kind whose
+    key the table lacks.
 
-    :param table: its name, quoted, as those in `names` and `key`; and `rows`: see `upsert`.
-    :param flags: by the names of some columns those of their flags in the rows, quoted.
+    :param table: see `upsert`, as `names`, `key` and `rows`.
+    :param flags: the names of the `FLAG` columns by the columns with unavailable cells, quoted.
     """
     by = ", ".join(key)
     values = [_last_value(name, flags.get(name), by) for name in names]
@@ -162,14 +168,14 @@ def partial(
         f" ORDER BY {by}, {quote(ORDINAL)} DESC) AS new"
     )
     is_partial = f"({' OR '.join(f'new.{flag}' for flag in flags.values())})"
-    same = " AND ".join(f"there.{name} = new.{name}" for name in key)
+    same = " AND ".join(f"existing.{name} = new.{name}" for name in key)
     listed, others = ", ".join(names), [name for name in names if name not in key]
     changes = ", ".join(_assigned(name, flags.get(name)) for name in others)
-    missing = f"NOT EXISTS (SELECT 1 FROM {table} AS there WHERE {same})"  # noqa: S608
+    missing = f"NOT EXISTS (SELECT 1 FROM {table} AS existing WHERE {same})"  # noqa: S608
     yield f"SELECT count(*) FROM {last} WHERE {is_partial} AND {missing}"  # noqa: S608
     whole = f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {last} WHERE NOT {is_partial}"  # noqa: S608
     yield f"{whole}{on_conflict(key, others)}"
-    yield f"UPDATE {table} AS there SET {changes} FROM {last} WHERE {same} AND {is_partial}"  # noqa: S608
+    yield f"UPDATE {table} AS existing SET {changes} FROM {last} WHERE {same} AND {is_partial}"  # noqa: S608
 
 
 def _last_value(name: str, flag: str | None, by: str) -> str:
@@ -183,6 +189,6 @@ def _assigned(name: str, flag: str | None) -> str:
     value = (
         f"new.{name}"
         if flag is None
-        else f"CASE WHEN new.{flag} THEN there.{name} ELSE new.{name} END"
+        else f"CASE WHEN new.{flag} THEN existing.{name} ELSE new.{name} END"
     )
     return f"{name} = {value}"

@@ -1,22 +1,15 @@
-"""The base class of targets for SQL databases: the ledger's table, and the comparison with the table."""
+"""The base class of targets for SQL databases: the start of a query, and the ledger's table."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.errors import (
-    OptionError,
-    SchemaMismatch,
-    TargetRefused,
-    TargetUnavailable,
-    WalSinkError,
-)
+from wal_sink.errors import OptionError, TargetRefused, WalSinkError
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.options import VARIABLE_IS_READ, connecting
@@ -24,12 +17,10 @@ from wal_sink.targets.base import Session
 from wal_sink.targets.casts import CastRules
 from wal_sink.targets.client import explained
 from wal_sink.targets.columns import match_columns
-from wal_sink.targets.sql.database import Database
+from wal_sink.targets.sql import errors
+from wal_sink.targets.sql.database import Database, run
 from wal_sink.targets.sql.ledger import Ledger
-from wal_sink.targets.sql.session import SqlSession, run
-
-logger = logging.getLogger(__name__)
-
+from wal_sink.targets.sql.session import SqlSession
 
 _TO_REACH = (
     "See that the database runs, that this host reaches it under the address in its options, and that no"
@@ -40,16 +31,18 @@ _TO_REACH = (
 class SqlTarget(Database):
     """Adds rows to a table of a SQL database, each window in one transaction with its ledger row.
 
-    A database needs four things: `open`, `columns`, `arrow_type`, and the errors that pass (`transient`, or
-    `classify`); `fits` where it refuses values that the Arrow type holds. `Database` has all of them.
-    It has to be one where a conditional UPDATE waits for an open transaction on its row, and then sees
-    what that has committed: PostgreSQL's READ COMMITTED, or any that is serialized.
+    A target for a database needs four members of `Database`: `open`, `columns`, `arrow_type`, and `transient`
+    or `classify`. It also needs `fits` if the database refuses values that the Arrow type holds.
+
+    In the database a conditional UPDATE has to wait for an open transaction on its row, and then to compare
+    what that transaction has committed. READ COMMITTED does so in PostgreSQL, and so does a serialized
+    database.
 
     :param options: a struct of `options_type`, such as one derived from `SqlOptions`.
     """
 
     def connect(self, query_id: str) -> Session:
-        """Connect for flushing."""
+        """Open a session for a flusher."""
         return SqlSession(self, self._open(), query_id)
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
@@ -70,21 +63,18 @@ class SqlTarget(Database):
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table.
 
-        :raises SchemaMismatch: it does not fit.
+        :raises SchemaMismatch: the DataFrame does not fit.
         """
+        table = self.options.table
         columns = self.columns(connection)
         if not columns:
-            raise SchemaMismatch(
-                f"There is no table {self.options.table}.",
-                "Create it, or correct option table.",
-            )
-        rules = CastRules(self.arrow_type, self.options.table)
-        agreed = match_columns(schema, columns, self.options.table, rules)
+            raise errors.missing_table(table)
+        agreed = match_columns(schema, columns, table, CastRules(self.arrow_type, table))
         return Plan(key=key, target=self.name, table=self.table_name, columns=agreed)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Any]:
-        """Connect for the block, and say what the driver's errors in it mean."""
+        """Connect for a block, and explain the driver's errors in the block."""
         connection = self._open()
         try:
             with self._explained(TargetRefused, connection):
@@ -95,8 +85,8 @@ class SqlTarget(Database):
     def _open(self) -> Any:
         """Connect.
 
-        :raises TargetUnavailable: no connection.
-        :raises OptionError: the database refuses it, and would refuse it again.
+        :raises TargetUnavailable: the database does not answer.
+        :raises OptionError: the database refuses the connection, and would refuse it again.
         """
         with self._explained(OptionError):
             return self.open()
@@ -104,6 +94,10 @@ class SqlTarget(Database):
     def _explained(
         self, fatal: type[WalSinkError], connection: Any = None
     ) -> contextlib.AbstractContextManager[None]:
+        """Explain the driver's errors in a block.
+
+        :param fatal: the class for errors that do not pass by themselves.
+        """
         options = " or ".join(connecting(self.options_type)) or "its options"
         to_correct = (
             f"Correct {options}, or in the database what the answer names, such as a right of that user."
@@ -116,11 +110,13 @@ class SqlTarget(Database):
 
         return explained(self.classify, place, remedy, _TO_REACH, fatal)
 
-    def _make_ledger(self, connection: Any) -> None:
-        """Create the ledger's table unless there is one.
+    # --- the ledger's table ---
 
-        :raises SchemaMismatch: it is missing, and must not be created.
-        :raises TargetUnavailable: so it is, by an error that may pass.
+    def _make_ledger(self, connection: Any) -> None:
+        """Create the ledger's table unless it exists.
+
+        :raises SchemaMismatch: the table is missing, and cannot be created.
+        :raises TargetUnavailable: the same, for an error that may pass.
         """
         if self._has_ledger(connection):
             return
@@ -129,18 +125,17 @@ class SqlTarget(Database):
             connection.commit()
         except Exception as error:
             connection.rollback()
-            if self._has_ledger(connection):  # another process was quicker
+            if self._has_ledger(connection):  # another process was faster
                 return
-            fatal = self.classify(error) == "fatal"
-            raise (SchemaMismatch if fatal else TargetUnavailable)(
-                f"The ledger's table {self.ledger_name} is missing, and cannot be created: {error}",
-                f"Create it: {self.ledger_statement};",
+            is_fatal = self.classify(error) == "fatal"
+            raise errors.missing_ledger(
+                self.ledger_name, error, self.ledger_statement, fatal=is_fatal
             ) from error
 
     def _has_ledger(self, connection: Any) -> bool:
         try:
             run(connection, f"SELECT query_id FROM {self.ledger_name} WHERE 1 = 0")  # noqa: S608
-        except Exception:  # noqa: BLE001 -- the next statement tells what is wrong
+        except Exception:  # noqa: BLE001 -- CREATE TABLE fails with the same error, unless the table is missing
             return False
         finally:
             with contextlib.suppress(Exception):
@@ -148,19 +143,18 @@ class SqlTarget(Database):
         return True
 
     def _try_ledger(self, connection: Any) -> None:
-        """Check that a change of the ledger is rolled back, and that an update finds the row that it names.
+        """Check that ROLLBACK undoes a change of the ledger, and that an UPDATE finds exactly its row.
 
-        The row that is tried belongs to no query.
+        The check uses a row that belongs to no query.
 
-        :raises SchemaMismatch: the change stays, or an update finds another row: rows could be lost or come
-            twice.
-        :raises TargetRefused: the update counts the rows that it changes.
+        :raises SchemaMismatch: the change stays, or the UPDATE finds a row that differs by case.
+        :raises TargetRefused: the driver counts only rows that change.
         """
-        tried = LedgerRow(uuid.uuid4().hex, "log", -1, "digest")
-        ledger = Ledger(connection, self.ledger_name, self.parameter, tried.query_id)
-        ledger.insert(tried)
-        counted = ledger.touch(tried)
-        finds_other = ledger.touch(tried._replace(digest="DIGEST")) > 0
+        row = LedgerRow(uuid.uuid4().hex, "log", -1, "digest")
+        ledger = Ledger(connection, self.ledger_name, self.parameter, row.query_id)
+        ledger.insert(row)
+        count = ledger.touch(row)
+        ignores_case = ledger.touch(row._replace(digest="DIGEST")) > 0
         connection.rollback()
         stays = ledger.read() is not None
         if stays:
@@ -168,24 +162,8 @@ class SqlTarget(Database):
             connection.commit()
         connection.rollback()
         if stays:
-            raise SchemaMismatch(
-                f"A change of the ledger's table {self.ledger_name} stays after ROLLBACK: the"
-                " table has no transactions, or the connection commits by itself.",
-                "Make it a table with transactions (in MariaDB and MySQL: ALTER TABLE … ENGINE=InnoDB), and"
-                " let the target open connections without autocommit.",
-            )
-        if finds_other:
-            raise SchemaMismatch(
-                f"Texts of the ledger's table {self.ledger_name} are equal without upper"
-                " and lower case: a flusher could mistake another row for its own.",
-                "Give its columns a collation that compares bytes (in MariaDB and MySQL: ALTER TABLE …"
-                " CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin).",
-            )
-        if counted != 1:
-            raise TargetRefused(
-                f"An UPDATE that finds its one row, and changes nothing, has the rowcount {counted}: a"
-                " flusher could not tell that from a refusal.",
-                "Let the driver count the rows that are found, not those that change (MariaDB and MySQL:"
-                " CLIENT.FOUND_ROWS); where it counts none (-1), let `open` return a connection whose cursors"
-                " do.",
-            )
+            raise errors.ledger_without_rollback(self.ledger_name)
+        if ignores_case:
+            raise errors.ledger_that_ignores_case(self.ledger_name)
+        if count != 1:
+            raise errors.count_of_changed_rows(count)

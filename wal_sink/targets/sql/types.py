@@ -1,6 +1,6 @@
-"""Types of SQL databases: in a plan's words, held by Arrow types, and of new columns. No I/O.
+"""Types of SQL databases: the Arrow types that hold them, the values they accept, and new columns. No I/O.
 
-A type stands in a plan in the database's own words, in lower case: `varchar(50)`, `bigint unsigned`,
+A plan has a type in the database's own words, in lower case: `varchar(50)`, `bigint unsigned`,
 `numeric(10,2)[]`.
 """
 
@@ -20,7 +20,7 @@ from wal_sink.targets.text_formats import UUID_PATTERN
 
 
 class SqlType(NamedTuple):
-    """A type in parts: `decimal(10,2)` has the base decimal, and the numbers 10 and 2."""
+    """The parts of a type: `decimal(10,2)` has the base `decimal`, and the numbers 10 and 2."""
 
     base: str
     first: int | None = None
@@ -33,7 +33,7 @@ _FORM = re.compile(
 
 
 def parse(words: str) -> SqlType:
-    """Take a type apart; `timestamp(3) with time zone` has the base `timestamp with time zone`."""
+    """Parse a type; `timestamp(3) with time zone` has the base `timestamp with time zone`."""
     parts = _FORM.fullmatch(words)
     if parts is None:
         return SqlType(words)
@@ -41,33 +41,33 @@ def parse(words: str) -> SqlType:
     return SqlType(parts["base"] + (parts["rest"] or ""), first, second)
 
 
-# --- which Arrow type holds a type ---
+# --- the Arrow type that holds a type ---
 
 Types = Mapping[str, Any]
-"""By base: an Arrow type, or what returns one for a `SqlType`; None: it cannot be written."""
+"""By the base of a type its Arrow type, or a function that returns it for a `SqlType`. A type that is
+missing, or has None, cannot be written."""
 
 LISTS = "[]"
-"""What the words for an array end with; in `Types` and `NewTypes`: the database has arrays."""
+"""The end of an array's type. As a key of `Types` or `NewTypes` it says that the database has arrays."""
 
 
 def decimal(type_: SqlType) -> pa.DataType | None:
-    """Return the type of a decimal whose digits Arrow has."""
+    """Return the Arrow type of a decimal; None if it has more digits than Arrow's type."""
     digits, scale = type_.first, type_.second or 0
     held = digits is not None and 0 < digits <= 38 and 0 <= scale <= digits
     return pa.decimal128(digits, scale) if held else None
 
 
 def time(digits: int, zone: str | None = None) -> Callable[[SqlType], pa.DataType | None]:
-    """Return the type of a date with time.
+    """Return what finds the Arrow type of a timestamp; None for digits that Arrow has no unit for.
 
-    :param digits: of a second, where the type says none. With other numbers of digits than Arrow's the
-        server would round.
+    :param digits: the digits after the point of a second, if the type names no number.
+    :param zone: the time zone of the Arrow type; None: without a zone.
     """
 
     def arrow(type_: SqlType) -> pa.DataType | None:
-        unit = {0: "s", 3: "ms", 6: "us", 9: "us"}.get(
-            digits if type_.first is None else type_.first
-        )
+        precision = digits if type_.first is None else type_.first
+        unit = {0: "s", 3: "ms", 6: "us", 9: "us"}.get(precision)
         return None if unit is None else pa.timestamp(unit, zone)
 
     return arrow
@@ -86,7 +86,10 @@ COMMON: Types = {
 
 
 def arrow_type(types: Types, words: str) -> pa.DataType | None:
-    """Return the Arrow type that holds a type exactly; None: it cannot be written."""
+    """Return the Arrow type that holds a type exactly; None: it cannot be written.
+
+    :param words: the type in the database's words.
+    """
     if words.endswith(LISTS):
         element = arrow_type(types, words.removesuffix(LISTS)) if LISTS in types else None
         return None if element is None else pa.list_(element)
@@ -95,20 +98,20 @@ def arrow_type(types: Types, words: str) -> pa.DataType | None:
     return held(type_) if callable(held) else held
 
 
-# --- which values a type takes; None: all ---
+# --- the values that a type accepts; None: all values ---
 
 
 def at_most(lengths: pa.Array, most: int) -> pa.BooleanArray:
-    """Return which lengths are not above the most."""
+    """Return which lengths are `most` or less."""
     return pc.less_equal(lengths.cast(pa.int64()), int64(most))
 
 
 def text_fits(
     type_: SqlType, values: pa.Array, *, in_bytes: bool = False
 ) -> pa.BooleanArray | None:
-    """Return which texts a type takes: uuids as they are written, others by their length.
+    """Return which texts a type accepts, by its length; a uuid by its form.
 
-    :param in_bytes: whether the database counts bytes, and not characters.
+    :param in_bytes: True if the database counts bytes, and not characters.
     """
     if type_.base == "uuid":
         return pc.match_substring_regex(values, UUID_PATTERN)
@@ -120,7 +123,10 @@ def text_fits(
 def by_elements(
     fits: Callable[[str, pa.Array], pa.BooleanArray | None], words: str, values: pa.ListArray
 ) -> pa.BooleanArray | None:
-    """Return which lists have only elements that are taken."""
+    """Return which lists have only elements that the element type accepts.
+
+    :param fits: returns which values a type accepts.
+    """
     flags = fits(words.removesuffix(LISTS), values.flatten())
     if flags is None:
         return None
@@ -131,7 +137,8 @@ def by_elements(
 # --- new columns ---
 
 NewTypes = Mapping[str, str]
-"""The types of new columns, by what `_name` returns. `{}` stands for an element, or a decimal's digits."""
+"""The types of new columns, by what `_name` returns. `{}` stands for an element's type, or a decimal's
+digits."""
 
 NEW_STANDARD: NewTypes = {
     "bool": "boolean",
@@ -149,13 +156,13 @@ NEW_STANDARD: NewTypes = {
     "timestamp_ntz": "timestamp",
     "decimal": "decimal({},{})",
 }
-"""Those of standard SQL."""
+"""The types of new columns in standard SQL."""
 
 
 def new_type(new: NewTypes, source: pa.DataType, *, key: bool) -> str | None:
-    """Return the type of a new column for a type of the DataFrame; None: the database has none.
+    """Return the type of a new column for a type of the DataFrame; None: the database has no such type.
 
-    :param key: whether the column is part of the key, of which a text needs a bound in some databases.
+    :param key: True if the column is part of the key. Some databases need a bound for a text in the key.
     """
     if pt.is_dictionary(source):
         source = source.value_type
@@ -167,6 +174,7 @@ def new_type(new: NewTypes, source: pa.DataType, *, key: bool) -> str | None:
 
 
 def _name(source: pa.DataType, *, key: bool) -> str:
+    """Return the key in `NewTypes` for a type of the DataFrame."""
     if is_document(source):
         return "document"
     if is_text(source):
@@ -179,5 +187,5 @@ def _name(source: pa.DataType, *, key: bool) -> str:
 
 
 def is_document(source: pa.DataType) -> bool:
-    """Return True if JSON can be made of a type: a struct, a map, or an array."""
+    """Return True for a type that can become JSON: a struct, a map, or an array."""
     return bool(pt.is_struct(source) or pt.is_map(source) or is_array(source))

@@ -1,4 +1,4 @@
-"""Unique indexes of a table: which one decides what a row replaces, and which could refuse a row. No I/O."""
+"""Unique indexes of a table: the index that is the key of an upsert, and indexes that refuse rows. No I/O."""
 
 from __future__ import annotations
 
@@ -12,40 +12,41 @@ from wal_sink.targets.sql_text import quote
 
 
 class Unique(NamedTuple):
-    """A unique index, also of a primary key or a constraint."""
+    """A unique index, which may belong to a primary key or a constraint."""
 
     name: str
     columns: tuple[str, ...]
-    """In the index's order; of one on expressions some or none."""
+    """The columns in the order of the index; expressions are left out."""
     plain: bool = True
-    """On whole columns alone, of all rows, and checked at once: it can decide what a row replaces."""
+    """True if the index can be the key of an upsert: it has whole columns only, covers all rows, and is
+    checked at once."""
     dropped_by: str = ""
-    """The statement that drops it; empty where none is known."""
+    """The statement that drops the index; empty if it is not known."""
 
     @property
     def text(self) -> str:
-        """The index as errors name it."""
+        """The index with its columns, for errors."""
         part = [] if self.plain else ["by a part or an expression, or deferrable"]
         return f"{self.name} ({', '.join([*self.columns, *part])})"
 
     @property
     def drop(self) -> str:
-        """What to run or drop."""
+        """The statement that drops the index, or its name."""
         return self.dropped_by or f"{self.name}."
 
 
 def upsert_key(
     table: object, unique: Sequence[Unique], columns: Sequence[Column], mode: str
 ) -> Unique:
-    """Return the index whose columns decide which row is replaced: the primary key, or the only one.
+    """Return the key of an upsert: the primary key, or the only unique index.
 
-    An index on expressions, on the beginning of a text, or of some rows only decides nothing. Every other one
-    would find another row, or refuse the row.
+    A second unique index would refuse rows, or an upsert would replace the row that this index finds.
 
-    :param unique: those of the table, the primary key first.
-    :param columns: of the plan.
-    :param mode: the option, such as `sql.mode`.
-    :raises SchemaMismatch: there is none, or several; or one of its columns is not in the DataFrame.
+    :param unique: the unique indexes of the table, the primary key first.
+    :param columns: the columns of the plan.
+    :param mode: the name of the option, such as `sql.mode`.
+    :raises SchemaMismatch: the table has no such index, or several; or the DataFrame lacks one of its
+        columns.
     """
     key = next((index for index in unique if index.plain), None)
     others = [index for index in unique if index is not key]
@@ -54,7 +55,7 @@ def upsert_key(
         raise SchemaMismatch(
             f"{table} has no primary key, by which {mode} = upsert finds the row to replace."
             + (f" These do not serve: {listed}." if others else ""),
-            f"Give it one; or set {mode} to append.",
+            f"Give the table a primary key; or set {mode} to append.",
         )
     written = {column.in_table for column in columns}
     missing = [name for name in key.columns if name not in written]
@@ -77,46 +78,46 @@ def upsert_key(
 def refuse_unique(
     table: object, unique: Sequence[Unique], columns: Sequence[Column], mode: str
 ) -> None:
-    """Refuse to append where a unique index could refuse a row: a task cannot know, and the flush would stop.
+    """Refuse to append to a table with a unique index on columns of the DataFrame: it could refuse a row.
 
-    An index with a column that the DataFrame lacks, such as a number that the database counts, refuses
-    nothing.
+    An index with a column that the DataFrame lacks is accepted: the database fills the column, such as with
+    the next number.
 
-    :param columns: of the plan.
-    :param mode: the option, such as `sql.mode`.
-    :raises SchemaMismatch: there is such an index.
+    :param columns: the columns of the plan.
+    :param mode: the name of the option, such as `sql.mode`.
+    :raises SchemaMismatch: the table has such an index.
     """
     written = {column.in_table for column in columns}
     for index in unique:
         if written >= {*index.columns}:
-            works = len(unique) == 1 and index.plain
+            is_key = len(unique) == 1 and index.plain
             raise SchemaMismatch(
                 f"{table} is unique by {index.text}: a second row of the same key would be refused by the"
                 " server, and stop the flush.",
                 f"Set {mode} to upsert, which replaces the row of the key; or drop the index: {index.drop}"
-                if works
+                if is_key
                 else f"{_own_table(table, index, columns)} Or drop the index: {index.drop}",
             )
 
 
 def _own_table(table: object, index: Unique, columns: Sequence[Column]) -> str:
-    """Return how the rows get into a table whose only key is that of an index."""
+    """Return the remedy to write to another table, which has only this index."""
     listed = ", ".join(_as_pasted(column.in_table) for column in columns)
     new, key = f"{table}_rows", ", ".join(map(_as_pasted, index.columns))
-    made = f"CREATE TABLE {new} AS SELECT {listed} FROM {table} WHERE 1 = 0;"  # noqa: S608 -- to read
+    create = f"CREATE TABLE {new} AS SELECT {listed} FROM {table} WHERE 1 = 0;"  # noqa: S608 -- to read
     return (
         f"Write to a table of its own, whose only key is that of {index.name}, with option table={new} and"
-        f" mode upsert: {made} ALTER TABLE {new} ADD PRIMARY KEY ({key});"
+        f" mode upsert: {create} ALTER TABLE {new} ADD PRIMARY KEY ({key});"
     )
 
 
 def _as_pasted(name: str) -> str:
-    """Return a name as every database takes it: MariaDB quotes by other signs, where a quote is needed."""
+    """Return a name for a statement; quoted only if it has to be, as MariaDB has other quotes."""
     return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else quote(name)
 
 
 def changes_of_key(key: Sequence[str], unique: Sequence[Unique]) -> Sequence[str]:
-    """Return how a table's unique indexes differ from the one that `upsert_key` took."""
+    """Return how a table's unique indexes differ from the key that `upsert_key` returned; none if not."""
     if len(unique) == 1 and unique[0].plain and {*unique[0].columns} == {*key}:
         return ()
     now = ", ".join(index.text for index in unique)

@@ -1,8 +1,8 @@
-"""SQL databases that SQLAlchemy reaches by a URL, as the target `sql`; docs/sql.md has the list.
+"""The target `sql`: databases that SQLAlchemy reaches by a URL. docs/sql.md lists them.
 
-It stands on `wal_sink.targets.sql`: each window in one transaction with its ledger row. SQLAlchemy opens the
-connection and reads the catalogue; statements and errors are those of the driver. Only `connection` and
-`catalogue` load SQLAlchemy, and `target` imports them late: tasks check rows without it.
+The package extends `wal_sink.targets.sql`. SQLAlchemy opens the connection and reads the catalogue;
+statements and errors are those of the database's driver. Tasks check rows without SQLAlchemy: only
+`connection` and `catalogue` import it, and `target` imports these two when it connects.
 """
 
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions

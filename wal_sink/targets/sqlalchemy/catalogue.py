@@ -1,14 +1,14 @@
-"""What the database has under a table's name; what of it loses or splits windows; and who holds locks.
+"""Reads tables, columns, indexes and lock holders from the database's catalogue.
 
-SQLAlchemy's inspector reads it. Of MariaDB and MySQL it does not know every type, nor all character sets, and
-of DuckDB nothing: these are asked by queries of their catalogues.
+SQLAlchemy's inspector reads most databases. It lacks types and character sets of MariaDB and MySQL, and does
+not know DuckDB. For these three the module queries the catalogue itself.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,18 +22,19 @@ from wal_sink.targets.sql_text import quote
 from wal_sink.targets.sqlalchemy.connection import Connection
 from wal_sink.targets.sqlalchemy.dialects import GENERIC
 from wal_sink.targets.sqlalchemy.types import OF_CHARSET, words_of
+from wal_sink.text import did_you_mean
 
 _DUCKDB_TABLES = """
     SELECT table_name, table_type = 'VIEW' FROM information_schema.tables
     WHERE table_schema = COALESCE(?, current_schema()) AND table_catalog = current_database()"""
-# Before version 2 DuckDB does not say what is generated.
+# Before version 2 DuckDB does not report which columns are generated.
 _DUCKDB_COLUMNS = """
     SELECT column_name, data_type, NULL, is_nullable = 'NO', column_default IS NOT NULL,
       is_generated IS NOT DISTINCT FROM 'ALWAYS'
     FROM information_schema.columns WHERE table_name = ?
     AND table_schema = COALESCE(?, current_schema()) AND table_catalog = current_database()
     ORDER BY ordinal_position"""
-# MariaDB has the word NULL for a default of null.
+# MariaDB reports a default of null as the text NULL.
 _MYSQL_COLUMNS = """
     SELECT column_name, column_type, IF(
       character_set_name IN ('utf8mb4', 'utf16', 'utf16le', 'utf32'), NULL, character_set_name),
@@ -42,14 +43,14 @@ _MYSQL_COLUMNS = """
     FROM information_schema.columns
     WHERE table_name = %s AND table_schema = COALESCE(%s, DATABASE()) ORDER BY ordinal_position"""
 _COLUMNS = {"DuckDB": _DUCKDB_COLUMNS, "MySQL": _MYSQL_COLUMNS, "MariaDB": _MYSQL_COLUMNS}
-"""By the titles of dialects: name, type, character set if it does not hold every text, and whether the column
-takes no null, is filled in, is computed."""
+"""Queries by `Dialect.title`. Each row has: name; type; character set, unless it holds every text; whether
+the column refuses nulls; whether it has a default; whether it is computed."""
 
 
 def read_tables(connection: Connection, schema: str) -> Mapping[str, bool]:
-    """Return the names in a schema, and whether each is a view's.
+    """Return the tables and views of a schema by their names; True for a view.
 
-    :param schema: empty: the connection's own.
+    :param schema: empty for the default schema of the connection.
     :raises Exception: of the driver.
     """
     if connection.over is None:
@@ -60,15 +61,19 @@ def read_tables(connection: Connection, schema: str) -> Mapping[str, bool]:
 
 
 def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
-    """Read a table's columns; none of a table that does not exist.
+    """Read a table's columns; none if the table does not exist.
 
-    :raises SchemaMismatch: it is a view, which may show any table.
+    :raises SchemaMismatch: the name is that of a view, or differs from a table's name by case only.
     :raises Exception: of the driver.
     """
     tables = read_tables(connection, name.schema)
     if tables.get(name.table):
         raise SchemaMismatch(f"{name.text} is a view.", "Name a table, or put one in its place.")
     if name.table not in tables:
+        if (
+            connection.dialect.is_file
+        ):  # SQLite and DuckDB take both names for one: none can be created
+            refuse_other_case(name, tables)
         return ()
     if (query := _COLUMNS.get(connection.dialect.title)) is None:
         over: Any = connection.over
@@ -88,18 +93,30 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
     )
 
 
+def refuse_other_case(name: TableName, tables: Iterable[str]) -> None:
+    """Refuse a missing table if another table has its name in upper or lower case.
+
+    :raises SchemaMismatch: there is such a table.
+    """
+    for table in tables:
+        if table.lower() == name.table.lower():
+            hint = did_you_mean(name.table, [table])
+            raise SchemaMismatch(f"There is no table {name.text}. {hint}", "Correct option table.")
+
+
 def _column(dialect: sa.Dialect, described: Any) -> TableColumn:
+    """Return a column as the inspector describes it."""
     try:
         words = words_of(described["type"].compile(dialect=dialect))
-    except (sa.exc.CompileError, NotImplementedError):  # a type that SQLAlchemy does not know
+    except (sa.exc.CompileError, NotImplementedError):  # SQLAlchemy does not know the type
         words = str(described["type"]).lower()
     identity = described.get("identity") or {}
-    is_counted = described.get("autoincrement") is True
+    is_serial = described.get("autoincrement") is True
     return TableColumn(
         described["name"],
         words,
         required=not described["nullable"],
-        default=bool(described.get("default") is not None or is_counted or identity),
+        default=bool(described.get("default") is not None or is_serial or identity),
         computed=bool(described.get("computed") or identity.get("always")),
     )
 
@@ -123,7 +140,7 @@ _STATISTICS = """
     SELECT index_name, column_name, sub_part FROM information_schema.statistics
     WHERE table_schema = COALESCE(%s, DATABASE()) AND table_name = %s AND NOT non_unique
     ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index"""
-"""`sub_part`: the length of a prefix. Without a name of a column: an expression."""
+"""`sub_part` is the length of a prefix. A part without a column name is an expression."""
 
 
 def _mysql_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
@@ -169,9 +186,9 @@ def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...
 
 
 def _inspected_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
-    """Yield each index once: some databases list an index as a constraint, too."""
+    """Yield each index once. Some databases list an index also as a constraint."""
     inspector, schema = sa.inspect(connection.over), name.schema or None
-    assert inspector is not None, "DuckDB alone has none"
+    assert inspector is not None, "only DuckDB has no inspector"
     primary = inspector.get_pk_constraint(name.table, schema=schema)
     constraints = inspector.get_unique_constraints(name.table, schema=schema)
     indexes = inspector.get_indexes(name.table, schema=schema)
@@ -188,9 +205,9 @@ def _inspected_unique(connection: Connection, name: TableName) -> Iterator[Uniqu
 
 
 def unique_index(index: Any) -> Unique:
-    """Return a unique index as SQLAlchemy's inspector describes it: None stands for an expression.
+    """Return a unique index.
 
-    :param index: of `Inspector.get_indexes`.
+    :param index: a result of `Inspector.get_indexes`. Its `column_names` have None for an expression.
     """
     options = index.get("dialect_options", {})
     is_partial = any(value is not None for key, value in options.items() if key.endswith("_where"))
@@ -209,8 +226,8 @@ _ENGINES = """
     LEFT JOIN information_schema.engines e ON e.engine = t.engine
     WHERE t.table_schema = COALESCE(%s, DATABASE()) AND t.table_name = %s AND t.engine IS NOT NULL
       AND COALESCE(e.xa, 'NO') <> 'YES'"""
-"""A view has no engine. One without `xa` has no transactions, or commits by itself, such as FEDERATED."""
-
+"""A view has no engine. An engine without `xa` has no transactions, or commits by itself, as FEDERATED
+does."""
 
 _SQLITE_STATEMENTS = """
     SELECT type || ' ' || name, sql FROM {}.sqlite_master WHERE tbl_name = ? AND sql NOT NULL"""
@@ -220,9 +237,10 @@ _DROPS = re.compile(
 
 
 def refuse_storage(connection: Connection, name: TableName) -> None:
-    """Refuse a table whose storage loses or splits windows; a missing one does not.
+    """Refuse a table whose storage could lose rows, or split a window. A missing table is accepted.
 
-    :raises SchemaMismatch: an engine of MariaDB or MySQL does, or a constraint or trigger of SQLite.
+    :raises SchemaMismatch: an engine of MariaDB or MySQL has no transactions, or a constraint or trigger of
+        SQLite drops rows or ends the transaction.
     """
     if connection.dialect.title == "SQLite":
         query = _SQLITE_STATEMENTS.format(quote(name.schema or "main"))
@@ -231,7 +249,7 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
                 raise SchemaMismatch(
                     f"{object_} has {clause[0]}: IGNORE drops rows without an error, and ROLLBACK ends the"
                     " transaction under all rows of a window.",
-                    "Make it again with ABORT in place of that: then the row alone is refused.",
+                    "Create it again with ABORT instead of IGNORE or ROLLBACK: then only the row is refused.",
                 )
     if connection.dialect.is_mysql:
         for (engine,) in connection.query(_ENGINES, (name.schema or None, name.table)):
@@ -244,7 +262,7 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
 
 
 def warnings(connection: Connection) -> Iterator[str]:
-    """Yield what the operator should know at the start."""
+    """Yield warnings for a start, about the server."""
     if connection.dialect is GENERIC:
         yield (
             "wal_sink does not know this database. Check that its tables have transactions and survive a"
@@ -255,8 +273,8 @@ def warnings(connection: Connection) -> Iterator[str]:
         for (level,) in connection.query("SELECT @@innodb_flush_log_at_trx_commit"):
             if level != 1:
                 yield (
-                    f"the server has innodb_flush_log_at_trx_commit = {level}: after a power loss it may have"
-                    " lost rows that it acknowledged, and the log is trimmed by then"
+                    f"the server has innodb_flush_log_at_trx_commit = {level}: a power loss may take rows"
+                    " that it acknowledged, and that the log no longer has"
                 )
 
 
@@ -271,7 +289,7 @@ _MYSQL_HOLDERS = """
 
 
 def lock_holders(connection: Connection, data: TableName) -> Sequence[LockHolder]:
-    """Return sessions of MariaDB or MySQL that are in the database, and may hold locks on the table.
+    """Return sessions of MariaDB or MySQL in the table's database, which may hold locks on the table.
 
     :raises Exception: of the driver.
     """

@@ -1,4 +1,4 @@
-"""Opens connections by SQLAlchemy's URL, each bounded in how long it waits."""
+"""Opens connections by a SQLAlchemy URL, with time-outs for statements and locks."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from wal_sink.errors import OptionError
-from wal_sink.targets.sql.errors import driver_error
+from wal_sink.targets.sql.error_codes import driver_error
 from wal_sink.targets.sqlalchemy.dialects import GENERIC, Dialect
 from wal_sink.targets.sqlalchemy.options import PASSWORD_VARIABLE, SqlAlchemyOptions
 
 _CONNECT_S = 10
 _LOCKED_S = 0.02
-"""Between two tries at a file of DuckDB that another process has open."""
-_NETWORK = {"pymysql", "mysqldb"}
-"""Drivers of MySQL that take the same names of arguments."""
+"""The pause between two tries to open a file of DuckDB that another process has open."""
+_MYSQL_DRIVERS = {"pymysql", "mysqldb"}
+"""Drivers that have the same names of arguments."""
 _UNKNOWN_DATABASE = 1049
-"""A code of MySQL."""
+"""An error code of MySQL."""
 
 
 class Opened(NamedTuple):
-    """A connection of PEP 249, and SQLAlchemy's over the same one, by which the catalogue is read.
+    """A driver's connection, and SQLAlchemy's object for the same connection.
 
-    SQLAlchemy neither begins nor ends a transaction of it: a second connection for the catalogue would wait
-    for the rows that this one has written, or not see them.
+    SQLAlchemy reads the catalogue, and neither begins nor ends a transaction. With a connection of its own it
+    could wait for uncommitted changes of the driver's connection, or not see them.
     """
 
     raw: Any
     over: sa.Connection | None = None
-    """None of DuckDB."""
+    """None for DuckDB."""
 
 
 class Connection:
-    """A connection of PEP 249 that commits nothing by itself.
+    """A connection of PEP 249 without autocommit.
 
-    A file is open from the beginning of a transaction to its end, and no longer: DuckDB lets no other process
-    open it meanwhile, not even the one in which Spark makes the plan; and rows go into the file that has the
-    name now, such as a restored backup.
+    A database in a file is closed at the end of each transaction, and opened at the beginning of the next. So
+    other processes can open a file of DuckDB between transactions, such as the process that makes the plan.
+    And if a backup has replaced the file, the next rows go into the new file.
 
     :param opens: opens the database.
     """
@@ -82,9 +82,9 @@ class Connection:
 
     @functools.cached_property
     def most_bytes(self) -> int:
-        """How many bytes of a statement the server takes, of MySQL and MariaDB."""
+        """The most bytes of a statement that MySQL or MariaDB accepts."""
         ((most,),) = self.query("SELECT @@max_allowed_packet")
-        return int(most) - 1024  # for what the protocol adds
+        return int(most) - 1024  # the protocol adds some bytes
 
     def commit(self) -> None:
         """Commit."""
@@ -103,7 +103,7 @@ class Connection:
                     self.close()
 
     def close(self) -> None:
-        """Disconnect; what is open is rolled back."""
+        """Disconnect, which rolls back an open transaction."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.raw.close()
@@ -114,9 +114,9 @@ class Connection:
 
 
 class _DuckDbCursor:
-    """DuckDB's connection as a cursor: `cursor()` of the driver would be another connection.
+    """Uses DuckDB's connection as a cursor: `cursor()` of the driver opens another connection.
 
-    Each result is read to its end at once: while a row of one is left, the driver registers no batch.
+    It reads each result to its end at once. The driver registers no batch while a result has unread rows.
     """
 
     def __init__(self, raw: Any) -> None:
@@ -125,10 +125,10 @@ class _DuckDbCursor:
         self.rowcount = -1
 
     def execute(self, statement: str, values: Any = ()) -> None:
-        """Run a statement; DuckDB answers a change with a row that has the count."""
+        """Run a statement. The result of a change is one row with the count of rows."""
         self._rows = self._raw.execute(statement, values or None).fetchall()
-        changes = statement.split(None, 1)[0] in {"UPDATE", "INSERT", "DELETE"}
-        self.rowcount = self._rows[0][0] if changes else -1
+        is_change = statement.split(None, 1)[0] in {"UPDATE", "INSERT", "DELETE"}
+        self.rowcount = self._rows[0][0] if is_change else -1
 
     def fetchall(self) -> list[Any]:
         """Return all rows."""
@@ -139,18 +139,18 @@ class _DuckDbCursor:
 
 
 def connect(options: SqlAlchemyOptions) -> Connection:
-    """Connect, with the settings of the dialect.
+    """Connect, and apply the settings of the dialect.
 
-    The password is that of the options, or else that of the environment now.
+    The password comes from the options; if they have none, from the environment as it is now.
 
-    :raises OptionError: the URL names a driver that is not installed, or cannot be used; or a database that
-        the server does not have.
+    :raises OptionError: the driver that the URL names is not installed, or cannot be used; or the server
+        lacks the database.
     :raises Exception: of the driver.
     """
     if options.backend == "duckdb":
         return Connection(options.dialect, _duckdb(options))
     url = _url(options)
-    # An UPDATE of the ledger row has to wait for an open one, and see what that has committed.
+    # An UPDATE of the ledger row has to wait for an open transaction, and to see what it commits.
     isolation: Any = {"isolation_level": "SERIALIZABLE"} if options.dialect is GENERIC else {}
     arguments = _arguments(options, url)
     engine = sa.create_engine(url, poolclass=NullPool, connect_args=arguments, **isolation)
@@ -176,10 +176,8 @@ def _opened(engine: sa.Engine, options: SqlAlchemyOptions) -> Opened:
         with contextlib.closing(opened.raw.cursor()) as cursor:
             for statement in options.dialect.settings:
                 cursor.execute(statement.format(lock_s=lock_s))
-                if (
-                    cursor.description is not None
-                ):  # a row that is left may block the next statement
-                    cursor.fetchall()
+                if cursor.description is not None:
+                    cursor.fetchall()  # an unread row may block the next statement
         opened.raw.commit()
     except BaseException:
         opened.raw.close()
@@ -188,6 +186,7 @@ def _opened(engine: sa.Engine, options: SqlAlchemyOptions) -> Opened:
 
 
 def _duckdb(options: SqlAlchemyOptions) -> Callable[[], Opened]:
+    """Return what opens a file of DuckDB; it waits until no other process has the file open."""
     try:
         import duckdb  # noqa: PLC0415 -- one of several drivers
     except ModuleNotFoundError as error:
@@ -196,25 +195,25 @@ def _duckdb(options: SqlAlchemyOptions) -> Callable[[], Opened]:
     config: Any = {name: value for name, value in url.query.items() if isinstance(value, str)}
 
     def opens() -> Opened:
-        until = time.monotonic() + options.lock_timeout
+        deadline_s = time.monotonic() + options.lock_timeout
         while True:
             try:
                 raw = duckdb.connect(str(url.database), config=config)
             except duckdb.IOException as error:
-                if "Could not set lock" not in str(error) or time.monotonic() > until:
+                if "Could not set lock" not in str(error) or time.monotonic() > deadline_s:
                     raise
                 time.sleep(_LOCKED_S)
             else:
-                raw.begin()  # else the driver commits each statement
+                raw.begin()  # without it the driver commits each statement
                 return Opened(raw)
 
     return opens
 
 
 def _url(options: SqlAlchemyOptions) -> sa.URL:
-    """Read the URL, with its password.
+    """Parse the URL, and add the password.
 
-    :raises OptionError: it cannot be read; its driver is not installed, or is asynchronous.
+    :raises OptionError: the URL cannot be parsed, or its driver is not installed, or is asynchronous.
     """
     try:
         url = sa.make_url(options.url)
@@ -227,9 +226,9 @@ def _url(options: SqlAlchemyOptions) -> sa.URL:
     if dialect.is_async:
         raise OptionError(
             f"Option sql.url {options.url} names an asynchronous driver.",
-            "Name one that is not, such as pymysql.",
+            "Name a synchronous driver, such as pymysql.",
         )
-    if options.dialect.is_file:  # it has no login: the variable is of another target
+    if options.dialect.is_file:  # a file has no login: the variable is for another target
         return url
     password = options.password or os.environ.get(PASSWORD_VARIABLE, "")
     return url.set(password=password) if password else url
@@ -246,7 +245,7 @@ def _missing(options: SqlAlchemyOptions, error: ModuleNotFoundError) -> OptionEr
 
 
 def dialect_of(options: SqlAlchemyOptions) -> sa.Dialect:
-    """Return what SQLAlchemy knows of the URL's database and driver.
+    """Return SQLAlchemy's dialect for the URL's database and driver.
 
     :raises OptionError: the driver is not installed, or cannot be used.
     """
@@ -255,12 +254,12 @@ def dialect_of(options: SqlAlchemyOptions) -> sa.Dialect:
 
 
 def _arguments(options: SqlAlchemyOptions, url: sa.URL) -> dict[str, object]:
-    """Return the arguments by which the driver bounds how long it waits."""
+    """Return the driver's arguments, such as its time-outs."""
     seconds = max(1, round(options.request_timeout))
     backend, driver = url.get_backend_name(), url.get_driver_name()
     if backend == "sqlite":
         return {"timeout": options.lock_timeout, "check_same_thread": False}
-    if driver in _NETWORK:
+    if driver in _MYSQL_DRIVERS:
         timeouts = {"read_timeout": seconds, "write_timeout": seconds}
         return {"charset": "utf8mb4", "connect_timeout": _CONNECT_S, **timeouts}
     return {}

@@ -1,6 +1,6 @@
-"""What is particular to each database: types, statements, settings of a connection, and its errors. Pure.
+"""The dialects of the target `sql`: types, statements, connection settings and error codes. Pure.
 
-A database without a dialect of its own has `GENERIC`: its rows are added by standard SQL.
+`GENERIC` is for all other databases: rows are added by standard SQL.
 """
 
 from __future__ import annotations
@@ -10,31 +10,35 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from wal_sink.targets.sql.errors import Code, Errors, numbers, texts
+from wal_sink.targets.sql.error_codes import Code, ErrorCodes, numbers, texts
 from wal_sink.targets.sql.types import NEW_STANDARD, NewTypes, Types
 from wal_sink.targets.sqlalchemy import types
 
 
 class Dialect(NamedTuple):
-    """What is particular to a database."""
+    """The properties of a database that the target needs."""
 
     title: str
+    """The name of the database in errors."""
     upsert: Literal["conflict", "duplicate key", ""]
     """The clause of INSERT that replaces a row; empty: none is known."""
-    errors: Errors
+    error_codes: ErrorCodes
     types: Types
     new: NewTypes
     fits: Callable[[str, pa.Array], pa.BooleanArray | None]
+    """Returns which values a column of a type accepts."""
     instants: frozenset[str] = frozenset()
-    """Types without a zone that take an instant, too, as its time in UTC: where there is no other, or none
-    that reaches beyond 2038."""
+    """Types without a time zone that also accept instants, as their time in UTC. The database has no type for
+    instants, or none beyond 2038."""
     settings: tuple[str, ...] = ()
-    """Statements of each new connection; `{lock_s}` stands for `sql.lockTimeout`."""
+    """Statements that each new connection runs; `{lock_s}` stands for `sql.lockTimeout`."""
     ledger_suffix: str = ""
     longest: int = 2**31
-    """Most characters of a name."""
+    """The most characters of a name."""
+    ignores_case: bool = True
+    """True if the names of two columns may not differ by case only."""
     is_file: bool = False
-    """True if the database is a file, and its server this process."""
+    """True if the database is a file, and this process its server."""
 
     @property
     def is_mysql(self) -> bool:
@@ -44,7 +48,7 @@ class Dialect(NamedTuple):
 
 def _sqlite_code(error: BaseException) -> Code:
     code = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF  # without the extended part
+    return None if code is None else code & 0xFF  # the primary code, without the extended part
 
 
 def _class_name(error: BaseException) -> Code:
@@ -55,14 +59,14 @@ _SIGNAL = 1644
 
 
 def _mysql_code(error: BaseException) -> Code:
-    if getattr(error, "sqlstate", None) == "45000":  # of pymysql: a SIGNAL may have any number
+    if getattr(error, "sqlstate", None) == "45000":  # a SIGNAL may have any number
         return _SIGNAL
     code = getattr(error, "errno", None) or (error.args[0] if error.args else None)
     return code if isinstance(code, int) and code else None
 
 
 def _standard_class(error: BaseException) -> Code:
-    """Return the name of the class that PEP 249 has for an error of any driver."""
+    """Return the name of an error's class in PEP 249, for any driver."""
     names = (base.__name__ for base in type(error).__mro__)
     return next((name for name in names if name in _STANDARD_CLASSES), None)
 
@@ -79,13 +83,13 @@ SQLITE = Dialect(
     new=types.NEW_SQLITE,
     fits=types.sqlite_fits,
     instants=frozenset({"datetime", "timestamp"}),
-    errors=Errors(
+    error_codes=ErrorCodes(
         _sqlite_code,
         # BUSY, LOCKED, NOMEM, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL
         passing=frozenset({5, 6, 7, 9, 10, 13, 14, 15}),
         refusing=frozenset({18, 19, 20}),  # TOOBIG, CONSTRAINT, MISMATCH
     ),
-    # With FULL, a journal that a COMMIT has deleted comes back after a power loss, and undoes the COMMIT.
+    # With FULL, a power loss may bring back the journal that a COMMIT has deleted, and so undo the COMMIT.
     settings=("PRAGMA synchronous = EXTRA",),
     is_file=True,
 )
@@ -96,7 +100,7 @@ DUCKDB = Dialect(
     types=types.DUCKDB_TYPES,
     new=types.NEW_DUCKDB,
     fits=types.duckdb_fits,
-    errors=Errors(
+    error_codes=ErrorCodes(
         _class_name,
         passing=texts(
             "TransactionException IOException ConnectionException InterruptException"
@@ -110,11 +114,11 @@ DUCKDB = Dialect(
 _SQL_MODE = (
     "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO,NO_AUTO_VALUE_ON_ZERO"
 )
-"""Without the last one AUTO_INCREMENT makes another number of a 0."""
+"""Without NO_AUTO_VALUE_ON_ZERO the server replaces a 0 in an AUTO_INCREMENT column by another number."""
 
 _MARIADB_WAITS = " /*M!100300 , idle_transaction_timeout = 60, max_statement_time = 0 */"
 _MYSQL_WAITS = " /*!80000 , wait_timeout = 600 */"
-"""Comments for all other servers: a URL may begin with mysql, and be MariaDB's."""
+"""Other servers read these as comments. The URL of a MariaDB may begin with mysql."""
 
 _TOO_WIDE = (
     "A row takes 8,126 bytes and 1,017 columns; a long text or binary counts 40 bytes at most. Put columns"
@@ -141,7 +145,7 @@ MYSQL = Dialect(
     new=types.NEW_MYSQL,
     fits=types.mysql_fits,
     instants=frozenset({"datetime"}),
-    errors=Errors(
+    error_codes=ErrorCodes(
         _mysql_code,
         # Disk and memory, connections, shutdown, network, locks, deadlock, read-only, killed, lost.
         passing=numbers(
@@ -173,10 +177,11 @@ MARIADB = MYSQL._replace(title="MariaDB")
 GENERIC = Dialect(
     title="The database",
     upsert="",
+    ignores_case=False,
     types=types.GENERIC_TYPES,
     new=NEW_STANDARD,
     fits=types.standard_fits,
-    errors=Errors(
+    error_codes=ErrorCodes(
         _standard_class,
         passing=texts("OperationalError InternalError InterfaceError"),
         refusing=texts("IntegrityError DataError"),
@@ -189,4 +194,4 @@ DIALECTS: Mapping[str, Dialect] = {
     "mysql": MYSQL,
     "mariadb": MARIADB,
 }
-"""By the name that a URL begins with."""
+"""Dialects by the name of the database in a URL."""

@@ -1,4 +1,4 @@
-"""Declares and validates the options of the target `sql`. No I/O, and no SQLAlchemy: tasks read them."""
+"""The options of the target `sql`. No I/O, and no SQLAlchemy: tasks read the options."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PASSWORD_VARIABLE = "WAL_SINK_SQL_PASSWORD"  # noqa: S105 -- the name of a varia
 
 
 class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
-    """Where the database is, how to connect, and what to write to.
+    """The options of a query's target `sql`.
 
-    A password in the URL is taken out of it: `url` has none, and can be shown.
+    The password moves from the URL to `password`, so that errors and logs can show `url`.
 
     :raises OptionError: when constructed with a value that is invalid.
     """
@@ -54,8 +54,8 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
         self.keep_apart()
         if self.backend in ("postgresql", "postgres"):
             raise OptionError(
-                "Option sql.url names a database of PostgreSQL, which has a target of its own: that one is"
-                " faster, and refuses tables that lose rows.",
+                "Option sql.url names a database of PostgreSQL, which has a target of its own: the target"
+                " postgresql is faster, and refuses tables that lose rows.",
                 "Set target to postgresql, and give the URL as postgresql.uri=postgresql://user@host/database.",
             )
         if self.mode == "upsert" and not self.dialect.upsert:
@@ -75,17 +75,20 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
 
     @property
     def backend(self) -> str:
-        """The name of the database, with which the URL begins."""
+        """The name of the database, from the beginning of the URL."""
         return self.url.partition(":")[0].partition("+")[0].lower()
 
     @property
     def dialect(self) -> Dialect:
-        """What is particular to the database."""
+        """The dialect of the database."""
         return DIALECTS.get(self.backend, GENERIC)
 
 
 def _refuse_database(dialect: Dialect, url: str) -> None:
-    """Refuse a database that is gone with its process, or that each process would look for elsewhere."""
+    """Refuse a database in memory, and a file whose path is relative: each process would have another one.
+
+    :raises OptionError: the URL names such a database.
+    """
     if not dialect.is_file:
         return
     rest, _, parameters = url.partition("://")[2].partition("?")
@@ -95,6 +98,7 @@ def _refuse_database(dialect: Dialect, url: str) -> None:
         raise OptionError(f"Option sql.url {url} is a database in memory, of one process.", remedy)
     if not path.startswith("/"):
         raise OptionError(
-            f"Option sql.url {url} is relative to the folder of each process: they would write to several.",
+            f"Option sql.url {url} is relative to the folder of each process: they would write to several"
+            " files.",
             remedy,
         )

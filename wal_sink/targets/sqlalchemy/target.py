@@ -1,4 +1,4 @@
-"""The target `sql`. What loads SQLAlchemy or a driver is imported when it connects: tasks load neither."""
+"""The target `sql`. It imports SQLAlchemy when it connects, and in no task."""
 
 from __future__ import annotations
 
@@ -23,18 +23,15 @@ from wal_sink.targets.sqlalchemy.types import OF_CHARSET
 from wal_sink.targets.table_options import Layout
 
 _KEY_CHARACTERS = 768
-"""Of all columns of a key in MariaDB and MySQL: 3,072 bytes, four a character."""
+"""The most characters of a key in MariaDB and MySQL, all columns together: 3,072 bytes, four a character."""
 _PARAMETERS = {"qmark": "?", "numeric": ":1", "named": ":1"}
-"""What stands for a value, by the driver's `paramstyle` of PEP 249; `%s` by others."""
+"""The placeholder of a value, by the driver's `paramstyle` of PEP 249; `%s` for other styles."""
 _DENIED = re.compile(r"([A-Z][A-Z, ]*) command denied to user .* for table ([^ \"]+)")
-"""An answer of MariaDB and MySQL: the privilege, and the table, quoted."""
+"""Matches an error of MariaDB and MySQL. The groups are the missing privilege and the table, quoted."""
 
 
 class SqlAlchemyTarget(KeyedTarget):
-    """A database of SQLAlchemy: each window in one transaction with its ledger row.
-
-    :param options: see `SqlAlchemyOptions`.
-    """
+    """Writes to a database that SQLAlchemy reaches, each window in one transaction with its ledger row."""
 
     name = "sql"
     client = "wal_sink.targets.sqlalchemy.connection"
@@ -44,9 +41,12 @@ class SqlAlchemyTarget(KeyedTarget):
     def __init__(self, options: SqlAlchemyOptions) -> None:
         super().__init__(options)
         self.dialect = options.dialect
-        self.title, self.errors = self.dialect.title, self.dialect.errors
+        self.title, self.error_codes = self.dialect.title, self.dialect.error_codes
         self.types, self.new = self.dialect.types, self.dialect.new
-        self.ledger_suffix = self.dialect.ledger_suffix
+        self.ledger_suffix, self.ignores_case = (
+            self.dialect.ledger_suffix,
+            self.dialect.ignores_case,
+        )
         self.longest = self.dialect.longest, "characters"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -54,72 +54,72 @@ class SqlAlchemyTarget(KeyedTarget):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """Add the kind of database, whose types stand in the plan."""
+        """The options that shape a plan, and the database: the plan has its types."""
         return {"database": self.options.backend, **super().shape}
 
-    # --- how the database writes statements ---
+    # --- statements ---
 
     @functools.cached_property
     def _sqlalchemy(self) -> Any:
-        """What SQLAlchemy knows of the database; None of DuckDB, which it does not know."""
+        """SQLAlchemy's dialect of the database; None for DuckDB, which SQLAlchemy does not know."""
         if self.options.backend == "duckdb":
             return None
-        from wal_sink.targets.sqlalchemy.connection import dialect_of  # noqa: PLC0415 -- as above
+        from wal_sink.targets.sqlalchemy.connection import dialect_of  # noqa: PLC0415 -- loads SQLAlchemy
 
         return dialect_of(self.options)
 
     @property
     def parameter(self) -> str:  # type: ignore[override]
-        """What stands for a value in a statement."""
+        """The placeholder of a value in a statement."""
         style = "qmark" if self._sqlalchemy is None else self._sqlalchemy.paramstyle
         return _PARAMETERS.get(style, "%s")
 
     def quote(self, name: str) -> str:
-        """Quote a name as the database does. A `%` stays one."""
-        if (known := self._sqlalchemy) is None:
+        """Quote an exact name as the database does. A `%` is not doubled."""
+        if (dialect := self._sqlalchemy) is None:
             return super().quote(name)
-        exact = known.denormalize_name(name) if known.requires_name_normalize else name
-        return str(known.identifier_preparer.quote_identifier(exact)).replace("%%", "%")
+        exact = dialect.denormalize_name(name) if dialect.requires_name_normalize else name
+        return str(dialect.identifier_preparer.quote_identifier(exact)).replace("%%", "%")
 
     @functools.cached_property
     def savepoints(self) -> Savepoints | None:  # type: ignore[override]
-        """The statements of the database; DuckDB has none."""
-        if (known := self._sqlalchemy) is None:
+        """The statements for savepoints; None for DuckDB, which has none."""
+        if (dialect := self._sqlalchemy) is None:
             return None
-        from sqlalchemy.sql import elements  # noqa: PLC0415 -- as above
+        from sqlalchemy.sql import elements  # noqa: PLC0415 -- loads SQLAlchemy
 
         clauses = elements.SavepointClause, elements.RollbackToSavepointClause
-        return Savepoints(*(str(c("wal_sink_rows").compile(dialect=known)) for c in clauses))
+        return Savepoints(*(str(c("wal_sink_rows").compile(dialect=dialect)) for c in clauses))
 
     def altered(self, column: TableColumn, type_: str | None) -> str:
-        """Return the statement; SQLite has none."""
+        """Return the ALTER TABLE for a column; SQLite has none."""
         if self.dialect.is_mysql:
-            words, _, of_charset = column.type.partition(OF_CHARSET)
-            to = f"{words} CHARACTER SET utf8mb4" if of_charset else type_
-            change = f"{to}" if type_ else f"{words} NULL"
+            words, _, charset = column.type.partition(OF_CHARSET)
+            wider = f"{words} CHARACTER SET utf8mb4" if charset else type_
+            change = f"{wider}" if type_ else f"{words} NULL"
             return f"ALTER TABLE {self.table_name} MODIFY {self.quote(column.name)} {change};"
         return "" if self.options.backend == "sqlite" else super().altered(column, type_)
 
     def table_end(self, partition: Sequence[str]) -> str:
-        """Return what comes after the columns of CREATE TABLE."""
+        """Return the end of CREATE TABLE, after the columns."""
         by = ", ".join(map(self.quote, partition))
         return f"{self.ledger_suffix}{f' PARTITION BY KEY ({by}) PARTITIONS 16' if by else ''}"
 
     # --- types ---
 
     def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:
-        """Return which values the database takes."""
+        """Return which values a column of the catalogue's type accepts."""
         return self.dialect.fits(type_, values)
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:
-        """Take an instant where a column without a zone is the only one for it, too."""
+        """Return True if a column accepts a type of the DataFrame, also for instants without a type."""
         is_instant = pt.is_timestamp(source) and source.tz
         return (is_instant and parse(type_).base in self.dialect.instants) or super().takes(
             source, type_, held
         )
 
     def type_of(self, field: pa.Field, layout: Layout) -> str:
-        """Return the type of a new column; a key of MariaDB is so short that its index takes it."""
+        """Return the type of a new column. MariaDB bounds the length of a key."""
         words = super().type_of(field, layout)
         if words != "varchar(255)" or not self.dialect.is_mysql:
             return words
@@ -129,15 +129,15 @@ class SqlAlchemyTarget(KeyedTarget):
 
     @property
     def _catalogue(self) -> Any:
-        """The module that asks the database."""
-        from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415 -- as above
+        """The module that reads the catalogue; it loads SQLAlchemy."""
+        from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415
 
         return catalogue
 
     def columns(self, connection: Any) -> Sequence[TableColumn]:
-        """Ask for the table's columns.
+        """Read the table's columns.
 
-        :raises SchemaMismatch: the table, or the ledger's, no longer has transactions.
+        :raises SchemaMismatch: table or ledger has a storage that could lose rows.
         """
         for name in (self.options.data, self.options.ledger):
             self._catalogue.refuse_storage(connection, name)
@@ -145,42 +145,37 @@ class SqlAlchemyTarget(KeyedTarget):
         return columns
 
     def unique(self, connection: Any) -> Sequence[Unique]:
-        """Ask for the unique indexes: MySQL and MariaDB take any of them for the key."""
+        """Read the unique indexes of the table."""
         unique: Sequence[Unique] = self._catalogue.read_unique(connection, self.options.data)
         return unique
 
     def other_tables(self, connection: Any) -> Iterable[str]:
-        """Ask for the tables of the same schema."""
+        """Read the names of the tables in the same schema."""
         data = self.options.data
         tables = self._catalogue.read_tables(connection, data.schema).items()
         return [data._replace(table=table).text for table, is_view in tables if not is_view]
 
     def warnings(self, connection: Any) -> Iterable[str]:
-        """Ask for settings of the server."""
+        """Return warnings about the server."""
         warnings: Iterable[str] = self._catalogue.warnings(connection)
         return warnings
 
     def remedy(self, connection: Any, error: Exception) -> str:
-        """Return the statement that gives a privilege, where the server names the missing one."""
-        if (
-            connection is not None
-            and self.dialect.is_mysql
-            and (denied := _DENIED.search(str(error)))
-        ):
-            ((account,),) = connection.query("SELECT CURRENT_USER()")
-            user, _, host = account.rpartition("@")
-            return (
-                f"Run as an administrator: GRANT {denied[1]} ON {denied[2]} TO '{user}'@'{host}';"
-            )
-        return super().remedy(connection, error)
+        """Return the GRANT for a privilege that the server's error names."""
+        denied = _DENIED.search(str(error)) if self.dialect.is_mysql else None
+        if denied is None or connection is None:
+            return super().remedy(connection, error)
+        ((account,),) = connection.query("SELECT CURRENT_USER()")
+        user, _, host = account.rpartition("@")
+        return f"Run as an administrator: GRANT {denied[1]} ON {denied[2]} TO '{user}'@'{host}';"
 
     def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
-        """Ask who holds locks."""
+        """Return sessions that may hold locks on the table."""
         holders: Sequence[LockHolder] = self._catalogue.lock_holders(connection, self.options.data)
         return holders
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Write rows in the open transaction."""
-        from wal_sink.targets.sqlalchemy.write import write  # noqa: PLC0415 -- the statements
+        from wal_sink.targets.sqlalchemy.write import write  # noqa: PLC0415 -- no task needs it
 
         write(self, self.dialect, connection, plan, batch)

@@ -1,6 +1,6 @@
-"""The types of the databases of target `sql`: which Arrow type holds one, which values it takes.
+"""The types of each database of the target `sql`, and the values that they accept. Pure.
 
-Pure, and without SQLAlchemy: tasks check rows by it. docs/sql.md has the same table.
+Tasks import this module, so it does not import SQLAlchemy. docs/sql.md has the same types.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _COLLATION = re.compile(r" (character set|charset|collate) \S+")
 
 
 def words_of(text: str) -> str:
-    """Return a type as plans have it: in lower case, without collation, and without blanks among numbers."""
+    """Return a type as a plan has it: in lower case, without collation, and without blanks at brackets."""
     text = re.sub(r"\s*([(),])\s*", r"\1", _COLLATION.sub("", text.lower()))
     return text.replace(")", ") ").replace(" [", "[").strip()
 
 
 def _unrounded(held_by: pa.DataType) -> Callable[[SqlType], pa.DataType | None]:
-    """Return what refuses MySQL's `float(7,4)` and `double(10,2)`, which round."""
+    """Return a function for `Types` that refuses MySQL's `float(7,4)` and `double(10,2)`, which round."""
     return lambda type_: held_by if type_.second is None else None
 
 
@@ -93,10 +93,10 @@ GENERIC_TYPES: Types = {
     **dict.fromkeys(("timestamp", "timestamp without time zone"), time(6)),
     "timestamp with time zone": time(6, "UTC"),
 }
-"""Of any other database: types of standard SQL, whatever its words for further ones mean."""
+"""The types of standard SQL, for all other databases."""
 
 OF_CHARSET = " of character set "
-"""What a type of MySQL ends with, before the name of a character set that does not hold every text."""
+"""Stands in a type of MySQL before the name of a character set that does not hold every text."""
 
 # --- new columns ---
 
@@ -133,18 +133,18 @@ _BYTES = {
     "blob": 65_535,
     "mediumblob": 16_777_215,
 }
-"""Most bytes, in MySQL and MariaDB."""
+"""The most bytes of a value in MySQL and MariaDB."""
 _TIMESTAMP_S = 1, 2_147_483_647
-"""The seconds since 1970 that MySQL's `timestamp` takes."""
+"""The first and last second since 1970 that MySQL's `timestamp` accepts."""
 _MEDIUM = {"mediumint": (-(2**23), 2**23 - 1), "mediumint unsigned": (0, 2**24 - 1)}
 
 
 def mysql_fits(words: str, values: pa.Array) -> pa.BooleanArray | None:  # noqa: PLR0911 -- a case each
-    """Return which values MySQL and MariaDB take of those that the Arrow type holds."""
+    """Return which values MySQL and MariaDB accept."""
     type_ = parse(words)
     if pt.is_floating(values.type):
         return pc.is_finite(values)
-    if type_.base == "binary":  # of this length
+    if type_.base == "binary":  # the server pads shorter values
         return pc.equal(pc.binary_length(values).cast(pa.int64()), int64(type_.first or 1))
     if type_.base in _BYTES or pt.is_binary(values.type):
         most = _BYTES.get(type_.base, type_.first)
@@ -159,20 +159,20 @@ def mysql_fits(words: str, values: pa.Array) -> pa.BooleanArray | None:  # noqa:
     return None
 
 
-def sqlite_fits(words: str, values: pa.Array) -> pa.BooleanArray | None:  # noqa: ARG001 -- whatever the type
-    """Return which values SQLite takes: it would store null for NaN."""
+def sqlite_fits(words: str, values: pa.Array) -> pa.BooleanArray | None:  # noqa: ARG001 -- for every type
+    """Return which values SQLite accepts. It would store NaN as null."""
     return pc.invert(pc.is_nan(values)) if pt.is_floating(values.type) else None
 
 
 def duckdb_fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
-    """Return which values DuckDB takes."""
+    """Return which values DuckDB accepts."""
     if words.endswith(LISTS):
         return by_elements(duckdb_fits, words, values)
     return text_fits(parse(words), values) if pt.is_string(values.type) else None
 
 
 def standard_fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
-    """Return which values fit into a type of standard SQL, whose lengths some databases count in bytes."""
+    """Return which values a type of standard SQL accepts. Some databases count its length in bytes."""
     type_ = parse(words)
     if pt.is_string(values.type):
         return _char_fits(type_, values, in_bytes=True)
@@ -183,12 +183,12 @@ def standard_fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
 def _char_fits(
     type_: SqlType, values: pa.Array, *, in_bytes: bool = False
 ) -> pa.BooleanArray | None:
-    """Refuse what is too long, and what a `char` does not keep: blanks at the end."""
+    """Return which texts fit; for a `char` only those without a blank at the end, which it would cut."""
     fits = text_fits(type_, values, in_bytes=in_bytes)
     if type_.base != "char":
         return fits
-    whole = pc.invert(pc.ends_with(values, " "))
-    return whole if fits is None else pc.and_(whole, fits)
+    without_blank = pc.invert(pc.ends_with(values, " "))
+    return without_blank if fits is None else pc.and_(without_blank, fits)
 
 
 def _between(values: pa.Array, first: int, last: int) -> pa.BooleanArray:
@@ -196,10 +196,10 @@ def _between(values: pa.Array, first: int, last: int) -> pa.BooleanArray:
 
 
 def driver_values(values: pa.Array, *, utc: bool, as_texts: bool) -> list[object]:
-    """Return a column as the driver's `executemany` takes it.
+    """Return the values of a column for the driver's `executemany`.
 
-    :param utc: whether instants are naive, in UTC, since the connection's zone is UTC.
-    :param as_texts: whether dates and times are texts, in the form of SQLAlchemy for SQLite.
+    :param utc: True if instants have no time zone, as the connection's time zone is UTC.
+    :param as_texts: True if dates and times are texts, in SQLAlchemy's form for SQLite.
     """
     if pt.is_timestamp(values.type) and utc:
         values = values.cast(pa.timestamp("us"))

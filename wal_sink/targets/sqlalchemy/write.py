@@ -1,4 +1,4 @@
-"""Statements by which rows get into the table: added, replaced by key, deleted. Pure but for `write`."""
+"""Writes rows into the table: adds them, or replaces and deletes rows by key. Only `write` does I/O."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from wal_sink.targets.unavailable import flags_of, new_row_error
 def write(
     target: Database, dialect: Dialect, connection: Any, plan: Plan, batch: pa.RecordBatch
 ) -> None:
-    """Write rows in the open transaction, in their order: of several rows of a key the last one counts.
+    """Write rows in the open transaction, in their order: of several rows with one key the last one counts.
 
-    The server decides which keys are equal. Rows between two deletes are one `executemany`, or literals.
+    The server decides which keys are equal. Consecutive rows of the same kind are written together.
 
-    :param batch: in the types of the plan, at least one row.
+    :param batch: at least one row, with columns in the types of the plan.
     :raises Exception: of the driver.
     """
     with contextlib.closing(connection.cursor()) as cursor:
@@ -60,11 +60,11 @@ def _values(dialect: Dialect, rows: pa.RecordBatch) -> Iterator[tuple[object, ..
 
 
 Change = tuple[bool, list[str]]
-"""Whether a row is a delete, and its columns that are unavailable."""
+"""True if a row is a delete; and its columns that are unavailable."""
 
 
 def _runs(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[Change, int, int]]:
-    """Yield runs of rows that change the table alike: how, the first row, and the end."""
+    """Yield the runs of consecutive rows with the same change: the change, the first row, and the end."""
     flags = flags_of(batch, plan)
     if plan.operation is None and not flags:
         yield (False, []), 0, batch.num_rows
@@ -86,9 +86,9 @@ def _runs(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[Change, int, int]
 def _update(
     target: Database, dialect: Dialect, cursor: Any, plan: Plan, rows: pa.RecordBatch
 ) -> None:
-    """Change rows of the table, one after the other.
+    """Update rows of the table, one by one.
 
-    :param rows: the columns that have values.
+    :param rows: the key and the available columns of each row.
     :raises InvalidRow: the table has no row of a key.
     """
     key = key_of(plan)
@@ -103,9 +103,9 @@ def _update(
 
 
 def insert(target: Database, dialect: Dialect, plan: Plan) -> str:
-    """Return the statement that adds a row, or replaces the one of its key.
+    """Return the statement that adds a row, or replaces the row of its key.
 
-    :param plan: without the column that says what a row does.
+    :param plan: without the operation column.
     """
     values = ", ".join([target.parameter] * len(plan.columns))
     around = (with_values(part, target.parameter) for part in _around(target, dialect, plan))
@@ -113,7 +113,7 @@ def insert(target: Database, dialect: Dialect, plan: Plan) -> str:
 
 
 def _around(target: Database, dialect: Dialect, plan: Plan) -> tuple[str, str]:
-    """Return what an INSERT has before its values, and after them."""
+    """Return the text of an INSERT before its values, and the text after them."""
     names = [target.quote(column.name) for column in plan.columns]
     key = [target.quote(name) for name in key_of(plan)]
     begin = f"INSERT INTO {plan.table} ({', '.join(names)}) VALUES "  # noqa: S608 -- quoted
@@ -133,14 +133,14 @@ def delete(target: Database, plan: Plan) -> str:
 
 
 def _equal(target: Database, names: Sequence[str], separator: str) -> str:
-    """Return that columns equal values, or get them."""
+    """Return `column = placeholder` for columns: as conditions, or as assignments."""
     parameter = target.parameter
     return separator.join(
         f"{with_values(target.quote(name), parameter)} = {parameter}" for name in names
     )
 
 
-# --- DuckDB, which reads Arrow as it is ---
+# --- DuckDB reads Arrow ---
 
 _BATCH = "wal_sink_batch"
 
@@ -148,20 +148,20 @@ _BATCH = "wal_sink_batch"
 def _write_arrow(
     target: Database, cursor: Any, raw: Any, plan: Plan, batch: pa.RecordBatch
 ) -> None:
-    """Write rows by statements that read the batch; keys are equal where DuckDB's index says so."""
+    """Write rows by statements that read the batch. DuckDB's index decides which keys are equal."""
     rows = staged.staged(plan, batch)
     raw.register(_BATCH, rows.batch)
     query = _as_in_table(target, plan, rows) if key_of(plan) else f"SELECT * FROM {_BATCH}"  # noqa: S608
     staged.write(cursor, plan, rows, query, target.quote)
-    # Not where it raises: nothing may come before ROLLBACK then, which forgets the batch, too.
+    # After an error only ROLLBACK may follow. It also unregisters the batch.
     raw.unregister(_BATCH)
 
 
 def _as_in_table(target: Database, plan: Plan, rows: staged.Staged) -> str:
     """Return a SELECT of the registered batch, cast to the table's types and collations.
 
-    By these two keys are equal or not: a uuid in small letters or capitals, a text without case. A collation
-    comes from the table by UNION alone.
+    These decide which keys are equal: a uuid has no case, and a collation may ignore case. UNION with the
+    table is the only way to get its collation.
     """
     typed = [(target.quote(column.name), column.type) for column in plan.of_table().columns]
     cast = ", ".join(f"CAST({name} AS {type_}) AS {name}" for name, type_ in typed)
