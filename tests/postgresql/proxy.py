@@ -5,34 +5,31 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+from collections.abc import Iterator
 from typing import Literal, Self
 
 When = Literal["before", "after"]
 
 
 class Proxy:
-    """Passes bytes on between clients and a server, until it is told to lose a COMMIT.
+    """Copies bytes between clients and a server, until a test lets it lose a COMMIT.
 
-    :param host: of the server.
-    :param port: of the server.
+    :param host: the address of the server, and `port`: its port.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self._server = (host, port)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        """The port for clients, on 127.0.0.1."""
         self._lose: When | None = None
         self._unanswered: socket.socket | None = None
-        """Where the answer to COMMIT is waited for, and not passed on."""
+        """The connection whose next answer the client does not get."""
         self.lost = 0
-        """How many answers were lost."""
-
-    @property
-    def port(self) -> int:
-        """Where clients connect, on 127.0.0.1."""
-        return int(self._listener.getsockname()[1])
+        """The number of lost answers."""
 
     def lose_commit(self, when: When) -> None:
-        """Cut the connection that commits next: before the server has heard of it, or after it answered."""
+        """Cut the connection at the next COMMIT: before the server gets it, or after its answer."""
         self._lose = when
 
     def __enter__(self) -> Self:
@@ -48,36 +45,34 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(self._server)
-                for work in (self._requests, self._answers):
-                    threading.Thread(target=work, args=(client, server), daemon=True).start()
+                for copy in (self._requests, self._answers):
+                    threading.Thread(target=copy, args=(client, server), daemon=True).start()
 
     def _requests(self, client: socket.socket, server: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        with _cutting(client, server):
             while data := client.recv(65_536):
                 if self._lose is not None and b"COMMIT" in data:
-                    if self._lose == "after":
-                        self._lose = None
-                        self.lost += 1
-                        self._unanswered = server
-                        server.sendall(data)
-                        continue
-                    self._lose = None
+                    when, self._lose = self._lose, None
                     self.lost += 1
-                    break
+                    if when == "before":
+                        return
+                    self._unanswered = server
                 server.sendall(data)
-        self._end(client, server)
 
     def _answers(self, client: socket.socket, server: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        with _cutting(client, server):
             while data := server.recv(65_536):
                 if server is self._unanswered:
-                    break
+                    return
                 client.sendall(data)
-        self._end(client, server)
 
-    @staticmethod
-    def _end(*sockets: socket.socket) -> None:
-        for end in sockets:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
+
+@contextlib.contextmanager
+def _cutting(*ends: socket.socket) -> Iterator[None]:
+    """Cut both connections at the end of a block."""
+    with contextlib.suppress(OSError):
+        yield
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+        end.close()

@@ -1,4 +1,4 @@
-"""A real server that dies, falls silent, or whose answer is lost, under the real flusher."""
+"""Faults under the real flusher: a server that hangs, lost answers, stalled flushers, refused rows."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import psycopg
+import pyarrow as pa
 import pytest
+from psycopg import errors
 
-from tests.postgresql.delivery import new_query, target_of
 from tests.postgresql.proxy import Proxy, When
 from tests.postgresql.world import PostgresqlWorld
 from tests.protocol import raw
 from tests.protocol.engine import SCHEMA
+from tests.sql.stores import Postgresql, agreed
 from wal_sink.demo.servers.postgresql import Server, downloaded_programs
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
@@ -21,16 +23,25 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sql.session import SqlSession
-from wal_sink.testing.contracts import rows as contract
 from wal_sink.testing.contracts.ledger import create, finish, following
+from wal_sink.testing.contracts.rows import BASE_US
 from wal_sink.testing.micro_batches import flush, until_idle
 
 ROWS = [("a", 1), ("b", 2)]
 
 
+@pytest.fixture
+def world(store: Postgresql) -> Iterator[PostgresqlWorld]:
+    """Make a query whose epoch 0 has `ROWS` and is pending."""
+    world = PostgresqlWorld(store.server, store.schema)
+    world.run().batch(ROWS)
+    yield world
+    world.end_sessions()
+
+
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Server]:
-    """Start a server that these tests kill and pause."""
+    """Start a server that tests pause and stop."""
     with Server() as server:
         yield server
 
@@ -42,83 +53,56 @@ def mortal_schema(mortal: Server) -> str:
     return name
 
 
-def at_write(
+def after_write(
     monkeypatch: pytest.MonkeyPatch, act: Callable[[SqlSession], None], times: int = 1
 ) -> list[int]:
-    """Do something right after rows were written and before they are committed."""
-    real, done = SqlSession.write, list[int]()
+    """Act after rows are written and before they are committed; return the epochs of these rows."""
+    write, epochs = SqlSession.write, list[int]()
 
-    def write(self: SqlSession, plan: Plan, rows: RowSlice) -> None:
-        real(self, plan, rows)
-        if len(done) < times:
-            done.append(rows.epoch)
+    def write_and_act(self: SqlSession, plan: Plan, rows: RowSlice) -> None:
+        write(self, plan, rows)
+        if len(epochs) < times:
+            epochs.append(rows.epoch)
             act(self)
 
-    monkeypatch.setattr(SqlSession, "write", write)
-    return done
-
-
-def terminate(server: Server, session: SqlSession) -> None:
-    server.execute("SELECT pg_terminate_backend(%s)", (session._connection.info.backend_pid,))
-
-
-def test_server_killed_in_a_transaction_shows_nothing_of_it(
-    mortal: Server, mortal_schema: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = PostgresqlWorld(mortal, mortal_schema)
-    world.run().batch(ROWS)
-    killed = at_write(monkeypatch, lambda _: mortal.kill())
-    with pytest.raises(TargetUnavailable):
-        until_idle(world.flusher())
-    assert killed == [0]
-    mortal.start()
-    assert world.visible() == []
-    row = world.ledger()
-    assert row is not None
-    assert row.epoch == -1
-    flush(world.flusher())
-    raw.complete(world, 1, "")
-    world.end_sessions()
+    monkeypatch.setattr(SqlSession, "write", write_and_act)
+    return epochs
 
 
 def test_terminated_backend_is_replaced(
-    postgresql: Server, schema: str, monkeypatch: pytest.MonkeyPatch
+    world: PostgresqlWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twice; the flusher tries again by itself."""
-    world = PostgresqlWorld(postgresql, schema)
-    world.run().batch(ROWS)
-    terminated = at_write(
-        monkeypatch,
-        lambda session: terminate(postgresql, session),
-        times=2,
-    )
+    def terminate(session: SqlSession) -> None:
+        backend = session._connection.info.backend_pid
+        world.server.execute("SELECT pg_terminate_backend(%s)", (backend,))
+
+    epochs = after_write(monkeypatch, terminate, times=2)
     flush(world.flusher())
-    assert terminated == [0, 0]
+    assert epochs == [0, 0]
     raw.complete(world, 1, "")
-    world.end_sessions()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_lost_answer_to_commit_is_read_back(
-    postgresql: Server, schema: str, monkeypatch: pytest.MonkeyPatch, when: When
+    store: Postgresql, monkeypatch: pytest.MonkeyPatch, when: When
 ) -> None:
-    """The socket is cut before the server reads COMMIT, or when it has committed: rows come once."""
+    """Rows come once, whether the connection breaks before the server commits or after."""
     outcomes: list[Outcome] = []
-    real = SqlSession.finish
+    finish = SqlSession.finish
 
-    with Proxy(postgresql.host, postgresql.port) as proxy:
-        world = PostgresqlWorld(postgresql, schema, proxy.port)
+    with Proxy(store.server.host, store.server.port) as proxy:
+        world = PostgresqlWorld(store.server, store.schema, proxy.port)
         world.run().batch(ROWS)
 
-        def finish(self: SqlSession, row: LedgerRow | None, new: LedgerRow) -> Outcome:
+        def finish_and_lose(self: SqlSession, row: LedgerRow | None, new: LedgerRow) -> Outcome:
             if row is None:
-                return real(self, row, new)
+                return finish(self, row, new)
             if not outcomes:
                 proxy.lose_commit(when)
-            outcomes.append(real(self, row, new))
+            outcomes.append(finish(self, row, new))
             return outcomes[-1]
 
-        monkeypatch.setattr(SqlSession, "finish", finish)
+        monkeypatch.setattr(SqlSession, "finish", finish_and_lose)
         flush(world.flusher())
         assert proxy.lost == 1
         again = [] if when == "after" else [Outcome.APPLIED]
@@ -130,15 +114,15 @@ def test_lost_answer_to_commit_is_read_back(
 def test_silent_server_is_given_up(
     mortal: Server, mortal_schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its host answers, so that no time-out of TCP ends the wait."""
+    """Its host answers, so no time-out of TCP ends the wait."""
     world = PostgresqlWorld(mortal, mortal_schema)
     world.run().batch(ROWS)
-    at_write(monkeypatch, lambda _: mortal.pause())
-    began = time.monotonic()
+    after_write(monkeypatch, lambda _: mortal.pause())
+    began_s = time.monotonic()
     try:
         with pytest.raises(TargetUnavailable):
             until_idle(world.flusher())
-        assert 1 < time.monotonic() - began < 60
+        assert 1 < time.monotonic() - began_s < 60
     finally:
         mortal.resume()
     flush(world.flusher())
@@ -146,16 +130,12 @@ def test_silent_server_is_given_up(
     world.end_sessions()
 
 
-def test_stalled_flusher_loses_the_ledger_row(postgresql: Server, schema: str) -> None:
-    """The server ends its transaction; what it does when it wakes has no effect."""
-    postgresql.execute(f"CREATE TABLE {schema}.t (k text, n int, v bigint, t text)")
-    target = target_of(postgresql, f"{schema}.t", lock_timeout=5, idle_timeout=0.5)
-    plan = target.plan(contract.SCHEMA, "key")
-    rows = RowSlice(
-        0,
-        target.check(contract.arrow_batch([("a", 1, 1, "x")], contract.SCHEMA), plan),
-        contract.BASE_US,
-    )
+def test_stalled_flusher_loses_the_ledger_row(store: Postgresql) -> None:
+    """The server ends the transaction of the stalled flusher; its later calls have no effect."""
+    store.execute("CREATE TABLE t (k text, v bigint)")
+    target = store.target(lock_timeout=5, idle_timeout=0.5)
+    plan = agreed(target, SCHEMA)
+    rows = RowSlice(0, target.check(pa.record_batch([["a"], [1]], SCHEMA), plan), BASE_US)
     with target.connect("query") as stalled, target.connect("query") as other:
         row = create(stalled, "query")
         assert other.read() == row
@@ -165,19 +145,7 @@ def test_stalled_flusher_loses_the_ledger_row(postgresql: Server, schema: str) -
         with pytest.raises(psycopg.Error) as caught:
             finish(stalled, row, following(row))
         assert target.classify(caught.value) == "retry"
-    assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(1,)]
-
-
-def test_held_lock_is_waited_for_then_reported(postgresql: Server, schema: str) -> None:
-    world = PostgresqlWorld(postgresql, schema)
-    world.run().batch(ROWS)
-    with psycopg.connect(postgresql.uri) as other:
-        other.execute(f"LOCK TABLE {schema}.rows IN ACCESS EXCLUSIVE MODE")
-        with pytest.raises(TargetUnavailable, match="Another session holds a lock on"):
-            until_idle(world.flusher())
-    flush(world.flusher())
-    raw.complete(world, 1, "")
-    world.end_sessions()
+    assert store.execute("SELECT count(*) FROM t") == [(1,)]
 
 
 @pytest.mark.parametrize(
@@ -188,100 +156,67 @@ def test_held_lock_is_waited_for_then_reported(postgresql: Server, schema: str) 
         "ASSERT NEW.v <> 2",
     ],
 )
-def test_row_that_a_trigger_refuses_is_quarantined(
-    postgresql: Server, schema: str, statement: str
-) -> None:
-    """By any code of its own."""
-    world = PostgresqlWorld(postgresql, schema)
+def test_row_that_a_trigger_refuses_is_quarantined(world: PostgresqlWorld, statement: str) -> None:
+    """Whatever the SQLSTATE of the trigger."""
     world.on_invalid_row = "quarantine"
-    postgresql.execute(
-        f"CREATE FUNCTION {schema}.two() RETURNS trigger LANGUAGE plpgsql AS"
-        f" $$ BEGIN {statement}; RETURN NEW; END $$"
-    )
-    postgresql.execute(
-        f"CREATE TRIGGER two BEFORE INSERT ON {schema}.rows"
-        f" FOR EACH ROW EXECUTE FUNCTION {schema}.two()"
-    )
-    world.run().batch([*ROWS, ("c", 3)])
+    world.refuse_two(f"BEFORE INSERT ON {world.rows_table}", f"{statement}; RETURN NEW;")
     flush(world.flusher())
-    assert sorted(world.visible()) == [("a", 1), ("c", 3)]
-    world.end_sessions()
+    assert world.visible() == ROWS[:1]
 
 
-def test_row_that_only_commit_refuses_stops_the_flush(postgresql: Server, schema: str) -> None:
-    """By a deferred constraint: nothing of the window stays, until the constraint takes the row."""
-    world = PostgresqlWorld(postgresql, schema)
+def test_row_that_only_commit_refuses_stops_the_flush(world: PostgresqlWorld) -> None:
+    """The constraint is deferred. Without it the flush continues."""
     world.on_invalid_row = "quarantine"
-    postgresql.execute(
-        f"CREATE FUNCTION {schema}.two() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN IF NEW.v = 2 THEN RAISE EXCEPTION 'no two'; END IF; RETURN NULL; END $$"
+    world.refuse_two(
+        f"AFTER INSERT ON {world.rows_table} DEFERRABLE INITIALLY DEFERRED",
+        "IF NEW.v = 2 THEN RAISE EXCEPTION 'no two'; END IF; RETURN NULL;",
+        "CONSTRAINT TRIGGER",
     )
-    postgresql.execute(
-        f"CREATE CONSTRAINT TRIGGER late AFTER INSERT ON {schema}.rows DEFERRABLE INITIALLY DEFERRED"
-        f" FOR EACH ROW EXECUTE FUNCTION {schema}.two()"
-    )
-    world.run().batch([*ROWS, ("c", 3)])
     with pytest.raises(TargetRefused, match=r"COMMIT of epoch 0 is refused, .*no two"):
         until_idle(world.flusher())
     assert world.visible() == []
-    postgresql.execute(f"DROP TRIGGER late ON {schema}.rows")
+    world.server.execute(f"DROP TRIGGER two ON {world.rows_table}")
     flush(world.flusher())
     raw.complete(world, 1, "")
-    world.end_sessions()
 
 
-def test_default_that_always_fails_is_not_an_outage(postgresql: Server, schema: str) -> None:
-    """A column whose default the server cannot compute: SQLSTATE 55000, of the class of locks that pass."""
-    table = f"{schema}.t"
-    columns = "k text UNIQUE, n int, v bigint, t text, numbered bigint DEFAULT lastval()"
-    postgresql.execute(f"CREATE TABLE {table} ({columns})")
-    target = target_of(postgresql, table, mode="upsert")
-    plan = target.plan(contract.SCHEMA, "key")
-    rows = RowSlice(
-        0,
-        target.check(contract.arrow_batch([("a", 1, 1, "x")], contract.SCHEMA), plan),
-        contract.BASE_US,
-    )
-    with (
-        new_query(target) as session,
-        pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState) as caught,
-    ):
-        contract.deliver(session, plan, rows)
-    assert target.classify(caught.value) == "fatal"
-    passing = (psycopg.errors.LockNotAvailable(), psycopg.errors.ObjectInUse())
-    assert [target.classify(error) for error in passing] == ["retry"] * 2
+@pytest.mark.parametrize(
+    ("error", "error_class"),
+    [
+        (errors.LockNotAvailable, "retry"),
+        (errors.ObjectInUse, "retry"),
+        (errors.ObjectNotInPrerequisiteState, "fatal"),  # such as for a default that fails
+    ],
+)
+def test_errors_of_class_55_pass_or_not(error: type[Exception], error_class: str) -> None:
+    target = PostgresqlTarget(PostgresqlOptions(uri="postgresql://db/shop", table="t"))
+    assert target.classify(error()) == error_class
 
 
 @pytest.mark.parametrize(("of_role", "kept"), [("off", "on"), ("remote_apply", "remote_apply")])
 def test_commit_is_durable_whatever_the_role_says(
-    postgresql: Server, schema: str, of_role: str, kept: str
+    store: Postgresql, user: str, of_role: str, kept: str
 ) -> None:
-    """The session sets what the log's trimming relies on; stronger settings stay."""
-    role = f"role_{schema}"
-    postgresql.execute(f"CREATE ROLE {role} SUPERUSER LOGIN PASSWORD 'p'")
+    """The session sets what it relies on; a stronger setting stays."""
     settings = {
         "synchronous_commit": (of_role, kept),
         "timezone": ("Asia/Tokyo", "UTC"),
         "default_transaction_isolation": ("serializable", "read committed"),
         "default_transaction_read_only": ("on", "off"),
         "statement_timeout": ("9s", "0"),
-        "lock_timeout": ("9s", "10s"),
+        "lock_timeout": ("9s", "1s"),
         "idle_in_transaction_session_timeout": ("9s", "1min"),
     }
-    try:
-        for name, (value, _) in settings.items():
-            postgresql.execute(f"ALTER ROLE {role} SET {name} = '{value}'")
-        uri = postgresql.uri_of(role, "p")
-        with PostgresqlTarget(PostgresqlOptions(uri=uri, table="t")).open() as connection:
-            for name, (_, expected) in settings.items():
-                assert connection.execute(f"SHOW {name}").fetchone() == (expected,)
-    finally:
-        postgresql.execute(f"DROP ROLE {role}")
+    for name, (value, _) in settings.items():
+        store.execute(f"ALTER ROLE {user} SET {name} = '{value}'")
+    with store.target(uri=store.server.uri_of(user, "p")).open() as connection:
+        for name, (_, expected) in settings.items():
+            assert connection.execute(f"SHOW {name}").fetchone() == (expected,)
 
 
 @pytest.mark.postgresql
 def test_transaction_timeout_does_not_end_a_flush() -> None:
-    """PostgreSQL 17 ends a session whose transaction takes longer than the database or the role says."""
+    """Of PostgreSQL 17, which ends a session whose transaction takes longer."""
     with Server(folder=downloaded_programs()) as server:
         world = PostgresqlWorld(server, "public")
         run = world.run()
@@ -298,17 +233,17 @@ def test_transaction_timeout_does_not_end_a_flush() -> None:
 
 
 def test_read_only_replica_is_an_outage(mortal: Server, mortal_schema: str) -> None:
-    """And passes by itself, when it has become the primary."""
-    mortal.execute(f"CREATE TABLE {mortal_schema}.t (k text, v bigint)")
+    """Until it becomes the primary."""
+    store = Postgresql(mortal, mortal_schema)
+    store.execute("CREATE TABLE t (k text, v bigint)")
     mortal.stop()
     signal = mortal.data / "standby.signal"
     signal.touch()
     try:
         mortal.start()
-        target = target_of(mortal, f"{mortal_schema}.t")
         with pytest.raises(TargetUnavailable, match="is a replica"):
-            target.plan(SCHEMA, "key")
+            agreed(store.target(), SCHEMA)
         mortal.execute("SELECT pg_promote()")
-        assert target.plan(SCHEMA, "key").columns
+        assert agreed(store.target(), SCHEMA).columns
     finally:
         signal.unlink(missing_ok=True)

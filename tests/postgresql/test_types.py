@@ -1,20 +1,23 @@
-"""Every type that fits, brought into a real table and read back as the server prints it."""
+"""PostgreSQL's types: values that arrive, values that are refused, and the table in docs/postgresql.md."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import random
+import re
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from tests.postgresql.delivery import bring, target_of
-from wal_sink.demo.servers.postgresql import Server
+from tests.sql.stores import Postgresql, bring
 from wal_sink.errors import InvalidRow, SchemaMismatch
+from wal_sink.model.plan import Column
+from wal_sink.targets.postgresql.check import stored
 from wal_sink.targets.postgresql.types import NEW, TYPES, staged_type, takes
-from wal_sink.targets.sql.types import arrow_type, new_type, parse
+from wal_sink.targets.sql.types import arrow_type, new_type
 
 UTC = dt.UTC
 UUIDS = ["123e4567-e89b-12d3-a456-426614174000", "00000000-0000-0000-0000-00000000000F"]
@@ -183,56 +186,46 @@ CASES: list[tuple[str, pa.Array, list[str | None]]] = [
     ids=[f"{type_}<-{values.type}" for type_, values, _ in CASES],
 )
 def test_values_of_every_type_arrive(
-    postgresql: Server, schema: str, type_: str, values: pa.Array, expected: list[str | None]
+    store: Postgresql, type_: str, values: pa.Array, expected: list[str | None]
 ) -> None:
     """With a null at the end, from a batch that does not begin at its array's beginning."""
-    postgresql.execute(f"CREATE TABLE {schema}.t (n int, x {type_})")
-    shifted = pa.concat_arrays([pa.nulls(3, values.type), values, pa.nulls(1, values.type)]).slice(
-        3
-    )
+    store.execute(f"CREATE TABLE t (n int, x {type_})")
+    arrays = [pa.nulls(3, values.type), values, pa.nulls(1, values.type)]
+    shifted = pa.concat_arrays(arrays).slice(3)
     batch = pa.record_batch([pa.array(range(len(shifted)), pa.int32()), shifted], names=["n", "x"])
-    bring(target_of(postgresql, f"{schema}.t"), batch)
-    stored = postgresql.execute(f"SET timezone = 'UTC'; SELECT x::text FROM {schema}.t ORDER BY n")
-    assert [text for (text,) in stored] == [*expected, None]
+    bring(store.target(), batch)
+    rows = store.execute("SET timezone = 'UTC'; SELECT x::text FROM t ORDER BY n")
+    assert [text for (text,) in rows] == [*expected, None]
 
 
-def test_random_decimals_arrive_to_the_digit(postgresql: Server, schema: str) -> None:
-    """The binary form of a numeric is made of groups of four digits, by a library."""
+def test_random_decimals_arrive_to_the_digit(store: Postgresql) -> None:
+    """A library makes the binary form of a numeric, of groups of four digits."""
     chance = random.Random(15)
-    for precision, scale in [
-        (1, 0),
-        (4, 4),
-        (5, 1),
-        (12, 2),
-        (18, 18),
-        (38, 0),
-        (38, 19),
-        (38, 38),
-    ]:
+    digits_of = [(1, 0), (4, 4), (5, 1), (12, 2), (18, 18), (38, 0), (38, 19), (38, 38)]
+    for precision, scale in digits_of:
         digits = [chance.randrange(10 ** chance.randint(0, precision)) for _ in range(500)]
         values = [Decimal(chance.choice([-1, 1]) * number).scaleb(-scale) for number in digits]
-        table = f"{schema}.t{precision}_{scale}"
-        postgresql.execute(f"CREATE TABLE {table} (n int, x numeric({precision},{scale}))")
+        store.execute(f"CREATE TABLE t (n int, x numeric({precision},{scale}))")
         arrays = [
             pa.array(range(500), pa.int32()),
             pa.array(values, pa.decimal128(precision, scale)),
         ]
-        bring(target_of(postgresql, table), pa.record_batch(arrays, names=["n", "x"]))
-        assert [x for (x,) in postgresql.execute(f"SELECT x FROM {table} ORDER BY n")] == values
+        bring(store.target(), pa.record_batch(arrays, names=["n", "x"]))
+        assert [x for (x,) in store.execute("SELECT x FROM t ORDER BY n")] == values
+        store.execute("DROP TABLE t")
 
 
-def test_columns_of_all_types_stay_apart(postgresql: Server, schema: str) -> None:
-    """One of each type side by side, directly and through the temporary table."""
+def test_columns_of_all_types_stay_apart(store: Postgresql) -> None:
+    """A column of each type side by side, by COPY into the table and through the temporary table."""
     chosen = {type_: (values, expected) for type_, values, expected in CASES}
     direct = [type_ for type_ in chosen if staged_type(type_) is None]
     for number, types in enumerate([direct, list(chosen)]):
-        table = f"{schema}.wide{number}"
         columns = ", ".join(f'"{type_}" {type_}' for type_ in types)
-        postgresql.execute(f"CREATE TABLE {table} ({columns})")
+        store.execute(f"CREATE TABLE wide{number} ({columns})")
         batch = pa.record_batch([chosen[type_][0].slice(0, 1) for type_ in types], names=types)
-        bring(target_of(postgresql, table), batch)
+        bring(store.target(table=f"wide{number}"), batch)
         shown = ", ".join(f'"{type_}"::text' for type_ in types)
-        (row,) = postgresql.execute(f"SET timezone = 'UTC'; SELECT {shown} FROM {table}")
+        (row,) = store.execute(f"SET timezone = 'UTC'; SELECT {shown} FROM wide{number}")
         assert list(row) == [chosen[type_][1][0] for type_ in types]
 
 
@@ -282,12 +275,11 @@ INVALID: list[tuple[str, pa.Array, str]] = [
     ("type_", "values", "words"), INVALID, ids=[f"{type_}<-{words}" for type_, _, words in INVALID]
 )
 def test_value_that_does_not_fit_is_refused(
-    postgresql: Server, schema: str, type_: str, values: pa.Array, words: str
+    store: Postgresql, type_: str, values: pa.Array, words: str
 ) -> None:
-    """The first row passes, and is written; the second is named with a remedy."""
-    postgresql.execute(f"CREATE TABLE {schema}.t (n int, x {type_})")
-    target = target_of(postgresql, f"{schema}.t")
-    numbers = pa.array([1, 2], pa.int32())
+    """The error names the second row, and has a remedy; the first row is written."""
+    store.execute(f"CREATE TABLE t (n int, x {type_})")
+    target, numbers = store.target(), pa.array([1, 2], pa.int32())
     batch = pa.record_batch([numbers, values], names=["n", "x"])
     plan = target.plan(batch.schema, "key")
     with pytest.raises(InvalidRow, match=words) as caught:
@@ -298,27 +290,54 @@ def test_value_that_does_not_fit_is_refused(
     bring(target, batch.slice(0, 1))
 
 
-REFUSED = [
-    ("integer", pa.float64()),
-    ("integer", pa.string()),
-    ("real", pa.float64()),
+SPARK = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "decimal(10,2)": pa.decimal128(10, 2),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "time": pa.time64("us"),
+    "interval day to second": pa.duration("us"),
+    "array<int>": pa.list_(pa.int32()),
+    "map<string,int>": pa.map_(pa.string(), pa.int32()),
+    "struct<a:int>": pa.struct([("a", pa.int32())]),
+}
+PAGE = Path(__file__).parents[2] / "docs" / "postgresql.md"
+TYPES_SECTION = PAGE.read_text().split("\n## Types\n")[1].split("\n## ")[0]
+ROWS = re.findall(r"^\| `(.+?)` \| (.+?) \| (.+?) \|", TYPES_SECTION, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("words", "sources", "held"), ROWS, ids=[row[0] for row in ROWS])
+def test_page_lists_all_types_that_fit(words: str, sources: str, held: str) -> None:
+    """The note of `numeric` has the integers."""
+    assert len(ROWS) > 15
+    column = Column(name="c", source="", type=words, role="regular")
+    listed = {*re.split(r", (?![0-9])", sources)}
+    for name in listed:
+        assert str(stored(column, pa.nulls(1, SPARK[name])).type) == held, name
+    integers = {"tinyint", "smallint", "int", "bigint"} if words == "numeric" else set()
+    assert {name for name, source in SPARK.items() if fits(words, source)} == listed | integers
+
+
+UNFIT = [
     ("real", pa.int32()),
-    ("numeric(10,2)", pa.float64()),
     ("numeric(3,-2)", pa.int32()),
     ("numeric(50,2)", pa.decimal128(10, 4)),
-    ("timestamp with time zone", pa.timestamp("us")),
-    ("timestamp without time zone", pa.timestamp("us", "UTC")),
     ("timestamp(1) without time zone", pa.timestamp("us")),
-    ("date", pa.timestamp("us")),
-    ("text", pa.int32()),
-    ("bytea", pa.string()),
-    ("uuid", pa.binary()),
-    ("integer[]", pa.int32()),
     ("integer[]", pa.list_(pa.list_(pa.int32()))),
     ("inet", pa.string()),
     ('shop."Mood"', pa.string()),
     ("bit(3)", pa.string()),
 ]
+"""Types that the page does not list."""
 
 
 def fits(words: str, source: pa.DataType) -> bool:
@@ -327,64 +346,47 @@ def fits(words: str, source: pa.DataType) -> bool:
     return held is not None and takes(source, words, held)
 
 
-@pytest.mark.parametrize(("words", "source"), REFUSED, ids=[f"{w}<-{s}" for w, s in REFUSED])
+@pytest.mark.parametrize(("words", "source"), UNFIT, ids=[f"{w}<-{s}" for w, s in UNFIT])
 def test_types_that_lose_something_do_not_fit(words: str, source: pa.DataType) -> None:
     assert not fits(words, source)
 
 
-def test_type_of_the_remedy_can_be_written() -> None:
-    """What an error's ALTER TABLE says can be written to."""
+def test_type_of_a_new_column_fits() -> None:
     for _, values, _ in CASES:
         assert fits(str(new_type(NEW, values.type, key=False)), values.type), values.type
 
 
-def test_type_is_parsed() -> None:
-    assert parse("numeric(10,2)") == ("numeric", 10, 2)
-    assert parse("timestamp(3) with time zone") == ("timestamp with time zone", 3, None)
-    assert parse('"Weird"') == ('"Weird"', None, None)
-
-
-def test_struct_becomes_json(postgresql: Server, schema: str) -> None:
-    """Nested parts, all kinds of values, and keys that are not texts."""
+def test_struct_becomes_json(store: Postgresql) -> None:
+    """Given nested parts, values of all kinds, and keys that are not texts."""
     inner = pa.struct(
         [("when", pa.timestamp("us", "UTC")), ("raw", pa.binary()), ("d", pa.decimal128(38, 2))]
     )
     type_ = pa.struct([("items", pa.list_(inner)), ("by", pa.map_(pa.int32(), pa.float64()))])
-    value = {
-        "items": [{"when": INSTANTS[0], "raw": b"\x01", "d": Decimal("12345678901234567890.12")}],
-        "by": [(1, 0.5)],
-    }
-    postgresql.execute(f"CREATE TABLE {schema}.t (x jsonb)")
-    bring(
-        target_of(postgresql, f"{schema}.t"),
-        pa.record_batch([pa.array([value], type_)], names=["x"]),
-    )
-    ((text,),) = postgresql.execute(f"SELECT x::text FROM {schema}.t")
-    stored = json.loads(text, parse_float=Decimal)
-    assert stored == {
-        "items": [
-            {
-                "when": "2024-02-29T12:30:01.123456Z",
-                "raw": "AQ==",
-                "d": Decimal("12345678901234567890.12"),
-            }
-        ],
-        "by": {"1": Decimal("0.5")},
-    }
+    cost = Decimal("12345678901234567890.12")
+    value = {"items": [{"when": INSTANTS[0], "raw": b"\x01", "d": cost}], "by": [(1, 0.5)]}
+    store.execute("CREATE TABLE t (x jsonb)")
+    bring(store.target(), pa.record_batch([pa.array([value], type_)], names=["x"]))
+    ((text,),) = store.execute("SELECT x::text FROM t")
+    item = {"when": "2024-02-29T12:30:01.123456Z", "raw": "AQ==", "d": cost}
+    expected = {"items": [item], "by": {"1": Decimal("0.5")}}
+    assert json.loads(text, parse_float=Decimal) == expected
 
 
-def test_misfits_are_listed_line_by_line(postgresql: Server, schema: str) -> None:
-    postgresql.execute(
-        f"CREATE TABLE {schema}.t (a int, b int NOT NULL, c int GENERATED ALWAYS AS (1) STORED)"
+def test_misfits_are_listed_line_by_line(store: Postgresql) -> None:
+    store.execute(
+        "CREATE TABLE t (a int, b int NOT NULL, c int GENERATED ALWAYS AS (1) STORED, n numeric(9,2))"
     )
-    wrong = pa.schema(
-        [("a", pa.float64()), ("B", pa.int32()), ("c", pa.int32()), ("d", pa.list_(pa.int64()))]
-    )
+    columns = {"a": pa.float64(), "B": pa.int32(), "c": pa.int32(), "n": pa.float64()}
+    wrong = pa.schema([*columns.items(), ("d", pa.list_(pa.int64()))])
     with pytest.raises(SchemaMismatch) as caught:
-        target_of(postgresql, f"{schema}.t").plan(wrong, "key")
-    text = caught.value.what
-    assert "a: the table's type is integer, the DataFrame's double." in text
-    assert "There is b, which differs in upper and lower case only" in text
-    assert "c: the server computes this column" in text
-    assert f'ALTER TABLE "{schema}"."t" ADD COLUMN "d" bigint[];' in text
-    assert f'ALTER TABLE "{schema}"."t" ALTER COLUMN "b" DROP NOT NULL;' in text
+        store.target().plan(wrong, "key")
+    table = f'ALTER TABLE "{store.schema}"."t"'
+    for text in (
+        "a: the table's type is integer, the DataFrame's double.",
+        '.withColumn("n", F.col("n").cast("decimal(9,2)"))',
+        "There is b, which differs in upper and lower case only",
+        "c: the server computes this column",
+        f'{table} ADD COLUMN "d" bigint[];',
+        f'{table} ALTER COLUMN "b" DROP NOT NULL;',
+    ):
+        assert text in caught.value.what

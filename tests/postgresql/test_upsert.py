@@ -1,93 +1,163 @@
-"""Upserts: the row of a key is replaced, and the last one of an epoch wins."""
+"""Upserts and deletes by row in PostgreSQL: keys, temporary tables, and tables that a start refuses."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
-from tests.postgresql.delivery import bring, bring_over, new_query, target_of
-from wal_sink.demo.servers.postgresql import Server
-from wal_sink.errors import SchemaMismatch
+from tests.sql.stores import Postgresql, agreed, bring, new_query
+from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
+from wal_sink.targets.base import RowSlice
+from wal_sink.targets.sql.keyed import KeyedTarget
+from wal_sink.testing.contracts.rows import deliver
+
+SCHEMA = pa.schema([("id", pa.int64()), ("op", pa.string()), ("v", pa.string())])
 
 
-def rows(*pairs: tuple[int | None, str | None]) -> pa.RecordBatch:
-    ids, values = zip(*pairs, strict=True)
-    return pa.record_batch(
-        [pa.array(ids, pa.int64()), pa.array(values, pa.string())], names=["id", "v"]
+def rows(*changes: tuple[int | None, str, str | None]) -> pa.RecordBatch:
+    columns = zip(*changes, strict=True)
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, SCHEMA, strict=True)]
+    return pa.record_batch(arrays, schema=SCHEMA)
+
+
+def deleting(store: Postgresql, **options: str) -> KeyedTarget:
+    return store.target(mode="upsert", operation_column="op", **options)
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["two batches", "one batch"])
+def test_row_after_its_delete_has_nothing_of_before(store: Postgresql, *, apart: bool) -> None:
+    """Columns that the DataFrame lacks get their defaults after a delete."""
+    store.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text, w int DEFAULT 7)")
+    store.execute("INSERT INTO t VALUES (1, 'old', 1), (2, 'old', 2), (3, 'old', 3)")
+    deletes = [(1, "delete", None), (3, "delete", None)]
+    upserts = [(1, "upsert", "a"), (2, "upsert", "b")]
+    batches = [rows(*deletes), rows(*upserts)] if apart else [rows(*deletes, *upserts)]
+    bring(deleting(store), *batches)
+    assert store.execute("SELECT id, v, w FROM t ORDER BY id") == [(1, "a", 7), (2, "b", 2)]
+
+
+def test_delete_needs_the_key_alone(store: Postgresql) -> None:
+    """Its other cells may be null where the column refuses nulls, and may be too long."""
+    store.execute(
+        "CREATE DOMAIN word AS text NOT NULL;"
+        " CREATE TABLE t (id bigint PRIMARY KEY, v word, w varchar(2) NOT NULL)"
     )
+    changes = rows((1, "upsert", "a"), (2, "upsert", "b"), (1, "delete", None))
+    batch = changes.append_column("w", pa.array(["x", "y", "far too long"]))
+    target = deleting(store)
+    bring(target, batch)
+    assert store.execute("SELECT id, v, w FROM t") == [(2, "b", "y")]
+    plan = agreed(target, batch.schema)
+    with pytest.raises(InvalidRow, match="takes no null"):
+        target.check(batch.take([0]).set_column(2, "v", pa.nulls(1, pa.string())), plan)
 
 
-def test_keys_are_equal_when_the_table_says_so(postgresql: Server, schema: str) -> None:
-    """By a collation that ignores case: two keys of a batch that differ in Arrow are one row."""
-    postgresql.execute(
-        f"CREATE COLLATION {schema}.nocase"
+def test_collation_of_the_table_decides_equal_keys(store: Postgresql) -> None:
+    """Given a collation that ignores case, also beside a column that the server casts."""
+    store.execute(
+        "CREATE COLLATION nocase"
         " (provider = icu, locale = 'und-u-ks-level2', deterministic = false);"
-        f" CREATE TABLE {schema}.t (k text COLLATE {schema}.nocase PRIMARY KEY, v int)"
+        " CREATE TABLE t (k text COLLATE nocase, u uuid[], v int, PRIMARY KEY (k, u))"
     )
-    batch = pa.record_batch([pa.array(["a", "A"]), pa.array([1, 2], pa.int32())], names=["k", "v"])
-    bring(target_of(postgresql, f"{schema}.t", mode="upsert"), batch)
-    assert postgresql.execute(f"SELECT k, v FROM {schema}.t") == [("A", 2)]
+    ids = [["123e4567-e89b-12d3-a456-426614174000"]] * 5
+    keys = ["a", "b", "A", "c", "C"]
+    words = ["upsert", "upsert", "delete", "upsert", "upsert"]
+    bring(deleting(store), pa.record_batch({"k": keys, "u": ids, "v": [*range(5)], "op": words}))
+    assert store.execute("SELECT k, v FROM t ORDER BY k") == [("b", 1), ("C", 4)]
 
 
-def test_table_of_keys_alone_takes_upserts(postgresql: Server, schema: str) -> None:
-    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint, v text, UNIQUE (v, id))")
-    bring(target_of(postgresql, f"{schema}.t", mode="upsert"), rows((1, "a"), (1, "a"), (2, "a")))
-    assert sorted(postgresql.execute(f"SELECT id, v FROM {schema}.t")) == [(1, "a"), (2, "a")]
+def test_table_of_keys_alone_takes_upserts(store: Postgresql) -> None:
+    store.execute("CREATE TABLE t (id bigint, v text, UNIQUE (v, id))")
+    changes = rows((1, "upsert", "a"), (1, "upsert", "a"), (2, "upsert", "a"))
+    bring(store.target(mode="upsert"), changes.drop_columns("op"))
+    assert store.execute("SELECT id, v FROM t ORDER BY id") == [(1, "a"), (2, "a")]
 
 
 @pytest.mark.parametrize(
     ("ddl", "words"),
     [
-        ("CREATE TABLE {s}.t (id bigint, v text)", "has no primary key"),
+        ("CREATE TABLE t (id bigint, v text)", "has no primary key"),
         (
-            "CREATE TABLE {s}.t (id bigint, v text); CREATE UNIQUE INDEX ON {s}.t (id) WHERE v = ''",
+            "CREATE TABLE t (id bigint, v text); CREATE UNIQUE INDEX ON t (id) WHERE v = ''",
             "has no primary key",
         ),
-        ("CREATE TABLE {s}.t (id bigint PRIMARY KEY, v text UNIQUE)", "more than one unique index"),
-        (
-            "CREATE TABLE {s}.t (other int DEFAULT 1 PRIMARY KEY, id bigint, v text)",
-            "not in the DataFrame",
-        ),
-        ("CREATE TABLE {s}.t (id bigint PRIMARY KEY DEFERRABLE, v text)", "has no primary key"),
+        ("CREATE TABLE t (id bigint PRIMARY KEY DEFERRABLE, v text)", "has no primary key"),
+        ("CREATE TABLE t (id bigint PRIMARY KEY, v text UNIQUE)", "more than one unique index"),
+        ("CREATE TABLE t (o int DEFAULT 1 PRIMARY KEY, id bigint, v text)", "not in the DataFrame"),
+        ("CREATE TABLE t (id bigint PRIMARY KEY, v text, op text)", "op, which is a column of"),
     ],
 )
-def test_table_without_one_key_is_refused(
-    postgresql: Server, schema: str, ddl: str, words: str
-) -> None:
-    postgresql.execute(ddl.format(s=schema))
+def test_table_unfit_for_upserts_is_refused(store: Postgresql, ddl: str, words: str) -> None:
+    store.execute(ddl)
     with pytest.raises(SchemaMismatch, match=words) as caught:
-        target_of(postgresql, f"{schema}.t", mode="upsert").plan(rows((1, "a")).schema, "key")
+        deleting(store).plan(SCHEMA, "key")
     assert caught.value.remedy
 
 
-def test_session_makes_its_temporary_table_once(postgresql: Server, schema: str) -> None:
-    """Many epochs over one session share one, whose rows are gone after each."""
-    postgresql.execute(f"CREATE TABLE {schema}.t (id bigint PRIMARY KEY, v text)")
-    target = target_of(postgresql, f"{schema}.t", mode="upsert")
-    target.plan(rows((1, "a")).schema, "first")
+def test_deletes_in_append_mode_are_refused(store: Postgresql) -> None:
+    with pytest.raises(OptionError, match="without a key") as caught:
+        store.target(operation_column="op")
+    assert "postgresql.mode to upsert" in caught.value.remedy
+
+
+def test_session_makes_its_temporary_table_once(store: Postgresql) -> None:
+    """Given several windows over one session, they share the table, and each empties it."""
+    store.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+    target = store.target(mode="upsert")
+    plan = agreed(target, SCHEMA.remove(1))
     with new_query(target) as session:
         for number in range(5):
-            bring_over(session, target, [rows((number, "a"))])
-        staged = postgresql.execute("SELECT relname FROM pg_class WHERE relname LIKE 'wal_sink %'")
+            batch = rows((number, "upsert", "a")).drop_columns("op")
+            deliver(session, plan, RowSlice(0, target.check(batch, plan), 0))
+        staged = store.execute("SELECT relname FROM pg_class WHERE relname LIKE 'wal_sink %'")
         assert len(staged) == 1
-    assert postgresql.execute(f"SELECT count(*) FROM {schema}.t") == [(5,)]
+    assert store.execute("SELECT count(*) FROM t") == [(5,)]
 
 
-def test_unavailable_cells_of_any_type_keep_their_values(postgresql: Server, schema: str) -> None:
-    """Where the text does not fit the type: a document, bytes, a uuid, a short text; none takes a null."""
+def test_user_without_delete_privilege_is_refused(store: Postgresql, user: str) -> None:
+    """At a start with operationColumn, and only then; the GRANT of the remedy is enough."""
+    store.execute(
+        f"CREATE TABLE t (id bigint PRIMARY KEY, v text);"
+        f" GRANT USAGE, CREATE ON SCHEMA {store.schema} TO {user};"
+        f" GRANT SELECT, INSERT, UPDATE ON t TO {user}"
+    )
+    uri = store.server.uri_of(user, "p")
+    store.target(uri=uri, mode="upsert").plan(SCHEMA.remove(1), "key")
+    target = deleting(store, uri=uri)
+    with pytest.raises(SchemaMismatch, match=r"(?s)lacks privileges.*DELETE") as caught:
+        target.plan(SCHEMA, "key")
+    store.execute(caught.value.remedy.removeprefix("Run as the owner: "))
+    bring(target, rows((1, "upsert", "a"), (1, "delete", None)))
+    assert store.execute("SELECT count(*) FROM t") == [(0,)]
+
+
+def test_row_hidden_by_a_later_policy_stops_the_flush(store: Postgresql, user: str) -> None:
+    """A delete would not find the row, and report no error."""
+    store.execute(
+        "CREATE TABLE t (id bigint PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'a');"
+        f" CREATE POLICY hide ON t USING (id > 1); GRANT ALL ON t TO {user};"
+        f" GRANT USAGE, CREATE ON SCHEMA {store.schema} TO {user}"
+    )
+    target, batch = deleting(store, uri=store.server.uri_of(user, "p")), rows((1, "delete", None))
+    plan = agreed(target, SCHEMA)
+    with new_query(target) as session:
+        store.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+        with pytest.raises(SchemaMismatch, match="row-level security"):
+            deliver(session, plan, RowSlice(0, target.check(batch, plan), 0))
+
+
+def test_unavailable_cells_of_any_type_keep_their_values(store: Postgresql) -> None:
+    """Given types that refuse the text of an unavailable cell, and columns that refuse nulls."""
+    zeros = "00000000-0000-0000-0000-00000000000"
     columns = {
         "b": ("bytea", b"one", b"two"),
         "j": ("jsonb", '{"a": 1}', '{"a": 2}'),
-        "u": (
-            "uuid",
-            "00000000-0000-0000-0000-000000000001",
-            "00000000-0000-0000-0000-000000000002",
-        ),
+        "u": ("uuid", f"{zeros}1", f"{zeros}2"),
         "w": ("varchar(3)", "one", "two"),
     }
     listed = ", ".join(f"{name} {type_} NOT NULL" for name, (type_, _, _) in columns.items())
-    postgresql.execute(f"CREATE TABLE {schema}.t (id int PRIMARY KEY, {listed})")
-    target = target_of(postgresql, f"{schema}.t", mode="upsert", unavailable_value="?")
+    store.execute(f"CREATE TABLE t (id int PRIMARY KEY, {listed})")
+    target = store.target(mode="upsert", unavailable_value="?")
 
     def row(id_: int, number: int, kept: str = "") -> dict[str, object]:
         values = {name: values[number] for name, values in columns.items()}
@@ -97,14 +167,13 @@ def test_unavailable_cells_of_any_type_keep_their_values(postgresql: Server, sch
 
     types = [pa.binary() if name == "b" else pa.string() for name in columns]
     fields = pa.schema([("id", pa.int32()), *zip(columns, types, strict=True)])
-    written = [row(i, 1) for i in range(4)]
     changes = [row(i, 2, name) for i, name in enumerate(columns)]
-    for records in (written, changes):
+    for records in ([row(i, 1) for i in range(4)], changes):
         bring(target, pa.RecordBatch.from_pylist(records, fields))
     texts = ", ".join(
         f"convert_from({name}, 'UTF8')" if name == "b" else f"{name}::text" for name in columns
     )
     for i, name in enumerate(columns):
-        (stored,) = postgresql.execute(f"SELECT {texts} FROM {schema}.t WHERE id = {i}")
-        wanted = [values[1 if other == name else 2] for other, values in columns.items()]
-        assert [*stored] == [v.decode() if isinstance(v, bytes) else v for v in wanted]
+        (stored,) = store.execute(f"SELECT {texts} FROM t WHERE id = {i}")
+        expected = [values[1 if other == name else 2] for other, values in columns.items()]
+        assert [*stored] == [v.decode() if isinstance(v, bytes) else v for v in expected]

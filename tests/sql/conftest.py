@@ -1,4 +1,4 @@
-"""A database for one test: by default of each kind that target `sql` knows."""
+"""A database for one test: by default one of each kind."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.sql.stores import DuckDb, Maria, Sqlite, Store
+from tests.sql.mariadb import MariaDb
+from tests.sql.stores import STORES, Maria, Store, new_store
 
 
-@pytest.fixture(params=[Sqlite, DuckDb, pytest.param(Maria, marks=pytest.mark.mariadb)])
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """Make a database; `@pytest.mark.parametrize("store", [Sqlite], indirect=True)` chooses kinds."""
-    if request.param is Maria:
-        return Maria(request.getfixturevalue("mariadb"), request.getfixturevalue("database"))
-    made: Store = request.param(tmp_path)
+    made: Store = new_store(request.param, request, tmp_path)
     return made
+
+
+@pytest.fixture
+def maria(mariadb: MariaDb, database: str) -> Maria:
+    return Maria(mariadb, database)

@@ -1,20 +1,26 @@
-"""The databases of these tests, each asked by its driver alone; and targets over them."""
+"""The databases of these tests, each read and altered by its driver alone; and targets over them."""
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+import uuid
 from abc import abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pytest
 import sqlalchemy as sa
 
 from tests.sql.mariadb import MariaDb
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import RowSlice
+from wal_sink.targets.base import RowSlice, Session, Target
+from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
+from wal_sink.targets.sql.keyed import KeyedTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
@@ -28,20 +34,25 @@ class Store:
 
     url: str
 
+    def target(self, parameters: str = "", **options: Any) -> KeyedTarget:
+        """Return a target of table `t`."""
+        of_table: dict[str, Any] = {"table": "t", "lock_timeout": 1} | options
+        return SqlAlchemyTarget(SqlAlchemyOptions(url=self.url + parameters, **of_table))
+
     @abstractmethod
     def execute(self, sql: str) -> list[Any]:
-        """Run a statement by the driver alone."""
+        """Run a statement by the driver, and return its rows."""
 
     def paste(self, sql: str) -> None:
-        """Run a statement as it is."""
+        """Run a statement exactly as it is."""
         self.execute(sql)
 
     def refuse_long(self) -> None:
-        """Refuse new rows whose text is long; a table in which there are some stays."""
+        """Let the database refuse new rows with a long text in `t.t`."""
         raise NotImplementedError
 
     def take_long(self) -> None:
-        """Take them again."""
+        """Let the database accept long texts again."""
         raise NotImplementedError
 
 
@@ -119,8 +130,21 @@ class Postgresql(Store):
         self.server, self.schema = server, schema
         self.url = server.uri
 
+    def target(self, parameters: str = "", **options: Any) -> KeyedTarget:
+        name = options.pop("table", "t")
+        table = name if "." in name else f"{self.schema}.{name}"
+        of_table: dict[str, Any] = {"uri": self.url + parameters, "lock_timeout": 1} | options
+        return PostgresqlTarget(PostgresqlOptions(table=table, **of_table))
+
     def execute(self, sql: str) -> list[Any]:
         return self.server.execute(f"SET search_path = {self.schema}; {sql}")
+
+    def refuse_long(self) -> None:
+        self.take_long()
+        self.execute("ALTER TABLE t ADD CONSTRAINT short CHECK (length(t) < 4000) NOT VALID")
+
+    def take_long(self) -> None:
+        self.execute("ALTER TABLE t DROP CONSTRAINT IF EXISTS short")
 
 
 # PostgreSQL under a name that the target `sql` does not know.
@@ -137,32 +161,47 @@ class Unknown(Postgresql):
         uri = server.uri.replace("postgresql://", "unknown+psycopg://")
         self.url = f"{uri}?options=-csearch_path%3D{schema}%20-clock_timeout%3D1000"
 
-    def refuse_long(self) -> None:
-        self.take_long()
-        self.execute("ALTER TABLE t ADD CONSTRAINT short CHECK (length(t) < 4000) NOT VALID")
+    target = Store.target
 
-    def take_long(self) -> None:
-        self.execute("ALTER TABLE t DROP CONSTRAINT IF EXISTS short")
+
+STORES = [
+    Sqlite,
+    DuckDb,
+    pytest.param(Maria, marks=pytest.mark.mariadb),
+    pytest.param(Postgresql, marks=pytest.mark.postgresql),
+]
+"""The kinds of databases, as parameters of a test or a fixture."""
+
+
+def new_store(kind: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Make a database of a kind."""
+    if kind is Maria:
+        return Maria(request.getfixturevalue("mariadb"), request.getfixturevalue("database"))
+    if issubclass(kind, Postgresql):
+        return kind(request.getfixturevalue("postgresql"), request.getfixturevalue("schema"))
+    return kind(tmp_path)
 
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 TABLE = "CREATE TABLE t (id BIGINT NOT NULL, name VARCHAR(20){key})"
 
 
-def sql_target(store: Store, parameters: str = "", **options: Any) -> SqlAlchemyTarget:
-    """Return a target of table `t`."""
-    of_table: dict[str, Any] = {"table": "t", "lock_timeout": 1} | options
-    return SqlAlchemyTarget(SqlAlchemyOptions(url=store.url + parameters, **of_table))
-
-
-def agreed(target: SqlAlchemyTarget, schema: pa.Schema = SCHEMA) -> Plan:
+def agreed(target: Target, schema: pa.Schema = SCHEMA) -> Plan:
     """Return the plan of a start."""
     return target.plan(schema, plan_key(schema, target.name, target.shape))
 
 
-def bring(target: SqlAlchemyTarget, rows: pa.RecordBatch) -> None:
-    """Bring rows into the table, as a query of its own."""
-    plan = agreed(target, rows.schema)
-    with target.connect("query") as session:
-        create(session, "query")
-        deliver(session, plan, RowSlice(0, target.check(rows, plan), 0))
+@contextlib.contextmanager
+def new_query(target: Target) -> Iterator[Session]:
+    """Open the session of a new query, and create its ledger row."""
+    query_id = uuid.uuid4().hex
+    with target.connect(query_id) as session:
+        create(session, query_id)
+        yield session
+
+
+def bring(target: Target, *batches: pa.RecordBatch) -> None:
+    """Bring batches of one schema into the table, as one window of a new query."""
+    plan = agreed(target, batches[0].schema)
+    with new_query(target) as session:
+        deliver(session, plan, *(RowSlice(0, target.check(rows, plan), 0) for rows in batches))

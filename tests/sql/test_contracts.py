@@ -1,4 +1,4 @@
-"""The contract suites of SQL targets over every store that runs here: without a key, and with one."""
+"""The contract suites over each SQL database: a table without a key, and a table with a key."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.sql.mariadb import MariaDb
-from tests.sql.stores import APPEND, KEYED, DuckDb, Maria, Sqlite, Store, Unknown
+from tests.sql.stores import APPEND, KEYED, DuckDb, Maria, Postgresql, Sqlite, Store, Unknown
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Target
-from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
 from wal_sink.testing.contracts.ledger import Stored, finish, following, row_of
 from wal_sink.testing.contracts.refusals import RefusalsContract
@@ -29,20 +28,21 @@ class RowsContract(SqlContract):
     """A table without a key."""
 
     store: Store
-    kind = SqlAlchemyTarget
+    kind: type[Target] | None = None
+    """The class of the target; None: that of the store."""
 
-    def made(self, store: Store) -> SqlAlchemyTarget:
+    def made(self, store: Store) -> Target:
         self.store = store
         store.execute(APPEND)
-        options = SqlAlchemyOptions(url=store.url, table="t", lock_timeout=1)
-        return self.kind(options)
+        target = store.target()
+        return self.kind(target.options) if self.kind else target
 
     def records(self, target: Target) -> list[Stored]:
         return self.store.execute("SELECT k, n, v, t, d FROM t")
 
 
 class AppendContract(RefusalsContract, RowsContract):
-    """The same in a database that has savepoints."""
+    """A table without a key, in a database that has savepoints."""
 
     def refuse_long(self, target: Target) -> None:
         self.store.refuse_long()
@@ -50,27 +50,28 @@ class AppendContract(RefusalsContract, RowsContract):
     def take_long(self, target: Target) -> None:
         self.store.take_long()
 
+    def restart(self, target: Target) -> None:
+        assert isinstance(self.store, Maria | Postgresql)
+        self.store.server.kill()
+        self.store.server.start()
+
 
 class KeyedContract(UnavailableContract):
-    """A table with a key, which is not the DataFrame's order."""
+    """A table with a key, in another order than the columns of the DataFrame."""
 
     store: Store
-    kind = SqlAlchemyTarget
+    kind: type[Target] | None = None
 
-    def made(self, store: Store) -> SqlAlchemyTarget:
+    def made(self, store: Store) -> Target:
         self.store = store
         store.execute(KEYED)
-        return self.kind(
-            SqlAlchemyOptions(
-                url=store.url,
-                table="t",
-                mode="upsert",
-                operation_column=COLUMN,
-                operations=OPERATIONS,
-                unavailable_value=UNAVAILABLE,
-                lock_timeout=1,
-            )
+        target = store.target(
+            mode="upsert",
+            operation_column=COLUMN,
+            operations=OPERATIONS,
+            unavailable_value=UNAVAILABLE,
         )
+        return self.kind(target.options) if self.kind else target
 
     def records(self, target: Target) -> list[Stored]:
         return self.store.execute("SELECT k, n, v, t, NULL FROM t")
@@ -80,7 +81,7 @@ class OnSqlite:
     """Gives the store."""
 
     @pytest.fixture
-    def target(self, tmp_path: Path) -> SqlAlchemyTarget:
+    def target(self, tmp_path: Path) -> Target:
         return self.made(Sqlite(tmp_path))  # type: ignore[attr-defined,no-any-return]
 
 
@@ -88,7 +89,7 @@ class OnDuckDb:
     """Gives the store."""
 
     @pytest.fixture
-    def target(self, tmp_path: Path) -> SqlAlchemyTarget:
+    def target(self, tmp_path: Path) -> Target:
         return self.made(DuckDb(tmp_path))  # type: ignore[attr-defined,no-any-return]
 
 
@@ -96,16 +97,18 @@ class OnMariaDb:
     """Gives the store."""
 
     @pytest.fixture
-    def target(self, mariadb: MariaDb, database: str) -> SqlAlchemyTarget:
+    def target(self, mariadb: MariaDb, database: str) -> Target:
         return self.made(Maria(mariadb, database))  # type: ignore[attr-defined,no-any-return]
 
 
-class OnUnknown:
+class OnPostgresql:
     """Gives the store."""
 
+    store_type: type[Postgresql] = Postgresql
+
     @pytest.fixture
-    def target(self, postgresql: Server, schema: str) -> SqlAlchemyTarget:
-        return self.made(Unknown(postgresql, schema))  # type: ignore[attr-defined,no-any-return]
+    def target(self, postgresql: Server, schema: str) -> Target:
+        return self.made(self.store_type(postgresql, schema))  # type: ignore[attr-defined,no-any-return]
 
 
 class TestSqliteAppend(OnSqlite, AppendContract):
@@ -114,7 +117,7 @@ class TestSqliteAppend(OnSqlite, AppendContract):
     def test_altered_table_refuses_no_row(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """The session has compared it before; since then the server refuses each row."""
+        """The error blames the table, and not the rows that the server refuses."""
         rows = self.slice(target, plan, ROWS)
         deliver(session, plan, rows)
         self.store.execute("DROP TABLE t")
@@ -125,7 +128,7 @@ class TestSqliteAppend(OnSqlite, AppendContract):
     def test_commit_blocked_by_a_reader_is_unknown(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """SQLite leaves the transaction open, in which the row says that the window is finished."""
+        """SQLite leaves the transaction open. Its ledger row says that the window is finished."""
         assert isinstance(self.store, Sqlite)
         rows = self.slice(target, plan, ROWS)
         for blocked in (True, False):
@@ -155,7 +158,7 @@ class TestDuckDbAppend(OnDuckDb, RowsContract):
     def test_refused_row_stops_the_flush(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """It is named as one of its slice, and nothing of the window stays."""
+        """The error names the slice of the row, and nothing of the window stays."""
         written: list[Record] = [("a", 1, 1, "x"), ("b", 2, 2, "y")]
         rows = self.slice(target, plan, written)
         deliver(session, plan, rows)
@@ -171,7 +174,7 @@ class TestDuckDbDeletes(OnDuckDb, KeyedContract):
     def test_new_row_with_unavailable_cell_is_refused(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """The flush stops."""
+        """The flush stops, as DuckDB has no savepoints."""
         rows = self.slice(target, plan, [("u", "new", 1, 2, UNAVAILABLE)])
         with pytest.raises(TargetRefused, match="unavailableValue"):
             deliver(session, plan, rows)
@@ -183,17 +186,23 @@ class TestMariaDbAppend(OnMariaDb, AppendContract, RestartContract):
 
     most_kills = 8
 
-    def restart(self, target: Target) -> None:
-        assert isinstance(self.store, Maria)
-        self.store.server.kill()
-        self.store.server.start()
-
 
 class TestMariaDbDeletes(OnMariaDb, KeyedContract):
     """MariaDB."""
 
 
-class TestUnknownAppend(OnUnknown, AppendContract):
+class TestPostgresqlAppend(OnPostgresql, AppendContract, RestartContract):
+    """PostgreSQL, whose server is killed."""
+
+    most_kills = 12
+
+
+class TestPostgresqlDeletes(OnPostgresql, KeyedContract):
+    """PostgreSQL."""
+
+
+class TestUnknownAppend(OnPostgresql, AppendContract):
     """A database without a dialect of its own."""
 
+    store_type = Unknown
     most_kills = 8

@@ -32,25 +32,25 @@ UPSERTS = {
 
 
 def target(name: str) -> SqlAlchemyTarget:
-    """Return a target, which does not connect."""
+    """Return a target that does not connect."""
     return SqlAlchemyTarget(SqlAlchemyOptions(url=URLS[name], table="t"))
 
 
 @pytest.mark.parametrize("name", UPSERTS)
 def test_upsert_replaces_the_row_of_its_key(name: str) -> None:
-    """It has as many values as the DataFrame has columns, in their order."""
+    """The statement has the columns in the DataFrame's order."""
     assert insert(target(name), DIALECTS[name], PLAN) == UPSERTS[name]
 
 
 def test_upsert_of_a_key_alone_changes_nothing() -> None:
-    """Each database has another form for it."""
+    """The form differs between databases."""
     alone = msgspec.structs.replace(PLAN, columns=COLUMNS[:1])
     assert insert(target("sqlite"), DIALECTS["sqlite"], alone).endswith("DO NOTHING")
     assert insert(target("mysql"), DIALECTS["mysql"], alone).endswith("UPDATE `k` = VALUES(`k`)")
 
 
 def test_percent_is_doubled_where_the_driver_reads_it() -> None:
-    """In a name, beside the parameters."""
+    """A driver with the placeholder %s reads a % in a name, too."""
     plan = msgspec.structs.replace(PLAN, details={KEY: ["k%"]})
     assert delete(target("mysql"), plan) == 'DELETE FROM "t" WHERE `k%%` = %s'
     assert delete(target("sqlite"), plan) == 'DELETE FROM "t" WHERE "k%" = ?'
@@ -58,20 +58,20 @@ def test_percent_is_doubled_where_the_driver_reads_it() -> None:
 
 @pytest.mark.parametrize("quoted", ['"shop"."a.b""c"', '`shop`.`a.b"c`', 'shop.a.b"c'])
 def test_table_in_errors_has_no_quotes(quoted: str) -> None:
-    """As an option has it, whichever quotes a database uses."""
+    """Whichever quotes the database uses."""
     assert unquoted(quoted) == 'shop.a.b"c'
 
 
 class DatabaseError(Exception):
-    """What each driver has, by PEP 249."""
+    """The base of a driver's errors, by PEP 249."""
 
 
 class IntegrityError(DatabaseError):
-    """As each driver has for a constraint."""
+    """A driver's error of a constraint."""
 
 
 class OperationalError(DatabaseError):
-    """As each driver has for a lost connection."""
+    """A driver's error of a lost connection."""
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ class OperationalError(DatabaseError):
     ],
 )
 def test_error_of_mysql_means_what_its_number_says(number: int, kind: str, refuses: bool) -> None:
-    """Another number is fatal, and of no row."""
+    """Any other number is fatal, and refuses no row."""
     error = DatabaseError(number)
     assert DIALECTS["mysql"].error_codes.classify(error) == kind
     assert DIALECTS["mysql"].error_codes.refuses(error) is refuses
@@ -102,7 +102,7 @@ def test_error_of_mysql_means_what_its_number_says(number: int, kind: str, refus
 def test_error_of_any_driver_means_what_pep_249_says(
     error: Exception, kind: str, refuses: bool
 ) -> None:
-    """By the class, where the database is not known."""
+    """By the class of the error, for a database without a dialect."""
     assert GENERIC.error_codes.classify(error) == kind
     assert GENERIC.error_codes.refuses(error) is refuses
 
@@ -119,14 +119,14 @@ def test_error_of_any_driver_means_what_pep_249_says(
 def test_index_of_a_part_is_not_plain(
     options: dict[str, object], columns: list[str | None], plain: bool
 ) -> None:
-    """A filtered index, or one on an expression; as SQLAlchemy describes them."""
+    """Given an index that covers some rows only, or has an expression."""
     index = unique_index({"name": "i", "column_names": columns, "dialect_options": options})
     assert index.plain is plain
     assert index.columns == tuple(filter(None, columns))
 
 
 def test_type_of_a_catalogue_is_read() -> None:
-    """With numbers, signs, lengths and zones."""
+    """Given numbers, signs, lengths and time zones."""
     for backend, text, words, arrow in (
         ("mysql", "INTEGER(10) UNSIGNED", "integer(10) unsigned", "uint32"),
         ("mysql", 'VARCHAR(50) COLLATE "utf8mb4_bin"', "varchar(50)", "string"),
@@ -153,7 +153,7 @@ def test_type_of_a_catalogue_is_read() -> None:
 )
 @pytest.mark.parametrize("nested", [False, True])
 def test_integer_goes_into_a_decimal_if_it_fits(value: int, nested: bool, *, fits: bool) -> None:
-    """Arrow alone would refuse all of its type."""
+    """Arrow alone refuses each integer of 64 bits."""
     integers, decimals = pa.array([value, None], pa.int64()), pa.decimal128(5, 2)
     values = pa.array([integers.to_pylist()], pa.list_(pa.int64())) if nested else integers
     target = pa.list_(decimals) if nested else decimals

@@ -17,7 +17,6 @@ from tests.sql.stores import (
     DuckDb,
     Sqlite,
     agreed,
-    sql_target,
 )
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Outcome
@@ -28,11 +27,11 @@ from wal_sink.testing.contracts.rows import deliver
 
 @pytest.mark.parametrize("store", [Sqlite, DuckDb], indirect=True)
 def test_file_replaced_under_a_session_takes_no_row(store: Sqlite | DuckDb) -> None:
-    """Its ledger has another row. Rows in the former file, which has no name any more, would be lost."""
+    """The ledger of the new file has another row. Rows in the former file would be lost."""
     store.execute(TABLE.format(key=""))
     if isinstance(store, Sqlite):
-        store.execute("PRAGMA journal_mode = WAL")  # without it SQLite finds that out, at a write
-    target = sql_target(store)
+        store.execute("PRAGMA journal_mode = WAL")  # in other modes SQLite refuses a write
+    target = store.target()
     plan = agreed(target)
     backup = store.path.with_suffix(".backup")
     backup.write_bytes(store.path.read_bytes())
@@ -47,27 +46,26 @@ def test_file_replaced_under_a_session_takes_no_row(store: Sqlite | DuckDb) -> N
 
 
 def test_commit_to_sqlite_syncs_its_folder(tmp_path: Path) -> None:
-    """Its folder is synced when the journal is deleted: the level EXTRA."""
-    store = Sqlite(tmp_path)
-    with contextlib.closing(sql_target(store).open()) as connection:
+    """The level EXTRA syncs the folder after the journal is deleted."""
+    with contextlib.closing(Sqlite(tmp_path).target().open()) as connection:
         assert connection.query("PRAGMA synchronous") == [(3,)]
 
 
 def test_file_takes_no_password_of_another_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The variable is there for MariaDB in the same process, and SQLAlchemy refuses it for SQLite."""
+    """The variable may be set for MariaDB in the same process. SQLAlchemy refuses a password for SQLite."""
     monkeypatch.setenv("WAL_SINK_SQL_PASSWORD", "of MariaDB")
     store = Sqlite(tmp_path)
     store.execute(TABLE.format(key=""))
-    agreed(sql_target(store))
+    agreed(store.target())
 
 
 def test_duckdb_file_is_open_in_transactions_alone(tmp_path: Path) -> None:
-    """Else Spark's planner, another process, makes no plan beside a flusher: a query did not start again."""
+    """Between transactions another process can open the file, such as Spark's planner beside a flusher."""
     store = DuckDb(tmp_path)
     store.execute(TABLE.format(key=""))
-    target = sql_target(store)
+    target = store.target()
     elsewhere = (
         f"import duckdb; print(duckdb.connect({str(store.path)!r}).sql('FROM t').fetchall())"
     )
@@ -86,7 +84,7 @@ def test_duckdb_file_is_open_in_transactions_alone(tmp_path: Path) -> None:
 
 
 def test_lock_of_duckdb_is_waited_for(tmp_path: Path) -> None:
-    """Another process has the file open, for a moment."""
+    """Given another process that has the file open for a second."""
     store = DuckDb(tmp_path)
     store.execute(TABLE.format(key=""))
     opened = f"import duckdb, time; c = duckdb.connect({str(store.path)!r})"
@@ -95,16 +93,16 @@ def test_lock_of_duckdb_is_waited_for(tmp_path: Path) -> None:
         with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as other:
             assert other.stdout is not None
             other.stdout.readline()
-            target = sql_target(store, lock_timeout=timeout)
+            target = store.target(lock_timeout=timeout)
             with contextlib.nullcontext() if passes else pytest.raises(TargetUnavailable):
                 agreed(target)
 
 
 def test_lock_of_sqlite_passes_by_itself(tmp_path: Path) -> None:
-    """Another process writes to the file."""
+    """Given another process that writes to the file."""
     store = Sqlite(tmp_path)
     store.execute(TABLE.format(key=""))
-    target = sql_target(store, lock_timeout=0.05)
+    target = store.target(lock_timeout=0.05)
     agreed(target)
     other = sqlite3.connect(store.path)
     other.execute("BEGIN IMMEDIATE")

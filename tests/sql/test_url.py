@@ -1,4 +1,4 @@
-"""Option sql.url: what it may name, its password, and its driver."""
+"""Option sql.url: databases that it may name, its password, and its driver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.sql.stores import (
     SCHEMA,
     Sqlite,
     agreed,
-    sql_target,
 )
 from wal_sink.errors import OptionError
 from wal_sink.options import parse, public
@@ -19,15 +18,15 @@ from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 
 
 def test_refused_connection_names_the_options(tmp_path: Path) -> None:
-    """A file that is not a database stands for a wrong password: the driver's error comes the same way."""
+    """Given a file that is not a database: the driver refuses it as a server refuses a password."""
     (tmp_path / "a.db").write_bytes(b"no database" * 1_000)
     with pytest.raises(OptionError, match=r"sql at sqlite:.*a\.db refuses: ") as caught:
-        agreed(sql_target(Sqlite(tmp_path)))
+        agreed(Sqlite(tmp_path).target())
     assert "Correct sql.url or sql.password (or WAL_SINK_SQL_PASSWORD)" in caught.value.remedy
 
 
 def test_password_is_kept_apart_from_the_url() -> None:
-    """It is in no log, and comes from the environment, too."""
+    """Neither public options nor texts have it."""
     parameters = {"sql.url": "mysql+pymysql://me:s%40cret@db:3306/shop", "table": "t"}
     options = parse(parameters, SqlAlchemyOptions)
     assert (options.url, options.password) == ("mysql+pymysql://me@db:3306/shop", "s@cret")
@@ -51,7 +50,7 @@ def test_password_is_kept_apart_from_the_url() -> None:
     ],
 )
 def test_url_that_cannot_be_used_is_refused(url: str, words: str) -> None:
-    """Before anything connects, and without a secret in the error."""
+    """When the options are parsed."""
     with pytest.raises(OptionError, match=words):
         SqlAlchemyOptions(url=url, table="t")
 
@@ -64,7 +63,7 @@ def test_url_that_cannot_be_used_is_refused(url: str, words: str) -> None:
     ],
 )
 def test_missing_driver_is_named(url: str, driver: str, package: str, scheme: str) -> None:
-    """With a package that exists, and the URL for it."""
+    """The error names a package that exists, and the beginning of its URL."""
     options = SqlAlchemyOptions(url=url, table="t")
     with pytest.raises(OptionError, match=f"driver {driver} is not installed") as caught:
         SqlAlchemyTarget(options).plan(SCHEMA, "key")
@@ -73,7 +72,7 @@ def test_missing_driver_is_named(url: str, driver: str, package: str, scheme: st
 
 
 def test_upsert_into_an_unknown_database_is_refused() -> None:
-    """No statement is known that replaces a row in each of them."""
+    """Databases without a dialect have no common statement that replaces a row."""
     url = "mssql+pyodbc://me@db/shop"
     SqlAlchemyOptions(url=url, table="t")
     with pytest.raises(OptionError, match="knows no statement that replaces a row in mssql"):

@@ -1,4 +1,4 @@
-"""Values of MariaDB: each arrives as it is, or is refused, by its task or by the flush."""
+"""Values of MariaDB: each arrives unchanged, or its row is refused by a task or by the flush."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.sql.mariadb import MariaDb
-from tests.sql.stores import SCHEMA, Maria, agreed, bring, sql_target
+from tests.sql.stores import SCHEMA, Maria, agreed, bring
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.targets.base import RowSlice, RowsRefused, without
 from wal_sink.testing.contracts.ledger import create
@@ -42,41 +41,35 @@ from wal_sink.testing.micro_batches import PlayedQuery
     ],
 )
 def test_value_arrives_unchanged_or_is_refused_in_the_task(
-    mariadb: MariaDb, database: str, type_: str, source: pa.DataType, good: object, bad: object
+    maria: Maria, type_: str, source: pa.DataType, good: object, bad: object
 ) -> None:
-    """MariaDB would cut, round, pad or refuse it."""
-    store = Maria(mariadb, database)
-    store.execute(f"CREATE TABLE t (v {type_})")
-    target, schema = sql_target(store), pa.schema([("v", source)])
+    """MariaDB would cut, round, pad or refuse the bad value."""
+    maria.execute(f"CREATE TABLE t (v {type_})")
+    target, schema = maria.target(), pa.schema([("v", source)])
 
     def rows(value: object) -> pa.RecordBatch:
-        if pa.types.is_timestamp(source):
-            return pa.record_batch([pa.array([value], pa.int64()).cast(source)], schema=schema)
-        if pa.types.is_date(source):
-            return pa.record_batch([pa.array([value], pa.int32()).cast(source)], schema=schema)
-        return pa.record_batch([pa.array([value], source)], schema=schema)
+        number = {"timestamp": pa.int64(), "date32": pa.int32()}.get(str(source).partition("[")[0])
+        return pa.record_batch([pa.array([value], number or source).cast(source)], schema=schema)
 
     if bad is not None:
         with pytest.raises(InvalidRow, match=r"Column v of .* does not fit"):
             target.check(rows(bad), agreed(target, schema))
     bring(target, rows(good))
-    stored_rows = store.execute("SELECT v FROM t")[0][0]
     expected = rows(good).column(0)
     if pa.types.is_timestamp(source):
         expected = expected.cast(pa.timestamp("us"))
-    assert stored_rows == expected[0].as_py()
+    assert maria.execute("SELECT v FROM t") == [(expected[0].as_py(),)]
 
 
-def test_float_that_rounds_is_refused(mariadb: MariaDb, database: str) -> None:
-    """MariaDB keeps two digits of it and says nothing."""
-    store = Maria(mariadb, database)
-    store.execute("CREATE TABLE t (v DOUBLE(10,2), w FLOAT(7,4))")
+def test_float_that_rounds_is_refused(maria: Maria) -> None:
+    """MariaDB would round without an error. The ALTER TABLE of the error mends the column."""
+    maria.execute("CREATE TABLE t (v DOUBLE(10,2), w FLOAT(7,4))")
     schema = pa.schema([("v", pa.float64()), ("w", pa.float32())])
     with pytest.raises(SchemaMismatch, match=r"(?s)double\(10,2\),.*float\(7,4\),") as caught:
-        agreed(sql_target(store), schema)
+        agreed(maria.target(), schema)
     for statement in re.findall(r"Run: (ALTER .*?;)", caught.value.what):
-        store.paste(statement)
-    agreed(sql_target(store), schema)
+        maria.paste(statement)
+    agreed(maria.target(), schema)
 
 
 UTC = datetime.UTC
@@ -141,25 +134,24 @@ VALUES: dict[str, tuple[str, pa.DataType, list[Any]]] = {
         [datetime.datetime(2038, 1, 19, tzinfo=UTC)],
     ),
 }
-"""By column: its type, the type of the DataFrame, and values that a statement could spoil."""
+"""By the name of a column: its type, the type of the DataFrame, and values that a statement could change."""
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
-def test_values_of_every_type_arrive_unchanged(mariadb: MariaDb, database: str, mode: str) -> None:
-    """Rows are literals in statements."""
-    store = Maria(mariadb, database)
+def test_values_of_every_type_arrive_unchanged(maria: Maria, mode: str) -> None:
+    """Given values that a literal in a statement could change."""
     key = ", PRIMARY KEY (id)" if mode == "upsert" else ""
     listed = ", ".join(f"`{name}` {type_}" for name, (type_, _, _) in VALUES.items())
-    store.execute(f"CREATE TABLE t (id BIGINT, {listed}{key})")
+    maria.execute(f"CREATE TABLE t (id BIGINT, {listed}{key})")
     number = max(len(values) for _, _, values in VALUES.values()) + 1
     columns = [
         pa.array([*values, *[None] * (number - len(values))], type_)
         for _, type_, values in VALUES.values()
     ]
     rows = pa.record_batch([pa.array(range(number), pa.int64()), *columns], names=["id", *VALUES])
-    bring(sql_target(store, mode=mode), rows)
+    bring(maria.target(mode=mode), rows)
     exact = ", ".join("`float` + 0e0" if name == "float" else f"`{name}`" for name in VALUES)
-    stored_rows = store.execute(f"SELECT id, {exact} FROM t ORDER BY id")
+    stored_rows = maria.execute(f"SELECT id, {exact} FROM t ORDER BY id")
     for name, column, stored in zip(
         VALUES, columns, list(zip(*stored_rows, strict=True))[1:], strict=True
     ):
@@ -168,17 +160,14 @@ def test_values_of_every_type_arrive_unchanged(mariadb: MariaDb, database: str, 
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_row_above_max_allowed_packet_is_refused_alone(
-    mariadb: MariaDb, database: str, *, keyed: bool
-) -> None:
-    """The server would close the connection; of smaller rows a statement has fewer."""
-    store = Maria(mariadb, database)
-    store.execute(
+def test_row_above_max_allowed_packet_is_refused_alone(maria: Maria, *, keyed: bool) -> None:
+    """Given rows that need several statements, and rows that are longer than a statement may be."""
+    maria.execute(
         f"CREATE TABLE t (id BIGINT, name LONGTEXT{', PRIMARY KEY (id)' if keyed else ''})"
     )
-    mariadb.execute("SET GLOBAL max_allowed_packet = 65536")
+    maria.server.execute("SET GLOBAL max_allowed_packet = 65536")
     try:
-        target = sql_target(store, mode="upsert" if keyed else "append")
+        target = maria.target(mode="upsert" if keyed else "append")
         plan = agreed(target)
         texts = ["'" * 30_000, "x" * 60_000, "'" * 40_000, "x" * 70_000, "y"]
         rows = RowSlice(0, target.check(pa.record_batch([range(5), texts], SCHEMA), plan), 7)
@@ -192,23 +181,24 @@ def test_row_above_max_allowed_packet_is_refused_alone(
         with target.connect("query") as session:
             deliver(session, plan, *without(rows, refused))
     finally:
-        mariadb.execute("SET GLOBAL max_allowed_packet = 16777216")
-    assert store.execute("SELECT id FROM t ORDER BY id") == [(0,), (1,), (4,)]
+        maria.server.execute("SET GLOBAL max_allowed_packet = 16777216")
+    assert maria.execute("SELECT id FROM t ORDER BY id") == [(0,), (1,), (4,)]
 
 
 WIDE = [f"c{number}" for number in range(240)]
 
 
 def too_wide(store: Maria) -> list[str]:
-    """Make a table of which a page has no space for all that its columns take."""
-    store.server.execute("SET GLOBAL innodb_strict_mode = OFF")  # else it takes no such table
+    """Make a table whose rows may be longer than a page."""
+    # The server refuses the table in strict mode.
+    store.server.execute("SET GLOBAL innodb_strict_mode = OFF")
     store.execute(f"CREATE TABLE t (id BIGINT, {', '.join(f'{n} VARCHAR(60)' for n in WIDE)})")
     store.server.execute("SET GLOBAL innodb_strict_mode = ON")
     return WIDE
 
 
 def any_number(store: Maria) -> list[str]:
-    """Make a table with a trigger that gives its refusal the number of a lock's time-out."""
+    """Make a table with a trigger whose refusal has the error number of a lock."""
     store.execute("CREATE TABLE t (id BIGINT, c0 VARCHAR(60))")
     store.execute(
         "CREATE TRIGGER short BEFORE INSERT ON t FOR EACH ROW IF length(NEW.c0) > 9 THEN"
@@ -219,15 +209,14 @@ def any_number(store: Maria) -> list[str]:
 
 @pytest.mark.parametrize("made", [too_wide, any_number])
 def test_row_that_only_mariadb_refuses_is_quarantined(
-    mariadb: MariaDb, database: str, made: Callable[[Maria], list[str]]
+    maria: Maria, made: Callable[[Maria], list[str]]
 ) -> None:
-    """Its task cannot know."""
-    store = Maria(mariadb, database)
-    names = made(store)
+    """No task can foresee the refusal."""
+    names = made(maria)
     schema = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in names)])
-    query = PlayedQuery(sql_target(store), schema)
+    query = PlayedQuery(maria.target(), schema)
     query.on_invalid_row = "quarantine"
     texts = ["x", "x" * 39, "x"]
     query.run().batch([(row, *[text] * len(names)) for row, text in enumerate(texts)])
     query.flush()
-    assert [row for (row,) in store.execute("SELECT id FROM t ORDER BY id")] == [0, 2]
+    assert [row for (row,) in maria.execute("SELECT id FROM t ORDER BY id")] == [0, 2]
