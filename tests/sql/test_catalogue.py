@@ -56,7 +56,7 @@ def test_columns_that_differ_by_case_are_named(store: Store) -> None:
         if isinstance(store, Postgresql):
             assert start(twice, "key").columns
             continue
-        with pytest.raises(SchemaMismatch, match="columns name and Name of the DataFrame differ"):
+        with pytest.raises(SchemaMismatch, match="columns name, Name differ by case only"):
             start(twice, "key")
 
 

@@ -9,7 +9,6 @@ in each part of a null struct.
 from __future__ import annotations
 
 import base64
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ import pyarrow.types as pt
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan, canonical, fields, is_array, spark_ddl
 from wal_sink.targets.casts import CastRules, Stored, cast_or_refuse, refuse
-from wal_sink.targets.columns import Holds, TableColumn
+from wal_sink.targets.columns import Holds, TableColumn, refuse_equal_but_for_case
 from wal_sink.targets.sql_text import spark_name
 
 ARROW = "arrow"
@@ -111,13 +110,7 @@ def new_columns(
     :param noun: the table's format.
     :raises SchemaMismatch: the format has no type for a column, or names differ by case only.
     """
-    names = Counter(name.lower() for name in {f.name for f in schema})
-    if alike := [f.name for f in schema if names[f.name.lower()] > 1]:
-        raise SchemaMismatch(
-            f"The names of the columns {', '.join(alike)} differ by case only, and {noun} takes them for the"
-            " same name.",
-            f"Rename all but one, .withColumnRenamed({alike[-1]!r}, …).",
-        )
+    refuse_equal_but_for_case([field.name for field in schema], noun)
     columns = [pa.field(f.name, canonical(f.type), f.name not in key) for f in schema]
     for column in columns:
         alone = pa.schema([column])

@@ -190,6 +190,20 @@ def _about_types(
             yield from rules.about_type(field, column)
 
 
+def refuse_equal_but_for_case(names: Collection[str], database: str) -> None:
+    """Refuse new columns whose names differ by case only, for a database that takes them for one name.
+
+    :raises SchemaMismatch: there are two such columns.
+    """
+    numbers = Counter(name.lower() for name in {*names})
+    if alike := [name for name in names if numbers[name.lower()] > 1]:
+        raise SchemaMismatch(
+            f"The names of the columns {', '.join(alike)} differ by case only, and {database} takes them for"
+            " the same name.",
+            f"Rename all but one, .withColumnRenamed({alike[-1]!r}, …).",
+        )
+
+
 Holds = Callable[[TableColumn, Column], bool]
 """Returns True if a column, as it is now, can hold every value that the plan allows."""
 

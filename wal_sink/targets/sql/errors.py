@@ -43,18 +43,6 @@ def missing_table(table: str, hint: str = "", statement: str = "") -> SchemaMism
     )
 
 
-def names_differ_by_case(names: Sequence[str], title: str) -> SchemaMismatch:
-    """Return the error of columns that a database cannot tell apart.
-
-    :param title: the database.
-    """
-    return SchemaMismatch(
-        f"The columns {' and '.join(names)} of the DataFrame differ in upper and lower case only, and"
-        f" {title} takes them for one column.",
-        f'Drop one of them, or rename it: .withColumnRenamed("{names[-1]}", …).',
-    )
-
-
 def refused_by_server(error: Exception, remedy: str) -> TargetRefused:
     """Return the error of a statement that the server refuses, with a remedy that is known."""
     return TargetRefused(f"The target refuses: {answer(error)}", remedy)

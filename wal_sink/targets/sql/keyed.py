@@ -19,7 +19,13 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, is_array, spark_ddl
 from wal_sink.targets.casts import KEY, CastRules, is_castable, key_of
 from wal_sink.targets.client import importing
-from wal_sink.targets.columns import TableColumn, cast_to, match_columns, with_column
+from wal_sink.targets.columns import (
+    TableColumn,
+    cast_to,
+    match_columns,
+    refuse_equal_but_for_case,
+    with_column,
+)
 from wal_sink.targets.operations import (
     BY_POSITION,
     described,
@@ -237,8 +243,8 @@ class KeyedTarget(SqlTarget):
         """
         written = self._written(schema)
         refuse_unknown_columns(layout, written)
-        if self.ignores_case and (names := differ_by_case(written.names)):
-            raise errors.names_differ_by_case(names, self.title)
+        if self.ignores_case:
+            refuse_equal_but_for_case(written.names, self.title)
         most, unit = self.longest
         names = [self.options.data.table, *written.names]
         sizes = {name: len(name.encode() if unit == "bytes" else name) for name in names}
@@ -308,14 +314,6 @@ class KeyedRules(CastRules):
         """Return the ALTER TABLE that lets a column accept nulls."""
         statement = self._target.altered(column, None)
         return f"run: {statement}" if statement else super().to_allow_null(column)
-
-
-def differ_by_case(names: Sequence[str]) -> Sequence[str]:
-    """Return the first names that differ in upper and lower case only; none if all differ otherwise."""
-    by_lower = dict[str, list[str]]()
-    for name in names:
-        by_lower.setdefault(name.lower(), []).append(name)
-    return next((equal for equal in by_lower.values() if len({*equal}) > 1), ())
 
 
 def _as_text(field: pa.Field) -> str:

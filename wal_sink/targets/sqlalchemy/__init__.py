@@ -2,7 +2,7 @@
 
 The package extends `wal_sink.targets.sql`. SQLAlchemy opens the connection and reads the catalogue;
 statements and errors are those of the database's driver. Tasks check rows without SQLAlchemy: only
-`connection` and `catalogue` import it, and `target` imports these two when it connects.
+`connection` imports it, and `target` imports `connection` when it connects.
 """
 
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions

@@ -1,7 +1,7 @@
 """Reads tables, columns, indexes and lock holders from the database's catalogue.
 
 SQLAlchemy's inspector reads most databases. It lacks types and character sets of MariaDB and MySQL, and does
-not know DuckDB. For these three the module queries the catalogue itself.
+not know DuckDB. For these three the module queries the catalogue itself. It does not import SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
@@ -19,10 +17,12 @@ from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sql_text import quote
-from wal_sink.targets.sqlalchemy.connection import Connection
-from wal_sink.targets.sqlalchemy.dialects import GENERIC
+from wal_sink.targets.sqlalchemy.dialects import DUCKDB, GENERIC
 from wal_sink.targets.sqlalchemy.types import OF_CHARSET, words_of
 from wal_sink.text import did_you_mean
+
+if TYPE_CHECKING:
+    from wal_sink.targets.sqlalchemy.connection import Connection
 
 _DUCKDB_TABLES = """
     SELECT table_name, table_type = 'VIEW' FROM information_schema.tables
@@ -53,9 +53,9 @@ def read_tables(connection: Connection, schema: str) -> Mapping[str, bool]:
     :param schema: empty for the default schema of the connection.
     :raises Exception: of the driver.
     """
-    if connection.over is None:
+    if connection.dialect is DUCKDB:
         return dict(connection.query(_DUCKDB_TABLES, (schema or None,)))
-    inspector = sa.inspect(connection.over)
+    inspector = connection.inspector()
     tables = dict.fromkeys(inspector.get_table_names(schema=schema or None), False)
     return tables | dict.fromkeys(inspector.get_view_names(schema=schema or None), True)
 
@@ -70,15 +70,12 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
     if tables.get(name.table):
         raise SchemaMismatch(f"{name.text} is a view.", "Name a table, or put one in its place.")
     if name.table not in tables:
-        if (
-            connection.dialect.is_file
-        ):  # SQLite and DuckDB take both names for one: none can be created
-            refuse_other_case(name, tables)
+        if connection.dialect.is_file:
+            _refuse_other_case(name, tables)
         return ()
     if (query := _COLUMNS.get(connection.dialect.title)) is None:
-        over: Any = connection.over
-        columns = sa.inspect(over).get_columns(name.table, schema=name.schema or None)
-        return tuple(_column(over.dialect, described) for described in columns)
+        columns = connection.inspector().get_columns(name.table, schema=name.schema or None)
+        return tuple(_column(connection, described) for described in columns)
     return tuple(
         TableColumn(
             column,
@@ -93,10 +90,10 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
     )
 
 
-def refuse_other_case(name: TableName, tables: Iterable[str]) -> None:
-    """Refuse a missing table if another table has its name in upper or lower case.
+def _refuse_other_case(name: TableName, tables: Iterable[str]) -> None:
+    """Refuse a missing table of SQLite or DuckDB whose name differs from a table's name by case only.
 
-    :raises SchemaMismatch: there is such a table.
+    The database takes both names for one, and so cannot create the table.
     """
     for table in tables:
         if table.lower() == name.table.lower():
@@ -104,17 +101,16 @@ def refuse_other_case(name: TableName, tables: Iterable[str]) -> None:
             raise SchemaMismatch(f"There is no table {name.text}. {hint}", "Correct option table.")
 
 
-def _column(dialect: sa.Dialect, described: Any) -> TableColumn:
-    """Return a column as the inspector describes it."""
-    try:
-        words = words_of(described["type"].compile(dialect=dialect))
-    except (sa.exc.CompileError, NotImplementedError):  # SQLAlchemy does not know the type
-        words = str(described["type"]).lower()
+def _column(connection: Connection, described: Any) -> TableColumn:
+    """Return a column.
+
+    :param described: the inspector's description of the column.
+    """
     identity = described.get("identity") or {}
     is_serial = described.get("autoincrement") is True
     return TableColumn(
         described["name"],
-        words,
+        words_of(connection.type_text(described["type"])),
         required=not described["nullable"],
         default=bool(described.get("default") is not None or is_serial or identity),
         computed=bool(described.get("computed") or identity.get("always")),
@@ -126,7 +122,7 @@ def read_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
 
     :raises Exception: of the driver.
     """
-    if connection.over is None:
+    if connection.dialect is DUCKDB:
         return _duckdb_unique(connection, name)
     of_database = _mysql_unique if connection.dialect.is_mysql else _inspected_unique
     return tuple(of_database(connection, name))
@@ -187,8 +183,7 @@ def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...
 
 def _inspected_unique(connection: Connection, name: TableName) -> Iterator[Unique]:
     """Yield each index once. Some databases list an index also as a constraint."""
-    inspector, schema = sa.inspect(connection.over), name.schema or None
-    assert inspector is not None, "only DuckDB has no inspector"
+    inspector, schema = connection.inspector(), name.schema or None
     primary = inspector.get_pk_constraint(name.table, schema=schema)
     constraints = inspector.get_unique_constraints(name.table, schema=schema)
     indexes = inspector.get_indexes(name.table, schema=schema)

@@ -14,7 +14,7 @@ from sqlalchemy.pool import NullPool
 
 from wal_sink.errors import OptionError
 from wal_sink.targets.sql.error_codes import driver_error
-from wal_sink.targets.sqlalchemy.dialects import GENERIC, Dialect
+from wal_sink.targets.sqlalchemy.dialects import DUCKDB, GENERIC, Dialect
 from wal_sink.targets.sqlalchemy.options import PASSWORD_VARIABLE, SqlAlchemyOptions
 
 _CONNECT_S = 10
@@ -34,8 +34,9 @@ class Opened(NamedTuple):
     """
 
     raw: Any
-    over: sa.Connection | None = None
-    """None for DuckDB."""
+    """The driver's connection."""
+    reader: sa.Connection | None = None
+    """SQLAlchemy's object; None for DuckDB, which SQLAlchemy does not know."""
 
 
 class Connection:
@@ -63,14 +64,25 @@ class Connection:
         """The driver's connection."""
         return self._open().raw
 
-    @property
-    def over(self) -> sa.Connection | None:
-        """SQLAlchemy's connection; DuckDB has none."""
-        return self._open().over
+    def inspector(self) -> sa.Inspector:
+        """Return SQLAlchemy's reader of the catalogue; DuckDB has none."""
+        return sa.inspect(self._reader())
+
+    def type_text(self, type_: sa.types.TypeEngine[Any]) -> str:
+        """Return a type of the inspector as the database writes it."""
+        try:
+            return str(type_.compile(dialect=self._reader().dialect))
+        except (sa.exc.CompileError, NotImplementedError):  # SQLAlchemy does not know the type
+            return str(type_)
+
+    def _reader(self) -> sa.Connection:
+        reader = self._open().reader
+        assert reader is not None, "only DuckDB has none"
+        return reader
 
     def cursor(self) -> Any:
         """Return a cursor of the driver."""
-        return self.raw.cursor() if self.over is not None else _DuckDbCursor(self.raw)
+        return _DuckDbCursor(self.raw) if self.dialect is DUCKDB else self.raw.cursor()
 
     def query(
         self, statement: str, values: tuple[object, ...] | Mapping[str, object] = ()
@@ -107,10 +119,10 @@ class Connection:
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.raw.close()
-            if opened.over is not None:
+            if opened.reader is not None:
                 with contextlib.suppress(sa.exc.SQLAlchemyError):
-                    opened.over.invalidate()
-                opened.over.close()
+                    opened.reader.invalidate()
+                opened.reader.close()
 
 
 class _DuckDbCursor:
@@ -159,7 +171,7 @@ def connect(options: SqlAlchemyOptions) -> Connection:
 
 def _opened(engine: sa.Engine, options: SqlAlchemyOptions) -> Opened:
     try:
-        over = engine.connect()
+        reader = engine.connect()
     except sa.exc.DBAPIError as error:
         inner = driver_error(error)
         if options.dialect.is_mysql and inner.args[:1] == (_UNKNOWN_DATABASE,):
@@ -169,8 +181,8 @@ def _opened(engine: sa.Engine, options: SqlAlchemyOptions) -> Opened:
                 f"Run: CREATE DATABASE {database}; Or correct the name, the last part of sql.url.",
             ) from error
         raise inner from error
-    over.detach()
-    opened = Opened(over.connection.dbapi_connection, over)
+    reader.detach()
+    opened = Opened(reader.connection.dbapi_connection, reader)
     lock_s = max(1, round(options.lock_timeout))
     try:
         with contextlib.closing(opened.raw.cursor()) as cursor:

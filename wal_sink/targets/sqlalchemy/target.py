@@ -18,6 +18,7 @@ from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.keyed import KeyedTarget
 from wal_sink.targets.sql.types import parse
 from wal_sink.targets.sql.unique import Unique
+from wal_sink.targets.sqlalchemy import catalogue
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
 from wal_sink.targets.sqlalchemy.types import OF_CHARSET
 from wal_sink.targets.table_options import Layout
@@ -127,38 +128,28 @@ class SqlAlchemyTarget(KeyedTarget):
 
     # --- the database ---
 
-    @property
-    def _catalogue(self) -> Any:
-        """The module that reads the catalogue; it loads SQLAlchemy."""
-        from wal_sink.targets.sqlalchemy import catalogue  # noqa: PLC0415
-
-        return catalogue
-
     def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Read the table's columns.
 
         :raises SchemaMismatch: table or ledger has a storage that could lose rows.
         """
         for name in (self.options.data, self.options.ledger):
-            self._catalogue.refuse_storage(connection, name)
-        columns: Sequence[TableColumn] = self._catalogue.read_columns(connection, self.options.data)
-        return columns
+            catalogue.refuse_storage(connection, name)
+        return catalogue.read_columns(connection, self.options.data)
 
     def unique(self, connection: Any) -> Sequence[Unique]:
         """Read the unique indexes of the table."""
-        unique: Sequence[Unique] = self._catalogue.read_unique(connection, self.options.data)
-        return unique
+        return catalogue.read_unique(connection, self.options.data)
 
     def other_tables(self, connection: Any) -> Iterable[str]:
         """Read the names of the tables in the same schema."""
         data = self.options.data
-        tables = self._catalogue.read_tables(connection, data.schema).items()
+        tables = catalogue.read_tables(connection, data.schema).items()
         return [data._replace(table=table).text for table, is_view in tables if not is_view]
 
     def warnings(self, connection: Any) -> Iterable[str]:
         """Return warnings about the server."""
-        warnings: Iterable[str] = self._catalogue.warnings(connection)
-        return warnings
+        return catalogue.warnings(connection)
 
     def remedy(self, connection: Any, error: Exception) -> str:
         """Return the GRANT for a privilege that the server's error names."""
@@ -171,8 +162,7 @@ class SqlAlchemyTarget(KeyedTarget):
 
     def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
         """Return sessions that may hold locks on the table."""
-        holders: Sequence[LockHolder] = self._catalogue.lock_holders(connection, self.options.data)
-        return holders
+        return catalogue.lock_holders(connection, self.options.data)
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Write rows in the open transaction."""
