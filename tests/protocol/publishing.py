@@ -11,7 +11,7 @@ from wal_sink.configuration import Configuration, Destination
 from wal_sink.model.manifest import Manifest
 from wal_sink.options import SinkOptions
 from wal_sink.publish.micro_batch import MicroBatch
-from wal_sink.publish.publisher import Publisher, Terms
+from wal_sink.publish.publisher import Publisher
 from wal_sink.wal.location import locate
 
 
@@ -39,9 +39,16 @@ class Driver:
 
         run = self.run
         run.write_offsets()
-        checkpoint = Checkpoint(run.checkpoint)
-        terms = Terms(run.plans, self.max_bytes, self.on_full, run.query.options)  # type: ignore[arg-type]
-        publisher = Publisher(run.store, checkpoint, terms, clock_us=run.query.clock, sleep=sleep)
+        publisher = Publisher(
+            store=run.store,
+            checkpoint=Checkpoint(run.checkpoint),
+            plans=run.plans,
+            max_bytes=self.max_bytes,
+            on_full=self.on_full,  # type: ignore[arg-type]
+            options=run.query.options,
+            clock_us=run.query.clock,
+            sleep=sleep,
+        )
         return publisher.publish(run.execution, run.tasks(rows))
 
     def batch(self, rows: Rows, meanwhile: Callable[[int], None] = lambda _pause: None) -> None:

@@ -25,7 +25,7 @@ from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.model.plan import Plan, plans_key
 from wal_sink.publish.append import append, most_inline
-from wal_sink.publish.publisher import Publisher, Terms, discard, discard_call
+from wal_sink.publish.publisher import Publisher, discard, discard_call
 
 
 class Flushing:
@@ -230,15 +230,15 @@ class Run:
     def publish(self, execution: Execution, appended: list[Appended]) -> object:
         """Call `commit()` on a new publisher, since `commit()` keeps nothing in memory."""
         world, driver = self.world, self.driver
-        checkpoint = driver.site.open_checkpoint(driver.process)
-        options = {"targets": ",".join(self.names)} if world.several else {}
-        terms = Terms(self.plans, world.max_bytes, world.on_full, options)  # type: ignore[arg-type]
         return Publisher(
-            driver.log,
-            checkpoint,
-            terms,
-            clock_us=clock.now_us,
+            store=driver.log,
+            checkpoint=driver.site.open_checkpoint(driver.process),
+            plans=self.plans,
+            max_bytes=world.max_bytes,
+            on_full=world.on_full,  # type: ignore[arg-type]
+            options={"targets": ",".join(self.names)} if world.several else {},
             begins_after=driver.begins_after if world.batch_writer else None,
+            clock_us=clock.now_us,
         ).publish(execution, appended)
 
     def plan_batch(self) -> None:

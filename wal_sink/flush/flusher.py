@@ -59,7 +59,7 @@ class Pass(NamedTuple):
     idle: bool
     """True if there is nothing to do now."""
     reason: str = ""
-    """Why the pass ended, for people."""
+    """Why there is nothing to do, for people."""
 
 
 class _Rest(NamedTuple):
@@ -75,11 +75,7 @@ class _Rest(NamedTuple):
 _REST_S = 900.0
 _ALL_FLUSHED = "everything checkpointed is flushed"
 
-_AGAIN = Pass(idle=False, reason="another process has changed the log")
-_ONE_AT_A_TIME = Pass(
-    idle=False, reason="an epoch of the window cannot be flushed, so they go one at a time"
-)
-_CONNECT_AGAIN = Pass(idle=False, reason="the target has closed the connection while it was idle")
+_AGAIN = Pass(idle=False)
 
 
 class Flusher:
@@ -212,7 +208,7 @@ class Flusher:
                     marked = self._mark(state, window.finishes, chain)
                     if marked is not None and self.mark >= committed:
                         return self._at_rest(marked, committed)
-        return Pass(idle=False)
+        return _AGAIN
 
     def _pass_after(self, error: WalSinkError) -> Pass | None:
         """Return the result of a pass that an error ended, if another pass is needed only; None to stop."""
@@ -221,14 +217,14 @@ class Flusher:
             # connect.
             logger.debug("the connection was closed while it was idle: %s", error.what)
             self.close()
-            return _CONNECT_AGAIN
+            return _AGAIN
         if error.transient:
             return None
         if newest(self._store) != self._state:
             return _AGAIN  # the pass combined an old state with newer data
         if len(self._taken) > 1:
             self._one_by_one_until = self._taken[-1]
-            return _ONE_AT_A_TIME
+            return _AGAIN
         return None
 
     def _rests(self) -> bool:

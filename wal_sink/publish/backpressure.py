@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from wal_sink.errors import LogFull, StoppedWaiting
@@ -29,32 +29,23 @@ _PAUSE_S, _PAUSE_BILLED_S = 0.5, 5.0
 """How long one wait is, before the log is checked again."""
 
 
+@dataclass
 class Backpressure:
-    """Lets an epoch be published if the log has space for it.
+    """Lets one epoch be published when the log has space for it."""
 
-    :param max_bytes: `wal.maxBytes`.
-    :param on_full: `wal.onFull`.
-    :param checkpoint: URL of the checkpoint, for messages.
-    :param clock_us: returns the time in microseconds since 1970.
-    """
-
-    def __init__(
-        self,
-        max_bytes: int,
-        on_full: OnFull,
-        store: LogStore,
-        checkpoint: str,
-        *,
-        clock_us: Callable[[], int],
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._max_bytes, self._on_full = max_bytes, on_full
-        self._store = store
-        self._checkpoint = checkpoint
-        self._clock_us = clock_us
-        self._sleep = sleep
-        self._waited_s = 0.0
-        self._once_per_minute = OncePerMinute()
+    max_bytes: int
+    """`wal.maxBytes`."""
+    on_full: OnFull
+    """`wal.onFull`."""
+    store: LogStore
+    checkpoint: str
+    """URL of the checkpoint, for messages."""
+    clock_us: Callable[[], int]
+    """Returns the time in microseconds since 1970."""
+    sleep: Callable[[float], None]
+    """Waits for a number of seconds."""
+    waited_s: float = 0.0
+    once_per_minute: OncePerMinute = field(default_factory=OncePerMinute)
 
     def admits(self, state: State, execution: Execution, predecessor: Predecessor) -> bool:
         """Return True if an epoch may be published now. If not, wait for a moment and return False.
@@ -64,27 +55,27 @@ class Backpressure:
         :raises WalSinkError: the error that has stopped the flusher of the slowest target.
         """
         epoch = execution.epoch
-        if has_space(state, predecessor, self._max_bytes):
-            if self._waited_s:
+        if has_space(state, predecessor, self.max_bytes):
+            if self.waited_s:
                 logger.warning(
                     "the log has space again. Epoch %d continues after a wait of %.0f s",
                     epoch,
-                    self._waited_s,
+                    self.waited_s,
                 )
             else:
                 self._warn_of_no_flusher(state)
             return True
         slowest = state.slowest
-        report = read_report(self._store, slowest.name)
-        now_us = self._clock_us()
+        report = read_report(self.store, slowest.name)
+        now_us = self.clock_us()
         full = (
             f"{pending_bytes(state, predecessor):,} bytes are not flushed to {slowest.name}, and wal.maxBytes"
-            f" is {self._max_bytes:,}. {described(report, now_us)}"
+            f" is {self.max_bytes:,}. {described(report, now_us)}"
         )
-        if self._on_full == "fail":
+        if self.on_full == "fail":
             raise LogFull(
                 f"Epoch {epoch} is not published: {full}",
-                f"Nothing is lost. `wal-sink status {self._checkpoint}` shows why the flush lags. Repair the"
+                f"Nothing is lost. `wal-sink status {self.checkpoint}` shows why the flush lags. Repair the"
                 " cause, then start the query again: Spark computes the epoch again. Or raise wal.maxBytes,"
                 " or let the query wait: wal.onFull=block.",
             )
@@ -96,27 +87,27 @@ class Backpressure:
         stopped = stopping_error(report, now_us)
         if stopped is not None:
             raise stopped
-        if self._once_per_minute.is_due():
+        if self.once_per_minute.is_due():
             logger.warning("epoch %d waits for space in the log: %s", epoch, full)
-        pause_s = _PAUSE_BILLED_S if self._store.billed else _PAUSE_S
-        self._sleep(pause_s)
-        self._waited_s += pause_s
+        pause_s = _PAUSE_BILLED_S if self.store.billed else _PAUSE_S
+        self.sleep(pause_s)
+        self.waited_s += pause_s
         return False
 
     def _warn_of_no_flusher(self, state: State) -> None:
         """Warn, at most once a minute, if epochs are pending and no process has flushed for half a minute."""
-        now_us = self._clock_us()
+        now_us = self.clock_us()
         slowest = state.slowest
         lags = slowest.mark.epoch < state.settled
         if not lags or now_us - slowest.mark.at_us < SILENT_S * 1_000_000:
             return
-        report = read_report(self._store, slowest.name)
+        report = read_report(self.store, slowest.name)
         if (report is None or age_s(report, now_us) > SILENT_S) and _NO_FLUSHER.is_due():
             logger.warning(
                 "nothing flushes this query. %s Its epochs stay in the log. To flush them: wal-sink flush %s"
                 " --follow",
                 described(report, now_us),
-                self._checkpoint,
+                self.checkpoint,
             )
 
 

@@ -18,7 +18,7 @@ from wal_sink.configuration import Configuration
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.model.plan import Plan, plans_key
-from wal_sink.publish.publisher import Publisher, Terms, discard, discard_call
+from wal_sink.publish.publisher import Publisher, discard, discard_call
 from wal_sink.wal.location import log_errors
 from wal_sink.wal.store import LogStore
 
@@ -134,12 +134,17 @@ class MicroBatch(NamedTuple):
         :param begins_after: see `Publisher`.
         :raises WalSinkError: see `Publisher.publish`.
         """
-        configuration, sink = self.configuration, self.configuration.sink
-        store = self._store(execution.query_id)
-        terms = Terms(self.plans, sink.max_bytes, sink.on_full, configuration.public)
-        checkpoint = configuration.location.open_checkpoint()
+        sink, store = self.configuration.sink, self._store(execution.query_id)
+        publisher = Publisher(
+            store=store,
+            checkpoint=self.configuration.location.open_checkpoint(),
+            plans=self.plans,
+            max_bytes=sink.max_bytes,
+            on_full=sink.on_full,
+            options=self.configuration.public,
+            begins_after=begins_after,
+        )
         with log_errors(store.url):
-            publisher = Publisher(store, checkpoint, terms, begins_after=begins_after)
             publisher.publish(execution, appended)
 
     def discard(self, appended: Sequence[Appended]) -> None:

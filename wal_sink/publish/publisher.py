@@ -13,7 +13,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.offsets import Offsets
@@ -51,9 +51,12 @@ _LISTED_FROM = 10
 each."""
 
 
-class Terms(NamedTuple):
-    """What is the same for every epoch that a query publishes."""
+@dataclass(frozen=True, kw_only=True)
+class Publisher:
+    """Publishes the epochs of a query. Each `commit()` makes a publisher, so nothing is kept in memory."""
 
+    store: LogStore
+    checkpoint: Checkpoint
     plans: Mapping[str, Plan]
     """Plan of each target by the target's name, by which the rows were checked. All plans have one key."""
     max_bytes: int
@@ -62,39 +65,12 @@ class Terms(NamedTuple):
     """`wal.onFull`."""
     options: Mapping[str, str]
     """The sink's options without secrets. The state keeps the options of the run that publishes."""
-
-    @property
-    def sendings(self) -> int:
-        """Return how many write timestamps each row reserves: more than one for lists that are not frozen."""
-        return SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1
-
-
-class Publisher:
-    """Publishes epochs. Each `commit()` makes a publisher, so nothing is kept in memory.
-
-    :param clock_us: returns the time in microseconds since 1970.
-    :param sleep: waits for a number of seconds, while the log has no space.
-    :param begins_after: the epoch after which a new log begins; None for the last completed epoch.
-    """
-
-    def __init__(
-        self,
-        store: LogStore,
-        checkpoint: Checkpoint,
-        terms: Terms,
-        *,
-        clock_us: Callable[[], int] = now_us,
-        sleep: Callable[[float], None] = time.sleep,
-        begins_after: int | None = None,
-    ) -> None:
-        self._store = store
-        self._checkpoint = checkpoint
-        self._terms = terms
-        self._backpressure = Backpressure(
-            *(terms.max_bytes, terms.on_full, store, checkpoint.url), clock_us=clock_us, sleep=sleep
-        )
-        self._clock_us = clock_us
-        self._begins_after = begins_after
+    begins_after: int | None = None
+    """The epoch after which a new log begins; None for the last completed epoch."""
+    clock_us: Callable[[], int] = now_us
+    """Returns the time in microseconds since 1970."""
+    sleep: Callable[[float], None] = time.sleep
+    """Waits for a number of seconds, while the log has no space."""
 
     def publish(self, execution: Execution, appended: Sequence[Appended]) -> Manifest | None:
         """Publish an epoch. Return None if Spark replays an epoch that the log has already.
@@ -108,43 +84,43 @@ class Publisher:
         batch = _joined(execution, appended)
         try:
             opened = self._open(execution, batch.planned)
-            offsets = self._checkpoint.committing_offsets(epoch)
+            offsets = self.checkpoint.committing_offsets(epoch)
             state, predecessor = self._predecessor(opened, execution, offsets)
             if predecessor is None:
-                discard(self._store, appended)
+                discard(self.store, appended)
                 logger.warning(
                     "epoch %d of %s is in the log already, and Spark has computed it again. The new rows are"
                     " not published. The targets get the first rows, even if they differ",
                     epoch,
-                    self._checkpoint.url,
+                    self.checkpoint.url,
                 )
                 return None
             try:
                 self._refuse_missing_files(epoch, batch.files)
             except SegmentNotVisible:
                 # Another run may have opened and deleted the files as garbage. Then this raises `Fenced`.
-                self._predecessor(existing(self._store), execution, offsets)
+                self._predecessor(existing(self.store), execution, offsets)
                 raise
         except (OSError, WalSinkError):
-            discard(self._store, appended)
+            discard(self.store, appended)
             raise
         # In the order in which Spark wrote them. If a power loss left offsets/N without commits/N-1, Spark
         # would continue with N, and the checkpoint would look as if it had been set back.
-        self._checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}"])
+        self.checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}"])
         manifest = self._manifest(batch, offsets, predecessor)
         path = paths.MANIFEST.path(paths.ManifestName(epoch, run_id))
-        present, digest = create_manifest(self._store, path, manifest)
+        present, digest = create_manifest(self.store, path, manifest)
         if present.nonce != manifest.nonce:
             raise already_published(epoch)
         made = present.as_epoch_manifest(path, digest)
         update(
-            self._store,
+            self.store,
             lambda state: protocol.publish(
                 state,
                 run_id,
                 made,
-                self._checkpoint.last_commit(),
-                self._terms.max_bytes,
+                self.checkpoint.last_commit(),
+                self.max_bytes,
                 self._actor(),
             ),
             state,
@@ -156,43 +132,42 @@ class Publisher:
 
         :param planned: number of the newest state when the batch was planned; None if unknown.
         """
-        state = newest(self._store)
+        state = newest(self.store)
         if state is not None and state.run is not None and state.run.run_id == execution.run_id:
-            protocol.refuse_other_place(state, execution.query_id, self._checkpoint.url)
+            protocol.refuse_other_place(state, execution.query_id, self.checkpoint.url)
             return state
         self._refuse_other_checkpoint(execution.query_id)
-        refuse_other_log(self._store, self._checkpoint)
+        refuse_other_log(self.store, self.checkpoint)
         # Without metadata Spark would continue as a new query, and no process would flush this log.
-        self._checkpoint.make_durable([self._checkpoint.METADATA])
+        self.checkpoint.make_durable([self.checkpoint.METADATA])
         opening = protocol.Opening(
             query_id=execution.query_id,
-            checkpoint=self._checkpoint.url,
+            checkpoint=self.checkpoint.url,
             run_id=execution.run_id,
-            targets=tuple(self._terms.plans),
-            options=self._terms.options,
+            targets=tuple(self.plans),
+            options=self.options,
         )
         if state is None:
-            refuse_vanished(self._store, self._checkpoint)
-            begins_after = self._begins_after
-            if begins_after is None:
-                begins_after = self._checkpoint.last_commit()
+            refuse_vanished(self.store, self.checkpoint)
+            last = self.checkpoint.last_commit()
+            begins_after = last if self.begins_after is None else self.begins_after
             made = protocol.create(opening, uuid.uuid4().hex, begins_after, self._actor())
-            advance(self._store, None, made)  # False if another run was faster
-        self._checkpoint.create_log_url(self._store.url)
-        refuse_other_log(self._store, self._checkpoint)
+            advance(self.store, None, made)  # False if another run was faster
+        self.checkpoint.create_log_url(self.store.url)
+        refuse_other_log(self.store, self.checkpoint)
         opened = update(
-            self._store,
+            self.store,
             lambda newest_state: protocol.open_run(
                 newest_state,
                 opening._replace(after=_opened_before(newest_state, planned)),
                 execution.epoch,
-                self._checkpoint.last_commit(),
+                self.checkpoint.last_commit(),
                 self._actor(),
             ),
         )
         # Earlier runs cannot publish any more, so their objects are garbage now.
-        delete_garbage(self._store, opened)
-        delete_unfinished(self._store)
+        delete_garbage(self.store, opened)
+        delete_unfinished(self.store)
         return opened
 
     def _predecessor(
@@ -202,54 +177,57 @@ class Publisher:
 
         The predecessor is None for a replay, which is not published.
         """
+        limits = (self.max_bytes, self.on_full, self.store, self.checkpoint.url)
+        backpressure = Backpressure(*limits, self.clock_us, self.sleep)
         while True:
             predecessor = protocol.predecessor_for(
                 state,
                 execution.run_id,
                 execution.epoch,
                 offsets.digest,
-                self._checkpoint.last_commit(),
+                self.checkpoint.last_commit(),
             )
-            if predecessor is None or self._backpressure.admits(state, execution, predecessor):
+            if predecessor is None or backpressure.admits(state, execution, predecessor):
                 return state, predecessor
-            state = existing(self._store)
+            state = existing(self.store)
 
     def _manifest(self, batch: Appended, offsets: Offsets, predecessor: Predecessor) -> Manifest:
         """Make the manifest. It continues timestamps and sums of its predecessor."""
         rows = sum(segment.rows for segment in batch.segments)
         size = sum(segment.bytes for segment in batch.segments + batch.refused)
-        published_us = self._clock_us()
+        published_us = self.clock_us()
         first_us = max(published_us, predecessor.last_us + 1)
+        sendings = SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1
         return Manifest(
             epoch=batch.execution.epoch,
             query_id=batch.execution.query_id,
             run_id=batch.execution.run_id,
             nonce=uuid.uuid4().hex,
-            plan=next(iter(self._terms.plans.values())).key,
+            plan=next(iter(self.plans.values())).key,
             segments=batch.segments,
             refused=batch.refused,
             offsets=offsets.text,
             offsets_digest=offsets.digest,
             published_us=published_us,
             first_us=first_us,
-            last_us=first_us + max(rows * self._terms.sendings, 1) - 1,
+            last_us=first_us + max(rows * sendings, 1) - 1,
             sums=Sums(rows=predecessor.sums.rows + rows, bytes=predecessor.sums.bytes + size),
             predecessor=predecessor,
         )
 
     def _refuse_other_checkpoint(self, query_id: str) -> None:
         """Refuse a checkpoint that belongs to another query than the running one (rule `identity`)."""
-        actual = self._checkpoint.query_id()
+        actual = self.checkpoint.query_id()
         if actual != query_id:
             raise CheckpointNotVisible(
-                f"{self._checkpoint.url}/metadata has query id {actual}, and query {query_id} runs.",
+                f"{self.checkpoint.url}/metadata has query id {actual}, and query {query_id} runs.",
                 "Give checkpointLocation as an absolute path or URL that driver and executors share.",
             )
 
     def _refuse_missing_files(self, epoch: int, files: Sequence[SegmentRef]) -> None:
         """Refuse an epoch if a segment is missing or has a wrong size (rule `segments`)."""
-        backend = self._store.backend
-        many = self._store.billed and len(files) > _LISTED_FROM
+        backend = self.store.backend
+        many = self.store.billed and len(files) > _LISTED_FROM
         sizes = backend.sizes(paths.segment_folder(epoch)) if many else {}
         for segment in files:
             size = sizes.get(segment.path)
@@ -259,13 +237,13 @@ class Publisher:
             if size != segment.bytes:
                 present = "does not exist" if size is None else f"has {size} bytes"
                 raise SegmentNotVisible(
-                    f"{self._store.url_of(segment.path)} {present} on the driver's host; its task wrote"
+                    f"{self.store.url_of(segment.path)} {present} on the driver's host; its task wrote"
                     f" {segment.bytes} bytes.",
                     "Set wal.location to a place that the driver and all executors share.",
                 )
 
     def _actor(self) -> protocol.Actor:
-        return protocol.Actor(by=this_process(), now_us=self._clock_us())
+        return protocol.Actor(by=this_process(), now_us=self.clock_us())
 
 
 def discard(store: LogStore, appended: Iterable[Appended]) -> None:

@@ -26,7 +26,7 @@ from wal_sink.model.plan import Plan, plans_key
 from wal_sink.model.state import State
 from wal_sink.protocol.retention import Retention
 from wal_sink.publish.append import OnInvalidRow, append, most_inline
-from wal_sink.publish.publisher import Publisher, Terms
+from wal_sink.publish.publisher import Publisher
 from wal_sink.targets.base import Session, Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.wal.states import newest
@@ -283,9 +283,16 @@ class Run(Generic[Query_co]):
 
     def commit(self, appended: list[Appended]) -> Manifest | None:
         """Call the sink's `commit()`."""
-        query, checkpoint = self.query, Checkpoint(self.checkpoint)
-        terms = Terms(self.plans, query.max_bytes, "fail", query.options)
-        publisher = Publisher(self.store, checkpoint, terms, clock_us=query.clock)
+        query = self.query
+        publisher = Publisher(
+            store=self.store,
+            checkpoint=Checkpoint(self.checkpoint),
+            plans=self.plans,
+            max_bytes=query.max_bytes,
+            on_full="fail",
+            options=query.options,
+            clock_us=query.clock,
+        )
         return publisher.publish(self.execution, appended)
 
     def write_commit(self, partitions: Sequence[Rows]) -> None:
