@@ -1,4 +1,7 @@
-"""Prints settings, states, time, and what broke: `python -m tests.protocol.state_model [switches] [NAME]`."""
+"""Prints each setting: `python -m tests.protocol.state_model [switches] [NAME]`.
+
+A line has states, time, the broken promise, and errors that stay.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from tests.protocol.state_model.switched_off import SWITCHED_OFF
 
 
 def line(case: Case, result: Result) -> str:
-    """Return a row of the table."""
+    """Return the line of a setting."""
     end = f"{result.broken} ({len(result.trace)} steps)" if result.broken else "nothing broken"
     if not result.complete and not result.broken:
         end += ", not to the end"
@@ -21,7 +24,7 @@ def line(case: Case, result: Result) -> str:
 
 
 def main(words: list[str]) -> None:
-    """Print the table of settings, or of switches; with a name also the traces."""
+    """Print the settings, or the switches; with a name, also the traces."""
     cases = SWITCHED_OFF if words[:1] == ["switches"] else SETTINGS
     name = " ".join(words[1:] if words[:1] == ["switches"] else words)
     for case in cases:

@@ -1,7 +1,8 @@
-"""The real transitions over numbered states; and each condition of theirs, switched off by telling it a lie.
+"""The real transitions over numbered states, and switches that turn single conditions off.
 
-States and manifests are interned as small numbers, and every answer is kept: a transition is called once for
-each input. A refusal is the name of its error.
+States and manifests have small numbers, and every answer is kept, so a transition is called once for each
+input. A refusal is the name of its error. A switch changes the input of a transition, so that its condition
+always holds.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ SWITCHES = {
     "pass_over": "rows: a row in refused/ is written again",
     "adopted_digest": "adopt: the row keeps its digest before the first epoch of a new log",
 }
-"""Each condition that can be switched off, by its rule: what happens then."""
+"""What happens if a condition is switched off, by the name of the switch. Each text begins with the rule."""
 
 NOT_NEEDED = {"equal", "lagging", "completed"}
-"""Switches without which no promise breaks in any setting that was tried; they give the better error."""
+"""Switches that break no promise in any setting that was tried. Their conditions only give a better error."""
 
 NAMES = ("a", "b", "c")
 ACTOR = Actor("model", 0)
@@ -85,7 +86,7 @@ StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
 class Protocol:
-    """Calls the transitions for a setting, as far as their conditions are switched on."""
+    """Calls the transitions for a setting, with the conditions that are switched on."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -97,7 +98,7 @@ class Protocol:
         self.retention = Retention(1, MUCH) if setting.ticks else Retention(0, 0)
 
     def alone(self, place: int) -> Protocol:
-        """Return the same for a fresh run and a fresh flusher at a place, beside which nothing happens."""
+        """Return the protocol for a fresh run and a fresh flusher at a place, with no other event."""
         other = copy(self)
         other.setting = self.setting._replace(
             lost=False, accept=False, cached=False, trim=False, swallow=False, power=0, sendings=16,
@@ -106,7 +107,7 @@ class Protocol:
         return other
 
     def intern(self, value: msgspec.Struct) -> int:
-        """Return the number of a state, without its own number and author, or of a manifest."""
+        """Return the number of a manifest, or of a state without its own number and author."""
         if isinstance(value, State):
             value = msgspec.structs.replace(value, number=0, changed=Change())
         key = msgspec.json.encode(value)
@@ -129,7 +130,7 @@ class Protocol:
         return value
 
     def ask(self, what: Callable[..., Any], *inputs: Any) -> Any:
-        """Return an answer: a number for a state, the name of an error for a refusal."""
+        """Return the answer of a transition: a number for a state, the name of the error for a refusal."""
         key = (what.__name__, *inputs)
         try:
             return self._answers[key]
@@ -183,11 +184,11 @@ class Protocol:
         return new
 
     def last_opened(self, st: int) -> int:
-        """Return the run that opened last; -1 if none has."""
+        """Return the run that opened last; -1 for none."""
         return int(transitions.last_opened(self.state(st))[1:] or -1)
 
     def link(self, st: int, run: int, n: int, v: int) -> Predecessor | None:
-        """Return what `predecessor_for` says."""
+        """Return the answer of `predecessor_for`."""
         changed = self._told_publish(self.state(st), run, n, v)
         return transitions.predecessor_for(changed, f"r{run}", n, f"v{v}", n - 1)
 
@@ -201,7 +202,7 @@ class Protocol:
         return state
 
     def make_manifest(self, predecessor: Predecessor, run: int, n: int, v: int) -> int:
-        """Return the number of a run's manifest: one row, one byte."""
+        """Return the number of a new manifest of a run, with one row and one byte."""
         earlier, time = predecessor.sums, predecessor.last_us + 1
         return self.intern(
             EpochManifest(
@@ -274,7 +275,7 @@ class Protocol:
     def _skipped(
         self, state: State, target: TargetState | None, row: LedgerRow | None, error: str
     ) -> Decision:
-        """Return what an error leads to where it does not stop the flush."""
+        """Return the decision after an error that does not stop the flush, if a switch says so."""
         assert target is not None
         at_mark = row is not None and row.epoch == target.mark.epoch
         on = LedgerRow(QUERY, state.log_id, target.mark.epoch + 1, "none")
@@ -371,7 +372,7 @@ class Protocol:
         return new._replace(digest=row.digest) if "adopted_digest" in self.off else new
 
     def row_at(self, st: int, n: int, man: frozenset[int]) -> LedgerRow:
-        """Return the row that `set-mark` sets."""
+        """Return the ledger row that `set-mark` sets."""
         state = self.state(st)
         return flush_order.row_at(state, n, self.chain(state, man))
 
@@ -384,11 +385,11 @@ def _replace(value: StructT, **changes: Any) -> StructT:
 
 
 def chain_of(state: State, manifests: Iterable[EpochManifest]) -> Chain:
-    """Return the manifests that `last` leads to: each has the digest that its successor, or `last`, names.
+    """Return the manifests to which `last` leads, by epoch. The chain ends where a manifest is missing.
 
-    One of the same epoch with another digest is of another attempt, also if it is alone.
+    A manifest of the same epoch with another digest belongs to another attempt, and is ignored.
 
-    :param manifests: those that were read; the chain ends where one is missing.
+    :param manifests: the manifests that were read.
     """
     by_digest = {manifest.digest: manifest for manifest in manifests}
     chain: dict[int, EpochManifest] = {}

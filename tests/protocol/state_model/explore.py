@@ -1,4 +1,4 @@
-"""The search, breadth first; and the promises, where a fresh run and a fresh flusher have gone on alone."""
+"""The search, breadth first, and the check of the promises by a fresh run and a fresh flusher."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tests.protocol.state_model.world import (
 
 
 class Result(NamedTuple):
-    """What a search has found."""
+    """The result of a search."""
 
     states: int
     seconds: float
     complete: bool
-    """Every state of the setting was visited."""
+    """True if every state of the setting was visited."""
     broken: str
-    """The promise that does not hold; empty: all hold."""
+    """The promise that does not hold; empty if all hold."""
     trace: list[str]
-    """A shortest history to it."""
+    """A shortest history to the broken promise."""
     stops: dict[str, tuple[int, list[str]]]
-    """Errors at which a history ends until a person acts: how many, and a shortest history to each."""
+    """Errors that end a history until a person acts: how many there are, and a shortest history to each."""
 
 
 def start(protocol: Protocol) -> World:
@@ -127,7 +127,7 @@ def explore(setting: Setting, seconds: float = 600, most: int = 3_000_000) -> Re
 
 
 class Judge:
-    """Lets a fresh run and a fresh flusher go on alone from a state, and checks the promises at their end."""
+    """Lets a fresh run and a fresh flusher continue alone, and checks the promises at their end."""
 
     def __init__(self, protocol: Protocol) -> None:
         self.setting = protocol.setting
@@ -135,7 +135,7 @@ class Judge:
         self.places = (protocol.alone(0), protocol.alone(1))
 
     def durable(self, world: World) -> tuple[object, ...]:
-        """Return what a crash of everything leaves."""
+        """Return the part of a world that stays if every process crashes."""
         logs = tuple(log and log._replace(wet=frozenset()) for log in world.logs)
         return (
             logs, world.ledgers, world.refused, world.kept, world.now, world.vouched, world.back,
@@ -143,7 +143,7 @@ class Judge:
         )  # fmt: skip
 
     def __call__(self, world: World) -> str:
-        """Check the promises; return the errors that stand at the end."""
+        """Check the promises; return the errors that stay at the end."""
         place = 1 if self.setting.places and self._owner(world) else 0
         world, ended, errors = self.quiet(world, place)
         log = log_of(world, place)
@@ -171,7 +171,7 @@ class Judge:
         )
 
     def quiet(self, world: World, place: int) -> tuple[World, str, dict[int, str]]:
-        """Return the end, how the fresh run ended, and each target's error."""
+        """Return the world at the end, how the fresh run ended, and each target's error."""
         protocol = self.places[place]
         world = world._replace(
             runs=(DEAD,) * len(world.runs),
@@ -193,7 +193,7 @@ class Judge:
         return world, world.runs[fresh].at, errors
 
     def _flush(self, protocol: Protocol, world: World, t: int) -> tuple[World, str]:
-        """Let the flusher of a target go on until nothing moves; return its error."""
+        """Let the flusher of a target continue until nothing changes; return its error."""
         label = ""
         for _ in range(40):
             begin = [w for words, w in flush_steps(protocol, world, 0) if f"(target {t})" in words]
@@ -210,7 +210,7 @@ class Judge:
         raise BrokenPromise(f"P5: target {t} never comes to an end: {label}")
 
     def _check(self, world: World, log: Log, t: int, fine: bool) -> None:
-        """Check P2 to P5 for a target at which no error stands."""
+        """Check P2 to P5 for a target without an error."""
         setting, ledger = self.setting, world.ledgers[t]
         if log.st < 0:
             return

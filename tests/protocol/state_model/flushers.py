@@ -1,4 +1,4 @@
-"""The steps of a flusher: one pass, one access to a store at a time; and of the trim."""
+"""The steps of a flusher, each with one access to a store: one pass, and the trim."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wal_sink.protocol.flush_order import Step
 
 
 def flush_steps(protocol: Protocol, world: World, f: int) -> Steps:
-    """Yield what a flusher does next, in words, and the world after it."""
+    """Yield the next steps of a flusher: a text, and the world after the step."""
     me = world.flushers[f]
     if world.logs[me.place] is None:
         return
@@ -43,7 +43,7 @@ def flush_steps(protocol: Protocol, world: World, f: int) -> Steps:
 
 def _went(world: World, f: int, me: Flusher) -> World:
     flushers = put(world.flushers, f, me)
-    if len(flushers) > 1:  # they are alike
+    if len(flushers) > 1:  # flushers are interchangeable
         flushers = tuple(sorted(flushers, key=hash))
     return world._replace(flushers=flushers)
 
@@ -78,7 +78,7 @@ def _begin(protocol: Protocol, world: World, f: int) -> Steps:
 
 
 def _pass(protocol: Protocol, world: World, f: int) -> Steps:
-    """Go on with a pass, up to what is written."""
+    """Continue a pass, up to the first row that is written."""
     me = world.flushers[f]
     log, at, t = log_of(world, me.place), me.at, me.t
     idle = Flusher(me.place, t=t, row=me.row if protocol.setting.cached else None)
@@ -150,12 +150,12 @@ def _change(protocol: Protocol, world: World, f: int, idle: Flusher) -> Steps:
 
 
 def _read_next(protocol: Protocol, st: int, me: Flusher) -> str:
-    """Return what follows after `commits/`: the ledger is read, unless the row is known."""
+    """Return the step after `commits/`: read the ledger row, or decide if a kept row is still valid."""
     return "decide" if protocol.ask(protocol.may_keep, st, me.t, me.row) else "ledger"
 
 
 def _decide(protocol: Protocol, world: World, f: int, idle: Flusher) -> Steps:
-    """Decide from what was read, and make the next state or row ready."""
+    """Decide from what was read, and prepare the next state or ledger row."""
     me = world.flushers[f]
     log, t = log_of(world, me.place), me.t
     decision = protocol.ask(protocol.decide, me.st, t, me.com, me.row, log.man)
@@ -198,7 +198,7 @@ def _decide(protocol: Protocol, world: World, f: int, idle: Flusher) -> Steps:
 
 
 def _write(protocol: Protocol, world: World, f: int) -> Steps:
-    """Write cells one by one, or all with the row; then finish."""
+    """Write cells one by one, or all with the ledger row; then finish."""
     setting, me = protocol.setting, world.flushers[f]
     log, t = log_of(world, me.place), me.t
     ledger = world.ledgers[t]
@@ -247,7 +247,7 @@ def _write(protocol: Protocol, world: World, f: int) -> Steps:
 
 
 def _finish(protocol: Protocol, world: World, f: int) -> Steps:
-    """Move the ledger row, from what was read."""
+    """Move the ledger row from the row that was read."""
     me = world.flushers[f]
     t = me.t
     ledger = world.ledgers[t]
@@ -309,7 +309,7 @@ def write(protocol: Protocol, world: World, me: Flusher, n: int, r: int, cell: i
 def garbage(
     protocol: Protocol, world: World, place: int, st: int
 ) -> tuple[tuple[str, int, int], ...]:
-    """Return what may be deleted, the oldest epoch first, the manifest of the newest run before others."""
+    """Return the objects that may be deleted: the oldest epoch first, and in it the newest run's manifest."""
     log = log_of(world, place)
     objects = [
         ("manifest", protocol.manifest(m).epoch, run_of(protocol.manifest(m).manifest))
@@ -333,12 +333,12 @@ def delete(protocol: Protocol, world: World, place: int, name: tuple[str, int, i
 
 
 def brief(row: LedgerRow | None) -> str:
-    """Return a ledger row in short."""
+    """Return a ledger row as a short text."""
     return "no row" if row is None else f"{row.epoch} {row.digest} of {row.log_id}"
 
 
 def names_of(world: World) -> Iterator[str]:
-    """Yield the errors at which runs have ended."""
+    """Yield the errors that have ended runs."""
     for run in world.runs:
         if run.at.startswith("end "):
             yield run.at[4:]

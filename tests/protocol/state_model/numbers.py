@@ -1,8 +1,8 @@
 """A model of rule `state`: the state is the newest `state/<n>`, and changes only by creating n + 1 from n.
 
-The newest 100 states stay, here `keep`. So a name can be created a second time, by a process that was paused
-while others made that many changes: what it creates is void. The model shows what a process has to read, so
-that it never takes a void state for the newest one, and never takes its own void state for a change.
+The newest 100 states stay; here `keep` states. So a process that pauses while others make this number of
+changes may create a name a second time. The state that it creates is void. The model shows what a process
+must read so that it never counts a void state of its own as a change.
 """
 
 from __future__ import annotations
@@ -11,34 +11,31 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 Content = tuple[int, int]
-"""What tells one state from all others: its author, and how many that has made."""
+"""Identifies a state: its author, and how many states the author had made before."""
 
 
 class Numbers(NamedTuple):
-    """What is explored."""
+    """The setting that is explored."""
 
     changes: tuple[int, ...] = (3, 1, 1)
     """How many states each process creates."""
     keep: int = 1
     base: str = "content"
-    """After n + 1 is created, n is read again: its `content` is compared, or it `exists`, or nothing."""
-    begin: bool = True
-    """A process that goes forward by names reads again the state from which it began, at the end."""
+    """After n + 1 is created, n is read again: its `content` is compared, or that it `exists`; empty: n is
+    not read."""
 
 
 class Process(NamedTuple):
-    """One process that changes the state, again and again."""
+    """One process that changes the state repeatedly."""
 
     at: str = "list"
     n: int = 0
     content: Content = (-1, 0)
-    begin: int = 0
-    begun: Content = (-1, 0)
     made: int = 0
 
 
 class Store(NamedTuple):
-    """The folder `state/`, and the change that was made last."""
+    """The folder `state/`, and number and content of the last change."""
 
     files: frozenset[tuple[int, Content]]
     n: int
@@ -46,12 +43,11 @@ class Store(NamedTuple):
     processes: tuple[Process, ...]
 
 
-NONE: dict[str, Any] = {"begin": 0, "begun": (-1, 0)}
-LIST: dict[str, Any] = {"at": "list", "n": 0, "content": (-1, 0), **NONE}
+LIST: dict[str, Any] = {"at": "list", "n": 0, "content": (-1, 0)}
 
 
 def steps(numbers: Numbers, store: Store) -> Iterator[Store]:
-    """Yield the store after each step of each process; None stands for a broken rule."""
+    """Yield the store after each step of each process."""
     files = dict(store.files)
     for p, me in enumerate(store.processes):
 
@@ -62,21 +58,9 @@ def steps(numbers: Numbers, store: Store) -> Iterator[Store]:
         if me.at == "list":
             n = max(files)
             yield go(at="ready", n=n, content=files[n])
-        elif me.at == "forward":
-            if me.n + 1 in files:
-                yield go(n=me.n + 1, content=files[me.n + 1])
-            elif numbers.begin:
-                yield go(at="begin")
-            else:
-                yield go(at="ready", **NONE)
-        elif me.at == "begin":
-            if files.get(me.begin) == me.begun:
-                yield go(at="ready", **NONE)
-            else:
-                yield go(**LIST)
         elif me.at == "ready" and me.made < numbers.changes[p]:
             if me.n + 1 in files:
-                yield go(at="forward", begin=me.n, begun=me.content)
+                yield go(**LIST)
                 continue
             new = (p, me.made)
             base = store._replace(files=store.files | {(me.n + 1, new)})
@@ -96,11 +80,11 @@ def steps(numbers: Numbers, store: Store) -> Iterator[Store]:
                 rest = frozenset(item for item in store.files if item[0] != oldest)
                 yield go(store._replace(files=rest))
             if me.made < numbers.changes[p]:
-                yield go(at="forward", begin=me.n, begun=me.content)
+                yield go(at="ready")
 
 
 def explore(numbers: Numbers) -> tuple[int, str]:
-    """Visit every state; return how many, and what broke."""
+    """Visit every state; return their number, and the broken rule, empty for none."""
     first = Store(frozenset({(0, (-1, 0))}), 0, (-1, 0), (Process(),) * len(numbers.changes))
     level, current, real = [(first, frozenset({(0, (-1, 0))}))], {hash(first)}, frozenset[object]()
     while level:

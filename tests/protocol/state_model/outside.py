@@ -1,4 +1,4 @@
-"""What comes from outside: the clock, purged files, power losses, backups, copies, and operators."""
+"""Events from outside: the clock, purged files, power losses, backups, copies, and operators."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ LOG = ("st", "man", "seg")
 
 
 def idle(world: World) -> tuple[Flusher, ...]:
-    """Return flushers that were started again."""
+    """Return the flushers after a restart."""
     return tuple(Flusher(f.place) for f in world.flushers)
 
 
 def dead(world: World) -> tuple[Run, ...]:
-    """Return the runs after those that run have died."""
+    """Return the runs after the death of all live runs."""
     return tuple(r if r.at == "new" or r.at.startswith("end") else DEAD for r in world.runs)
 
 
 def outside_steps(protocol: Protocol, world: World) -> Steps:
-    """Yield what may happen beside runs and flushers."""
+    """Yield the events that may happen beside runs and flushers."""
     setting = protocol.setting
     if world.now < setting.ticks:
         yield "the clock ticks", world._replace(now=world.now + 1)
@@ -58,7 +58,7 @@ def outside_steps(protocol: Protocol, world: World) -> Steps:
 
 
 def _power(world: World) -> Steps:
-    """Let the power fail: of what is not synced, anything may be lost."""
+    """Let the power fail: any file that is not synced may be lost."""
     log = log_of(world, 0)
     wet = sorted(log.wet)
     for k in range(len(wet) + 1):
@@ -82,13 +82,13 @@ def _power(world: World) -> Steps:
 
 
 def _copies(protocol: Protocol, world: World) -> Steps:
-    """Take a copy of checkpoint, log and targets, at once or slowly; restore parts of it, or let it live."""
+    """Copy checkpoint, log and targets; then restore parts of the copy, or use it at another place."""
     setting = protocol.setting
     log, copy = log_of(world, 0), world.copy
     if not world.left[0] and not setting.places:
         return
     if setting.places and not copy and log.st < 0:
-        return  # there is no log yet
+        return  # there is no log to copy yet
     checkpoint = {name: getattr(log, name) for name in CHECKPOINT}
     checkpoint["wet"] = frozenset()
     parts = {
@@ -129,7 +129,7 @@ def _copies(protocol: Protocol, world: World) -> Steps:
     for what in setting.restores:
         base, names = world, what.split("+")
         if "log" in names and have["log"][0] < 0:
-            continue  # as if the log were deleted
+            continue  # the copy has no log, so this would delete it
         if "checkpoint" in names:
             base = with_log(base, 0, **dict(zip(CHECKPOINT, have["checkpoint"], strict=True)))
         if "log" in names:
@@ -154,7 +154,7 @@ def _copies(protocol: Protocol, world: World) -> Steps:
 
 
 def _acts(protocol: Protocol, world: World) -> Steps:
-    """Let an operator act; `set-mark` and `adopt` take a second step, at the ledger."""
+    """Let an operator act. `set-mark` and `adopt` have a second step, at the ledger."""
     act, setting = world.act, protocol.setting
     if act.at == "set-mark":
         ledger = world.ledgers[act.t]
@@ -177,7 +177,7 @@ def _acts(protocol: Protocol, world: World) -> Steps:
 
 
 def act_steps(protocol: Protocol, world: World, what: str) -> Steps:
-    """Yield the ways to do what an operator may do."""
+    """Yield the ways in which an operator may act."""
     setting = protocol.setting
     place = 1 if world.logs[-1] is not None and len(world.logs) > 1 else 0
     log = log_of(world, place)
@@ -245,7 +245,7 @@ def act_steps(protocol: Protocol, world: World, what: str) -> Steps:
 
 
 def _set_mark(protocol: Protocol, world: World, place: int, t: int) -> Steps:
-    """Begin `set-mark`, to each epoch; not where rows in transactions would come twice. Flushers are dead."""
+    """Begin `set-mark` for each epoch, unless it would double rows in transactions. All flushers are dead."""
     log, ledger = log_of(world, place), world.ledgers[t]
     state = protocol.state(log.st)
     target = state.target(NAMES[t])
@@ -271,7 +271,7 @@ def _set_mark(protocol: Protocol, world: World, place: int, t: int) -> Steps:
 
 
 def _adopt_row(protocol: Protocol, world: World) -> tuple[str, World]:
-    """Set the adopted row in the ledger of one target after the other."""
+    """Set the adopted ledger row of one target after the other."""
     act = world.act
     ledger, st = world.ledgers[act.t], log_of(world, act.place).st
     ledgers = world.ledgers

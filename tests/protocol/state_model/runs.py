@@ -1,4 +1,4 @@
-"""The steps of a run: Spark's micro-batches, and `commit()`, one access to a store at a time."""
+"""The steps of a run, each with one access to a store: Spark's micro-batches, and `commit()`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ DEAD = Run("dead")
 
 
 def run_place(protocol: Protocol, run: int) -> int:
-    """Return where a run is."""
+    """Return the place of a run."""
     places = protocol.setting.places
     return places[min(run, len(places) - 1)] if places else 0
 
 
 def run_steps(protocol: Protocol, world: World, r: int) -> Steps:
-    """Yield what a run does next, in words, and the world after it."""
+    """Yield the next steps of a run: a text, and the world after the step."""
     setting, me, place = protocol.setting, world.runs[r], run_place(protocol, r)
     at, n = me.at, me.n
     if at in ("dead", "end") or at.startswith("end ") or world.logs[place] is None:
@@ -76,7 +76,7 @@ def run_steps(protocol: Protocol, world: World, r: int) -> Steps:
         if isinstance(new, str):
             yield f"run {r}: {new}", go(f"end {new}")
             return
-        if new is None:  # commit() keeps nothing in memory: it asks each time
+        if new is None:  # commit() keeps nothing in memory, so it opens each time
             yield f"run {r} is open", go("manifest")
             return
         _refuse_loss(protocol, log, new)
@@ -88,7 +88,7 @@ def run_steps(protocol: Protocol, world: World, r: int) -> Steps:
 
 
 def _start(protocol: Protocol, world: World, r: int) -> Steps:
-    """Start a run; where Spark allows one driver, those before it are dead by then."""
+    """Start a run. If Spark allows one driver only, earlier runs are dead."""
     place = run_place(protocol, r)
     log, runs = log_of(world, place), world.runs
     mine = [x for x in range(r) if run_place(protocol, x) == place]
@@ -117,7 +117,7 @@ def _outlives(protocol: Protocol, run: Run) -> bool:
 
 
 def _synced(protocol: Protocol, log: Log, n: int) -> frozenset[tuple[str, int, int]]:
-    """Return what is not synced after `commit(N)` has synced offsets/N and commits/N-1."""
+    """Return the files that are not synced after `commit(N)` has synced offsets/N and commits/N-1."""
     synced = set()
     if "sync_offsets" not in protocol.off:
         synced.add(("off", n, 0))
@@ -127,7 +127,7 @@ def _synced(protocol: Protocol, log: Log, n: int) -> frozenset[tuple[str, int, i
 
 
 def _publish(protocol: Protocol, world: World, r: int) -> Steps:
-    """Create the manifest, and publish it; or publish nothing, where the epoch is a replay."""
+    """Create the manifest and publish it; or publish nothing, if the epoch is a replay."""
     setting, me, place = protocol.setting, world.runs[r], run_place(protocol, r)
     log, n = log_of(world, place), me.n
 
@@ -165,7 +165,7 @@ def _publish(protocol: Protocol, world: World, r: int) -> Steps:
         return
     new = protocol.ask(protocol.publish, log.st, r, mine)
     if new == "LogFull":
-        return  # it waits
+        return  # the run waits for space
     if isinstance(new, str):
         yield f"run {r}: {new} at {n}", go(f"end {new}")
     elif new is None:
@@ -178,7 +178,7 @@ def _publish(protocol: Protocol, world: World, r: int) -> Steps:
 
 
 def _refuse_loss(protocol: Protocol, log: Log, new: int) -> None:
-    """See that no target is dropped that lacks a completed epoch."""
+    """Check that no target is dropped while it lacks a completed epoch."""
     earlier, after = protocol.state(log.st), protocol.state(new)
     for target in earlier.live:
         lacks = target.mark.epoch < min(top(log.com), earlier.last.epoch)
@@ -201,7 +201,7 @@ def _complete(protocol: Protocol, world: World, r: int) -> Steps:
     last = protocol.state(log.st).last if log.st >= 0 else None
     attempt = r
     if setting.swallow and last is not None and last.epoch == n:
-        attempt = run_of(last.manifest)  # what an earlier run has published counts
+        attempt = run_of(last.manifest)  # an earlier run has published the epoch
     if me.saw and last is not None:
         if last.offsets_digest != f"v{me.v}":
             raise BrokenPromise(f"P4: {n} is completed from other offsets than are settled")
@@ -220,6 +220,6 @@ def _complete(protocol: Protocol, world: World, r: int) -> Steps:
 
 
 def run_of(path: str) -> int:
-    """Return the run of a manifest's path; -1 for one that an operator made."""
+    """Return the run in a manifest's path; -1 for a manifest that an operator made."""
     name = path.rpartition("-")[2].removesuffix(".json")
     return int(name[1:]) if name[:1] == "r" else -1

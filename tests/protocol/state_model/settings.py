@@ -1,4 +1,4 @@
-"""Which settings are explored with all conditions on, and what comes of each."""
+"""The settings that are explored with all conditions on, and their expected results."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tests.protocol.state_model.world import Setting
 
 
 class Case(NamedTuple):
-    """A setting, and what comes of it."""
+    """A setting and its expected result."""
 
     name: str
     setting: Setting
     stops: frozenset[str] = frozenset()
-    """Errors at which a history ends, after what came from outside. None other may stand."""
+    """Errors that may end a history after an event from outside. No other error may stay."""
     broken: str = ""
-    """What breaks: of a documented limit, or of a condition that is switched off."""
+    """The promise that breaks, by a documented limit or by a condition that is switched off."""
     long: bool = False
 
 
@@ -196,4 +196,4 @@ SETTINGS = [
         epochs=1,
     ),
 ]
-"""All conditions on."""
+"""Settings with all conditions on."""

@@ -1,4 +1,4 @@
-"""Which promise breaks in which setting, if one condition is switched off."""
+"""The setting in which a promise breaks if one condition is switched off, for each condition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.protocol.state_model.world import Setting
 
 
 def _off(name: str, broken: str, long: bool = False, **changes: Any) -> Case:
-    """Return a setting in which a condition does not hold, and the promise that breaks."""
+    """Return a case in which one condition is off, and the promise that breaks."""
     return Case(name, Setting(**changes, off=(name,)), broken=broken, long=long)
 
 

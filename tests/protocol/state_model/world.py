@@ -1,4 +1,4 @@
-"""What a history consists of: stores, processes, and the setting that bounds them, as tuples."""
+"""A history as tuples: stores, processes, and the setting that bounds them."""
 
 from __future__ import annotations
 
@@ -8,57 +8,64 @@ from wal_sink.model.ledger import LedgerRow
 
 
 class Setting(NamedTuple):
-    """What is explored: who is there, what may happen, and which conditions hold."""
+    """The setting of a search: which processes there are, what may happen, and which conditions hold."""
 
     epochs: int = 2
     runs: int = 2
     flushers: int = 1
     targets: int = 1
     kind: str = "cells"
-    """`cells`: rows that may be repeated; `tx`: rows in a transaction with the ledger row; `lists`: rows that
-    need new timestamps for each sending."""
+    """`cells`: rows that may be repeated; `tx`: rows in a transaction with the ledger row; `lists`: rows
+    that need new timestamps for each sending."""
     sendings: int = 2
-    """How often rows of lists are sent."""
+    """How often rows of lists may be sent."""
     window: int = 1
     """How many epochs are written at once."""
     zombie: bool = False
-    """The worker in which `commit()` runs outlives its driver."""
+    """True if the worker in which `commit()` runs outlives its driver."""
     single: bool = True
-    """A run starts only when those before it are dead, as Spark demands."""
+    """True if a run starts only when the earlier runs are dead, as Spark demands."""
     trim: bool = True
     ticks: int = 0
-    """How often the clock ticks; `wal.retention` is one tick, or nothing where the clock stands."""
+    """How often the clock ticks. `wal.retention` is one tick; 0 if the clock does not tick."""
     budget: int = 0
-    """How many epochs may wait for the flush; 0: no bound."""
+    """How many epochs may be pending; 0 for no limit."""
     refuse: bool = False
     accept: bool = False
-    """The target refuses cell 1 of each attempt; it may also take it, as it was repaired."""
+    """`refuse`: the target refuses cell 1 of each attempt. `accept`: it may also accept it, after a
+    repair."""
     lost: bool = False
     cached: bool = False
-    """Answers of publish and finish get lost; a flusher keeps the ledger row that it knows."""
+    """`lost`: answers of publish and finish may be lost. `cached`: a flusher keeps the ledger row that it
+    has read."""
     swallow: bool = False
-    """A `foreachBatch` function keeps an error to itself: an epoch is completed that nobody published."""
+    """True if a `foreachBatch` function suppresses an error, so that an epoch is completed that no run
+    published."""
     purge: bool = False
-    """Spark deletes old files of offsets/ and commits/."""
+    """True if Spark deletes old files of offsets/ and commits/."""
     power: int = 0
-    """How often the power fails: all processes die, and files that are not synced may be gone."""
+    """How often the power fails. All processes die, and files that are not synced may be lost."""
     lists: tuple[tuple[int, ...], ...] = ()
-    """The targets that run r names."""
+    """The targets that each run names."""
     restores: tuple[str, ...] = ()
     times: int = 1
-    """What may be restored from a copy, as `target` or `checkpoint+log`; how often."""
+    """`restores`: what may be restored from a copy, such as `target` or `checkpoint+log`. `times`: how
+    often."""
     slow: str = ""
-    """A copy of checkpoint and log is not of one moment: which of them is copied first."""
+    """The part that is copied first, if a copy of checkpoint and log is not made at one moment; empty if
+    it is."""
     stopped: bool = True
-    """Flushers are dead when something is restored or adopted; else they may be paused, and go on."""
+    """True if flushers are dead when something is restored or adopted. Otherwise they may be paused, and
+    continue."""
     places: tuple[int, ...] = ()
-    """Where run r is: 1 is a copy of checkpoint and log. Flusher 0 is at place 0, others at place 1."""
+    """The place of each run: 1 is a copy of checkpoint and log. Flusher 0 is at place 0, the others at
+    place 1."""
     acts: tuple[str, ...] = ()
     ops: int = 1
-    """What operators do, and how often: `give up`, `give up missing`, `give up target`, `set-mark`, `adopt`,
-    `delete log`."""
+    """`acts`: what operators may do: `give up`, `give up missing`, `give up target`, `set-mark`, `adopt`,
+    `delete log`. `ops`: how often."""
     off: tuple[str, ...] = ()
-    """Conditions that are switched off: see `conditions.py`."""
+    """Conditions that are switched off, see `conditions.py`."""
 
 
 class Run(NamedTuple):
@@ -69,11 +76,11 @@ class Run(NamedTuple):
     v: int = 0
     """Variant of the source offsets."""
     fresh: bool = True
-    """In its first batch, which may be a replay."""
+    """True in the first batch, which may be a replay."""
     after: int = -1
     """The run that had opened last when the batch was planned."""
     saw: bool = False
-    """The epoch is a replay: nothing was published."""
+    """True if the epoch is a replay, for which nothing was published."""
 
 
 class Flusher(NamedTuple):
@@ -84,35 +91,35 @@ class Flusher(NamedTuple):
     t: int = 0
     com: int = -1
     st: int = -1
-    """The state that it has read."""
+    """The state that the flusher has read."""
     same: bool = True
-    """That state is still the newest one."""
+    """True if that state is still the newest one."""
     row: LedgerRow | None = None
     new: Any = None
-    """What it is about to make: a state, or a ledger row."""
+    """What the flusher is about to create: a state, or a ledger row."""
     win: tuple[tuple[int, int], ...] = ()
-    """Attempts that it writes, as epoch and run."""
+    """Attempts that the flusher writes, as epoch and run."""
     i: int = 0
-    """Which cell of them is next."""
+    """Which cell of these attempts is next."""
     after: Any = -1
-    """The state with the mark that follows; or why it is refused."""
+    """The state with the next mark, or the name of the error that refuses it."""
     names: tuple[tuple[str, int, int], ...] = ()
-    """Objects that it deletes."""
+    """Objects that the flusher deletes."""
 
 
 class Log(NamedTuple):
     """Checkpoint and log at one place."""
 
     off: tuple[int, ...]
-    """Variant of offsets/N; 0: not there."""
+    """Variant of offsets/N; 0 if it does not exist."""
     com: tuple[int, ...]
-    """1 + run that wrote commits/N; 0: not there."""
+    """1 + the run that wrote commits/N; 0 if it does not exist."""
     done: tuple[tuple[int, int], ...]
     """Variant and run of the attempt at N that Spark completed last."""
     wet: frozenset[tuple[str, int, int]]
     """Files that are not synced, as kind, epoch and run."""
     st: int
-    """The state; -1: there is no log."""
+    """Number of the state; -1 if there is no log."""
     man: frozenset[int]
     seg: frozenset[tuple[int, int]]
 
@@ -122,15 +129,15 @@ class Ledger(NamedTuple):
 
     row: LedgerRow | None = None
     cells: tuple[tuple[int, int, int], ...] = ()
-    """Epoch, cell, run; of lists, a cell is there once for each time that it shows. Sorted."""
+    """Epoch, cell and run, sorted. A cell of a list is contained once for each time that it is visible."""
     key: int = -1
-    """Epoch whose row 0 is seen at the key that all epochs share."""
+    """The epoch whose row 0 is visible at the key that all epochs share."""
     sent: tuple[tuple[int, int, int], ...] = ()
-    """Of lists: epoch, cell, sending that is seen."""
+    """Epoch, cell and visible sending, for lists."""
 
 
 class Act(NamedTuple):
-    """An operator's command in the middle."""
+    """An operator's command between its two steps."""
 
     at: str = ""
     t: int = 0
@@ -140,28 +147,28 @@ class Act(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything, between two steps."""
+    """Everything between two steps."""
 
     logs: tuple[Log | None, ...]
     ledgers: tuple[Ledger, ...]
     refused: frozenset[tuple[int, int, int]]
-    """refused/: target, epoch, run."""
+    """Rows in refused/: target, epoch, run."""
     kept: frozenset[tuple[int, int]]
-    """Epoch and run: attempts that Spark completed."""
+    """Attempts that Spark completed: epoch, run."""
     now: int
     ids: int
-    """How many log ids were drawn."""
+    """How many log ids were created."""
     runs: tuple[Run, ...]
     flushers: tuple[Flusher, ...]
     act: Act
     vouched: frozenset[tuple[int, int]]
-    """Target and epoch for which an operator answers."""
+    """Target and epoch that an operator has accepted as they are."""
     back: bool
-    """Something was restored, copied or changed by hand."""
+    """True if something was restored, copied or changed by hand."""
     copy: tuple[Any, ...]
-    """What a backup has, as `(checkpoint, log, ledgers)`."""
+    """The parts of a backup: checkpoint, log, ledgers."""
     left: tuple[int, int, int]
-    """Restores, acts, power losses to come."""
+    """How many restores, acts and power losses may still happen."""
 
 
 class BrokenPromise(Exception):
@@ -185,14 +192,14 @@ def top(files: tuple[int, ...]) -> int:
 
 
 def log_of(world: World, place: int) -> Log:
-    """Return checkpoint and log at a place where there are some."""
+    """Return checkpoint and log at a place that has some."""
     log = world.logs[place]
     assert log is not None
     return log
 
 
 def with_log(world: World, place: int, **changes: Any) -> World:
-    """Return the world with a changed checkpoint or log; whoever has read a state knows an old one then."""
+    """Return the world with a changed checkpoint or log; the state that processes have read is then old."""
     log = log_of(world, place)
     new = log._replace(**changes)
     flushers = world.flushers
