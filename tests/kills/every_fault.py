@@ -1,8 +1,7 @@
-"""A fault at the k-th operation, for k = 0, 1, 2, … until a run finishes without one; then recover.
+"""A fault at the k-th operation, for k = 0, 1, 2, … until a run ends without one; then recovery.
 
-Both seams are wrapped, for both roles: the state backend, of log and checkpoint, and the target. Recovery
-is the real code: a new run, with other rows for what it computes again, and a new flusher. The checker,
-`raw`, reads what lies in the stores.
+Both seams are wrapped for both roles: the state backend of log and checkpoint, and the target. The real code
+recovers: a new run, which computes other rows, and a new flusher. The checker `raw` reads the stores.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from wal_sink.errors import WalSinkError
 from wal_sink.testing.faults import AnswerLost, Crash, Faults, different_faults
 
 EPOCHS = 4
-"""Epoch 2 has no rows; every other one updates a key of the epoch before, and adds one of its own."""
+"""Epoch 2 has no rows. Every other epoch updates a key of the epoch before, and adds keys of its own."""
 
 
 def new_world() -> World:
-    """A new query in memory; each epoch has a segment that is a file, and one that its manifest holds."""
+    """Return a new query in memory. Each epoch has a segment with a file and an inlined segment."""
     world = World(*in_memory())
     world.inline_from = 1
     return world
 
 
 def partitions(epoch: int, run: str) -> list[Rows]:
-    """Rows as a non-deterministic query computes them: keys, and values of shared keys, of each attempt."""
+    """Return the rows of one attempt: two with keys of their own, one with a key of all attempts."""
     if epoch == 2:
         return []
     mark = int(run[:6], 16) * EPOCHS + epoch
@@ -48,9 +47,9 @@ def script(
     backlog: bool = False,
     compute: Compute = partitions,
 ) -> None:
-    """Run all epochs, flushing after each, or once for all in one window, until the process dies.
+    """Run all epochs until the process dies, and flush after each epoch, or after all in one window.
 
-    An error stops Spark's query, and the operator starts it again; the flusher tries again by itself.
+    An error stops Spark's query, and the operator starts it again. The flusher tries again by itself.
     """
     flusher = world.flusher(flush_faults)
     for _ in range(2):  # one fault, so one more start at most
@@ -78,7 +77,7 @@ on_rows = pytest.mark.parametrize(
         ("flusher of a backlog", "answer lost"),
     ],
 )
-"""The faults for what is about the rows of a window, in epochs of their own and in one window of all."""
+"""Faults for tests of the rows of a window, in a window for each epoch and in one window for all."""
 
 
 def every_fault(
@@ -86,11 +85,11 @@ def every_fault(
 ) -> list[str]:
     """Inject a fault at every operation of a role, and recover; return the operations.
 
-    A death after a read is that before it, and happens once.
+    A death after a read is the same as a death before it, so it happens once.
     """
 
     def until_the_fault(world: World, faults: Faults) -> bool:
-        """Say whether the process has died."""
+        """Return True if the process has died."""
         run_faults, flush_faults = (faults, Faults()) if role == "run" else (Faults(), faults)
         backlog = role == "flusher of a backlog"
         try:
@@ -134,18 +133,19 @@ TARGET = (
 
 
 MAY_FAIL = ("read ", "create ", "size ", "input ", "write ", "drain", "finish ")
-"""Operations that fail by themselves: an object is missing or there, the server refuses rows."""
+"""Operations that may fail without a fault: an object is missing or exists already, or the server refuses
+rows."""
 
 
 def hit_by(hit: list[str], *names: str) -> int:
-    """How many of the operations were of a kind."""
+    """Return how many of the operations have one of these names."""
     return sum(
         any(name == n or name.startswith(n + " ") for n in map(str.strip, names)) for name in hit
     )
 
 
 def injected_as_meant(faults: Faults, k: int, when: str, *, crashed: bool) -> None:
-    """The k-th operation failed, with the effect meant, and the process died or lived as meant."""
+    """Check that the k-th operation failed as intended, and that the process died or lived."""
     assert faults.injected is not None
     assert faults.operations[k] == faults.injected
     assert crashed == (when != "answer lost")

@@ -1,7 +1,7 @@
 """Two processes that take turns at chosen operations, so that every run of a test is the same.
 
-Each process is a greenlet whose stores stop it before chosen operations until it is told to go on. All run on
-one thread, so there is nothing left to chance, and no turn waits until a thread is scheduled.
+Each process is a greenlet. Its stores stop it before chosen operations until its next turn. All processes run
+in one thread, so no thread is scheduled by chance.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from wal_sink.testing.faults import Faults
 
 
 class Turns(Faults):
-    """Stops before operations; asked about every operation of one process.
+    """Stops a process before some of its operations.
 
-    :param stops: numbers of operations, from 0, ascending.
-    :param counts: whether an operation is counted; others are no place to stop.
+    :param stops: numbers of operations from 0, ascending.
+    :param counts: returns True if an operation is counted. Other operations are no place to stop.
     """
 
     def __init__(self, *stops: int, counts: Callable[[str], bool]) -> None:
@@ -29,7 +29,7 @@ class Turns(Faults):
         self._counts = counts
         self.stopped_before: list[str] = []
         self.steps: list[list[str]] = []
-        """Each counted operation, with the others after it up to the next one."""
+        """Each counted operation, with the other operations up to the next counted one."""
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
@@ -55,19 +55,19 @@ class Process:
 
     @property
     def ended(self) -> bool:
-        """Return True if it has acted to the end."""
+        """Return True if the process has ended."""
         return bool(self._greenlet.dead)
 
     def turn(self) -> None:
-        """Let it act until it stops, or ends; nothing when it has ended. Its error is raised here."""
+        """Let the process act until it stops or ends. Its error is raised here."""
         if not self.ended:
             self._greenlet.switch()
 
 
 def take_turns(first: Process, second: Process, look: Callable[[], object]) -> None:
-    """Give them turns until both have ended.
+    """Give two processes turns until both have ended.
 
-    :param look: called whenever the turn changes.
+    :param look: called after each turn.
     """
     while not (first.ended and second.ended):
         for process in (first, second):
@@ -80,10 +80,11 @@ def two_flushers(
     stops: tuple[Collection[int], Collection[int]],
     counts: Callable[[str], bool] | None = None,
 ) -> tuple[Turns, Turns]:
-    """Let two flushers take turns to their ends; what is visible is checked whenever the turn changes.
+    """Let two flushers take turns until both have ended; check what is visible after each turn.
 
-    :param stops: of each, numbers of the operations before which it stops, counted from 0.
-    :param counts: whether an operation is a place to stop; None: those that other processes can influence.
+    :param stops: for each flusher, numbers of the operations before which it stops, from 0.
+    :param counts: returns True if an operation is a place to stop. None: those that other processes can
+        influence.
     """
     counts = counts or open_operations(world)
     first, second = (_flushing(world, Turns(*stop, counts=counts)) for stop in stops)
@@ -103,9 +104,9 @@ _SETTLED = (
 
 
 def open_operations(world: World) -> Callable[[str], bool]:
-    """Leave out the operations that no other process can influence: when those happen does not matter.
+    """Return a filter that leaves out the operations which no other process can influence.
 
-    They read what is never changed once it can be read, and is not deleted while it is needed.
+    They read objects that never change and that are not deleted while they are needed.
     """
 
     def counts(name: str) -> bool:
@@ -117,7 +118,7 @@ def open_operations(world: World) -> Callable[[str], bool]:
 
 
 def decisive_operations(name: str) -> bool:
-    """Only those at which drivers meet: states, `commits/`, and the ledger row."""
+    """Return True for operations on states, `commits/` and the ledger row, at which drivers meet."""
     return name.startswith(
         (
             *("list state/", "create state/", "list commits/", "create commits/"),

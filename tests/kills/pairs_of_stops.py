@@ -1,13 +1,12 @@
-"""Every pair of stops of two processes; of pairs with one history, one is played.
+"""Every pair of stops of two processes. Of the pairs with equal histories, one is played.
 
-The first process stops before its k-th operation; the second one runs to its j-th, or to its end; the first
-one goes on to its end, then the second: all pairs (k, j).
+For a pair (k, j), the first process stops before its k-th operation, the second process runs to its j-th
+operation, the first process runs to its end, and then the second one.
 
-(k, j) differs from (k, j - 1) by one step of the second process: it comes before the rest of the first one,
-or after it. If it only **reads**, and nothing of that rest changes what it sees, then
-both pairs are one history: each process gets the same answers, and what the checker sees at each turn
-is the same. So it is with (k - 1, j), a read of the first process, after what the second has done. Only
-the clock is read some microseconds sooner or later, by which nothing is decided between processes.
+(k, j) differs from (k, j - 1) by one step of the second process, which happens before the rest of the first
+process or after it. If the step only **reads**, and this rest changes nothing that it reads, both pairs have
+one history: each process gets the same answers, and the checker sees the same. The same holds for a read of
+the first process in (k - 1, j). Only the clock differs, by microseconds, and decides nothing here.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ Step = list[str]
 
 
 class History(NamedTuple, Generic[End]):
-    """What two processes did."""
+    """The steps of two processes."""
 
     first: list[Step]
     second: list[Step]
     end: End
-    """What the test wants to know of it."""
+    """The result of the test for this history."""
 
 
 class Pair(NamedTuple, Generic[End]):
@@ -38,7 +37,7 @@ class Pair(NamedTuple, Generic[End]):
 
     history: History[End]
     is_new: bool
-    """Whether it was played; else its history is that of an earlier pair."""
+    """True if the pair was played. Otherwise its history is that of an earlier pair."""
 
 
 def pairs_of_stops(play: Callable[[int, int], History[End]]) -> Iterator[Pair[End]]:
@@ -64,7 +63,7 @@ def pairs_of_stops(play: Callable[[int, int], History[End]]) -> Iterator[Pair[En
 def _known(
     k: int, j: int, earlier: list[History[End]], now: list[History[End]]
 ) -> History[End] | None:
-    """Return the history of (k, j) if that of a neighbour is the same."""
+    """Return the history of (k, j) if a neighbour has the same one."""
     if j > 0 and sees_nothing_of(now[j - 1].second[j - 1], now[j - 1].first[k:]):
         return now[j - 1]
     if j < len(earlier) and sees_nothing_of(earlier[j].first[k - 1], earlier[j].second[:j]):
@@ -77,7 +76,7 @@ _LEDGER, _LEDGER_MADE = "read ledger", "create ledger "
 
 
 def sees_nothing_of(step: Step, others: Iterable[Step]) -> bool:
-    """Return True if a step only reads, and reads the same before these steps and after them."""
+    """Return True if a step only reads, and reads the same before and after these other steps."""
     if any(changes(operation) for operation in step):
         return False
     return not any(

@@ -1,4 +1,7 @@
-"""Faults at every operation of a run and of a flusher; the contract suites have those on each delivery."""
+"""Faults at every operation of a run and of a flusher.
+
+The contract suites inject faults for each commit protocol of a target.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from tests.kills.every_fault import (
 from tests.protocol.cases import covered
 from tests.protocol.engine import flush
 
-__all__ = ["flush"]  # scripts that try to break the protocol have it from here
+__all__ = ["flush"]  # scripts that try to break the protocol import it from here
 
 
 @pytest.mark.parametrize("when", get_args(When))
 @pytest.mark.parametrize("role", ["run", "flusher", "flusher of a backlog"])
 def test_every_fault_is_recovered_from(role: str, when: When) -> None:
-    """No row lost, none doubled, none of an attempt that Spark did not keep, and nothing left behind."""
+    """No row is lost or doubled, no row is of an attempt that Spark did not keep, and no object is left."""
     hit = every_fault(new_world, role, when)
     seams = {"target": hit_by(hit, *TARGET), "store": len(hit) - hit_by(hit, *TARGET)}
     assert seams["store"] >= 25, "the script is too short to mean something"

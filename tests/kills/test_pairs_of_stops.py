@@ -1,4 +1,4 @@
-"""Pairs of stops that are not played have the history of one that is."""
+"""A pair of stops that is not played has the history of a pair that is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Answer = object
 
 
 class Toy:
-    """Objects and a ledger; a process of it is a script, with what was answered to it so far."""
+    """Objects and a ledger. A process is a list of operations, with the answers that it got."""
 
     def __init__(self, scripts: tuple[list[str], list[str]]) -> None:
         self._scripts = scripts
@@ -23,7 +23,7 @@ class Toy:
         self.answers: tuple[list[Answer], list[Answer]] = ([], [])
 
     def go_on(self, which: int, stop: int | None = None) -> None:
-        """Let a process run to its end, or until it has done that number of operations."""
+        """Let a process run to its end, or until it has done this number of operations."""
         script, done = self._scripts[which], self.done[which]
         while len(done) < len(script) and (stop is None or len(done) < stop):
             done.append(script[len(done)])
@@ -61,7 +61,7 @@ OPERATIONS = (
 
 
 def test_pair_left_out_ends_as_if_it_were_played() -> None:
-    """With every answer that a process got; and pairs are left out at all."""
+    """Each process gets the same answers, and some pairs are left out."""
     for seed in range(40):
         chance = random.Random(seed)
         scripts = (chance.choices(OPERATIONS, k=8), chance.choices(OPERATIONS, k=8))

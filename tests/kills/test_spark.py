@@ -25,7 +25,8 @@ from wal_sink.demo.pauses import PAUSES, pauses
 from wal_sink.demo.servers.cassandra import Node
 
 Deaths = Mapping[str, tuple[type[Victim], dict[int, At]]]
-"""Each query by its table's name; where it pauses at each kill that hits it, by the kill's number."""
+"""Each query by the name of its table, and where it pauses at each kill that hits it, by the number of the
+kill."""
 
 AFTER_THE_MANIFEST = {1: At("commit returned", 1), 2: At("commit called", 2), 3: At("flushing", 2)}
 BEFORE_IT = {1: At("write", 1), 2: At("commit returned", 2), 3: At("committed", 2)}
@@ -41,7 +42,7 @@ ONE_KILL: Deaths = {
     "four": (Forgetful, {1: At("committed", 1)}),
     **ONCE,
 }
-# The flush job comes with the last kill: its tasks hold all slots but one, so no other task may pause.
+# The flush job is hit by the last kill. Its tasks hold all slots but one, so no other task may pause.
 THRICE: Deaths = {
     "one": (Forgetful, BEFORE_IT),
     "two": (Repeatedly, {1: At("commit called", 1), 2: At("write", 2), 3: At("flushing", 2)}),
@@ -67,17 +68,17 @@ THRICE: Deaths = {
 def test_driver_killed_in_every_window_loses_nothing(
     cassandra: Node, keyspace: str, tmp_path: Path, kills: int, deaths: Deaths
 ) -> None:
-    """Deaths of one driver, each of which hits several queries; whatever each promises is kept.
+    """Each kill of the driver hits several queries, and each window of a micro-batch is hit at least once.
 
-    Each window is hit at least once: after one death Spark starts the epoch again, after another one the
-    flusher does. Forgetful queries retain one batch only.
+    After one kill Spark starts the epoch again, after another kill the flusher does. Forgetful queries retain
+    one batch only.
     """
     queries = {
         name: kind(cassandra, keyspace, tmp_path, name, where)
         for name, (kind, where) in deaths.items()
     }
     for number in range(1, kills + 1):
-        # The job's query begins late: it would be done by then.
+        # The query of the flush job starts late, since it would have ended before its kill.
         die([victim for victim in queries.values() if may_run(victim, number)], number, tmp_path)
     victims = list(queries.values())
     with application(victims, kills + 1, tmp_path) as last:
@@ -92,7 +93,7 @@ def may_run(victim: Victim, number: int) -> bool:
 
 
 def die(victims: Sequence[Victim], number: int, folder: Path) -> None:
-    """Start the application; when all queries stand where they are to die, SIGKILL it and look."""
+    """Start the application, SIGKILL it when every query pauses at its point, and check what is visible."""
     with application(victims, number, folder) as driver:
         driver.reach(lambda: all(victim.is_there(number) for victim in victims))
         driver.kill()

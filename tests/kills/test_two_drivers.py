@@ -1,11 +1,11 @@
-"""Two drivers run one query: every way to stop one of them anywhere and let the other one in.
+"""Two drivers run one query: every way to stop one of them anywhere and let the other one run.
 
-Driver A stops before its k-th operation, B starts from the same checkpoint and runs to its end or to its
-j-th operation, A goes on to its end, then B: all pairs (k, j), those with one history once. Both compute
-other rows for the same epoch, and flush what is there. Then a third driver takes over.
+Driver A stops before its k-th operation, driver B starts from the same checkpoint and runs to its end or to
+its j-th operation, A runs to its end, then B: all pairs (k, j), those with equal histories once. Both compute
+different rows for the same epoch, and flush. Then a third driver continues.
 
-Spark forbids two live drivers. What may happen then is one thing: an epoch has the attempt that Spark did not
-keep, whole and once. `docs/limits.md` says so.
+Spark forbids two live drivers. With them, an epoch may have the attempt that Spark did not keep, whole and
+once. `docs/limits.md` says so.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ EPOCHS = 2
 
 
 def rows(epoch: int, run: str) -> list[Rows]:
-    """Two rows: a key that every attempt writes, with a value of its own, and a key of its own."""
+    """Return two rows: a shared key with a value of the attempt, and a key of the attempt."""
     mark = int(run[:6], 16) * 10 + epoch
     return [[("shared", mark), (f"{epoch}-{run[:8]}", mark)]]
 
 
 class Driver:
-    """What one driver's process does, and how its query ended."""
+    """One driver's process, and how its query ended."""
 
     def __init__(self, world: World, epochs: int = EPOCHS) -> None:
         self.world = world
@@ -50,7 +50,7 @@ class Driver:
         self.ended = "not started"
 
     def __call__(self, turns: Faults) -> None:
-        """Start the query, run its batches, flush after each; when it fails, flush what is there."""
+        """Start the query, run its batches, and flush after each; after an error, flush what is completed."""
         flusher = self.world.flusher(turns)
         run = self.world.run(turns)
         try:
@@ -60,7 +60,7 @@ class Driver:
             self.ended = "done"
         except Fenced:
             self.ended = "fenced"
-        except FileExistsError:  # as Spark ends: another run has written offsets/N or commits/N
+        except FileExistsError:  # Spark ends so if another run has written offsets/N or commits/N
             self.ended = "gave way"
         flush(flusher)
         flusher.close()
@@ -72,9 +72,9 @@ def drivers(
     other_stops: tuple[int, ...],
     counts: tuple[Callable[[str], bool], Callable[[str], bool]],
 ) -> tuple[Process, Process, tuple[str, str]]:
-    """Let two drivers take turns; what is visible is checked whenever the turn changes.
+    """Let two drivers take turns; check what is visible after each turn.
 
-    :param counts: of each, which operations are places to stop.
+    :param counts: for each driver, which operations are places to stop.
     """
     world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
     old, new = Driver(world), Driver(world)
@@ -85,7 +85,7 @@ def drivers(
 
 
 def third_takes_over(world: World, where: object) -> bool:
-    """Let a third driver, alone, bring everything to its end; return True if Spark kept other attempts."""
+    """Let a third driver end alone; return True if an epoch has an attempt that Spark did not keep."""
     Driver(world, EPOCHS + 1)(Faults())
     raw.whole(world, where)
     assert sorted(raw.kept(world)) == list(range(EPOCHS + 1)), where
@@ -122,9 +122,9 @@ def third_takes_over(world: World, where: object) -> bool:
     ],
 )
 def test_drivers_stopped_anywhere_apply_whole_attempts(reads: str) -> None:
-    """Nothing lost, doubled or mixed at any stop.
+    """Nothing is lost, doubled or mixed at any stop.
 
-    :param reads: which driver stops before what it reads, too, not only before it changes something.
+    :param reads: which driver also stops before reads, and not only before changes.
     """
     endings: Counter[tuple[str, str]] = Counter()
     strangers = 0
@@ -162,7 +162,7 @@ def test_drivers_stopped_anywhere_apply_whole_attempts(reads: str) -> None:
 @pytest.mark.long
 @pytest.mark.test_all
 def test_drivers_stopped_three_times_apply_whole_attempts() -> None:
-    """A, B, A, B: only at the operations at which one can see the other."""
+    """The drivers take turns A, B, A, B, at the operations at which they influence each other."""
     endings: Counter[tuple[str, str]] = Counter()
     for k in count():
         reached = False
@@ -186,7 +186,7 @@ def test_drivers_stopped_three_times_apply_whole_attempts() -> None:
 
 @pytest.mark.rule("one-publisher")
 def test_run_after_its_epoch_completed_is_fenced(world: World) -> None:
-    """Both compute epoch 1, and the older one has completed it: the newer one ends, and opens nothing."""
+    """Both runs compute epoch 1. The older one has completed it, so the newer one opens nothing."""
     older = world.run().batches([("a", 0)])
     newer = world.run()
     older.batch([("b", 1)])
@@ -198,7 +198,7 @@ def test_run_after_its_epoch_completed_is_fenced(world: World) -> None:
 
 @pytest.mark.rule("one-publisher")
 def test_run_after_a_newer_one_opened_is_fenced(world: World) -> None:
-    """The newest run wins as it publishes first; the older one does not open again."""
+    """The run that publishes first wins, and the older one does not open again."""
     older = world.run().batches([("a", 0)])
     newer = world.run()
     newer.publish([("b", 2)])
@@ -211,9 +211,9 @@ def test_run_after_a_newer_one_opened_is_fenced(world: World) -> None:
 
 @pytest.mark.rule("one-publisher")
 def test_commit_that_outlives_its_driver_is_fenced(world: World) -> None:
-    """The worker of `commit()` runs a little longer than its driver, which is killed and started again.
+    """The worker of `commit()` outlives its driver, which is killed and started again.
 
-    What the next run has published stays: Spark completes that.
+    The attempt of the next run stays, since Spark completes it.
     """
     killed = world.run()
     killed.write_offsets()

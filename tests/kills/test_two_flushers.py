@@ -1,9 +1,9 @@
-"""Two flushers of one query: every way to stop one of them anywhere and let the other one in.
+"""Two flushers of one query: every way to stop one of them anywhere and let the other one run.
 
-Some epochs are completed, one of them with the attempt of a run that died before it. Flusher A stops before
-its k-th operation, B flushes to its end or to its j-th operation, A goes on to its end, then B: all pairs
-(k, j), those with one history once. There is no fence among flushers: the ledger row moves once, and what
-both write is the same.
+Some epochs are completed, one of them after the attempt of a dead run. Flusher A stops before its k-th
+operation, flusher B runs to its end or to its j-th operation, A runs to its end, then B: all pairs (k, j),
+those with equal histories once. Flushers are not fenced: the ledger row moves once, and both write the same
+rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EPOCHS = 3
 
 
 def published(world: World) -> World:
-    """A query that has run without a flusher: epoch 1 has two attempts, epoch 2 no rows."""
+    """Return a query that has run without a flusher. Epoch 1 has two attempts, epoch 2 has no rows."""
     dead = world.run()
     dead.batch(*rows(0, dead.run_id))
     dead.publish(*rows(1, dead.run_id))
@@ -39,7 +39,7 @@ def published(world: World) -> World:
 
 
 def refusing() -> World:
-    """A query of one epoch with two rows that the server refuses."""
+    """Return a query of one epoch with two rows that the server refuses."""
     world = RefusingWorld()
     run = world.run()
     run.batch(*refused_later(0, run.run_id))
@@ -57,7 +57,7 @@ WORLDS: dict[str, Callable[[], World]] = {
 
 @pytest.mark.parametrize("kind", WORLDS)
 def test_flushers_stopped_anywhere_write_one_table(kind: str) -> None:
-    """Nothing lost or doubled, nothing of the dead attempt, nothing left, and neither meets an error."""
+    """Nothing is lost or doubled, no row is of the dead attempt, and neither flusher raises an error."""
 
     def play(k: int, j: int) -> History[bool]:
         world = WORLDS[kind]()

@@ -1,4 +1,4 @@
-"""Queries of one application: each SIGKILL of its driver hits them all, each in a window of its own."""
+"""Queries of one application. Each SIGKILL of its driver hits every query at a point of its own."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ DURABLE: dict[Point, tuple[bool, bool]] = {
 
 
 class At(NamedTuple):
-    """Where a query pauses when it is killed."""
+    """The point where a query pauses when it is killed."""
 
     point: Point
     epoch: int
 
 
 class Victim:
-    """One query; the key of its rows is `uuid()`.
+    """One query, with `uuid()` as the key of its rows.
 
-    So whatever an attempt that Spark did not keep had written would be an extra row.
+    A row of an attempt that Spark did not keep is therefore an extra row.
 
-    :param name: of its table.
-    :param deaths: by the number of the kill; the query is not hurt by the others.
+    :param name: name of the table.
+    :param deaths: the point of each kill that hits the query, by the number of the kill.
     """
 
     sink: ClassVar[str] = "wal_sink"
     files: ClassVar[int] = 3
     options: ClassVar[dict[str, Any]] = {}
     settings: ClassVar[dict[str, str]] = {}
-    """Of Spark, for this query alone."""
+    """Spark's settings for this query."""
 
     def __init__(
         self, node: Node, keyspace: str, folder: Path, name: str, deaths: dict[int, At]
@@ -55,7 +55,7 @@ class Victim:
         self._folder = folder / name
 
     def config(self, number: int) -> dict[str, Any]:
-        """Return what `tests.spark.app` has to know of it at its start `number`."""
+        """Return the configuration for `tests.spark.app` at start `number`."""
         return {
             "sink": self.sink,
             "source": self._source,
@@ -66,7 +66,7 @@ class Victim:
         }
 
     def pause(self, number: int) -> Pause | None:
-        """Return where it is to pause."""
+        """Return the pause before a kill; None if the kill does not hit the query."""
         at = self.deaths.get(number)
         if at is None:
             return None
@@ -74,12 +74,12 @@ class Victim:
         return Pause(point=at.point, table=self.table.name, epoch=at.epoch, marker=marker)
 
     def is_there(self, number: int) -> bool:
-        """Return True if it stands where it is to be killed."""
+        """Return True if the query pauses at its point."""
         pause = self.pause(number)
         return pause is None or Path(pause.marker).exists()
 
     def look(self, number: int) -> None:
-        """After a kill that hit it: see which window that was, and that what is visible is checkpointed."""
+        """Check which window a kill has hit, and that only checkpointed rows are visible."""
         at = self.deaths[number]
         assert where_it_died(self.checkpoint, at.epoch) == DURABLE[at.point], at
         checkpointed = (locate(self.checkpoint).open_checkpoint().last_commit() + 1) * ROWS_PER_FILE
@@ -87,17 +87,17 @@ class Victim:
         assert extra == [], f"{at}: rows are visible that are not checkpointed"
 
     def check(self) -> None:
-        """In the end: each row of the source is there once."""
+        """Check at the end that each row of the source is visible once."""
         assert self.table.ids() == list(range(self.files * ROWS_PER_FILE))
 
 
 class Repeatedly(Victim):
-    """It dies at each kill; before the manifest or after it, at last in the flush."""
+    """Each kill hits the query: before or after the manifest, and the last kill during the flush."""
 
     files = 4
 
     def is_there(self, number: int) -> bool:
-        """Wait for what went before, too, so that the next flush begins with the epoch of this death."""
+        """Wait also until the epochs before are flushed: the next flush then begins with this epoch."""
         at = self.deaths[number]
         flushing = DURABLE[at.point][1]
         return super().is_there(number) and (
@@ -105,7 +105,7 @@ class Repeatedly(Victim):
         )
 
     def look(self, number: int) -> None:
-        """See also that nothing is missing, and that what is flushed later is not there yet."""
+        """Check also that no earlier row is missing, and that no later row is visible."""
         super().look(number)
         visible = self.table.ids()
         whole = self.deaths[number].epoch * ROWS_PER_FILE
@@ -115,7 +115,7 @@ class Repeatedly(Victim):
 
 
 class Forgetful(Repeatedly):
-    """The same where Spark retains one batch only: what it purges is not needed after any death."""
+    """Spark retains one batch only. Nothing that Spark purges is needed after a kill."""
 
     settings: ClassVar[dict[str, str]] = {
         "spark.sql.streaming.minBatchesToRetain": "1",
@@ -123,20 +123,20 @@ class Forgetful(Repeatedly):
     }
 
     def check(self) -> None:
-        """See also that Spark has purged what lies before that batch."""
+        """Check also that Spark has purged older batches."""
         super().check()
         names = [path.name for path in Path(self.checkpoint, "offsets").iterdir()]
         assert min(int(name) for name in names if name.isdecimal()) >= self.files - 2
 
 
 class Updating(Repeatedly):
-    """The same in output mode update, by `batch_writer`."""
+    """The query runs in output mode update, by `batch_writer`."""
 
     sink = "batch_writer"
 
 
 class ByBothApis(Repeatedly):
-    """It comes by `batch_writer` and by the format in turn: log and ledger are the same."""
+    """The query uses `batch_writer` and the format in turn. Log and ledger are the same."""
 
     def config(self, number: int) -> dict[str, Any]:
         """Change the API at each start."""
@@ -145,22 +145,25 @@ class ByBothApis(Repeatedly):
 
 
 class WithoutRows(Victim):
-    """The attempt that died had published rows; the one that Spark keeps has none."""
+    """The dead attempt had published rows, and the attempt that Spark keeps has none."""
 
     files = 2
 
     def config(self, number: int) -> dict[str, Any]:
-        """Compute other rows after the death."""
+        """Compute other rows after the kill."""
         where = f"id < {ROWS_PER_FILE}" if number > min(self.deaths) else "true"
         return {**super().config(number), "where": where}
 
     def check(self) -> None:
-        """No row of the dead attempt is there."""
+        """No row of the dead attempt is visible."""
         assert self.table.ids() == list(range(ROWS_PER_FILE))
 
 
 class Read(Victim):
-    """Killed in the middle of epoch 1's rows: by `epochColumn` and the ledger a reader sees whole windows."""
+    """The query is killed in the middle of epoch 1's rows.
+
+    By `epochColumn` and the ledger a reader sees whole windows.
+    """
 
     options: ClassVar[dict[str, Any]] = {"epochColumn": "epoch"}
 
@@ -171,7 +174,7 @@ class Read(Victim):
         node.execute(f"ALTER TABLE {keyspace}.{name} ADD epoch bigint")
 
     def look(self, number: int) -> None:
-        """A slow flusher has epochs 0 and 1 in one window: then a reader sees none of both."""
+        """A slow flusher may have epochs 0 and 1 in one window. A reader then sees neither."""
         super().look(number)
         whole = self.whole_epochs()
         assert whole in ([], list(range(ROWS_PER_FILE)))
@@ -182,7 +185,7 @@ class Read(Victim):
         assert self.whole_epochs() == self.table.ids()
 
     def whole_epochs(self) -> list[int]:
-        """Read as docs/cassandra.md says: the ledger first, then the rows up to its mark."""
+        """Read as docs/cassandra.md says: first the ledger row, then the rows up to its epoch."""
         table = self.table
         ledger = table.cassandra.execute(
             f"SELECT epoch FROM {table.keyspace}.wal_sink_ledger WHERE query_id = %s",
@@ -193,39 +196,42 @@ class Read(Victim):
 
 
 class InJob(Victim):
-    """Its windows are written by Spark jobs; it dies with half of a slice sent by a task."""
+    """Spark jobs write the windows. The query is killed after a task has sent half of a slice."""
 
     options: ClassVar[dict[str, Any]] = {"flush.distributedAboveBytes": 0}
 
     def look(self, number: int) -> None:
-        """See also that a task paused, and not the driver, which sends no row of the window."""
+        """Check also that a task paused, and not the driver, which sends no row of the window."""
         super().look(number)
         assert len(self.table.ids()) > 0
 
 
 class Control(Victim):
-    """The same by `foreachBatch`: killed between the writes and `commits/N`."""
+    """The same query by `foreachBatch`, killed between the writes and `commits/N`."""
 
     sink = "foreachBatch"
 
     def is_there(self, number: int) -> bool:
-        """Be at its end before a kill that is not its own: each one in mid-batch doubles rows."""
+        """Wait for the end of the query before a kill that must not hit it.
+
+        A kill in the middle of a batch doubles rows.
+        """
         if number in self.deaths:
             return super().is_there(number)
         return Path(self.checkpoint, "commits", str(self.files - 1)).exists()
 
     def look(self, number: int) -> None:
-        """There is no log to look at."""
+        """Do nothing: the query has no log."""
 
     def check(self) -> None:
-        """It has more rows than the source."""
+        """Check that the table has more rows than the source."""
         ids = self.table.ids()
         assert set(ids) == set(range(self.files * ROWS_PER_FILE))
         assert len(ids) == (self.files + len(self.deaths)) * ROWS_PER_FILE
 
 
 def where_it_died(checkpoint: str, epoch: int) -> tuple[bool, bool]:
-    """Read from log and checkpoint which window was hit."""
+    """Return from log and checkpoint whether the epoch is published and checkpointed."""
     location = locate(checkpoint)
     spark = location.open_checkpoint()
     state = newest(location.open_log(spark.query_id()))

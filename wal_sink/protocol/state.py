@@ -475,7 +475,7 @@ def refuse_other_place(state: State, query_id: str, checkpoint: str) -> None:
     )
 
 
-# --- what several transitions need ---------------------------------------------------------------
+# --- shared by several transitions ---------------------------------------------------------------
 
 
 def _next(state: State, actor: Actor, reason: str, **changes: Any) -> State:
