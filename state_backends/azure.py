@@ -79,7 +79,7 @@ class AzureBackend(ObjectStoreBackend):
     def _marked(self, nonce: str) -> dict[str, Any]:
         return {
             "metadata": {"is_directory": "false", self._nonce: nonce}
-        }  # the first is adlfs's own
+        }  # adlfs itself writes is_directory
 
     def _try_promises(self, path: str) -> None:
         super()._try_promises(path)

@@ -66,7 +66,7 @@ class GcsBackend(ObjectStoreBackend):
         try:
             super()._conditionally(path, write, is_ours)
         except StateBackendError:
-            self._page(self._prefix, {"maxResults": "1"})  # raises if there is no bucket
+            self._page(self._prefix, {"maxResults": "1"})  # raises an error if there is no bucket
             raise
 
     def _explain(self, error: Exception) -> Exception | None:

@@ -31,9 +31,9 @@ from state_backends.base import (
 
 _NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
 _ATTEMPTS = 1000
-"""How often a writer makes the folders of its file: more than any path has folders, with many lost races."""
+"""The maximum number of times that a writer makes the folders of its file, since deleters may remove them."""
 _STAYS = {errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR, errno.EACCES, errno.EPERM}
-"""Errors of rmdir for a folder that stays: it is not empty, is a mount or a link, or has another owner."""
+"""Errors of rmdir for a folder that is not empty, is a mount or a link, or has another owner."""
 _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV}
 _UNFINISHED = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
@@ -275,7 +275,7 @@ def _make(folder: Path, made: set[Path]) -> None:
         if shared:  # the umask may have removed some bits
             folder.chmod(stat.S_ISGID | stat.S_IRWXU | shared)
     except FileExistsError:
-        return  # a folder of another writer, or a file: to open a new file there finds out
+        return  # another writer made it, or it is a file, which the next open() reports
     except FileNotFoundError:
         _make(folder.parent, made)
     else:
@@ -298,7 +298,7 @@ def _is_removed(folder: Path) -> bool:
         return True
     except OSError as error:
         if error.errno in _STAYS:
-            return False  # an empty folder that stays is not an object
+            return False  # an empty folder does no harm: it is not an object
         raise
     return True
 

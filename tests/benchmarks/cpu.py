@@ -59,6 +59,8 @@ def _stat(pid: int) -> _Stat | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text.rpartition(")")[2].split()  # the name before it may hold anything
+    fields = text.rpartition(")")[
+        2
+    ].split()  # the name of the program may contain blanks and parentheses
     user, system, reaped_user, reaped_system = (int(field) / _TICKS for field in fields[11:15])
     return _Stat(int(fields[1]), user + system, reaped_user + reaped_system)

@@ -44,7 +44,7 @@ def main(config: Config) -> Memory:
             query.stop()
 
     run(config.warm_up, config.warm_up_options, Path(config.folder, "warm-up"))
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on, see proc(5)
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak, see proc(5)
     start = _mb("VmRSS")
     run(config.source, config.options, Path(config.folder, "checkpoint"))
     spark.stop()

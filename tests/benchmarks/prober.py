@@ -77,7 +77,7 @@ def main(probe: Probe) -> list[float]:
     for epoch in range(probe.first, probe.last + 1):
         commit = Path(probe.checkpoint, "commits", str(epoch))
         _wait(commit.exists, _COMMIT_POLL_S)
-        renamed_s = commit.stat().st_ctime  # Spark wrote it before, under a temporary name
+        renamed_s = commit.stat().st_ctime  # the time of the rename; Spark wrote the content before
         last = (devices(epoch)[DEVICES - 1], (epoch + 1) * SMALL - 1)
         _wait(partial(_is_there, session, one, last, last[1]), _ROW_POLL_S)
         _wait(partial(_is_there, session, count, [devices(epoch)], SMALL), _ROW_POLL_S)

@@ -8,7 +8,7 @@ _FOR_TESTS = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-ea"}
 """Java options that start a test's node quickly, but slow the server down."""
 
 _SETTINGS = {
-    "commitlog_sync": "periodic",  # as by default
+    "commitlog_sync": "periodic",  # Cassandra's default
     "commitlog_sync_period": "10000ms",
     "range_request_timeout": "300s",
     "read_request_timeout": "300s",

@@ -66,7 +66,7 @@ class Table:
         session = self.server.session()
         answers = execute_concurrent_with_args(session, session.prepare(select), keys)
         for row, (_, result) in zip(wanted, answers, strict=True):
-            row["at"] = row["at"].replace(tzinfo=None)  # as the driver returns it: UTC
+            row["at"] = row["at"].replace(tzinfo=None)  # the driver returns naive times in UTC
             if [one._asdict() for one in result] != [row]:
                 raise RowsWrong(f"{self.where} lacks {row}")
 

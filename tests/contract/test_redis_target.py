@@ -118,7 +118,7 @@ class TestRedis(TransactionalContract, RestartContract):
 
         def lost(self: Any, *arguments: Any, **named: Any) -> Any:
             answer = real(self, *arguments, **named)
-            if answer == 1:  # of the script
+            if answer == 1:  # the answer of the script
                 raise NoConnection("lost")
             return answer
 

@@ -57,7 +57,7 @@ def test_right_target_passes(suite: str) -> None:
         test for wrong in WRONG if wrong.suite is SUITES[suite] for test in wrong.caught_by.split()
     } - {
         "test_flusher_that_dies_anywhere_loses_nothing"
-    }  # long, and of each suite in its own module
+    }  # slow, and run for each right target in its own module
     result = run(f"TestRight{suite}", sorted(tests))
     assert result.errors + result.failed == []
     assert len(result.passed) >= len(tests)

@@ -19,7 +19,7 @@ from wal_sink.demo.servers.process import DidNotStart
 
 pytestmark = [pytest.mark.docker, pytest.mark.cassandra, pytest.mark.usefixtures("engine")]
 
-# Starts a node and ends without closing it.
+# A program that starts a container and ends without `close`.
 _FORGETFUL = """
 from tests.support.servers.cassandra_container import CassandraContainer
 node = CassandraContainer()

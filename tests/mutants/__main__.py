@@ -78,7 +78,7 @@ def first_failure(tree: Path, selected: tuple[str, ...]) -> str | None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selected],
         cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree)},  # before the installed one
+        env={**os.environ, "PYTHONPATH": str(tree)},  # the copy comes before the installed package
         capture_output=True,
         text=True,
         check=False,

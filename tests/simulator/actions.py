@@ -189,7 +189,7 @@ class Actions:
             world.happened("checkpoint and log restored")
             return
         for name, database in world.databases.items():
-            # If a target is newer than the log, the mark follows; what was decided since is lost.
+            # A target may be newer than the log, unless an operator has made decisions since the backup.
             earlier = [
                 backup
                 for backup in database.backups

@@ -85,7 +85,7 @@ def play_safely(seed: int) -> Outcome:
     """Play one history; an exception in the simulator is a failure of its seed."""
     try:
         return play(seed)
-    except Exception:  # noqa: BLE001 - whatever it is, the seed shows it again
+    except Exception:  # noqa: BLE001 - its seed reproduces it
         return Outcome(seed, (traceback.format_exc(),), Counter())
 
 

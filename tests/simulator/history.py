@@ -163,7 +163,7 @@ class History:
             if process in drivers:
                 fault = (
                     Fault.CRASH_BEFORE
-                )  # a late call of a driver that died is that of a second driver
+                )  # a late call of a dead driver would be the call of a second driver
         changes_only = self.chance.random() < 0.6
         most = 12 if changes_only else 40
         process.arm(fault, self.chance.randrange(1, most), changes_only=changes_only)

@@ -168,7 +168,7 @@ class Thread:
     def resume(self) -> None:
         """Continue the task until it is done or stalls."""
         thread, MACHINE.thread = MACHINE.thread, self
-        self._greenlet.parent = getcurrent()  # where it comes back to
+        self._greenlet.parent = getcurrent()  # the greenlet switches to its parent when it stalls
         try:
             self._greenlet.switch()
         finally:

@@ -120,7 +120,9 @@ class Driver:
                 self.run.start()
             state = self.world.checker.truth.state
             if state is not None and state.last.epoch >= self.run.next:
-                return self.run.batch(1, poison=False)  # another run's function has called it
+                return self.run.batch(
+                    1, poison=False
+                )  # another run's function has called the writer
             self.run.plan_batch()
             self.run.complete()
             return None
@@ -218,7 +220,7 @@ class Run:
         if poison:
             if self.world.batch_writer:
                 discard_call(self.driver.log, execution, call)
-            else:  # as `abort()` does, without the message of another task
+            else:  # `abort()` does this
                 discard(self.driver.log, appended)
             raise errors.InvalidRow("a row that the target would refuse", "Filter such rows out.")
         self.publish(execution, appended)

@@ -63,7 +63,7 @@ FAULTS = (
 """All faults that a history may draw."""
 
 _EXCLUDES = {
-    # Whose attempt counts can then not be told from `commits/`: docs/limits.md.
+    # `commits/` then does not show whose attempt is applied, see docs/limits.md.
     "two drivers": {
         "power losses",
         "restored queries",
@@ -72,7 +72,7 @@ _EXCLUDES = {
         "moves",
         "passed batches",
     },
-    # What was decided since the backup, and what was refused, is in the log that is lost.
+    # The lost log has the decisions of operators and the refused rows since the backup.
     "restored logs": {"restored targets", "given-up epochs", "changed targets", "refused rows"},
 }
 """Faults that a history cannot have together with the fault."""

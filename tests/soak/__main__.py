@@ -42,11 +42,11 @@ def main() -> int:
     args = parser.parse_args()
     console = Console(highlight=False, width=max(_WIDTH, Console().width))
     console.print(f"seed {args.seed}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what is started here is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that child processes are ended
     for archive in (
         SPARK,
         CASSANDRA,
-    ):  # if the tests have made them: each death is followed by a start
+    ):  # makes starts faster if the tests have made the archives
         os.environ.setdefault(archive.variable, archive.options)
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="wal_sink-soak-") as folder:

@@ -61,7 +61,7 @@ def logged(log: Path) -> Iterator[Logged]:
         us = manifest["first_us"]
         for value, is_refused in ((manifest["refused"], True), (manifest["segments"], False)):
             for segment in value:
-                held = segment.get("data")  # a small segment lies in its manifest
+                held = segment.get("data")  # the manifest contains a small segment
                 source = (
                     pa.BufferReader(held) if held else pa.memory_map(str(log / segment["path"]))
                 )

@@ -59,7 +59,7 @@ class Changes(Background):
         self.long_notes = False
         """True if some notes are too long for the index."""
         self.changes: list[dict[str, Any]] = []
-        self.write()  # Spark wants to see a file
+        self.write()  # Spark's file source needs a file at its start
 
     def work(self) -> None:
         """Write files until the end."""
@@ -73,7 +73,7 @@ class Changes(Background):
             rows[-1] |= {"note": "x" * LONG, **_GOOD}
         hidden = self._folder / f".{self._files:06}"
         pyarrow.parquet.write_table(pa.Table.from_pylist(rows, _ARROW), hidden)
-        os.utime(hidden, (self._files, self._files))  # Spark reads the oldest first
+        os.utime(hidden, (self._files, self._files))  # Spark reads the oldest file first
         hidden.rename(self._folder / f"{self._files:06}.parquet")
         self.changes += rows
         self._files += 1
@@ -99,7 +99,10 @@ class Changes(Background):
 
 _GOOD = {"customerId": 0, "op": "U", "amount": "1", "device": bytes(16)}
 _BAD: list[dict[str, Any]] = [
-    {"op": "U", "customerId": None},  # a delete without it is one of all customers of a day
+    {
+        "op": "U",
+        "customerId": None,
+    },  # a delete without the customer would delete all customers of a day
     {"op": "?"},
     {"op": "U", "amount": "twelve"},
     {"op": "U", "device": b"short"},

@@ -142,7 +142,7 @@ class Feed(Background):
                     producer.commit_transaction(10)
                     self.committed += len(numbers)
             except KafkaException:
-                producer = None  # the next one ends the transaction of this one
+                producer = None  # the next producer aborts the open transaction
 
     def _producer(self) -> Producer:
         producer = Producer(
@@ -220,7 +220,7 @@ class ClusterSoak:
                 "spark.executor.extraClassPath": jars,
                 "spark.executor.extraJavaOptions": SPARK.executor_options,
                 "spark.executor.memory": "512m",
-                "spark.cores.max": "2",  # the others are for a driver that overtakes this one
+                "spark.cores.max": "2",  # the other cores are for a driver that overtakes this one
                 "spark.deploy.maxExecutorRetries": "-1",
             },
             "source": {
@@ -244,7 +244,7 @@ class ClusterSoak:
                 "lake.target": "delta",
                 "lake.delta.path": str(self._folder / "lake"),
                 "lake.createTable": "true",
-                # Larger windows are written by the tasks of jobs: those after an outage.
+                # A flush job writes a larger window, such as one after an outage.
                 "flush.distributedAboveBytes": "20000",
             },
         }
@@ -265,7 +265,7 @@ class ClusterSoak:
         recovered: list[float] = []
         with ExitStack() as stack:
             with self._feed:
-                self._goes_on()  # a table has to be there before it is read
+                self._goes_on()  # the table must exist before a reader reads it
                 for name, store in self._stores().items():
                     self._readers[name] = stack.enter_context(Reader(name, store))
                 until_s = time.monotonic() + seconds
@@ -310,7 +310,7 @@ class ClusterSoak:
         began_s = self._now()
         try:
             repair = self._hit(chosen, kind, victim)
-        except ProcessLookupError:  # it ended just now
+        except ProcessLookupError:  # the process has just ended
             return
         down_s = self._random.uniform(*_DOWN_S)
         fault = Fault(victim, kind, began_s, 0)
@@ -352,7 +352,7 @@ class ClusterSoak:
                 self._cluster.kill_master()
             case _:
                 send(chosen, signal.SIGKILL)
-        return lambda: None  # who supervises it starts another one
+        return lambda: None  # its supervisor starts another process
 
     def _overtake(self) -> int:
         """Start a second application while the first stalls; return the last completed epoch."""
@@ -379,9 +379,7 @@ class ClusterSoak:
 
     def _repair(self, repair: Callable[[], object], down_s: float, fault: Fault) -> None:
         time.sleep(down_s)
-        with contextlib.suppress(
-            ProcessLookupError
-        ):  # it was killed meanwhile, with what it belongs to
+        with contextlib.suppress(ProcessLookupError):  # the process was killed meanwhile
             repair()
         self._faults.append(fault._replace(ended_s=self._now()))
 
@@ -417,7 +415,7 @@ class ClusterSoak:
     def _status(self) -> Status | None:
         try:
             return wal_sink.status(self._checkpoint)
-        except WalSinkError:  # the query has not begun
+        except WalSinkError:  # the query has not started
             return None
 
     def _where(self) -> str:

@@ -56,7 +56,9 @@ def draw(path: Path, outcome: ClusterOutcome) -> None:
         drawing.curve(rows, f"visible in {title}", at_s, visible)
     drawing.legend(rows)
     drawing.label(rows, "a query with three targets while everything under it dies", up="rows")
-    for kind, colour in reversed(_COLOURS.items()):  # the last one lasts long, so it lies below
+    for kind, colour in reversed(
+        _COLOURS.items()
+    ):  # long faults are drawn first, below the short ones
         of_kind = [fault for fault in outcome.faults if fault.kind == kind]
         faults.barh(
             [VICTIMS.index(fault.victim) for fault in of_kind],

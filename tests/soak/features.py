@@ -159,7 +159,7 @@ class FeaturesSoak:
     def _wait(self) -> None:
         """Wait, usually until the query has completed an epoch; start it again if it has ended."""
         _checkpointed = self._checkpointed()
-        patient = self._random.random() < 0.8  # else it dies as it starts
+        patient = self._random.random() < 0.8  # otherwise it is killed while it starts
         deadline = time.monotonic() + (_PATIENCE_S if patient else self._random.uniform(0, 8))
         while self._checkpointed() <= _checkpointed and time.monotonic() < deadline:
             if self._driver.process.poll() is not None:
@@ -194,7 +194,7 @@ class FeaturesSoak:
                 os.kill(self._random.choice(workers), signal.SIGKILL)
                 return
             if self._driver.process.poll() is not None:
-                return  # the query has failed meanwhile, and took its workers along
+                return  # the query has failed, and its workers have ended
             assert time.monotonic() < deadline, "no worker to kill"
             time.sleep(0.02)
 
@@ -204,8 +204,8 @@ class FeaturesSoak:
     def _grow(self) -> None:
         """Add the column and the index, and wait for three more epochs.
 
-        The first epoch may have begun before, and the second may have old files. The third has a note that
-        the index refuses.
+        An epoch that began before has no long note, and the next one may have only older files. So the third
+        epoch has a note that the index refuses.
         """
         self._go_on(1)
         self._execute(*GROWTH)

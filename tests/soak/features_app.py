@@ -35,7 +35,7 @@ def main(config: dict[str, Any]) -> None:
     """Run the query, if it is the last time to the end of its source."""
     spark = local_session(
         **{
-            "spark.master": "local[3,4]",  # a task whose worker is killed is tried again
+            "spark.master": "local[3,4]",  # a task may fail three times, since workers are killed
             "spark.sql.session.timeZone": "UTC",
         }
     )

@@ -35,7 +35,7 @@ class Store(ABC):
     def rows(self, bucket: int) -> Rows:
         """Read a bucket."""
 
-    def close(self) -> None:  # noqa: B027 - not each has something open
+    def close(self) -> None:  # noqa: B027 - some stores have no connection
         """Close the connection."""
 
 

@@ -41,7 +41,7 @@ class _Barrier(Protocol):
     def abort(self) -> None: ...
 
 
-_line: _Barrier  # the starting line of the race that this process or thread is in
+_line: _Barrier  # at which the racers of this race wait for each other
 
 
 def together(
@@ -65,7 +65,9 @@ def together(
         futures = [pool.submit(_race, function, arguments) for function, arguments in work]
         errors = [error for error in (future.exception() for future in futures) if error]
         for error in errors:
-            if not isinstance(error, threading.BrokenBarrierError):  # a follow-up of another's
+            if not isinstance(
+                error, threading.BrokenBarrierError
+            ):  # follows the error of another racer
                 raise error
         return [future.result() for future in futures]
 
@@ -86,7 +88,7 @@ def line_up() -> None:
 
 
 def _enter(barrier: _Barrier) -> None:
-    global _line  # noqa: PLW0603 - a barrier reaches a process only as it starts
+    global _line  # noqa: PLW0603 - a process gets the barrier only when it starts
     _line = barrier
 
 
@@ -95,7 +97,7 @@ def _race(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         line_up()
         return function(*arguments)
     except BaseException:
-        _line.abort()  # or the others would wait for this one
+        _line.abort()  # otherwise the other racers would wait
         raise
 
 
@@ -211,7 +213,7 @@ def kill_inside_output(backend: StateBackend, path: str) -> None:
     with ours, theirs:
         writer = context.Process(target=_write_and_wait, args=(backend, path, theirs))
         writer.start()
-        theirs.close()  # so that a writer that fails is heard at once
+        theirs.close()  # so that poll() returns if the writer fails
         assert ours.poll(PATIENCE_S), "the writer did not get as far as its first bytes"
         assert ours.recv() == "written"
         writer.kill()
@@ -409,7 +411,7 @@ class StateBackendContract:
 
     def test_list_loses_nothing_while_others_come_and_go(self, backend: StateBackend) -> None:
         """(3) Racers create and delete objects beside others: each list has all the others."""
-        # In two of the three folders of `come_and_go`; the third one comes and goes itself.
+        # In two of the three folders of `come_and_go`; the third folder is removed and made again.
         stay = sorted(f"busy/{n % 2}/{n:04}-{'x' * 120}" for n in range(self.rounds * 2))
         for path in stay:
             backend.create(path, b"x")
@@ -469,7 +471,7 @@ class StateBackendContract:
         backend.create("a/1", b"again")
         assert backend.list() == ["a/1", "a/2"]
 
-    # What is refused, and what travels
+    # Refusals and pickling
 
     @pytest.mark.parametrize("path", HOSTILE)
     def test_hostile_path_is_refused(self, backend: StateBackend, path: str) -> None:

@@ -34,7 +34,7 @@ class TestLocalBackend(StateBackendContract):
 
 class TestMemoryBackend(StateBackendContract):
     racers = "threads"
-    # A store of one process dies with it.
+    # The objects end with the process.
     test_killed_writer_leaves_nothing_visible = None  # type: ignore[assignment]
     test_acknowledged_object_survives_a_kill = None  # type: ignore[assignment]
 
@@ -80,7 +80,7 @@ class ListsWithDetails(LocalBackend):
     def list(self, prefix: str = "") -> builtins.list[str]:
         result = []
         for folder, _, names in os.walk(self._root / prefix):
-            time.sleep(0.001)  # widens the gap, so that a busy machine meets it as well
+            time.sleep(0.001)  # so that the bug shows on a busy machine, too
             with suppress(FileNotFoundError):
                 result += [
                     str(file) for file in map(Path(folder).joinpath, names) if file.stat().st_size

@@ -129,7 +129,7 @@ def test_store_that_never_answers_raises_connection_error() -> None:
         lambda: backend.delete(["a"]),
     ]
     started = time.monotonic()
-    with ThreadPoolExecutor(len(acts)) as pool:  # they wait between their tries
+    with ThreadPoolExecutor(len(acts)) as pool:  # since each call waits between its retries
         errors = [item.exception(60) for item in [pool.submit(act) for act in acts]]
     assert time.monotonic() - started < 60
     for error in errors:

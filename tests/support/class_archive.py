@@ -30,7 +30,7 @@ from wal_sink.demo.servers.maven import cache_folder
 
 logger = logging.getLogger(__name__)
 
-# Without the log, a JVM says on its standard output why it does not take an archive.
+# By default a JVM prints to its standard output why it does not use an archive.
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _PATIENCE_S = 600
 
@@ -81,8 +81,7 @@ SPARK = ClassArchive(
     f"spark-{pyspark.__version__}",
     Path(pyspark.__file__).parent / "jars",
     "SPARK_SUBMIT_OPTS",
-    # Sessions are short here, and many: compiling what they run would take longer than it saves. Nor does
-    # Spark write Java for each query, which costs a sixth of a short application's CPU.
+    # The sessions are short, so the optimizing compiler and Spark's code generation cost more than they save.
     f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {_QUIET}"
     " -Dspark.sql.codegen.wholeStage=false -Dspark.sql.codegen.factoryMode=NO_CODEGEN",
     "tests.support.archived_app",
@@ -91,7 +90,7 @@ CASSANDRA = ClassArchive(
     f"cassandra-{cassandra.VERSION}",
     cache_folder() / f"cassandra-{cassandra.VERSION}",
     "JVM_EXTRA_OPTS",
-    # A node has an agent, which measures objects; Java wants to be told that it changes no class.
+    # A node has a Java agent that measures objects; an archive with an agent needs these options.
     f"-XX:+UnlockDiagnosticVMOptions -XX:+AllowArchivingWithJavaAgent {_QUIET}",
     "tests.support.archived_node",
 )
@@ -128,14 +127,14 @@ def _make(archive: ClassArchive) -> None:
         start_new_session=True,
     )
     end = functools.partial(_end, app)
-    atexit.register(end)  # the tests may be done before
+    atexit.register(end)  # the tests may end before the archive is made
     try:
         app.wait(_PATIENCE_S)
     except subprocess.TimeoutExpired:
         end()
     atexit.unregister(end)
     if app.returncode == 0 and begun.exists():
-        begun.replace(archive.path)  # whole from its first moment
+        begun.replace(archive.path)  # the file is complete when it gets its name
     else:
         begun.unlink(missing_ok=True)
         logger.warning("no archive %s, so starts are slow", archive.name)

@@ -106,7 +106,9 @@ def for_driver(value: Any, tree: CqlType) -> Any:
         return None
     if tree.kind in ("tuple", "udt"):
         fields = [*(value.values() if isinstance(value, dict) else value)]
-        fields += [None] * (len(tree.parts) - len(fields))  # those that the type got since
+        fields += [None] * (
+            len(tree.parts) - len(fields)
+        )  # fields that were added to the type later
         return tuple(map(for_driver, fields, tree.parts))
     if tree.kind == "map":
         return Pairs((for_driver(k, tree.parts[0]), for_driver(v, tree.parts[1])) for k, v in value)

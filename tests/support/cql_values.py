@@ -69,7 +69,7 @@ def inet(text: str) -> str:
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv4Address):
         return text
-    if address.ipv4_mapped:  # Cassandra makes this of it, in frozen collections; we do everywhere
+    if address.ipv4_mapped:  # Cassandra does this in frozen collections, and the sink everywhere
         return str(address.ipv4_mapped)
     return socket.inet_ntop(socket.AF_INET6, address.packed)
 
@@ -140,7 +140,7 @@ SCALARS = [
         MICROS,
         lambda micros: EPOCH + dt.timedelta(milliseconds=micros // 1_000),
         pa.int64(),
-        lambda micros: int(micros / 1_000) * 1_000,  # nothing below the millisecond
+        lambda micros: int(micros / 1_000) * 1_000,  # Cassandra keeps milliseconds
     ),
     Case("date", pa.date32(), st.dates(), Date),
     Case("time", pa.time64("ns"), NANOSECONDS, Time, pa.int64()),

@@ -46,7 +46,9 @@ def maven_jars(name: str, artifacts: Sequence[str], without: Sequence[str] = ())
         try:
             Path(work, "jars").rename(folder)
         except OSError:
-            if not folder.is_dir():  # otherwise another process was faster: the same jars
+            if (
+                not folder.is_dir()
+            ):  # if the folder exists, another process has downloaded the same jars
                 raise
     return folder
 

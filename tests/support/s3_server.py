@@ -44,7 +44,7 @@ class Front:
     """
 
     def __init__(self) -> None:
-        # Not moto's dispatcher to all services: it lists the folder of moto's code at each request.
+        # moto's dispatcher for all services lists the folder of moto's code at each request.
         self._moto = create_backend_app("s3")
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
@@ -103,12 +103,14 @@ class Front:
             f"{environment['PATH_INFO']} {parse_qs(environment['QUERY_STRING']).get('uploadId')}"
         )
         if completes and environment["REQUEST_METHOD"] == "POST" and self._seen[upload]:
-            # As most stores have it; moto does it once more, and breaks down over one that is aborted.
+            # Most stores answer this; moto completes it again, and fails if the upload was aborted.
             return _refuse(environment, start, "404 Not Found", "NoSuchUpload")
 
         def started(status: str, *rest: Any) -> Any:
             ends = completes and environment["REQUEST_METHOD"] in {"POST", "DELETE"}
-            self._seen[upload] += ends and status.startswith("2")  # not by one that is refused
+            self._seen[upload] += ends and status.startswith(
+                "2"
+            )  # a refused request does not end the upload
             return start(status, *rest)
 
         answer = list(self._moto(environment, started))

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def sessions() -> Iterator[tuple[SparkSession, SparkSession]]:
     """Return a classic session with three slots, since a flush job needs two, and its sibling."""
-    from wal_sink.demo.local_spark import local_session  # noqa: PLC0415 -- the same
+    from wal_sink.demo.local_spark import local_session  # noqa: PLC0415 -- loads Spark
     from wal_sink.spark.data_source import WalSinkDataSource  # noqa: PLC0415 -- loads Spark
 
     session = local_session(**{"spark.master": "local[3]"})
     other = session.newSession()
-    # Now or never: a session refuses formats that another one got before it was given any.
+    # A session without a format refuses the format of another session later.
     other.dataSource.register(WalSinkDataSource)
     yield session, other
     session.stop()

@@ -55,7 +55,7 @@ def mounted(folder: Path, size: str) -> Iterator[SmallDisk]:
     """
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "wal_sink", str(folder)]
-    subprocess.run(mount, check=True)  # root that may not mount: the test fails, and says so
+    subprocess.run(mount, check=True)  # if root may not mount, the test fails
     try:
         yield SmallDisk(folder)
     finally:

@@ -10,21 +10,12 @@ import pytest
 
 from tests.support.programs import ran
 from tests.support.servers.cassandra_container import CassandraContainer, choose
-from tests.support.servers.docker import DockerNotUsable
 
 ROOT = Path(__file__).parents[2]
 
 
 def docker_is_there(image: str) -> str:
     return "28.0"
-
-
-def docker_is_not_there(image: str) -> str:
-    raise DockerNotUsable("no Docker engine answers", "Start it.")
-
-
-def docker_is_not_asked(image: str) -> str:
-    raise AssertionError
 
 
 def test_container_where_docker_answers() -> None:

@@ -16,7 +16,7 @@ def send_rows(host: str, port: int, insert: str, rows: Iterable[Any]) -> None:
     answers = execute_concurrent_with_args(
         session, prepared, rows, concurrency=100, results_generator=True
     )
-    for _ in answers:  # raises what failed
+    for _ in answers:  # the iteration raises the error of a failed request
         pass
 
 

@@ -120,7 +120,7 @@ def mariadb(bench: Bench) -> list[Figure]:
     settings = ("--innodb-log-file-size=1G", "--innodb-buffer-pool-size=1G")
     with MariaDb(*settings, "--innodb-flush-log-at-trx-commit=1") as server:
         server.execute("CREATE DATABASE bench CHARACTER SET utf8mb4")
-        # Spark quotes names for MySQL where the URL is one of MySQL; else MariaDB takes them for texts.
+        # Spark quotes names as MySQL does only for a URL of MySQL; MariaDB takes other quotes for texts.
         database = Database(
             "MariaDB",
             server,

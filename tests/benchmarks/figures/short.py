@@ -31,7 +31,9 @@ def short(bench: Bench) -> list[Figure]:
     """Compare CPU and time of a short job, in an application for each contender and round."""
     source = Source(shape="grouped", rows=_EPOCHS * SMALL, partitions=10)
     bench.say(f"short, {bench.sizes.rounds} rounds of {_EPOCHS} epochs of {SMALL:,} rows")
-    for package in _COMPILED:  # else each process would, where PYTHONDONTWRITEBYTECODE is set
+    for (
+        package
+    ) in _COMPILED:  # PYTHONDONTWRITEBYTECODE may be set, so processes would compile again
         compileall.compile_dir(ROOT / package, quiet=1)
     rounds: list[dict[str, Taken]] = []
     for number in range(bench.sizes.rounds):

@@ -38,7 +38,7 @@ def run(
     writer = ours.writer(stream.rows(spark, sizes.rows), table)
     writer = writer.option("checkpointLocation", str(checkpoint))
     with wal_sink.register(spark, drain_timeout=ours.DRAIN_S) as sink:
-        query = writer.start()  # no trigger: the next micro-batch begins when one ends
+        query = writer.start()  # without a trigger, a micro-batch begins when the previous one ends
         small_epochs.await_epoch(query, sizes.warm_up)
         log = checkpoint / "wal_sink" / str(query.id)
         latencies = Latencies(checkpoint, log)

@@ -134,7 +134,7 @@ def _of_living(worker: int) -> float:
     try:
         return _memory_mb(worker)
     except (AssertionError, FileNotFoundError, ProcessLookupError):
-        return 0.0  # it has ended since it was listed; one that is about to has no memory
+        return 0.0  # the process has ended, or is ending and has no memory
 
 
 def _memory_mb(pid: int) -> float:

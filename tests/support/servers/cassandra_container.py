@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 IMAGE = "cassandra:5.0"
 _YAML = "/etc/cassandra/wal_sink.yaml"
-# The image's own options come first and choose G1, which would touch all of its heap at the start.
+# The image's own options come first and select G1, which would touch its whole heap at the start.
 _CONTAINER_FLAGS = (
     f"-Dcassandra.config=file://{_YAML} -XX:-UseG1GC -XX:-AlwaysPreTouch {QUICK_START}"
 )

@@ -66,9 +66,9 @@ def place() -> Place:
         if not inside_container():
             return Place(loopback, loopback)
         bridge = client.networks.get("bridge").attrs["IPAM"]["Config"][0]
-        # An engine that was never asked for a gateway takes the first address, and does not say so.
+        # Without a configured gateway the engine uses the first address, and does not report it.
         gateway = bridge.get("Gateway") or str(next(ip_network(bridge["Subnet"]).hosts()))
-        # In a container the engine of the host is reached at the bridge, one in here also at home.
+        # The host's engine is reached by the bridge, an engine in this container by loopback.
         return Place(loopback, loopback) if _is_local(gateway) else Place(gateway, gateway)
 
 
@@ -82,7 +82,7 @@ def _connect() -> Iterator[Any]:
             f"{error.name} is not installed", "pip install testcontainers."
         ) from error
     client, reason = None, ""
-    # docker leaves the socket of a failed connection to the garbage collector, which warns of it.
+    # docker does not close the socket of a failed connection, so the garbage collector warns.
     with warnings.catch_warnings(action="ignore", category=ResourceWarning):
         try:
             client = DockerClient(timeout=_PATIENCE_S).client
@@ -102,7 +102,7 @@ def _connect() -> Iterator[Any]:
 
 def _require_image(client: Any, image: str) -> None:
     import docker.errors  # noqa: PLC0415
-    import requests  # noqa: PLC0415 - what docker raises when it has no patience left
+    import requests  # noqa: PLC0415 - docker raises its timeout
 
     try:
         client.images.get(image)
@@ -158,7 +158,7 @@ class Container(AnyServer):
         :param port: the port of the server in the container.
         """
         self._container = container
-        # testcontainers' type knows no address; what it hands on to Docker does.
+        # Docker accepts an address, but the type of testcontainers does not have it.
         self._container.ports = {f"{port}/tcp": (self._bind, self.port)}  # type: ignore[dict-item]
         self._remove = weakref.finalize(self, _remove, container)
 
@@ -251,5 +251,5 @@ def no_wait() -> Any:
 def _remove(container: DockerContainer) -> None:
     import docker.errors  # noqa: PLC0415
 
-    with contextlib.suppress(docker.errors.NotFound):  # it was removed from outside
+    with contextlib.suppress(docker.errors.NotFound):  # another program has removed the container
         container.stop()

@@ -74,7 +74,7 @@ class StagedContract(CountedContract):
 
     def conflict_after_commit(
         self,
-        patch: pytest.MonkeyPatch,  # noqa: ARG002 -- for suites
+        patch: pytest.MonkeyPatch,  # noqa: ARG002 -- a suite uses it
         landed: Callable[[], object],  # noqa: ARG002
     ) -> None:
         """Replace, by `patch`, the function of your target that commits: it commits, then reports a conflict.
@@ -181,4 +181,4 @@ def _flush_elsewhere(
         session.write(plan, rows)
         assert finish(session, current, new) is Outcome.APPLIED
         marker.touch()
-        time.sleep(_PATIENCE_S)  # to be killed
+        time.sleep(_PATIENCE_S)  # the test kills this process

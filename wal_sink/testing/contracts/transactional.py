@@ -70,5 +70,5 @@ class SqlContract(TransactionalContract):
         """`insert` itself must raise: the session counts rows as written when `insert` returns."""
         assert isinstance(target, SqlTarget), "use TransactionalContract"
         changed, rows = self.unwritable(target, plan)
-        with contextlib.closing(target.open()) as connection, pytest.raises(Exception):  # noqa: B017, PT011 -- whatever the driver has for it
+        with contextlib.closing(target.open()) as connection, pytest.raises(Exception):  # noqa: B017, PT011 -- any error of the driver
             target.insert(connection, changed, rows.batch)
