@@ -191,7 +191,7 @@ class StateBackend(ABC):
     def folders(self, prefix: str = "") -> builtins.list[str]:
         """Return the sorted names of the folders directly in the folder `prefix`; some may be empty.
 
-        A store that need not list all objects for it overrides this.
+        This method lists all objects below the folder; some stores override it with a faster one.
         """
         depth = len(check_prefix(prefix).split("/")) if prefix else 0
         parts = (path.split("/") for path in self.list(prefix))
@@ -263,9 +263,9 @@ class StateBackend(ABC):
         if path in self.list("probe/"):
             raise self._broken("it lists an object that was deleted")
 
-    def _broken(self, what: str) -> StateBackendError:
+    def _broken(self, fault: str) -> StateBackendError:
         return StateBackendError(
-            f"{self.url} cannot hold a write-ahead log: {what}. Choose a store with atomic create"
+            f"{self.url} cannot hold a write-ahead log: {fault}. Choose a store with atomic create"
         )
 
     def __eq__(self, other: object) -> bool:

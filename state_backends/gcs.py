@@ -39,17 +39,17 @@ class GcsBackend(ObjectStoreBackend):
     def _find(self, below: str) -> dict[str, int]:
         # gcsfs's find() returns no objects for a missing bucket.
         sizes: dict[str, int] = {}
-        more: dict[str, str] = {}
+        token: dict[str, str] = {}
         while True:
-            page = self._page(below.partition("/")[2], more)
+            page = self._page(below.partition("/")[2], token)
             for blob in page.get("items", []):
                 sizes[f"{self._bucket}/{blob['name']}"] = int(blob["size"])
             if not page.get("nextPageToken"):
                 return sizes
-            more = {"pageToken": page["nextPageToken"]}
+            token = {"pageToken": page["nextPageToken"]}
 
-    def _page(self, prefix: str, more: dict[str, str]) -> dict[str, Any]:
-        wanted = {"prefix": prefix, "fields": "items(name,size),nextPageToken", **more}
+    def _page(self, prefix: str, parameters: dict[str, str]) -> dict[str, Any]:
+        wanted = {"prefix": prefix, "fields": "items(name,size),nextPageToken", **parameters}
         try:
             return dict(self._fs.call("GET", "b/{}/o", self._bucket, **wanted, json_out=True))
         except FileNotFoundError as error:

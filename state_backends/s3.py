@@ -113,7 +113,7 @@ _DELETED_AT_ONCE = 1_000
 """The maximum number of objects that one request can delete."""
 
 _TRIES_OF_S3FS = 2
-"""Instead of five; see `_bounded`."""
+"""The tries of s3fs for a request, instead of five; see `_bounded`."""
 
 
 class S3Backend(ObjectStoreBackend):
@@ -161,13 +161,13 @@ class S3Backend(ObjectStoreBackend):
 
     def _listed(self, prefix: str, **arguments: str) -> Iterator[dict[str, Any]]:
         """Yield each page of a listing."""
-        more: dict[str, str] = {}
+        token: dict[str, str] = {}
         while True:
-            page = self._call("list_objects_v2", Prefix=prefix, **arguments, **more)
+            page = self._call("list_objects_v2", Prefix=prefix, **arguments, **token)
             yield page
             if not page.get("IsTruncated"):
                 return
-            more = {"ContinuationToken": page["NextContinuationToken"]}
+            token = {"ContinuationToken": page["NextContinuationToken"]}
 
     def _remove(self, keys: builtins.list[str]) -> None:
         # s3fs's rm() takes `*` in a key for a pattern, and ignores objects that could not be deleted.
@@ -192,9 +192,9 @@ class S3Backend(ObjectStoreBackend):
         super()._try_promises(path)
         self._try_parts()
 
-    def _broken(self, what: str) -> StateBackendError:
+    def _broken(self, fault: str) -> StateBackendError:
         return StateBackendError(
-            f"{self.url} cannot hold a write-ahead log: {what}, so it ignores If-None-Match, or this "
+            f"{self.url} cannot hold a write-ahead log: {fault}, so it ignores If-None-Match, or this "
             "botocore does not send it. Choose a store with conditional writes, as S3 has them, "
             "and a version of botocore above 1.35.20"
         )

@@ -120,7 +120,7 @@ def main(
                 seconds[name] = time.monotonic() - began
         finally:
             bench.close()
-    result = msgspec.convert(
+    measured = msgspec.convert(
         {
             **machine,
             "version": server.version,
@@ -133,10 +133,10 @@ def main(
         },
         report.Report,
     )
-    report.show(result, console)
+    report.show(measured, console)
     if json is not None:
-        json.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
-    if result.wrong:
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(measured)))
+    if measured.wrong:
         sys.exit(1)
 
 

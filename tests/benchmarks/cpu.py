@@ -40,13 +40,13 @@ def _tree(root: int, without: int | None = None) -> dict[int, _Stat]:
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(stat.parent, []).append(pid)
-    result, remaining = {}, [root]
+    tree, remaining = {}, [root]
     while remaining:
         pid = remaining.pop()
         if pid != without and pid in stats:
-            result[pid] = stats[pid]
+            tree[pid] = stats[pid]
             remaining += children.get(pid, [])
-    return result
+    return tree
 
 
 def _pids() -> list[int]:

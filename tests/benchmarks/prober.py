@@ -71,7 +71,7 @@ def main(probe: Probe) -> list[float]:
     from cassandra.cluster import Cluster  # noqa: PLC0415 - the parent needs no driver
 
     session = Cluster([probe.host], probe.port, protocol_version=5).connect()
-    one = session.prepare(f"SELECT id FROM {probe.table} WHERE device = ? AND id = ?")
+    select = session.prepare(f"SELECT id FROM {probe.table} WHERE device = ? AND id = ?")
     count = session.prepare(f"SELECT count(*) FROM {probe.table} WHERE device IN ?")
     seconds = []
     for epoch in range(probe.first, probe.last + 1):
@@ -79,7 +79,7 @@ def main(probe: Probe) -> list[float]:
         _wait(commit.exists, _COMMIT_POLL_S)
         renamed_s = commit.stat().st_ctime  # the time of the rename; Spark wrote the content before
         last = (devices(epoch)[DEVICES - 1], (epoch + 1) * SMALL - 1)
-        _wait(partial(_is_there, session, one, last, last[1]), _ROW_POLL_S)
+        _wait(partial(_is_there, session, select, last, last[1]), _ROW_POLL_S)
         _wait(partial(_is_there, session, count, [devices(epoch)], SMALL), _ROW_POLL_S)
         seconds.append(time.time() - renamed_s)
     session.cluster.shutdown()

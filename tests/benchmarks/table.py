@@ -65,9 +65,9 @@ class Table:
         keys = [(row["device"], row["id"]) for row in wanted]
         session = self.server.session()
         answers = execute_concurrent_with_args(session, session.prepare(select), keys)
-        for row, (_, result) in zip(wanted, answers, strict=True):
+        for row, (_, rows) in zip(wanted, answers, strict=True):
             row["at"] = row["at"].replace(tzinfo=None)  # the driver returns naive times in UTC
-            if [one._asdict() for one in result] != [row]:
+            if [read._asdict() for read in rows] != [row]:
                 raise RowsWrong(f"{self.where} lacks {row}")
 
     def check_totals(self, wanted: Totals) -> None:
@@ -87,11 +87,11 @@ class Table:
         answers = execute_concurrent_with_args(
             session, prepared, between, concurrency=_COUNTED_AT_ONCE
         )
-        rows, ids, amounts, *filled = _added([result.one() for _, result in answers])
+        rows, ids, amounts, *filled = _added([counts.one() for _, counts in answers])
         if (rows, ids, amounts) != wanted or set(filled) != {wanted.rows}:
-            result = dict(zip(others, filled, strict=True))
+            counts = dict(zip(others, filled, strict=True))
             raise RowsWrong(
-                f"{self.where} has {Totals(rows, ids, amounts)} and values {result}, not {wanted}"
+                f"{self.where} has {Totals(rows, ids, amounts)} and values {counts}, not {wanted}"
             )
 
 
@@ -104,7 +104,7 @@ def cassandra(server: EmbeddedCassandra, source: Source) -> Store:
 
 def _ranges(number: int) -> list[tuple[int, int]]:
     """Divide the tokens into ranges."""
-    bounds = [-(2**63) + (2**64 * item) // number for item in range(number)]
+    bounds = [-(2**63) + (2**64 * index) // number for index in range(number)]
     return list(itertools.pairwise([*bounds, 2**63 - 1]))
 
 

@@ -66,13 +66,13 @@ def test_smallest_benchmark_ends_with_its_figures(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     parts = [f"--only={part}" for part in ("flush", "pending", "overhead")]
     command = [sys.executable, "-m", "tests.benchmarks", "--tiny", f"--json={file}", *parts]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(file.read_text())
-    assert result["wrong"] == []
-    assert [item["name"] for item in result["figures"] if not item["values"]] == []
-    assert {run["contender"] for run in result["runs"]} >= {"wal_sink, flush alone"}
-    assert "targets met" in done.stdout
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    report = json.loads(file.read_text())
+    assert report["wrong"] == []
+    assert [figure["name"] for figure in report["figures"] if not figure["values"]] == []
+    assert {run["contender"] for run in report["runs"]} >= {"wal_sink, flush alone"}
+    assert "targets met" in ended.stdout
 
 
 def test_long_run_leaves_the_newest_row_of_each_key() -> None:
@@ -104,8 +104,8 @@ def _samples(growth: float) -> list[Sample]:
 
 def test_long_run_that_grows_is_noticed() -> None:
     """A cost that doubles misses its target, and a constant cost meets it."""
-    assert {item.met for item in compared(_samples(0))} == {True}
-    missed = {item.name.partition(",")[0] for item in compared(_samples(1)) if not item.met}
+    assert {figure.met for figure in compared(_samples(0))} == {True}
+    missed = {figure.name.partition(",")[0] for figure in compared(_samples(1)) if not figure.met}
     assert missed == {
         "long: client CPU of an epoch",
         "long: commits/N to flushed",
@@ -114,7 +114,7 @@ def test_long_run_that_grows_is_noticed() -> None:
     }
 
 
-def test_files_are_counted_while_their_folders_go(
+def test_files_are_counted_while_folders_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder is deleted while its parent is walked."""

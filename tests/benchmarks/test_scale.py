@@ -15,7 +15,7 @@ from wal_sink.model import paths
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 
 
-def test_page_has_what_the_model_says() -> None:
+def test_docs_table_equals_the_model() -> None:
     page = PAGE.read_text(encoding="utf-8").splitlines()
     start = page.index(scale.table()[0])
     assert page[start : start + len(scale.table())] == scale.table()
@@ -31,7 +31,7 @@ def test_model_agrees_with_two_cores(rows: int, tasks: int, seconds: float) -> N
     assert scale.epoch(rows, tasks, 2, "folder").micro_batch_s == pytest.approx(seconds, rel=0.25)
 
 
-def test_publishing_grows_with_the_segments_and_no_faster() -> None:
+def test_publishing_cost_is_linear_in_segments() -> None:
     """CPU time and bytes of many segments are proportional to their number."""
     world = World(*in_memory())
     run = world.run()

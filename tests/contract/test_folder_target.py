@@ -79,7 +79,7 @@ def test_session_in_another_package_is_killed_in_finish(
         )
 
 
-def test_kill_of_the_page_loses_nothing(tmp_path: Path) -> None:
+def test_example_of_the_docs_loses_nothing(tmp_path: Path) -> None:
     (shown,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "schema.arrow").write_bytes(WITH_DOUBLE.serialize())
     target = FolderTarget(FolderOptions(path=str(tmp_path)))

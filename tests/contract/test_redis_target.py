@@ -80,10 +80,10 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    made = Server(tmp_path_factory.mktemp("redis"))
-    made.start()
-    yield made
-    made.kill()
+    redis = Server(tmp_path_factory.mktemp("redis"))
+    redis.start()
+    yield redis
+    redis.kill()
 
 
 class TestRedis(TransactionalContract, RestartContract):
@@ -153,7 +153,7 @@ class TestRedis(TransactionalContract, RestartContract):
         assert self.server.client().llen("orders") == number
 
 
-def test_server_that_forgets_is_refused(server: Server) -> None:
+def test_server_without_durable_writes_is_refused(server: Server) -> None:
     target = RedisTarget(RedisOptions(url=f"redis://127.0.0.1:{server.port}", key="orders"))
     server.client().config_set("appendfsync", "everysec")
     with pytest.raises(SchemaMismatch, match="forgets what it has answered"):

@@ -101,7 +101,7 @@ class SuffixedTarget(SqliteTarget):
     ledger_suffix = "WITHOUT ROWID"
 
 
-def test_ledger_is_created_as_the_target_says(path: Path) -> None:
+def test_ledger_suffix_ends_create_table(path: Path) -> None:
     """A target may end the CREATE TABLE of the ledger, for example with the name of an engine."""
     SuffixedTarget(options(path)).plan(PRICES, "key")
     statement = "SELECT sql FROM sqlite_master WHERE name = 'wal_sink_ledger'"
@@ -137,7 +137,7 @@ def test_ledger_that_cannot_be_created_is_named_with_ddl(
 
 
 @pytest.mark.parametrize("call", ["plan", "dry_plan", "connect"])
-def test_database_that_refuses_is_named_with_a_remedy(tmp_path: Path, call: str) -> None:
+def test_connection_error_has_a_remedy(tmp_path: Path, call: str) -> None:
     """The file is not a database: the error is an `OptionError`, not an error of the driver."""
     path = tmp_path / "shop.db"
     path.write_bytes(b"no database" * 1_000)
@@ -165,7 +165,7 @@ def test_database_that_refuses_is_named_with_a_remedy(tmp_path: Path, call: str)
         (pa.field("other", pa.int64()), "is NUMERIC, which cannot be written"),
     ],
 )
-def test_misfit_names_what_to_write(path: Path, field: pa.Field, text: str) -> None:
+def test_unfit_column_is_refused_with_a_remedy(path: Path, field: pa.Field, text: str) -> None:
     """The error names types of Spark, since the user changes the DataFrame."""
     with pytest.raises(SchemaMismatch, match=text):
         SqliteTarget(options(path)).plan(pa.schema([field]), "key")

@@ -64,7 +64,7 @@ class TestSqlite(SqlContract, RestartContract):
         with sqlite3.connect(target.options.path) as connection:
             return connection.execute("SELECT k, n, v, t, d FROM t").fetchall()
 
-    def test_comparison_sees_an_altered_table(
+    def test_compare_of_altered_table_raises(
         self, target: SqliteTarget, plan: Plan, query_id: str
     ) -> None:
         """`compare` raises for a lost column, and leaves no transaction that blocks other sessions."""
@@ -81,7 +81,7 @@ class TestSqlite(SqlContract, RestartContract):
                 deliver(third, plan)
 
 
-def test_lock_passes_and_missing_table_does_not(tmp_path: Path) -> None:
+def test_lock_is_retried_and_missing_table_is_fatal(tmp_path: Path) -> None:
     """Both errors are an `OperationalError`; the target retries only the lock."""
     path = str(tmp_path / "shop.db")
     target = SqliteTarget(SqliteOptions(path=path, table="t"))

@@ -86,7 +86,7 @@ def test_listens_on_the_loopback_address_only(cassandra: CassandraContainer) -> 
         pass
 
 
-def test_unclosed_one_ends_with_the_process() -> None:
+def test_unclosed_container_ends_with_the_process() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", _FORGETFUL],
         cwd=Path(__file__).parents[2],
@@ -98,7 +98,7 @@ def test_unclosed_one_ends_with_the_process() -> None:
     assert containers(id=done.stdout.strip()) == []
 
 
-def test_unclosed_one_ends_with_its_object() -> None:
+def test_unclosed_container_ends_with_its_object() -> None:
     node = CassandraContainer()
     node._launch()
     identity = node._container.get_container_id()

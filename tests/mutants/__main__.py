@@ -75,7 +75,7 @@ def caught_by(tree: Path, bug: Bug) -> str | None:
 
 def first_failure(tree: Path, selected: tuple[str, ...]) -> str | None:
     """Run tests until one fails; return its name."""
-    done = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selected],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree)},  # the copy comes before the installed package
@@ -83,13 +83,13 @@ def first_failure(tree: Path, selected: tuple[str, ...]) -> str | None:
         text=True,
         check=False,
     )
-    if done.returncode == 0:
+    if ended.returncode == 0:
         return None
-    if _NO_SERVER.search(done.stdout):
-        sys.exit(f"a server did not start, so nothing can be told:\n{done.stdout}")
-    failed = _FAILED.search(done.stdout)
+    if _NO_SERVER.search(ended.stdout):
+        sys.exit(f"a server did not start, so nothing can be told:\n{ended.stdout}")
+    failed = _FAILED.search(ended.stdout)
     if failed is None:
-        sys.exit(f"pytest did not run:\n{done.stdout}\n{done.stderr}")
+        sys.exit(f"pytest did not run:\n{ended.stdout}\n{ended.stderr}")
     return failed[1]
 
 

@@ -21,7 +21,7 @@ def meaning(code: str) -> str:
 
 
 @pytest.mark.parametrize("tests", sorted({bug.tests for bug in BUGS}), ids=lambda tests: tests[0])
-def test_bugs_of_these_tests_can_be_put_in(tests: tuple[str, ...]) -> None:
+def test_bugs_fit_the_code(tests: tuple[str, ...]) -> None:
     """The code of each bug is in its symbol once, the bug changes the syntax tree, and its tests exist."""
     for bug in (bug for bug in BUGS if bug.tests == tests):
         mutation = change(ROOT, bug)
@@ -29,7 +29,7 @@ def test_bugs_of_these_tests_can_be_put_in(tests: tuple[str, ...]) -> None:
         assert find_tests(ROOT, bug), bug.name
 
 
-def test_bug_has_a_name_of_its_own() -> None:
+def test_bug_names_are_unique() -> None:
     assert len(BUGS) > 200
     assert len({bug.name for bug in BUGS}) == len(BUGS)
 
@@ -76,7 +76,7 @@ def tree(tmp_path: Path) -> Path:
         ),
     ],
 )
-def test_bug_is_put_into_its_symbol(tree: Path, entry: str, after: str) -> None:
+def test_bug_replaces_code_in_its_symbol(tree: Path, entry: str, after: str) -> None:
     """Layout and comments are ignored, and the new code has the indentation of its place."""
     (bug,) = parse(f"# Bugs\n\n[wal/test_rows test_protocol]\nrows are lost\n    {entry}\n")
     assert after in change(tree, bug).after

@@ -190,18 +190,18 @@ class Actions:
             return
         for name, database in world.databases.items():
             # A target may be newer than the log, unless an operator has made decisions since the backup.
-            earlier = [
+            backups = [
                 backup
                 for backup in database.backups
                 if self._fits(backup.ledger, name)
                 and (backup.made_us <= saved.made_us or not world.swarm & _DECIDED)
             ]
-            if earlier:
-                database.restore(earlier[-1])
+            if backups:
+                database.restore(backups[-1])
             else:
                 database.rows, database.ledger = {}, {}
                 database.generation += 1
-            database.backups = earlier
+            database.backups = backups
         world.happened("everything restored")
 
     def _fits(self, ledger: dict[str, Any], name: str) -> bool:

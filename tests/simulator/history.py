@@ -255,7 +255,7 @@ class History:
         for flusher in self.driver().flushers.values():
             flusher.act(100)
         assert state is not None
-        kept = {item.epoch for item in state.given_up}
+        kept = {given_up.epoch for given_up in state.given_up}
         remaining = [
             path
             for path in world.site.log.paths()

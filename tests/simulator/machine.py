@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 import uuid
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -60,9 +60,17 @@ class Machine:
 MACHINE = Machine()
 
 
-class _Time:
-    """Replaces the module `time`."""
+class _Module:
+    """Replaces a module: its methods replace functions, and the other names are those of the module."""
 
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+class _Time(_Module):
     def time_ns(self) -> int:
         return MACHINE.now_us() * 1_000
 
@@ -77,37 +85,22 @@ class _Time:
         assert MACHINE.current is not None
         MACHINE.current.sleep(seconds)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
 
 def uuid4() -> uuid.UUID:
     """Replace `uuid.uuid4`."""
     return uuid.UUID(int=MACHINE.random.getrandbits(128), version=4)
 
 
-class _Uuid:
-    """Replaces the module `uuid`."""
-
+class _Uuid(_Module):
     uuid4 = staticmethod(uuid4)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(uuid, name)
 
-
-class _Socket:
-    """Replaces the module `socket`."""
-
+class _Socket(_Module):
     def gethostname(self) -> str:
         return MACHINE.current.host.name if MACHINE.current is not None else "world"
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(socket, name)
 
-
-class _Os:
-    """Replaces the module `os`: processes, and the sync of files."""
-
+class _Os(_Module):
     def getpid(self) -> int:
         return MACHINE.current.pid if MACHINE.current is not None else 0
 
@@ -133,20 +126,17 @@ class _Os:
     def close(self, descriptor: tuple[Volume, str]) -> None:
         pass
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
 
+_TIME = _Time(time)
 
-_TIME = _Time()
-
-_STANDS_FOR: dict[int, Any] = {
+_REPLACED: dict[int, Any] = {
     id(time): _TIME,
     id(time.monotonic): _TIME.monotonic,
     id(time.sleep): _TIME.sleep,
-    id(uuid): _Uuid(),
+    id(uuid): _Uuid(uuid),
     id(uuid.uuid4): uuid4,
-    id(socket): _Socket(),
-    id(os): _Os(),
+    id(socket): _Socket(socket),
+    id(os): _Os(os),
 }
 
 
@@ -156,8 +146,8 @@ def install() -> None:
         if name.split(".", maxsplit=1)[0] not in {"wal_sink", "state_backends"}:
             continue
         for attribute, value in list(vars(module).items()):
-            if id(value) in _STANDS_FOR:
-                setattr(module, attribute, _STANDS_FOR[id(value)])
+            if id(value) in _REPLACED:
+                setattr(module, attribute, _REPLACED[id(value)])
             elif isinstance(value, type):
                 for method in vars(value).values():
                     _replace_defaults(method)
@@ -170,5 +160,5 @@ def _replace_defaults(function: object) -> None:
     if not isinstance(function, FunctionType):
         return
     kept, named = function.__defaults__ or (), function.__kwdefaults__ or {}
-    function.__defaults__ = tuple(_STANDS_FOR.get(id(value), value) for value in kept) or None
-    named.update({name: _STANDS_FOR.get(id(value), value) for name, value in named.items()})
+    function.__defaults__ = tuple(_REPLACED.get(id(value), value) for value in kept) or None
+    named.update({name: _REPLACED.get(id(value), value) for name, value in named.items()})

@@ -27,10 +27,10 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def play(seed: int, histories: int) -> None:
     """Play histories in one process; fail if one fails."""
-    done = simulate("--seed", str(seed), "--histories", str(histories), "--processes", "1")
-    figures = done.stdout.strip().splitlines()
+    ended = simulate("--seed", str(seed), "--histories", str(histories), "--processes", "1")
+    figures = ended.stdout.strip().splitlines()
     covered(f"simulated histories from seed {seed} on", " ".join(figures[-1:]))
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
 def test_random_histories_keep_every_guarantee() -> None:
@@ -51,5 +51,5 @@ def test_seed_replays_one_history_to_the_byte() -> None:
 
 
 def test_deliberate_bugs_of_the_protocol_are_found() -> None:
-    done = simulate("--without", "test_simulator", "--seed", str(SEED), "--histories", "150")
-    assert done.returncode == 0, done.stdout + done.stderr
+    ended = simulate("--without", "test_simulator", "--seed", str(SEED), "--histories", "150")
+    assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -86,8 +86,8 @@ def _kept(log: Path) -> Iterator[dict[str, Any]]:
 
 def refused_by_server(log: Path) -> set[int]:
     """Return the write timestamps of the rows in `refused/` that Cassandra has refused."""
-    result = (re.fullmatch(r"1-\w+-(\d+)\.arrow", path.name) for path in log.glob("refused/*/*"))
-    return {int(match[1]) for match in result if match}
+    matches = (re.fullmatch(r"1-\w+-(\d+)\.arrow", path.name) for path in log.glob("refused/*/*"))
+    return {int(match[1]) for match in matches if match}
 
 
 _READ = ["seq", "attempt", "customerId", "day"]
@@ -154,7 +154,7 @@ def expected(
                 if present is None or present.us < row.us:
                     cells[table][key][name] = Cell(row.us, value, _second(change["expires"]))
     wrong += [f"change {item['seq']} was refused" for item in late if not is_long(item)]
-    mixed = sorted(epoch for epoch, result in attempts.items() if len(result) > 1)
+    mixed = sorted(epoch for epoch, words in attempts.items() if len(words) > 1)
     epochs = len({row.epoch for row in rows})
     return Expected(cells, deleted, bad, len(late), wrong, mixed, epochs, len(changes))
 
@@ -228,7 +228,7 @@ cell may expire, since a read takes time.
 """
 
 
-def compare(wanted: Expected, result: Found, now_s: float) -> CellVerdict:
+def compare(wanted: Expected, tables: Found, now_s: float) -> CellVerdict:
     """Compare every cell.
 
     :param now_s: the time at which the tables were read; no cell may expire within seconds of it.
@@ -245,7 +245,7 @@ def compare(wanted: Expected, result: Found, now_s: float) -> CellVerdict:
         living = _living(wanted, table, now_s)
         present = {
             (key, name): cell
-            for key, cells in result[table].items()
+            for key, cells in tables[table].items()
             for name, cell in cells.items()
         }
         counts["expected"] += len(living)

@@ -50,7 +50,7 @@ TARGETS = {"nodes": "Cassandra", "books": "PostgreSQL", "lake": "Delta Lake"}
 ROOT = Path(__file__).parents[2]
 _TOPIC = "soak"
 _BETWEEN_S, _DOWN_S = (2, 8), (1, 10)
-"""Between two faults, and how long a server is left dead, or a process stalls."""
+"""The range of seconds between two faults, and the range of seconds that a fault lasts."""
 _PATIENCE_S = 1_000.0
 """The maximum time in which the query must complete an epoch on a busy machine; 400 seconds were too few."""
 _OVERTAKEN_S = 20.0
@@ -294,18 +294,18 @@ class ClusterSoak:
             item.result()
 
     def _strike(self, victim: str, kind: str) -> None:
-        result: list[object] = []
+        candidates: list[object] = []
 
         def there() -> bool:
-            result[:] = [
+            candidates[:] = [
                 candidate
                 for candidate in self._candidates(victim)
                 if candidate not in self._busy or self._busy[candidate].done()
             ]
-            return bool(result)
+            return bool(candidates)
 
         self._until(there, f"have a {victim} to be {kind}")
-        chosen = self._random.choice(result)
+        chosen = self._random.choice(candidates)
         self._say(f"{self._now():.0f} s: {victim} {kind}, {self._where()}")
         began_s = self._now()
         try:
@@ -464,7 +464,7 @@ class ClusterSoak:
             reader.end()
         rows = self._read_all()
         same = set.intersection(*map(set, rows.values()))
-        result = {
+        targets = {
             name: Found(
                 compare_rows(numbers, [number for number, _ in rows[name]]),
                 *(reader.looks, reader.rows_read, reader.unanswered, sorted(reader.wrong)),
@@ -472,7 +472,7 @@ class ClusterSoak:
             for name, reader in self._readers.items()
         }
         return ClusterOutcome(
-            found=result,
+            found=targets,
             differ=len(set.union(*map(set, rows.values())) - same),
             aborted=self._feed.next - len(numbers),
             faults=self._faults,

@@ -19,9 +19,9 @@ def tables(outcome: ClusterOutcome) -> Iterator[Table]:
     """Yield the tables of targets, of faults, and of errors."""
     columns = ("expected", "found", "missing", "extra", "looks of readers", "rows they read")
     targets = Table("target", *columns, "looks without an answer", "what no reader may see")
-    for name, result in outcome.found.items():
-        counts = (*result.counts[:4], result.looks, result.rows_read, result.unanswered)
-        wrong = "; ".join(result.wrong[:5]) or "nothing"
+    for name, target in outcome.found.items():
+        counts = (*target.counts[:4], target.looks, target.rows_read, target.unanswered)
+        wrong = "; ".join(target.wrong[:5]) or "nothing"
         targets.add_row(TARGETS[name], *(f"{count:,}" for count in counts), wrong)
     yield targets
     numbers = Counter((fault.victim, fault.kind) for fault in outcome.faults)

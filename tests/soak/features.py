@@ -100,7 +100,7 @@ class FeaturesSoak:
         return self._run(lambda: waiting.pop(0) if waiting else None)
 
     def _run(self, next_death: Callable[[], str | None]) -> FeaturesOutcome:
-        done: Counter[str] = Counter()
+        deaths: Counter[str] = Counter()
         with self._node:
             self._node.create_keyspace(KEYSPACE)
             self._execute(TABLE)
@@ -111,14 +111,14 @@ class FeaturesSoak:
                         self._wait()
                         self._say(f"{death}, epoch {self._checkpointed()}")
                         self._let_happen(death)
-                        done[death] += 1
+                        deaths[death] += 1
                     self._wait()
             finally:
                 self._driver.__exit__(None, None, None)
             self._feed.write()
             self._read_the_rest()
             time.sleep(MOST_LIFE_S + 2)
-            return self._compare(done)
+            return self._compare(deaths)
 
     def _start(self, *, last: bool = False) -> Driver:
         """Start the application.
@@ -226,7 +226,7 @@ class FeaturesSoak:
         for statement in statements:
             self._node.session().execute(statement.format(KEYSPACE), timeout=120)
 
-    def _compare(self, done: Counter[str]) -> FeaturesOutcome:
+    def _compare(self, deaths: Counter[str]) -> FeaturesOutcome:
         status = wal_sink.status(str(self._checkpoint))
         assert status.pending_epochs == 0, status
         (log,) = (item.parent for item in self._checkpoint.glob("wal_sink/*/state"))
@@ -236,13 +236,13 @@ class FeaturesSoak:
             cells=compare(wanted, self._found(), now_s),
             wanted=wanted,
             quarantined=status.quarantined_rows,
-            deaths=done,
+            deaths=deaths,
             starts=self._starts,
         )
 
     def _found(self) -> Found:
         """Read every cell, with its write timestamp and its TTL."""
-        result: Found = {}
+        cells: Found = {}
         for table, keys in KEYS.items():
             described = self._node.execute(
                 "SELECT column_name, kind FROM system_schema.columns"
@@ -257,7 +257,7 @@ class FeaturesSoak:
                 f"SELECT {', '.join(keys)}, {of_each} FROM {KEYSPACE}.{table}"
             )
             ended_s = time.time()
-            result[table] = {
+            cells[table] = {
                 tuple(getattr(row, key) for key in keys): {
                     name: (
                         getattr(row, name),
@@ -269,7 +269,7 @@ class FeaturesSoak:
                 }
                 for row in rows
             }
-        return result
+        return cells
 
 
 def _ends(ttl_s: int | None, began_s: float, ended_s: float) -> tuple[int, int] | None:

@@ -146,14 +146,14 @@ class Reader(Background):
             return 0
         self.looks += 1
         self.rows_read += len(rows)
-        result = dict(rows)
-        if len(result) < len(rows):
-            self.wrong.add(f"{self.name}: {len(rows) - len(result)} rows twice in {bucket}")
-        earlier = self._seen[bucket]
-        gone = [number for number, key in earlier.items() if result.get(number) != key]
+        keys = dict(rows)
+        if len(keys) < len(rows):
+            self.wrong.add(f"{self.name}: {len(rows) - len(keys)} rows twice in {bucket}")
+        previous = self._seen[bucket]
+        gone = [number for number, key in previous.items() if keys.get(number) != key]
         if gone:
             self.wrong.add(f"{self.name}: rows gone or changed in {bucket}: {gone[:5]}")
-        self._seen[bucket] = result
+        self._seen[bucket] = keys
         return len(rows)
 
     def read_all(self, last: int) -> list[tuple[int, str]]:

@@ -71,7 +71,7 @@ class Pages(Store):
         ([(1, "c")], "gone or changed"),
     ],
 )
-def test_reader_says_what_it_may_not_see(later: Rows, wrong: str) -> None:
+def test_reader_reports_wrong_rows(later: Rows, wrong: str) -> None:
     """A row comes twice, disappears, or changes its key."""
     reader = Reader("store", Pages([(1, "a")], later))
     for _ in range(2):
@@ -101,7 +101,7 @@ CELL = ("new", 2_000, (1_060, 1_060))
         ("tag", ("over", 3_000, (900, 900)), "extra"),
     ],
 )
-def test_oracle_looks_at_each_cell(
+def test_checker_compares_each_cell(
     column: str, cell: tuple[str, int, tuple[int, int] | None] | None, what: str
 ) -> None:
     """The checker compares value, write timestamp and expiry, and knows deleted and expired cells."""

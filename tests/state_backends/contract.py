@@ -348,7 +348,7 @@ class StateBackendContract:
                 assert backend.read(path) == content(path, name), f"{path}: not {name}'s"
         assert backend.list("runs/") == paths
 
-    def test_create_refuses_what_exists(self, backend: StateBackend) -> None:
+    def test_create_refuses_existing_object(self, backend: StateBackend) -> None:
         """(2) A second create raises `FileExistsError` and changes nothing, also with the same bytes."""
         backend.create("a/b", b"first")
         for data in (b"second", b"first"):
@@ -358,7 +358,7 @@ class StateBackendContract:
             output.write(b"third")
         assert backend.read("a/b") == b"first"
 
-    def test_output_refuses_what_exists_at_the_end(self, backend: StateBackend) -> None:
+    def test_output_refuses_existing_object_at_the_end(self, backend: StateBackend) -> None:
         """(2) An object that is created in the block of `open_output` wins."""
 
         def write_too_late() -> None:

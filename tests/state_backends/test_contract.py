@@ -78,14 +78,14 @@ class ListsWithDetails(LocalBackend):
     """Lists as older releases of fsspec: a file that is deleted meanwhile hides the rest of its folder."""
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        result = []
+        paths = []
         for folder, _, names in os.walk(self._root / prefix):
             time.sleep(0.001)  # so that the bug shows on a busy machine, too
             with suppress(FileNotFoundError):
-                result += [
+                paths += [
                     str(file) for file in map(Path(folder).joinpath, names) if file.stat().st_size
                 ]
-        return sorted(path.removeprefix(f"{self._root}/") for path in result)
+        return sorted(path.removeprefix(f"{self._root}/") for path in paths)
 
 
 class Forgetful(MemoryBackend):
@@ -99,9 +99,9 @@ class ThreadContract(StateBackendContract):
     racers = "threads"
 
 
-def test_suite_meets_a_create_that_loses_races(tmp_path: Path) -> None:
+def test_suite_finds_lost_races_of_processes(tmp_path: Path) -> None:
     """A store that checks for existence first passes the sequential tests and the probe, not the race."""
-    StateBackendContract().test_create_refuses_what_exists(ExistsThenWrite(tmp_path / "1"))
+    StateBackendContract().test_create_refuses_existing_object(ExistsThenWrite(tmp_path / "1"))
     ExistsThenWrite(tmp_path / "2").probe()
     with pytest.raises(AssertionError, match="have not one winner"):
         StateBackendContract().test_exactly_one_of_many_creators_wins(
@@ -109,21 +109,21 @@ def test_suite_meets_a_create_that_loses_races(tmp_path: Path) -> None:
         )
 
 
-def test_suite_meets_a_create_that_loses_races_of_threads() -> None:
+def test_suite_finds_lost_races_of_threads() -> None:
     with pytest.raises(AssertionError, match="have not one winner"):
         ThreadContract().test_exactly_one_of_many_creators_wins(
             ReadThenReplace(uuid4().hex), "create"
         )
 
 
-def test_suite_meets_objects_visible_in_part(tmp_path: Path) -> None:
+def test_suite_finds_partly_visible_objects(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="was visible with"):
         StateBackendContract().test_object_is_whole_as_soon_as_it_is_visible(
             ExistsThenWrite(tmp_path)
         )
 
 
-def test_suite_meets_a_listing_that_stats(tmp_path: Path) -> None:
+def test_suite_finds_listing_that_stats_files(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"objects were not listed|was created, not listed"):
         StateBackendContract().test_list_loses_nothing_while_others_come_and_go(
             ListsWithDetails(tmp_path)
@@ -138,7 +138,7 @@ def test_suite_meets_a_listing_that_stats(tmp_path: Path) -> None:
         (type("Keeps", (MemoryBackend,), {"delete": lambda *_: None})("k"), "was deleted"),
     ],
 )
-def test_probe_refuses_a_store_that_lies(backend: StateBackend, reason: str) -> None:
+def test_probe_refuses_store_that_breaks_a_guarantee(backend: StateBackend, reason: str) -> None:
     """The error names the guarantee that is broken, and a remedy."""
     with pytest.raises(StateBackendError, match=f"{reason}.*Choose a store"):
         backend.probe()
@@ -229,7 +229,7 @@ def test_child_sees_the_objects_of_its_parent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["..", "", "a/", "/a", ".hidden"])
-def test_child_url_refuses_what_is_no_path(part: str) -> None:
+def test_child_url_with_invalid_part_is_refused(part: str) -> None:
     with pytest.raises(ValueError, match="path"):
         child_url("/log", part)
     with pytest.raises(ValueError, match="URL"):

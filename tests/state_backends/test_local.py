@@ -137,7 +137,7 @@ def test_mount_without_links_is_refused(
     assert backend.list() == []
 
 
-def test_probe_wraps_what_the_system_says(
+def test_probe_reports_the_error_of_the_system(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error of `probe` has the reason of the operating system."""
@@ -161,7 +161,7 @@ def test_lost_reply_to_a_link_is_a_success(
     assert backend.read("a") == b"x"
 
 
-def test_list_raises_what_hides_objects(
+def test_list_of_unreadable_folder_raises(
     backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A folder that cannot be read raises an error; a folder that was removed does not."""
@@ -175,7 +175,7 @@ def test_list_raises_what_hides_objects(
     assert backend.list() == ["a/1"]
 
 
-def test_sweep_takes_old_unfinished_files_only(backend: LocalBackend, root: Path) -> None:
+def test_sweep_removes_only_old_unfinished_files(backend: LocalBackend, root: Path) -> None:
     backend.create("a/object", b"x")
     for remaining in (
         f"a/{_LEFT_BEHIND}",
@@ -194,7 +194,7 @@ def test_sweep_takes_old_unfinished_files_only(backend: LocalBackend, root: Path
     assert sorted(os.listdir(root / "a")) == [".other", "object"]  # noqa: PTH208
 
 
-def test_sweep_takes_empty_folders(backend: LocalBackend, root: Path) -> None:
+def test_sweep_removes_empty_folders(backend: LocalBackend, root: Path) -> None:
     backend.create("a/object", b"x")
     for remaining in ("a/b/c", "a/d", "e"):
         (root / remaining).mkdir(parents=True)

@@ -42,7 +42,7 @@ def _write_in_every_way(backend: LocalBackend) -> None:
 
 
 @pytest.mark.usefixtures("umask")
-def test_folders_and_files_are_their_users_alone(top: Path) -> None:
+def test_new_folders_and_files_are_private(top: Path) -> None:
     _write_in_every_way(LocalBackend(top / "a" / "log"))
     assert _modes(top) == {
         "a": 0o700,
@@ -57,7 +57,7 @@ def test_folders_and_files_are_their_users_alone(top: Path) -> None:
 
 
 @pytest.mark.usefixtures("umask")
-def test_unfinished_file_is_its_users_alone(top: Path) -> None:
+def test_unfinished_file_is_private(top: Path) -> None:
     """The hidden file has the rows before the object has its name."""
     with LocalBackend(top / "log").open_output("a.arrow") as output:
         output.write(b"rows")

@@ -71,7 +71,7 @@ def test_lost_answer_to_an_upload_is_a_success(s3: S3, lost: int) -> None:
 
 
 @pytest.mark.test_all
-def test_create_without_any_answer_is_looked_for(s3: S3) -> None:
+def test_create_without_answers_finds_its_object(s3: S3) -> None:
     """All answers are lost: a read finds the object and its nonce."""
     backend = s3.backend("lossy-1000")
     backend.create("a", b"content")
@@ -86,7 +86,7 @@ def test_another_creators_object_is_not_taken_for_ours(s3: S3) -> None:
         backend.create("a", b"same")
 
 
-def test_busy_store_is_asked_again(s3: S3) -> None:
+def test_busy_store_is_retried(s3: S3) -> None:
     """S3 answers the first requests of each kind with SlowDown."""
     backend = s3.backend("busy-1")
     backend.create("a", b"x")
@@ -98,7 +98,7 @@ def test_busy_store_is_asked_again(s3: S3) -> None:
 
 
 @pytest.mark.parametrize("data", [b"content", LARGE], ids=["small", "large"])
-def test_create_that_meets_another_one_is_tried_again(s3: S3, data: bytes) -> None:
+def test_create_after_conflict_is_retried(s3: S3, data: bytes) -> None:
     """After 409 the other create may still fail, so the request is repeated; 412 means that it succeeded."""
     backend = s3.backend("conflict-2")
     with backend.open_output("a") as output:
@@ -108,7 +108,7 @@ def test_create_that_meets_another_one_is_tried_again(s3: S3, data: bytes) -> No
         backend.create("a", data)
 
 
-def test_credentials_that_expire_in_between(s3: S3) -> None:
+def test_expired_credentials_are_reported(s3: S3) -> None:
     """The error has a remedy, and contains no secret."""
     backend = s3.backend("expiring-3")
     backend.create("a", b"x")
@@ -130,7 +130,7 @@ def test_store_that_never_answers_raises_connection_error() -> None:
     ]
     started = time.monotonic()
     with ThreadPoolExecutor(len(acts)) as pool:  # since each call waits between its retries
-        errors = [item.exception(60) for item in [pool.submit(act) for act in acts]]
+        errors = [future.exception(60) for future in [pool.submit(act) for act in acts]]
     assert time.monotonic() - started < 60
     for error in errors:
         assert isinstance(error, ConnectionError)
@@ -169,7 +169,7 @@ def test_missing_bucket_is_not_an_empty_store(s3: S3) -> None:
             act()
 
 
-def test_denied_is_said_with_what_to_do(s3: S3) -> None:
+def test_denied_access_is_reported_with_a_remedy(s3: S3) -> None:
     backend = s3.backend("denied")
     for act in (backend.list, lambda: backend.read("a"), backend.probe):
         with pytest.raises(StateBackendError, match=r"AccessDenied.*s3:ListBucket") as caught:
@@ -177,7 +177,9 @@ def test_denied_is_said_with_what_to_do(s3: S3) -> None:
         assert "Geheim" not in str(caught.value)
 
 
-def test_missing_credentials_say_how_to_give_them(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_reported_with_a_remedy(
+    s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -206,7 +208,7 @@ def test_object_that_cannot_be_deleted_is_an_error(s3: S3) -> None:
 # --- names, parts and processes -------------------------------------------------------------------
 
 
-def test_pattern_is_a_name(s3: S3) -> None:
+def test_asterisk_in_a_path_is_not_a_pattern(s3: S3) -> None:
     """`*` in a path is not a pattern."""
     backend = s3.backend()
     for path in ("a*", "ab", "a[b]", "what?", "100%25"):
@@ -388,7 +390,7 @@ def test_missing_s3fs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         open_backend("s3://bucket/log")
 
 
-def test_secrets_travel_and_are_not_shown(s3: S3) -> None:
+def test_secrets_are_pickled_and_not_printed(s3: S3) -> None:
     """A pickled store has its keys, but `repr` does not show them."""
     backend = s3.backend()
     copy = pickle.loads(pickle.dumps(backend))

@@ -1,9 +1,9 @@
 """Archives of Java classes, which make the start of a JVM faster.
 
 The tests start Spark some eighty times, and Cassandra about as often. A JVM maps the classes of its archive
-instead of reading them from jars, which saves nearly half of a short application. Java writes an archive at
-the end of a JVM (`-XX:ArchiveClassesAtExit`, JEP 350); `archived_app` and `archived_node` run such JVMs. If
-an archive is missing, or is of other jars or another Java, the JVM loads its classes from the jars.
+instead of reading them from jars, which saves nearly half of the CPU of a short application. Java writes an
+archive at the end of a JVM (`-XX:ArchiveClassesAtExit`, JEP 350); `archived_app` and `archived_node` run such
+JVMs. If an archive is missing, or is of other jars or another Java, the JVM reads its classes from the jars.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class ClassArchive(NamedTuple):
     @property
     def executor_options(self) -> str:
         """The options for an executor of Spark, which refuses settings of Spark."""
-        return " ".join(item for item in self.options.split() if not item.startswith("-Dspark."))
+        return " ".join(
+            option for option in self.options.split() if not option.startswith("-Dspark.")
+        )
 
     @property
     def path(self) -> Path:
@@ -71,10 +73,10 @@ class ClassArchive(NamedTuple):
 
     def is_there(self) -> bool:
         """Return True if the archive exists and is newer than the jars."""
-        made = self.path
-        if not (made.exists() and self.jars.exists()):
+        archive = self.path
+        if not (archive.exists() and self.jars.exists()):
             return False
-        return made.stat().st_mtime > self.jars.stat().st_mtime
+        return archive.stat().st_mtime > self.jars.stat().st_mtime
 
 
 SPARK = ClassArchive(

@@ -53,9 +53,9 @@ def plan_of(*fields: Field, operations: Any = None, **details: Any) -> Cassandra
 
 def plan_of_column(cql: str, arrow: pa.DataType, nulls: str, types: UserTypes) -> CassandraPlan:
     """Return a plan of a table with the key `id` and a column `c`."""
-    result = {name: tuple(fields) for name, fields in types.items()}
+    user_types = {name: tuple(fields) for name, fields in types.items()}
     key, column = ("id", "partition", "int", pa.int32()), ("c", "regular", cql, arrow)
-    return plan_of(key, column, nulls=nulls, types=result)  # type: ignore[arg-type]
+    return plan_of(key, column, nulls=nulls, types=user_types)  # type: ignore[arg-type]
 
 
 def driver_type(tree: CqlType) -> Any:
@@ -184,7 +184,7 @@ def driver_rows(
     :param key: the numbers of the partition key's columns, in the table's order.
     """
     values = bind(batch, plan, range(first_us, first_us + batch.num_rows))
-    return [DriverRow(plan, item, protocol, list(key)) for item in values]
+    return [DriverRow(plan, row, protocol, list(key)) for row in values]
 
 
 def prepared(query: str, key: Sequence[int] = ()) -> PreparedStatement:

@@ -177,7 +177,7 @@ def shapes(case: Case) -> list[Case]:
     many, some = st.lists(case.values, max_size=4), st.none() | case.values
     elements = st.lists(case.values.map(case.as_key), max_size=4)
     distinct = st.lists(case.values.map(case.as_key), max_size=4, unique=True)
-    result = [
+    cases = [
         case,
         _shape(case, f"frozen<list<{case.cql}>>", many, list, _lists),
         _shape(case, f"list<{case.cql}>", many, list, _lists),
@@ -200,12 +200,12 @@ def shapes(case: Case) -> list[Case]:
         ),
     ]
     if case.cql not in NO_KEYS:
-        result += [
+        cases += [
             _shape(case, f"set<{case.cql}>", elements, set, _lists),
             _shape(case, f"frozen<set<{case.cql}>>", elements, set, _lists),
             _shape(case, f"map<{case.cql}, {case.cql}>", distinct, _to_itself, _maps),
         ]
-    return result
+    return cases
 
 
 def _to_itself(keys: list[Any]) -> dict[Any, Any]:

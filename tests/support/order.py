@@ -26,8 +26,8 @@ def dealt(ranked: Sequence[tuple[Rank, Test]], processes: int) -> list[Test]:
     process with the fewest tests. The shortest tests are groups of one, which make the pieces equal.
     """
     pieces: list[list[Test]] = [[] for _ in range(processes)]
-    in_order = sorted(ranked, key=lambda item: item[0].length)
-    for _, group in groupby(in_order, key=lambda item: item[0]):
+    in_order = sorted(ranked, key=lambda pair: pair[0].length)
+    for _, group in groupby(in_order, key=lambda pair: pair[0]):
         shortest = min(reversed(pieces), key=len)
         shortest.extend(test for _, test in group)
     return [test for piece in pieces for test in piece]

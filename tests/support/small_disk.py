@@ -32,8 +32,8 @@ class SmallDisk:
 
     def files(self) -> list[str]:
         """Return the paths of all files, also hidden ones, without the file of `fill`."""
-        result = (str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
-        return sorted(path for path in result if path != "ballast")
+        paths = (str(p.relative_to(self.folder)) for p in self.folder.rglob("*") if p.is_file())
+        return sorted(path for path in paths if path != "ballast")
 
 
 @contextlib.contextmanager

@@ -34,11 +34,11 @@ def test_container_where_docker_answers() -> None:
         ("podman", 4, "WAL_SINK_TEST_CASSANDRA is 'podman'"),
     ],
 )
-def test_users_run_says_which(wanted: str, code: int, words: str, tmp_path: Path) -> None:
+def test_pytest_header_names_the_node(wanted: str, code: int, words: str, tmp_path: Path) -> None:
     """Pytest runs in another project, with only the plug-in that the documentation names."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.support.cassandra_fixtures"]\n')
     (tmp_path / "test_one.py").write_text("def test_one(cassandra, keyspace): pass\n")
-    done = ran(
+    ended = ran(
         [sys.executable, "-m", "pytest", "-W", "error", "--collect-only"],
         cwd=tmp_path,
         env={
@@ -48,6 +48,6 @@ def test_users_run_says_which(wanted: str, code: int, words: str, tmp_path: Path
             "WAL_SINK_TEST_CASSANDRA": wanted,
         },
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert words in done.stdout + done.stderr
-    assert ("test_one.py" in done.stdout) == (code == 0)
+    assert ended.returncode == code, ended.stdout + ended.stderr
+    assert words in ended.stdout + ended.stderr
+    assert ("test_one.py" in ended.stdout) == (code == 0)

@@ -58,8 +58,10 @@ def link_requirements(
 
     :param without: distributions that are left out, with their requirements.
     """
-    (result,) = metadata.Distribution.discover(name="wal_sink", path=[str(wheel)])
-    waiting = [Requirement(text) for text in result.requires or () if _applies(text, extra)]
+    (distribution_of_wheel,) = metadata.Distribution.discover(name="wal_sink", path=[str(wheel)])
+    waiting = [
+        Requirement(text) for text in distribution_of_wheel.requires or () if _applies(text, extra)
+    ]
     linked = set(without)
     while waiting:
         requirement = waiting.pop()

@@ -1,1 +1,1 @@
-"""For tests of plug-ins and of pipelines: contract suites and stand-ins. Needs the `testing` extra."""
+"""Contract suites, fault injection and a target in memory, for tests of plug-ins (extra `testing`)."""

@@ -76,7 +76,7 @@ class Faults:
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
-        """Surround one operation."""
+        """Count the operation of the block, and inject the fault if it is due."""
         due = False
         if self._matching in name:
             due = len(self.operations) == self._at
@@ -95,7 +95,7 @@ class Faults:
                 raise self._error()  # replaces the result or the error of the operation
 
     def call(self, name: str, operation: Callable[[], T]) -> T:
-        """Run one operation."""
+        """Count and run an operation; inject the fault if it is due."""
         with self.around(name):
             return operation()
 

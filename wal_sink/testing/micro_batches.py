@@ -89,7 +89,7 @@ class PlayedQuery:
         """The clock of driver and flushers, in microseconds since 1970."""
         self.retention = Retention(us=0, bytes=0)
         self.max_bytes = 10 << 30
-        """`wal.maxBytes`."""
+        """The option `wal.maxBytes`."""
         self.on_invalid_row: OnInvalidRow = "fail"
         self.inline_from: int | None = None
         """The first partition whose small segments are in the manifest; None: all segments are files."""
@@ -118,7 +118,7 @@ class PlayedQuery:
 
     @property
     def several(self) -> bool:
-        """True if the query names its targets."""
+        """True if the query has several targets."""
         return len(self.targets) > 1
 
     @property
@@ -128,7 +128,7 @@ class PlayedQuery:
 
     @property
     def store(self) -> LogStore:
-        """The log, without faults."""
+        """The log, whose operations do not fail."""
         return LogStore(self.log_backend)
 
     @property

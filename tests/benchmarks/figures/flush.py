@@ -47,16 +47,16 @@ def pending(bench: Bench) -> list[Figure]:
     numbers = range(bench.sizes.side_rounds)
     pairs = [[flushed(bench, source, n, number) for n in (1, epochs)] for number in numbers]
     time = [many.seconds / one.seconds for one, many in pairs if one and many]
-    what = f"{epochs:,} epochs of {rows:,} over one of as many rows"
+    epochs_compared = f"{epochs:,} epochs of {rows:,} over one of as many rows"
     return [
         figure(
-            f"pending: client CPU, {what}",
+            f"pending: client CPU, {epochs_compared}",
             _growth(pairs),
             "x",
             at_most(1.5),
             _excess(pairs, epochs),
         ),
-        figure(f"pending: time, {what}", time, "x", at_most(2)),
+        figure(f"pending: time, {epochs_compared}", time, "x", at_most(2)),
     ]
 
 
@@ -76,8 +76,8 @@ def flushed(bench: Bench, source: Source, epochs: int, number: int) -> Run | Non
 
 def _of_size(bench: Bench, rows: int) -> Source:
     """Return a source whose partitions are as large as those of the grouped run."""
-    item = max(1, bench.sizes.grouped // PARTITIONS)
-    return Source(shape="grouped", rows=rows, partitions=max(1, rows // item))
+    rows_each = max(1, bench.sizes.grouped // PARTITIONS)
+    return Source(shape="grouped", rows=rows, partitions=max(1, rows // rows_each))
 
 
 def _excess(pairs: list[list[Run | None]], epochs: int) -> str:

@@ -51,13 +51,13 @@ def compared(samples: Sequence[Sample]) -> list[Figure]:
     def grown(
         name: str, source: Callable[[Sequence[Sample]], float], unit: str, target: Target
     ) -> Figure:
-        earlier, after = source(early), source(late)
+        first, last = source(early), source(late)
         note = (
-            f"{earlier:,.4g} {unit} until epoch {early[-1].epochs:,},"
-            f" {after:,.4g} until {late[-1].epochs:,}"
+            f"{first:,.4g} {unit} until epoch {early[-1].epochs:,},"
+            f" {last:,.4g} until {late[-1].epochs:,}"
         )
         return figure(
-            f"long: {name}, last tenth over the second", [after / earlier], "x", target, note
+            f"long: {name}, last tenth over the second", [last / first], "x", target, note
         )
 
     return [

@@ -18,25 +18,25 @@ def memory(bench: Bench) -> list[Figure]:
     source = Source(shape="grouped", rows=bench.sizes.memory)
     warm_up = Source(shape="grouped", rows=source.rows // 20)
     bench.say(f"memory, {source.rows:,} rows in one epoch")
-    table, other = (Table(bench.server, item.columns) for item in (source, warm_up))
+    table, warm_up_table = (Table(bench.server, item.columns) for item in (source, warm_up))
     config = Config(
         folder=str(bench.new_folder()),
         source=source,
         options=ours.options(table),
         warm_up=warm_up,
-        warm_up_options=ours.options(other),
+        warm_up_options=ours.options(warm_up_table),
     )
     text = result_of("tests.benchmarks.memory_app", msgspec.json.encode(config).decode())
-    result = msgspec.json.decode(text, type=Memory)
+    used = msgspec.json.decode(text, type=Memory)
     bench.complete("wal_sink, one epoch", lambda: table.check(source))
-    for item in (table, other):
+    for item in (table, warm_up_table):
         item.drop()
     return [
         figure(
             f"memory: driver's Python, {source.rows:,} rows in one epoch",
-            [result.peak - result.start],
+            [used.peak - used.start],
             "MB over the start",
             at_most(300),
-            f"{result.start:.0f} MB at the start",
+            f"{used.start:.0f} MB at the start",
         )
     ]

@@ -70,8 +70,8 @@ class Latencies:
     def taken(self) -> tuple[float, ...]:
         """Return the latencies since the last call."""
         with self._lock:
-            result, self._found = self._found, []
-        return tuple(result)
+            latencies, self._found = self._found, []
+        return tuple(latencies)
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -29,5 +29,5 @@ def totals(streamed: int) -> Totals:
     """Return the totals of the table after that number of rows: it has the newest row of each key."""
     kept = min(streamed, KEYS)
     first = streamed - kept
-    values = (first + streamed - 1) * kept // 2
-    return Totals(kept, kept * (kept - 1) // 2, 7 * values)
+    sum_of_values = (first + streamed - 1) * kept // 2
+    return Totals(kept, kept * (kept - 1) // 2, 7 * sum_of_values)

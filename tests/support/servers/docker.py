@@ -45,8 +45,8 @@ def find(image: str) -> str:
     if not config.ryuk_disabled:
         images.append(config.ryuk_image)
     with _connect() as client:
-        for item in images:
-            _require_image(client, item)
+        for name in images:
+            _require_image(client, name)
         return str(client.version()["Version"])
 
 

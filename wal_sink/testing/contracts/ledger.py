@@ -63,18 +63,6 @@ def row_of(session: Session) -> LedgerRow:
     return row
 
 
-def outcome_of(target: Target, update: Callable[[], Outcome]) -> Outcome:
-    """Return the outcome of an update; CONFLICT for an error that a flusher retries."""
-    try:
-        return update()
-    except TargetUnavailable:
-        return Outcome.CONFLICT
-    except Exception as error:
-        if target.classify(error) == "fatal":
-            raise
-        return Outcome.CONFLICT
-
-
 @contextlib.contextmanager
 def refused(target: Target) -> Iterator[None]:
     """Let the block raise `TargetUnavailable`, or an error of the driver that a flusher retries."""
@@ -86,6 +74,13 @@ def refused(target: Target) -> Iterator[None]:
     except Exception as error:
         if target.classify(error) == "fatal":
             raise
+
+
+def outcome_of(target: Target, update: Callable[[], Outcome]) -> Outcome:
+    """Return the outcome of an update; CONFLICT for an error that a flusher retries."""
+    with refused(target):
+        return update()
+    return Outcome.CONFLICT
 
 
 class Suite(ABC):

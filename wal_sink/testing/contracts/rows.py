@@ -168,7 +168,7 @@ class RowsContract(LedgerContract):
     def test_update_that_waits_compares_what_it_finds(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """A flusher has written rows when a command moves the ledger row: exactly one of them wins."""
+        """A command moves the ledger row while a flusher writes: at most one of both updates is applied."""
         with target.connect(query_id) as other, ThreadPoolExecutor(1) as pool:
             current = row_of(other)
             assert row_of(session) == current
