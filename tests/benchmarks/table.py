@@ -89,9 +89,9 @@ class Table:
         )
         rows, ids, amounts, *filled = _added([counts.one() for _, counts in answers])
         if (rows, ids, amounts) != wanted or set(filled) != {wanted.rows}:
-            counts = dict(zip(others, filled, strict=True))
+            filled_by_column = dict(zip(others, filled, strict=True))
             raise RowsWrong(
-                f"{self.where} has {Totals(rows, ids, amounts)} and values {counts}, not {wanted}"
+                f"{self.where} has {Totals(rows, ids, amounts)} and values {filled_by_column}, not {wanted}"
             )
 
 

@@ -78,9 +78,10 @@ def refused(target: Target) -> Iterator[None]:
 
 def outcome_of(target: Target, update: Callable[[], Outcome]) -> Outcome:
     """Return the outcome of an update; CONFLICT for an error that a flusher retries."""
+    outcome = Outcome.CONFLICT
     with refused(target):
-        return update()
-    return Outcome.CONFLICT
+        outcome = update()
+    return outcome  # noqa: RET504 -- the block may have raised
 
 
 class Suite(ABC):
