@@ -1,4 +1,4 @@
-"""Commits that meet others: two flushers, other writers, answers that are lost, tables that are changed."""
+"""Commits beside two flushers, other writers, lost answers and altered tables."""
 
 from __future__ import annotations
 
@@ -23,28 +23,25 @@ from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 
 
 def staged(query: Query) -> tuple[LedgerRow, tuple[bytes, ...]]:
-    """Return the ledger row, and the receipts of a row that is staged."""
+    """Return the ledger row, and the receipts of a staged row."""
     return row_of(query.session), query.stage(batch([("a", 1)]))
 
 
-def between(monkeypatch: pytest.MonkeyPatch, does: Callable[[], object]) -> None:
-    """Let something happen once, when a session has read the row and is about to commit."""
+def between(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Run an action once, after a session has read the row and before its commit."""
     real = LedgerFiles.write
-    done: list[int] = []
 
     def write(self: LedgerFiles, row: LedgerRow) -> int:
-        if not done:
-            done.append(1)
-            does()
+        monkeypatch.setattr(LedgerFiles, "write", real)
+        action()
         return real(self, row)
 
     monkeypatch.setattr(LedgerFiles, "write", write)
 
 
-def test_another_flusher_is_quicker_by_a_moment(
+def test_flusher_overtaken_by_another_adds_no_rows(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It commits between this one's look at the ledger and its commit."""
     current, receipts = staged(query)
     other = query.connect()
     plan = query.plan()
@@ -60,10 +57,9 @@ def test_another_flusher_is_quicker_by_a_moment(
 
 
 @pytest.mark.parametrize("writer", ["appends", "deletes"])
-def test_other_writers_do_not_hold_up_a_commit(
+def test_commit_succeeds_beside_another_writer(
     query: Query, monkeypatch: pytest.MonkeyPatch, writer: str
 ) -> None:
-    """What they add stays beside, and what they delete is gone."""
     theirs = pa.table([["b"], [2]], schema=SCHEMA)
     write_deltalake(query.path, theirs, mode="append")
     current, receipts = staged(query)
@@ -81,10 +77,10 @@ def test_other_writers_do_not_hold_up_a_commit(
     assert row_of(query.session).epoch == 0
 
 
-def test_table_that_is_altered_after_rows_were_staged(
+def test_table_altered_after_staging_refuses_the_commit(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the last moment: the commit is refused, and the next try compares plan and table again."""
+    """The next try compares plan and table again."""
     (current, receipts), plan = staged(query), query.plan()
     between(
         monkeypatch,
@@ -98,8 +94,18 @@ def test_table_that_is_altered_after_rows_were_staged(
         query.session.compare(plan)
 
 
-def test_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store said nothing. The request may arrive at any later time: all of its files have to be there."""
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError("Generic S3 error: operation timed out"),
+        CommitFailedError("Transaction failed: the lock table does not answer"),
+    ],
+    ids=["lost", "no conflict"],
+)
+def test_files_of_a_failed_commit_stay(
+    query: Query, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The request may arrive at any later time, and then the table needs all of its files."""
     current, receipts = staged(query)
     late: list[Callable[[], None]] = []
     real: Any = Table.commit
@@ -107,43 +113,26 @@ def test_commit_whose_answer_is_lost(query: Query, monkeypatch: pytest.MonkeyPat
     def lossy(self: Table, *arguments: Any) -> None:
         stale = Table(self.path, None, Files(self.path, None))
         late.append(lambda: real(stale, *arguments))
-        raise OSError("Generic S3 error: operation timed out")
+        raise error
 
     with monkeypatch.context() as patch:
         patch.setattr(Table, "commit", lossy)
-        assert finish(query.session, current, following(current), receipts) is Outcome.UNKNOWN
+        if isinstance(error, OSError):
+            assert finish(query.session, current, following(current), receipts) is Outcome.UNKNOWN
+        else:
+            assert query.target.classify(error) == "fatal"
+            with pytest.raises(CommitFailedError):
+                finish(query.session, current, following(current), receipts)
     assert (row_of(query.session), table_of(query.path)) == (current, [])
     late[0]()
     assert row_of(query.connect()).epoch == 0
     assert table_of(query.path) == [{"k": "a", "v": 1}]
 
 
-def test_error_that_is_no_conflict_leaves_the_files(
+def test_commit_repeated_before_another_is_unknown(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """delta-rs says `CommitFailedError` of a lock that it did not get, too; its request may still arrive."""
-    current, receipts = staged(query)
-    late: list[Callable[[], None]] = []
-    real: Any = Table.commit
-
-    def lossy(self: Table, *arguments: Any) -> None:
-        stale = Table(self.path, None, Files(self.path, None))
-        late.append(lambda: real(stale, *arguments))
-        raise CommitFailedError("Transaction failed: the lock table does not answer")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Table, "commit", lossy)
-        with pytest.raises(CommitFailedError) as caught:
-            finish(query.session, current, following(current), receipts)
-    assert query.target.classify(caught.value) == "fatal"
-    late[0]()
-    assert row_of(query.connect()).epoch == 0
-
-
-def test_commit_that_met_itself_before_another_is_unknown(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another flusher has moved the row on since: what was staged stays, and counts once."""
+    """Another flusher has changed the row since, so the staged files stay and count once."""
     current, receipts = staged(query)
 
     def landed() -> None:
@@ -159,30 +148,25 @@ def test_commit_that_met_itself_before_another_is_unknown(
     assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
 
 
-def test_table_that_was_made_again_has_no_ledger(query: Query) -> None:
-    """Under an open session, too: it must not go on with the old table's log."""
-    query.add(batch([("a", 1)]))
-    shutil.rmtree(query.path)
-    with pytest.raises((SchemaMismatch, OSError)):
-        query.session.read()
-    with pytest.raises(SchemaMismatch, match="There is no Delta table"):
-        query.connect()
-    DeltaTable.create(query.path, SCHEMA)
-    assert query.session.read() is None
-
-
-def test_table_made_again_between_reads_has_no_ledger(query: Query) -> None:
+@pytest.mark.parametrize("missed", [False, True])
+def test_table_created_again_has_no_ledger(query: Query, *, missed: bool) -> None:
+    """Also for an open session, which may have read the missing table or not."""
     query.add(batch([("a", 1)]))
     current = row_of(query.session)
     shutil.rmtree(query.path)
+    if missed:
+        with pytest.raises((SchemaMismatch, OSError)):
+            query.session.read()
+        with pytest.raises(SchemaMismatch, match="There is no Delta table"):
+            query.connect()
     DeltaTable.create(query.path, SCHEMA)
     assert query.session.read() is None
     assert finish(query.session, current, following(current)) is Outcome.CONFLICT
     assert DeltaTable(query.path).version() == 0
 
 
-def test_table_that_is_replaced_has_no_ledger(query: Query) -> None:
-    """CREATE OR REPLACE keeps the table's log, with all transactions, and takes its rows away."""
+def test_replaced_table_has_no_ledger(query: Query) -> None:
+    """CREATE OR REPLACE deletes the rows, and keeps the table's log with all transactions."""
     query.add(batch([("a", 1)]))
     current = row_of(query.session)
     DeltaTable.create(query.path, SCHEMA, mode="overwrite")
@@ -197,7 +181,7 @@ def test_table_that_is_replaced_has_no_ledger(query: Query) -> None:
 def test_table_replaced_under_a_window_gets_no_rows(
     query: Query, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    """After the row was read: what is committed all the same is not a row of the new table."""
+    """A session may still commit by the row that it has read. The new table gets no rows."""
     query.add(batch([("a", 1)]))
     current = row_of(query.session)
     receipts = query.stage(batch([("a", 2)] * rows))
@@ -209,14 +193,12 @@ def test_table_replaced_under_a_window_gets_no_rows(
 
 
 def test_missing_ledger_file_is_corrupt_log(query: Query) -> None:
-    """It is never taken for a query that the table does not know."""
     shutil.rmtree(Path(query.path) / "_wal_sink")
     with pytest.raises(CorruptLog, match="_wal_sink"):
         query.connect().read()
 
 
-def test_log_says_which_epoch_is_there(query: Query) -> None:
-    """As a transaction under the query's id, and in the table's history."""
+def test_log_and_history_name_the_epochs(query: Query) -> None:
     query.add(batch([("a", 1)]))
     query.add(batch([("a", 2)]))
     table = DeltaTable(query.path)
@@ -226,7 +208,7 @@ def test_log_says_which_epoch_is_there(query: Query) -> None:
 
 
 def test_vacuum_deletes_uncommitted_files(query: Query) -> None:
-    """Orphans of a process that died; neither rows that count nor the ledger."""
+    """VACUUM deletes orphans of a dead process, and neither committed rows nor the ledger."""
     query.add(batch([("a", 1)]))
     current = row_of(query.session)
     (receipt,) = query.stage(batch([("a", 2)]))
@@ -245,8 +227,7 @@ def test_vacuum_deletes_uncommitted_files(query: Query) -> None:
     assert sorted(row["v"] for row in table_of(query.path)) == [1, 2]
 
 
-def test_rows_of_an_older_plan_fit_an_added_column(query: Query) -> None:
-    """A table that grows a column that takes nulls holds up nothing."""
+def test_rows_of_an_older_plan_fit_a_new_column(query: Query) -> None:
     plan = query.plan()
     DeltaTable(query.path).alter.add_columns([Field("n", PrimitiveType("integer"))])
     current = row_of(query.session)
@@ -256,8 +237,7 @@ def test_rows_of_an_older_plan_fit_an_added_column(query: Query) -> None:
     assert table_of(query.path) == [{"k": "a", "v": 1, "n": None}]
 
 
-def test_ledger_row_survives_checkpoints_and_clean_ups(query: Query) -> None:
-    """The commits themselves go, and with them what they say in their history."""
+def test_ledger_row_survives_clean_ups_of_the_log(query: Query) -> None:
     current, receipts = staged(query)
     assert finish(query.session, current, following(current), receipts) is Outcome.APPLIED
     table = DeltaTable(query.path)

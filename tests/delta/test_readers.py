@@ -1,4 +1,4 @@
-"""Every reader finds every row, whichever column it filters by: no file is skipped that has rows."""
+"""Every reader finds every row by a filter on any column: it skips no file that has the row."""
 
 from __future__ import annotations
 
@@ -22,11 +22,8 @@ from deltalake.schema import PrimitiveType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.delta.conftest import SCHEMA, Query, batch
+from tests.delta.conftest import SCHEMA, Query, batch, delta_target
 from wal_sink.errors import SchemaMismatch
-from wal_sink.options import parse
-from wal_sink.targets.delta import DeltaTarget
-from wal_sink.targets.delta.options import DeltaOptions
 
 UTC = datetime.UTC
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -82,18 +79,18 @@ ROWS = pa.schema([(name, type_) for name, (type_, _) in COLUMNS.items()])
 PLAIN = [name for name, (type_, _) in COLUMNS.items() if not pa.types.is_struct(type_)]
 
 Count = Callable[[str, str, Any], int]
-"""How many rows have a value in a column: of the table at a path, the column, the value; None: a null."""
+"""Returns how many rows of the table at a path have a value in a column. None counts nulls."""
 
 
 def count_dataset(path: str, column: str, value: Any) -> int:
-    """By delta-rs' dataset, which skips files by what the log says of them."""
+    """Count by delta-rs' dataset, which skips files by the statistics of the log."""
     field, type_ = ds.field(column), COLUMNS[column][0]
     wanted = field.is_null() if value is None else field == pa.scalar(value, type_)
     return int(DeltaTable(path).to_pyarrow_dataset().to_table(filter=wanted).num_rows)
 
 
 def count_datafusion(path: str, column: str, value: Any) -> int:
-    """By delta-rs' own query engine."""
+    """Count by delta-rs' own query engine."""
     wanted = "IS NULL" if value is None else f"= {literal(value, COLUMNS[column][0])}"
     query = QueryBuilder().register("t", DeltaTable(path))
     result = query.execute(f'SELECT count(*) AS n FROM t WHERE "{column}" {wanted}').read_all()
@@ -126,7 +123,7 @@ def count_polars(path: str, column: str, value: Any) -> int:
 
 
 def count_duckdb(path: str, column: str, value: Any) -> int:
-    """Over delta-rs' dataset, into which it pushes filters: its own reader is an extension to download."""
+    """Count by DuckDB over delta-rs' dataset. DuckDB's own reader is an extension to download."""
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("t", DeltaTable(path).to_pyarrow_dataset())
@@ -154,7 +151,7 @@ READERS: list[Count] = [count_dataset, count_datafusion, count_polars, count_duc
     )
 )
 def test_filter_finds_its_rows(count: Count, rows: list[dict[str, Any]]) -> None:
-    """By each column, by values and by nulls; a NaN is equal to nothing in some readers."""
+    """NaN is left out, since it equals nothing in some readers."""
     with tempfile.TemporaryDirectory() as folder:
         DeltaTable.create(folder, ROWS)
         Query(folder).add(pa.RecordBatch.from_pylist(rows, ROWS))
@@ -168,12 +165,12 @@ def test_filter_finds_its_rows(count: Count, rows: list[dict[str, Any]]) -> None
 @pytest.mark.parametrize("count", READERS)
 @pytest.mark.parametrize("made", [False, True], ids=["altered", "made"])
 def test_filter_finds_rows_in_files_of_a_merge(tmp_path: Path, count: Count, *, made: bool) -> None:
-    """delta-rs writes these, and rounds the bounds of long decimals: readers skipped files by them."""
+    """delta-rs rounds the bounds of long decimals, by which readers would skip files with rows."""
     path = str(tmp_path / "t")
     names = ("dec", "cents", "f", "d", "b", "ts")
     schema = pa.schema([("i8", pa.int64()), *(ROWS.field(name) for name in names)])
-    options = {"delta.path": path, "delta.mode": "upsert", "keyColumns": "i8"}
-    target = DeltaTarget(parse(options | {"createTable": "true"}, DeltaOptions))
+    options = {"delta.mode": "upsert", "keyColumns": "i8", "createTable": "true"}
+    target = delta_target(path, **options)
     if not made:
         DeltaTable.create(path, schema)
         with pytest.raises(SchemaMismatch, match="rounds the bounds of dec, ") as caught:
@@ -181,12 +178,7 @@ def test_filter_finds_rows_in_files_of_a_merge(tmp_path: Path, count: Count, *, 
         assert "TBLPROPERTIES ('delta.dataSkippingStatsColumns'" in caught.value.remedy
         DeltaTable(path).alter.set_table_properties({"delta.dataSkippingStatsColumns": "i8"})
     target.plan(schema, "key")
-
-    class Merging(Query):
-        def made(self) -> DeltaTarget:
-            return target
-
-    query = Merging(path)
+    query = Query(path, **options)
     rows = [
         {
             "i8": i,
@@ -210,7 +202,7 @@ def test_filter_finds_rows_in_files_of_a_merge(tmp_path: Path, count: Count, *, 
 
 
 def test_file_with_a_nan_has_no_bounds(tmp_path: Path) -> None:
-    """Spark takes it for the greatest number, and would skip the file for it."""
+    """For Spark, NaN is the greatest number, so it would skip the file by a bound without NaN."""
     path = str(tmp_path / "t")
     schema = pa.schema([ROWS.field(name) for name in ("d", "f", "i8")])
     DeltaTable.create(path, schema)
@@ -221,7 +213,6 @@ def test_file_with_a_nan_has_no_bounds(tmp_path: Path) -> None:
 
 
 def test_column_added_later_is_null_in_older_rows(query: Query) -> None:
-    """Nothing that the log says of their files has them skipped."""
     query.add(batch([("a", 1)]))
     DeltaTable(query.path).alter.add_columns([Field("b", PrimitiveType("boolean"))])
     assert [count(query.path, "b", None) for count in READERS] == [1, 1, 1, 1]
@@ -255,7 +246,7 @@ PARTITIONS: dict[str, list[Any]] = {
 @pytest.mark.parametrize("count", READERS)
 @pytest.mark.parametrize("column", PARTITIONS)
 def test_readers_find_rows_by_partition(tmp_path: Path, count: Count, column: str) -> None:
-    """Some readers take the value from the log, others from the name of the folder, as Hive has it."""
+    """Some readers read the value from the log, others from the folder's name."""
     values = [*PARTITIONS[column], None]
     schema = pa.schema([(column, COLUMNS[column][0]), ("n", pa.int64())])
     DeltaTable.create(str(tmp_path), schema, partition_by=[column])

@@ -1,4 +1,4 @@
-"""How rows become files: bounded memory, and nothing left of what is given up."""
+"""Staged rows: bounded memory, and no files without a receipt."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ def partitioned(tmp_path: Path) -> Query:
     return Query(path)
 
 
-def test_files_end_when_they_are_full(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file for each slice; every row once."""
+def test_full_memory_becomes_a_file(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
     plan = query.plan()
     current = row_of(query.session)
@@ -37,7 +36,7 @@ def test_files_end_when_they_are_full(query: Query, monkeypatch: pytest.MonkeyPa
     assert sorted(row["v"] for row in table_of(query.path)) == [*range(8)]
 
 
-def test_rows_that_wait_in_small_batches_are_bounded(
+def test_memory_of_small_batches_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch takes memory beside its values."""
@@ -51,8 +50,8 @@ def test_rows_that_wait_in_small_batches_are_bounded(
     assert not files(query)
 
 
-def test_rows_without_a_receipt_are_deleted_by_close(tmp_path: Path) -> None:
-    """Open files and full ones; what was drained belongs to the flusher."""
+def test_close_deletes_files_without_a_receipt(tmp_path: Path) -> None:
+    """Drained files belong to the flusher, so they stay."""
     query = partitioned(tmp_path)
     plan = query.plan()
     query.session.write(plan, query.slice(batch([("a", 1)]), plan))
@@ -63,10 +62,8 @@ def test_rows_without_a_receipt_are_deleted_by_close(tmp_path: Path) -> None:
     assert query.session.drain() == ()
 
 
-def test_staged_file_that_is_gone_has_no_receipt(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A VACUUM without a delay deletes what no commit names yet. Of the other files nothing is left."""
+def test_missing_staged_file_has_no_receipt(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A VACUUM without retention deletes a staged file. The session deletes the other one."""
     monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
     plan = query.plan()
     for n in range(2):

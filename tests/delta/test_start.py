@@ -1,8 +1,7 @@
-"""What a start says of a table that cannot be written, and what the remedy does."""
+"""A start refuses a table that cannot be written, and its remedy helps."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,56 +10,54 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, QueryBuilder, Schema, write_deltalake
+from deltalake import DeltaTable, Field, QueryBuilder, Schema
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 
-from tests.delta.conftest import SCHEMA, Query, batch, table_of
-from tests.protocol.engine import World, in_memory
-from tests.support.starts import start
-from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
-from wal_sink.options import parse
-from wal_sink.targets.delta import DeltaTarget
-from wal_sink.targets.delta.options import DeltaOptions
-from wal_sink.targets.delta.table import _KNOWN_FEATURES, TableShape, refuse_unfit
+from tests.delta.conftest import (
+    SCHEMA,
+    Query,
+    Upserting,
+    batch,
+    delta_target,
+    table_of,
+    with_protocol,
+)
+from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.targets.delta.fitness import _KNOWN_FEATURES
 from wal_sink.testing.contracts.ledger import create
 
 
-def target(path: object, **options: str) -> DeltaTarget:
-    return DeltaTarget(parse({"delta.path": str(path), **options}, DeltaOptions))
-
-
 def test_missing_table_is_created_by_the_remedy(tmp_path: Path) -> None:
-    """Its Python runs as it stands; the table then takes the DataFrame."""
     path = tmp_path / "it's new"
     schema = pa.schema([("k", pa.string()), ("s", pa.struct([("x", pa.list_(pa.int32()))]))])
     with pytest.raises(SchemaMismatch, match="There is no Delta table") as caught:
-        target(path).plan(schema, "key")
+        delta_target(path).plan(schema, "key")
     remedy = caught.value.remedy
     assert (
         f"CREATE TABLE delta.`{path}` (`k` string, `s` struct<x:array<int>>) USING DELTA" in remedy
     )
     exec(remedy.partition("by Python: ")[2], {"deltalake": deltalake})
-    assert target(path).plan(schema, "key").table == str(path)
+    assert delta_target(path).plan(schema, "key").table == str(path)
 
 
 @pytest.mark.parametrize(
-    "type_", [pa.duration("us"), pa.struct([]), pa.list_(pa.struct([]))], ids=str
+    "type_",
+    [
+        pa.duration("us"),
+        pa.struct([]),
+        pa.list_(pa.struct([])),
+        pa.map_(pa.string(), pa.list_(pa.timestamp("us"))),
+    ],
+    ids=str,
 )
-def test_missing_table_for_what_delta_has_no_type(tmp_path: Path, type_: pa.DataType) -> None:
-    """Nor its files: Parquet has no struct without fields."""
-    with pytest.raises(SchemaMismatch, match="no type for column d"):
-        target(tmp_path / "t").plan(pa.schema([("d", type_)]), "key")
-
-
-def test_column_that_makes_a_table_unreadable_is_not_added(tmp_path: Path) -> None:
-    """delta-rs adds it without the feature that the table needs then."""
+def test_column_that_delta_cannot_hold_is_not_added(tmp_path: Path, type_: pa.DataType) -> None:
+    """Parquet has no struct without fields. A map with timestamp_ntz makes a table that no reader opens."""
     DeltaTable.create(path := tmp_path / "t", pa.schema([("k", pa.string())]))
-    map_ = pa.map_(pa.string(), pa.list_(pa.timestamp("us")))
-    schema = pa.schema([("k", pa.string()), ("d", map_)])
-    for where, option in ((path, "delta.mergeSchema"), (tmp_path / "new", "createTable")):
+    schema = pa.schema([("k", pa.string()), ("d", type_)])
+    for place, option in ((path, "delta.mergeSchema"), (tmp_path / "new", "createTable")):
         with pytest.raises(SchemaMismatch, match="no type for column d"):
-            target(where, **{option: "true"}).plan(schema, "key")
+            delta_target(place, **{option: "true"}).plan(schema, "key")
     assert DeltaTable(path).version() == 0
 
 
@@ -82,26 +79,31 @@ def test_column_that_makes_a_table_unreadable_is_not_added(tmp_path: Path) -> No
             "x: the table has no such column",
             "map<int,date>",
         ),
+        (
+            [("k", pa.string()), ("x", pa.duration("us"))],
+            "x: the table has no such column. Rename or drop it.",
+            "",
+        ),
     ],
 )
-def test_columns_that_do_not_fit(
+def test_columns_that_do_not_fit_are_named(
     query: Query, columns: list[tuple[str, pa.DataType]], says: str, remedy: str
 ) -> None:
     with pytest.raises(SchemaMismatch, match=f"(?s){says}.*{remedy}"):
         query.plan(pa.schema(columns))
 
 
-def test_column_that_the_dataframe_lacks(tmp_path: Path) -> None:
-    """It is null in the new rows, unless the table takes no null there."""
+def test_column_that_the_dataframe_lacks_is_null(tmp_path: Path) -> None:
+    """A column that takes no null is required."""
     fields = [
         Field("k", PrimitiveType("string")),
         Field("n", PrimitiveType("long"), nullable=False),
     ]
     DeltaTable.create(str(tmp_path / "t"), Schema(fields))
     with pytest.raises(SchemaMismatch, match="n: it takes no null"):
-        Query(str(tmp_path / "t")).plan(pa.schema([("k", pa.string())]))
+        delta_target(tmp_path / "t").plan(pa.schema([("k", pa.string())]), "key")
     DeltaTable.create(str(tmp_path / "u"), SCHEMA)
-    query = Query(str(tmp_path / "u"))
+    query = Query(tmp_path / "u")
     query.add(pa.record_batch([["a"]], names=["k"]))
     assert table_of(query.path) == [{"k": "a", "v": None}]
 
@@ -118,10 +120,9 @@ def test_column_that_the_dataframe_lacks(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_table_that_asks_more_of_its_writers(
+def test_unfit_property_is_refused_at_start_and_flush(
     query: Query, says: str, change: Callable[[DeltaTable], object]
 ) -> None:
-    """At the start, and where it was changed under a query that flushes."""
     plan = query.plan()
     change(DeltaTable(query.path))
     with pytest.raises(SchemaMismatch, match=says):
@@ -131,49 +132,18 @@ def test_table_that_asks_more_of_its_writers(
 
 
 @pytest.mark.parametrize(
-    ("says", "metadata", "properties", "features"),
+    ("says", "metadata"),
     [
-        ("c is generated", {"delta.generationExpression": "v + 1"}, {}, []),
-        ("c is an identity", {"delta.identity.start": 1}, {}, []),
-        (
-            "does not write: icebergCompatV2, rowTracking",
-            {},
-            {},
-            ["rowTracking", "icebergCompatV2"],
-        ),
+        ("c is generated", {"delta.generationExpression": "v + 1"}),
+        ("c is an identity", {"delta.identity.start": 1}),
     ],
 )
-def test_table_feature_ignored_by_delta_rs_is_refused(
-    says: str, metadata: dict[str, Any], properties: dict[str, str], features: list[str]
-) -> None:
-    """It commits any file that it is given: a wrong one would be found by readers."""
-    array = {"type": "array", "elementType": "string", "containsNull": True}
-    field = {"name": "c", "type": array, "nullable": True, "metadata": metadata}
-    schema = Schema.from_json(json.dumps({"type": "struct", "fields": [field]}))
+def test_computed_column_is_refused(tmp_path: Path, says: str, metadata: dict[str, Any]) -> None:
+    """delta-rs would commit any file, with any values."""
+    column = {"name": "c", "type": "long", "nullable": True, "metadata": metadata}
+    path = with_protocol(tmp_path / "t", 2, [], column)
     with pytest.raises(SchemaMismatch, match=says):
-        refuse_unfit(TableShape("/t", pa.schema(schema.to_arrow()), properties, features))
-
-
-def with_protocol(path: Path, version: int, features: list[str]) -> str:
-    """Make a table with the columns of `SCHEMA` whose protocol asks for features, as Spark makes it."""
-    DeltaTable.create(str(path), SCHEMA)
-    log = path / "_delta_log" / f"{0:020}.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": version}
-    if features:
-        protocol["writerFeatures"] = features
-        if of_readers := sorted(OF_READERS & {*features}):
-            protocol |= {"minReaderVersion": 3, "readerFeatures": of_readers}
-    kept = [action for action in actions if "protocol" not in action]
-    lines = [json.dumps(action) for action in [{"protocol": protocol}, *kept]]
-    log.write_text("\n".join(lines))
-    return str(path)
-
-
-OF_READERS = {
-    *("columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "v2Checkpoint"),
-    *("vacuumProtocolCheck", "variantType", "variantType-preview"),
-}
+        delta_target(path).plan(SCHEMA, "key")
 
 
 @pytest.mark.parametrize("feature", sorted(_KNOWN_FEATURES))
@@ -199,19 +169,18 @@ def test_feature_is_known_if_a_commit_succeeds(tmp_path: Path, feature: str) -> 
 def test_feature_unknown_to_delta_rs_is_refused_early(
     tmp_path: Path, version: int, features: list[str]
 ) -> None:
-    """By the start. A commit without that check ends with delta-rs' own error, which is not a conflict."""
+    """Without the check at the start, each commit would fail with delta-rs' own error."""
     path = with_protocol(tmp_path / "t", version, features)
     name = features[0] if features else "identityColumns"
     with pytest.raises(SchemaMismatch, match=f"delta-rs does not write: {name}"):
-        target(path).plan(SCHEMA, "key")
-    with target(path).connect("q") as session:
+        delta_target(path).plan(SCHEMA, "key")
+    with delta_target(path).connect("q") as session:
         with pytest.raises(CommitFailedError, match="Unsupported table features") as caught:
             create(session, "q")
-        assert target(path).classify(caught.value) == "fatal"
+        assert delta_target(path).classify(caught.value) == "fatal"
 
 
 def test_feature_added_later_stops_the_next_window(query: Query) -> None:
-    """Before a commit: an error of delta-rs would come at each try."""
     log = Path(query.path) / "_delta_log" / f"{DeltaTable(query.path).version() + 1:020}.json"
     protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["domainMetadata"]}
     log.write_text(json.dumps({"protocol": protocol}))
@@ -221,10 +190,10 @@ def test_feature_added_later_stops_the_next_window(query: Query) -> None:
     assert caught.value.remedy == drop
 
 
-DROP = "ALTER TABLE delta.`/t` DROP FEATURE"
+DROP = "ALTER TABLE delta.`{path}` DROP FEATURE"
 COPY = (
-    "Write to a copy: CREATE TABLE delta.`/t-copy` USING delta PARTITIONED BY (`a b`)"
-    " AS SELECT * FROM delta.`/t`; and set delta.path to /t-copy."
+    "Write to a copy: CREATE TABLE delta.`{path}-copy` USING delta PARTITIONED BY (`a b`)"
+    " AS SELECT * FROM delta.`{path}`; and set delta.path to {path}-copy."
 )
 
 
@@ -235,73 +204,72 @@ COPY = (
         (["domainMetadata", "clustering"], COPY),
     ],
 )
-def test_remedy_for_features_names_what_spark_drops(features: list[str], remedy: str) -> None:
-    """Spark runs these in tests/deploy/test_engines.py."""
+def test_remedy_for_features_names_what_spark_drops(
+    tmp_path: Path, features: list[str], remedy: str
+) -> None:
+    """Spark runs these statements in tests/deploy/test_engines.py."""
+    path = with_protocol(tmp_path / "t", 7, features, partition_by=("a b",))
     with pytest.raises(SchemaMismatch) as caught:
-        refuse_unfit(TableShape("/t", pa.schema([]), {}, features, ["a b"]))
-    assert caught.value.remedy.startswith(remedy)
+        delta_target(path).plan(SCHEMA, "key")
+    assert caught.value.remedy.startswith(remedy.format(path=path))
 
 
-def test_table_that_can_be_written(query: Query) -> None:
-    """What appending does not have to do with."""
+def test_append_only_table_takes_appended_rows_alone(query: Query) -> None:
+    """The first row that replaces another one would stop the flush forever."""
     table = DeltaTable(query.path)
     table.alter.set_table_properties(
         {"delta.appendOnly": "true", "delta.enableChangeDataFeed": "true"}
     )
     query.add(batch([("a", 1)]))
     assert table_of(query.path) == [{"k": "a", "v": 1}]
+    with pytest.raises(SchemaMismatch, match="append-only"):
+        Upserting(query.path).plan()
 
 
-def test_column_that_is_gone_stops_the_flush(query: Query) -> None:
-    """Not the start only: rows of the old plan wait in the log."""
-    plan = query.plan()
-    rows = query.slice(batch([("a", 1)]), plan)
-    DeltaTable.create(query.path, pa.schema([("k", pa.string())]), mode="overwrite")
-    with pytest.raises(
-        SchemaMismatch,
-        match="has changed since pending rows were checked against it: column v is gone",
-    ):
-        query.session.write(plan, rows)
+def test_column_of_unwritten_type_takes_no_upsert(tmp_path: Path) -> None:
+    """Each MERGE would fail. Added rows are null in that column."""
+    column = {"name": "x", "type": "variant", "nullable": True, "metadata": {}}
+    path = with_protocol(tmp_path / "t", 7, ["variantType"], column)
+    Query(path).add(batch([("a", 1)]))
+    with pytest.raises(SchemaMismatch, match="wal_sink does not write the type of x"):
+        Upserting(path).plan()
 
 
-def test_table_is_altered_as_the_error_says(tmp_path: Path) -> None:
-    """The next start goes by the table as it is then."""
-    path, other = str(tmp_path / "t"), pa.schema([SCHEMA.field("k"), ("v", pa.int32())])
-    DeltaTable.create(path, SCHEMA)
-    world = World(*in_memory(), target(path))
-
-    def publish(v: int) -> None:
-        start(world).batches([("a", v)])
-
-    def alter(schema: pa.Schema) -> None:
-        rows = DeltaTable(path).to_pyarrow_table().cast(schema)
-        write_deltalake(path, rows, mode="overwrite", schema_mode="overwrite")
-
-    publish(1)
-    alter(other)
-    with pytest.raises(SchemaMismatch, match=r"column v was bigint, and is int now") as caught:
-        world.flush()
-    alter(SCHEMA)
-    world.flush()
-    alter(other)
-    assert caught.value.remedy.endswith("change the table, and start the query.")
-    publish(2)
-    world.flush()
-    assert sorted(row["v"] for row in table_of(path)) == [1, 2]
-
-
-def test_rows_go_to_the_table_that_the_options_name(query: Query, tmp_path: Path) -> None:
-    """A plan of the log for another table does not lead there."""
+def test_rows_for_another_table_stop_the_flush(query: Query, tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path / "other"), SCHEMA)
-    other = Query(str(tmp_path / "other"))
-    plan = query.plan()
+    other, plan = Query(tmp_path / "other"), query.plan()
     with pytest.raises(OptionError, match=f"published for the Delta table {query.path}, "):
         other.session.write(plan, query.slice(batch([("a", 1)]), plan))
 
 
-def test_relative_path_is_refused() -> None:
-    with pytest.raises(OptionError, match="a relative path: it is another folder in each process"):
-        target("lake/orders")
+UPSERT = {"delta.mode": "upsert", "keyColumns": "k"}
+AT = "delta.timestampColumn"
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"delta.path": "lake/orders"}, "a relative path: it is another folder in each process"),
+        ({"delta.storageOptions": "[]"}, r"delta\.storageOptions is not a JSON object"),
+        ({"delta.storageOptions": '{"a": 1}'}, r"delta\.storageOptions is not a JSON object"),
+        ({"delta.storageOptions": "x"}, r"delta\.storageOptions is not a JSON object"),
+        ({"delta.mode": "upsert"}, "keyColumns names no column"),
+        ({"keyColumns": "k"}, "a Delta table has no key"),
+        ({"partitionColumns": "k"}, "without createTable"),
+        ({"operationColumn": "op"}, "no row can be found to delete"),
+        (UPSERT | {"keyColumns": "key"}, "keyColumns names key"),
+        (UPSERT | {"keyColumns": "f"}, "not compared by equality"),
+        ({AT: "at"}, "delta.mode is append"),
+        (UPSERT | {AT: "at", "operationColumn": "op"}, "would bring its key back"),
+        (UPSERT | {AT: "k"}, "k, which is string"),
+        (UPSERT | {AT: "x"}, "x, which is not"),
+    ],
+)
+def test_unfit_option_is_refused(tmp_path: Path, options: dict[str, str], error: str) -> None:
+    schema = pa.schema([*SCHEMA, ("f", pa.float64()), ("at", pa.timestamp("us", "UTC"))])
+    DeltaTable.create(str(tmp_path / "t"), schema)
+    with pytest.raises((OptionError, SchemaMismatch), match=error):
+        delta_target(**{"path": str(tmp_path / "t")} | options).plan(schema, "key")
 
 
 @pytest.mark.parametrize(
@@ -316,10 +284,9 @@ def test_relative_path_is_refused() -> None:
         "hdfs://me:Geheim@host:9000/t",
     ],
 )
-def test_keys_in_the_path_are_refused(path: str) -> None:
-    """Before anything is written; the error does not repeat them."""
+def test_keys_in_the_path_are_refused_unrepeated(path: str) -> None:
     with pytest.raises(OptionError, match=r"delta\.storageOptions or in the environment") as caught:
-        target(path)
+        delta_target(path)
     assert "Geheim" not in str(caught.value)
 
 
@@ -333,23 +300,5 @@ def test_keys_in_the_path_are_refused(path: str) -> None:
         "hdfs://host:9000/t",
     ],
 )
-def test_path_without_keys_is_taken(path: str) -> None:
-    assert target(path).writes_to == path
-
-
-@pytest.mark.parametrize("text", ["[]", '{"a": 1}', "x"])
-def test_storage_options_are_an_object_of_texts(tmp_path: Path, text: str) -> None:
-    options = parse({"delta.path": str(tmp_path), "delta.storageOptions": text}, DeltaOptions)
-    with pytest.raises(OptionError, match=r"delta\.storageOptions is not a JSON object"):
-        DeltaTarget(options).plan(SCHEMA, "key")
-    assert text not in repr(options)
-
-
-def test_store_that_does_not_answer_may_pass() -> None:
-    storage = (
-        '{"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "a", "AWS_ALLOW_HTTP": "true",'
-        ' "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "x", "max_retries": "0"}'
-    )
-    options = parse({"delta.path": "s3://b/t", "delta.storageOptions": storage}, DeltaOptions)
-    with pytest.raises(TargetUnavailable, match="does not answer"), contextlib.ExitStack():
-        DeltaTarget(options).plan(SCHEMA, "key")
+def test_path_without_keys_is_accepted(path: str) -> None:
+    assert delta_target(path).writes_to == path

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.delta import conftest as delta
+from tests.delta.conftest import Upserting
 from tests.delta.test_readers import EXTREMES
 from tests.delta.test_readers import ROWS as ROWS_OF_EXTREMES
 from tests.deploy.engines import DELTA, DUCKDB, ICEBERG, SparkSql, duckdb_rows
@@ -167,14 +168,6 @@ def test_spark_reads_and_maintains_the_iceberg_table(
     counted(Row("Spark with Iceberg", ICEBERG, "5 calls", expected, found_now))
     of_deleted_row = {"flag", "day", "at", "small", "large"}
     assert by_spark(spark, table) == [5 if name in of_deleted_row else 7 for name in LITERALS]
-
-
-class Upserting(delta.Query):
-    """A query that upserts by `k`."""
-
-    def made(self) -> DeltaTarget:
-        options = {"delta.path": self.path, "delta.mode": "upsert", "keyColumns": "k"}
-        return DeltaTarget(parse(options, DeltaOptions))
 
 
 def staged(query: delta.Query, *rows: tuple[str, int]) -> tuple[LedgerRow, tuple[bytes, ...]]:

@@ -1,7 +1,7 @@
-"""Upserts into a Delta table whose files another writer has named.
+"""Upserts into a Delta table with files of another writer.
 
-delta-spark writes the folder of a partition into the table's log as it is, `city=Köln/…`. delta-rs removes by
-an encoded path, `city=K%C3%B6ln/…`. `tests/deploy/test_engines.py` has a table that delta-spark makes.
+delta-spark writes the folder of a partition into the log unencoded, `city=Köln/…`. delta-rs removes it by an
+encoded path, `city=K%C3%B6ln/…`. `tests/deploy/test_engines.py` tries tables of delta-spark.
 """
 
 from __future__ import annotations
@@ -16,31 +16,20 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from tests.delta.conftest import Query, table_of
-from tests.delta.test_upsert import Upserting
+from tests.delta.conftest import Query, Upserting, delta_target, table_of
 from wal_sink.errors import SchemaMismatch
-from wal_sink.options import parse
-from wal_sink.targets.delta import DeltaTarget
-from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.delta.table import RANDOM_PREFIXES, why_not_removable
 from wal_sink.testing.contracts.ledger import finish, following, row_of
 
 FILE = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
 
-class Deleting(Upserting):
-    """An upsert by `k` whose rows may be deletes."""
-
-    def made(self, **options: str) -> DeltaTarget:
-        return super().made(operationColumn="op", **options)
-
-
 def add_file(table: Path, column: str, value: str, path: str, at: str) -> None:
-    """Add a file with one row, `("a", 0)`, to the newest version of a table, as another writer does.
+    """Add a file with the row `("a", 0)` to a table, as another writer does.
 
     :param column: the partition column.
-    :param path: of the file, as the log has it.
-    :param at: where the file is.
+    :param path: the path in the log.
+    :param at: the path in the table's folder.
     """
     file = table / at
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +60,7 @@ def batch(schema: pa.Schema, value: str, v: int, **more: str) -> pa.RecordBatch:
     return rows
 
 
-@pytest.mark.parametrize("kind", [Upserting, Deleting])
+@pytest.mark.parametrize("deletes", [False, True])
 @pytest.mark.parametrize(
     ("column", "value", "path"),
     [
@@ -84,12 +73,13 @@ def batch(schema: pa.Schema, value: str, v: int, **more: str) -> pa.RecordBatch:
     ids=["text", "name", "space", "escape", "clone"],
 )
 def test_file_that_delta_rs_cannot_remove_is_refused(
-    tmp_path: Path, kind: type[Upserting], column: str, value: str, path: str
+    tmp_path: Path, column: str, value: str, path: str, *, deletes: bool
 ) -> None:
-    """At the start, and at the commit. Else each row would be there twice."""
+    """The start refuses it, and the commit. Otherwise each row would be there twice."""
     table = tmp_path / "t"
     schema = partitioned(table, column)
-    query, more = kind(str(table)), {} if kind is Upserting else {"op": "delete"}
+    more = {"op": "delete"} if deletes else {}
+    query = Upserting(table, **{"operationColumn": "op"} if deletes else {})
     rows = batch(schema, value, 1, **more)
     row = row_of(query.session)
     receipts = query.stage(rows)
@@ -106,7 +96,7 @@ def test_file_that_delta_rs_cannot_remove_is_refused(
 
 
 def test_files_of_other_writers_with_plain_names_are_replaced(tmp_path: Path) -> None:
-    """An upsert meets what delta-spark and delta-rs name alike."""
+    """delta-spark and delta-rs give such a file the same name."""
     table = tmp_path / "t"
     schema = partitioned(table, "city")
     add_file(table, "city", "Köln", "K%C3%B6ln%20+/part-0.parquet", "Köln +/part-0.parquet")
@@ -116,8 +106,7 @@ def test_files_of_other_writers_with_plain_names_are_replaced(tmp_path: Path) ->
     assert table_of(query.path) == [{"k": "a", "city": "Köln", "v": 2}]
 
 
-def test_file_with_a_letter_is_added_beside(tmp_path: Path) -> None:
-    """An append removes no file."""
+def test_append_beside_an_unremovable_file_succeeds(tmp_path: Path) -> None:
     table = tmp_path / "t"
     schema = partitioned(table, "city")
     add_file(table, "city", "Köln", "city=Köln/part-0.parquet", "city=Köln/part-0.parquet")
@@ -127,8 +116,8 @@ def test_file_with_a_letter_is_added_beside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["größe", "a b", "a%b", "città=1"])
-def test_partition_of_any_name_is_replaced(tmp_path: Path, column: str) -> None:
-    """What this sink adds, a merge removes; and what a merge adds, the next one."""
+def test_row_in_a_partition_of_any_name_is_replaced(tmp_path: Path, column: str) -> None:
+    """A merge removes the file of an append, and the next merge the file of a merge."""
     table = tmp_path / "t"
     schema = partitioned(table, column)
     Query(str(table)).add(batch(schema, "Köln", 0))
@@ -139,7 +128,7 @@ def test_partition_of_any_name_is_replaced(tmp_path: Path, column: str) -> None:
 
 
 def test_partition_by_name_with_colon_takes_no_upsert(tmp_path: Path) -> None:
-    """A merge of delta-rs would take `k:v=x/…` for a file of the store `k`, from the second window on."""
+    """A second merge of delta-rs would read the path `k:v=x/…` as a file of the store `k`."""
     table = tmp_path / "t"
     schema = partitioned(table, "k:v")
     with pytest.raises(SchemaMismatch, match="k:v: the table is partitioned by it"):
@@ -151,12 +140,11 @@ def test_partition_by_name_with_colon_takes_no_upsert(tmp_path: Path) -> None:
     assert table_of(query.path) == [{"k": "a", "k:v": "x", "v": 1}]
 
 
-def test_new_table_keeps_values_out_of_names_of_files(tmp_path: Path) -> None:
-    """By this property delta-spark names no folder by a value, so a merge can remove what OPTIMIZE writes."""
+def test_new_table_keeps_values_out_of_file_names(tmp_path: Path) -> None:
+    """With this property delta-spark names no folder by a value, so a merge can remove files of OPTIMIZE."""
     path = str(tmp_path / "t")
-    options = {"delta.path": path, "delta.mode": "upsert", "keyColumns": "k"}
-    options |= {"createTable": "true", "partitionColumns": "city"}
-    target = DeltaTarget(parse(options, DeltaOptions))
+    options = {"createTable": "true", "partitionColumns": "city"}
+    target = delta_target(path, **{"delta.mode": "upsert", "keyColumns": "k"}, **options)
     schema = pa.schema([("k", pa.string()), ("city", pa.string())])
     assert f"'{RANDOM_PREFIXES}' = 'true'" in target.dry_plan(schema, "key").creates
     target.plan(schema, "key")
@@ -171,7 +159,7 @@ SPELLINGS = [
 
 
 def test_delta_rs_removes_only_files_named_by_itself(tmp_path: Path) -> None:
-    """If delta-rs removes by the path of the log one day, the check goes."""
+    """Once delta-rs removes by the path of the log, the check is obsolete."""
     table = tmp_path / "t"
     schema = partitioned(table, "c")
     paths = [f"c={n}{spelling}z/part-0.parquet" for n, spelling in enumerate(SPELLINGS)]

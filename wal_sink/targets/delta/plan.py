@@ -31,8 +31,9 @@ from wal_sink.targets.delta.columns import (
     words,
 )
 from wal_sink.targets.delta.files import Files
+from wal_sink.targets.delta.fitness import bounds_of_key, refuse_unfit
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
-from wal_sink.targets.delta.table import RANDOM_PREFIXES, Table, bounds_of_key
+from wal_sink.targets.delta.table import RANDOM_PREFIXES, Table
 from wal_sink.targets.operations import with_operation, without_operation
 from wal_sink.targets.sql_text import spark_name, spark_statement
 from wal_sink.targets.table_options import CREATE_TABLE, KEY_COLUMNS, Layout, refuse_unknown_columns
@@ -77,7 +78,7 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
         )
         logger.info("created the table: %s", statement)
     table = Table(path, storage, Files(path, storage))
-    table.refuse_unfit(replaces=bool(options.keys))
+    refuse_unfit(table, replaces=bool(options.keys))
     types, new = table.types, pa.schema([])
     if options.merge_schema and not table.maps_columns:
         # delta-rs adds no column to a table that maps columns. There the error has Spark's statement.

@@ -38,6 +38,7 @@ from wal_sink.targets.delta.columns import (
     words,
 )
 from wal_sink.targets.delta.files import Files
+from wal_sink.targets.delta.fitness import refuse_unfit
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.stage import AFTER_DELETE, ORDER, DeltaStage, last_rows
 from wal_sink.targets.delta.table import Table, classify, is_conflict
@@ -188,7 +189,7 @@ class DeltaSession(StagedFileSession[Table]):
             here, option = self._options.path, f"delta.path={plan.table}"
             raise published_elsewhere(f"the Delta table {plan.table}", here, [option])
         table = self._refreshed()
-        table.refuse_unfit(replaces=bool(key_of(plan)))
+        refuse_unfit(table, replaces=bool(key_of(plan)))
         refuse_changed(
             plan.of_table(),
             table_columns(table.types, words),

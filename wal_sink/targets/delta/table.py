@@ -1,6 +1,6 @@
-"""A Delta table at one version: its schema, its log, and the reasons why it cannot be written exactly once.
+"""A Delta table at one version: its schema, its log, and commits on exactly this version.
 
-A commit is made on exactly the version that was read. The undocumented names of deltalake in this module have
+The undocumented names of deltalake in this module have
 a canary in `tests/delta/test_commits.py`.
 """
 
@@ -9,195 +9,34 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
 from urllib.parse import quote as percent_encoded
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.types as pt
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import fields
 from wal_sink.targets.arrow_tables import plain, renamed
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.delta.columns import is_absolute
 from wal_sink.targets.delta.files import Files, table_is_there
 from wal_sink.targets.sql_text import quote
 from wal_sink.targets.staged_files import kind_of_access
-from wal_sink.targets.table_options import Layout
 from wal_sink.targets.unavailable import flag_name
-
-_KNOWN_FEATURES = {
-    *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
-    *("generatedColumns", "invariants", "timestampNtz", "v2Checkpoint"),
-    *("variantType", "variantType-preview"),
-}
-"""Features with which delta-rs commits. They require nothing of a writer that appends files, or a column or
-property shows the requirement. `test_feature_is_known_if_a_commit_succeeds` makes a commit with each."""
 
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
 """Further features that a version of the protocol requires of writers. Newer versions name their features."""
 
-_DROPPED = ("rowTracking", "inCommitTimestamp", "materializePartitionColumns", "domainMetadata")
-"""Features that Spark can drop, in the order in which it drops them. It drops neither clustering nor column
-defaults. After the drop of a feature that readers must know, such as typeWidening, the table requires
-checkpointProtection."""
 
 _MAPPING = "delta.columnMapping.mode"
-_TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
+
 
 _UNWRITTEN = re.compile(r'VariantType|PrimitiveType\("void"\)')
 """Types that wal_sink does not write, as delta-rs prints them."""
-
-_UNWRITABLE_COLUMNS = {
-    b"delta.generationExpression": "is generated",
-    b"delta.identity.start": "is an identity",
-    b"delta.invariants": "has an invariant",
-}
-
-
-class TableShape(NamedTuple):
-    """The requirements of a table on its writers."""
-
-    path: str
-    types: pa.Schema
-    """The columns. A null type means that wal_sink does not write the column."""
-    properties: Mapping[str, str]
-    features: Collection[str]
-    partitioned_by: Collection[str] = ()
-
-
-def refuse_unfit(table: TableShape, *, replaces: bool = False) -> None:
-    """Check that a writer which knows columns and partitions only may add files.
-
-    :param replaces: True if rows are replaced, too.
-    :raises SchemaMismatch: names the reason, and a remedy.
-    """
-    for what, remedy in _obstacles(table):
-        raise SchemaMismatch(f"The Delta table {table.path} cannot be written: {what}.", remedy)
-    for what, remedy in _about_upserts(table) if replaces else ():
-        raise SchemaMismatch(f"The Delta table {table.path} takes no rows by key: {what}.", remedy)
-
-
-_APPEND_ONLY = "delta.appendOnly"
-_BOUNDED, _MOST_BOUNDED = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
-_EXACT_DIGITS = 15
-"""The digits of a double. delta-rs (1.6.6) writes the bounds of a decimal as doubles."""
-
-
-def _about_upserts(table: TableShape) -> Iterator[tuple[str, str]]:
-    alter = f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES"
-    key_alone = f"{alter} ('{_BOUNDED}' = '…'), with the columns of the key"
-    if table.properties.get(_APPEND_ONLY, "false").lower() == "true":
-        yield (
-            f"it is append-only ({_APPEND_ONLY})",
-            f"{alter} ('{_APPEND_ONLY}' = 'false'); or set delta.mode to append.",
-        )
-    for field in table.types:
-        if pt.is_null(field.type):
-            yield (
-                f"a row is replaced whole, and wal_sink does not write the type of {field.name}",
-                "Drop that column, or set delta.mode to append.",
-            )
-    for field in _columns_with_bounds(table):
-        if _has_inexact_bounds(field.type):
-            what = (
-                f"delta-rs rounds the bounds of {field.name}, a decimal of more than {_EXACT_DIGITS} digits,"
-                " so readers that filter by it would miss rows"
-            )
-            none = f"('{_MOST_BOUNDED}' = '0')"
-            yield (
-                what,
-                f"Let delta-rs write bounds of the key only: {key_alone}; or of no column: {none}.",
-            )
-
-
-def _has_inexact_bounds(type_: pa.DataType) -> bool:
-    """Return True if delta-rs rounds the bounds of a type. It writes none for arrays and maps."""
-    if pt.is_struct(type_):
-        return any(_has_inexact_bounds(field.type) for field in fields(type_))
-    return bool(pt.is_decimal(type_) and type_.precision > _EXACT_DIGITS)
-
-
-def _columns_with_bounds(table: TableShape) -> list[pa.Field]:
-    """Return the columns for whose values delta-rs may write bounds."""
-    in_files = [field for field in table.types if field.name not in table.partitioned_by]
-    if (listed := table.properties.get(_BOUNDED)) is not None:
-        names = {name.strip().strip("`").partition(".")[0] for name in listed.split(",")}
-        return [field for field in in_files if field.name in names]
-    most = table.properties.get(_MOST_BOUNDED, "32")
-    return in_files[: int(most)] if most.isdecimal() else in_files
-
-
-def bounds_of_key(types: pa.Schema, layout: Layout) -> dict[str, str]:
-    """Return the properties of a new table by which delta-rs writes bounds of the key only.
-
-    A merge skips files by the bounds of the key. Bounds of other columns may be wrong: of a long decimal, or
-    of a float that is not finite.
-    """
-    unbounded = (
-        pt.is_boolean,
-        pt.is_binary,
-        pt.is_decimal,
-    )  # Spark allows no boolean and no binary there
-    names = [
-        name
-        for name in types.names
-        if name in layout.key
-        and name not in layout.partition
-        and not any(is_kind(types.field(name).type) for is_kind in unbounded)
-        and re.fullmatch(r"\w+", name)
-    ]
-    return {_BOUNDED: ",".join(names)} if names else {_MOST_BOUNDED: "0"}
-
-
-def _obstacles(table: TableShape) -> Iterator[tuple[str, str]]:
-    path = table.path
-    copy = f"Write to a copy: {_to_copy(table)} and set delta.path to {path}-copy."
-    for name, rule in table.properties.items():
-        if name.startswith("delta.constraints."):
-            short = name.removeprefix("delta.constraints.")
-            yield (
-                f"it has the constraint {short}, which nobody checks for added files",
-                f"ALTER TABLE delta.`{path}` DROP CONSTRAINT {short}; and filter by .where('{rule}').",
-            )
-    if _TRANSACTION_RETENTION in table.properties:
-        yield (
-            f"its property {_TRANSACTION_RETENTION} drops old transactions, and with them the ledger",
-            f"ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('{_TRANSACTION_RETENTION}');",
-        )
-    for field in table.types:
-        for key, what in _UNWRITABLE_COLUMNS.items():
-            if key in (field.metadata or {}):
-                yield f"its column {field.name} {what}", copy
-    if unknown := sorted(set(table.features) - _KNOWN_FEATURES):
-        drop = " ".join(
-            f"ALTER TABLE delta.`{path}` DROP FEATURE {feature};"
-            for feature in _DROPPED
-            if feature in unknown
-        )
-        restore = (
-            " If the feature is newer than the last rows, restore by Spark the version before it, n in"
-            f" DESCRIBE HISTORY: SET spark.databricks.delta.restore.protocolDowngradeAllowed = true; RESTORE"
-            f" TABLE delta.`{path}` TO VERSION AS OF n;"
-        )
-        yield (
-            f"it requires features that wal_sink or delta-rs does not write: {', '.join(unknown)}",
-            drop if {*unknown} <= {*_DROPPED} else f"{copy}{restore}",
-        )
-
-
-def _to_copy(table: TableShape) -> str:
-    """Return Spark's statement that copies the rows to a table without requirements."""
-    path, names = table.path, ", ".join(f"`{name}`" for name in table.partitioned_by)
-    parts = f" PARTITIONED BY ({names})" if names else ""
-    rows = f"SELECT * FROM delta.`{path}`"  # noqa: S608 -- only shown
-    return f"CREATE TABLE delta.`{path}-copy` USING delta{parts} AS {rows};"
 
 
 _NOT_ENCODED = "!$&'()+,-.:;=@_~/"
@@ -367,9 +206,23 @@ class Table:
         return pa.schema([f.with_type(pa.null()) if f.name in unwritten else f for f in columns])
 
     @property
+    def properties(self) -> Mapping[str, str]:
+        """The properties of the table."""
+        properties: Mapping[str, str] = self._table.metadata().configuration
+        return properties
+
+    @property
+    def features(self) -> Collection[str]:
+        """The features that the table requires of its writers."""
+        protocol = self._table.protocol()
+        if protocol.writer_features is not None:
+            return list(protocol.writer_features)
+        return _FEATURES_OF_VERSION.get(protocol.min_writer_version, ())
+
+    @property
     def maps_columns(self) -> bool:
         """True if columns have other names in files (column mapping)."""
-        return self._table.metadata().configuration.get(_MAPPING, "none") != "none"
+        return self.properties.get(_MAPPING, "none") != "none"
 
     @property
     def partitioned_by(self) -> list[str]:
@@ -388,20 +241,6 @@ class Table:
             sorted(protocol.writer_features or ()),
         ]
         return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:32]
-
-    def refuse_unfit(self, *, replaces: bool) -> None:
-        """Check that files may be added, and rows replaced if `replaces` is True.
-
-        :raises SchemaMismatch: names the reason, and a remedy.
-        """
-        protocol = self._table.protocol()
-        named, version = protocol.writer_features, protocol.min_writer_version
-        features = _FEATURES_OF_VERSION.get(version, ()) if named is None else named
-        properties = self._table.metadata().configuration
-        shape = TableShape(self.path, self.types, properties, features, self.partitioned_by)
-        refuse_unfit(shape, replaces=replaces)
-        if replaces:
-            self.refuse_unremovable()
 
     def refuse_unremovable(self) -> None:
         """Check that delta-rs can remove each file of the version that was read.
