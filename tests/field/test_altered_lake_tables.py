@@ -1,6 +1,6 @@
-"""A Delta or Iceberg table is altered while its query is stopped, while epochs are pending, or while it runs.
+"""A Delta or Iceberg table is altered while its query is stopped, has pending epochs, or runs.
 
-What makes room never stops a flush: a wider number, and a field of a struct that takes nulls.
+A change that makes room never stops a flush: a wider number, and a field of a struct that takes nulls.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.types import DecimalType, IntegerType, LongType
 
-from tests.delta.conftest import table_of
+from tests.delta.conftest import delta_target, table_of
 from tests.iceberg.conftest import catalog_options, load, make_table, read
 from tests.support.starts import start
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.delta import DeltaTarget
-from wal_sink.targets.delta.options import DeltaOptions
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.testing.micro_batches import PlayedQuery, Row, flush
@@ -92,7 +91,7 @@ class Lake(ABC):
 
     @abstractmethod
     def drop_field(self) -> None:
-        """Take the only field of the struct away, and add another one."""
+        """Replace the only field of the struct by another one."""
 
     @abstractmethod
     def read(self) -> list[dict[str, Any]]:
@@ -116,7 +115,7 @@ class AppendingDelta(Lake):
         DeltaTable.create(self.path, NARROW_TABLE)
 
     def target(self) -> DeltaTarget:
-        return DeltaTarget(parse({"delta.path": self.path, **dict(self.mode)}, DeltaOptions))
+        return delta_target(self.path, **dict(self.mode))
 
     def _replace(self, rows: pa.Table) -> None:
         write_deltalake(self.path, rows, mode="overwrite", schema_mode="overwrite")
@@ -174,7 +173,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 def test_wider_lake_table_at_start_takes_wider_rows(lake: Lake) -> None:
     start(lake.query).flushed_batches([NARROW])
-    with pytest.raises(InvalidRow):
+    with pytest.raises(InvalidRow, match="widen the column, and start the query"):
         start(lake.query).batch([WIDE])
     lake.widen()
     start(lake.query).flushed_batches([WIDE])
@@ -215,9 +214,8 @@ def test_lake_table_without_planned_field_stops_flush(lake: Lake) -> None:
 
 
 def test_struct_of_frame_lacks_required_field_at_start(tmp_path: Path) -> None:
-    """Each row would be refused, one by one."""
+    """Otherwise tasks would refuse each row."""
     part = pa.struct([("a", pa.int32()), pa.field("b", pa.int32(), nullable=False)])
     DeltaTable.create(str(tmp_path / "t"), FRAME.set(3, pa.field("s", part)))
-    target = DeltaTarget(parse({"delta.path": str(tmp_path / "t")}, DeltaOptions))
     with pytest.raises(SchemaMismatch, match="s: the table's type is"):
-        start(PlayedQuery(target, FRAME))
+        start(PlayedQuery(delta_target(tmp_path / "t"), FRAME))

@@ -1,4 +1,4 @@
-"""Iceberg tables of a catalog in a folder, and what tests do with them."""
+"""Iceberg tables of a catalog in a folder, and queries that write to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PartitionBy = Sequence[tuple[str, Transform[Any, Any]]]
 
 
 def catalog_options(folder: Path) -> dict[str, str]:
-    """Return the options of a table whose SQL catalog and files lie in a folder."""
+    """Return the options of a table whose SQL catalog and files are in a folder."""
     (folder / "catalog").mkdir(exist_ok=True)
     return {
         "table": "shop.orders",
@@ -40,7 +40,7 @@ def catalog_options(folder: Path) -> dict[str, str]:
 
 
 def make_table(options: dict[str, str], schema: pa.Schema, by: PartitionBy = ()) -> Table:
-    """Make the table of the options."""
+    """Create the table that options name."""
     parsed = parse(options, IcebergOptions)
     catalog = catalog_of(parsed)
     catalog.create_namespace(parsed.identifier[:-1])
@@ -60,9 +60,10 @@ def make_table(options: dict[str, str], schema: pa.Schema, by: PartitionBy = ())
 
 
 class IcebergPower(Power):
-    """Of the folder of `catalog_options`; a power loss undoes what SQLite has acknowledged.
+    """A power loss for the folder of `catalog_options`, which also undoes a COMMIT of SQLite.
 
-    It deletes its journal at a COMMIT, and does not sync that. A journal that comes back undoes the COMMIT.
+    SQLite deletes its journal at a COMMIT without syncing the folder. A journal that reappears undoes the
+    COMMIT.
     """
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -115,13 +116,13 @@ class Query:
         return self.session.finish(self.row, following(self.row), receipts)
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Bring rows into the table, as the next epoch."""
+        """Add rows to the table, as the next epoch."""
         assert self.commit(self.stage(rows)) is Outcome.APPLIED
 
 
 @contextlib.contextmanager
 def query(options: dict[str, str], schema: pa.Schema) -> Iterator[Query]:
-    """Start a query that writes to the table of the options."""
+    """Start a query that writes to the table that options name."""
     made = Query(options, schema)
     with made.session:
         yield made

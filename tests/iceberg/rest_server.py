@@ -1,7 +1,7 @@
-"""Runs a REST catalog: Iceberg's reference server, of the tests of its core, over a catalog in a folder.
+"""Runs a REST catalog: Iceberg's reference server, from the tests of its core, over a catalog in a folder.
 
-`RESTCatalogServlet` judges conditions and applies changes by `CatalogHandlers`, as servers do that are built
-with the library of Iceberg. Nothing is compiled: this process drives a Java with py4j's gateway.
+`RESTCatalogServlet` checks conditions and applies changes by `CatalogHandlers`, as other servers on Iceberg's
+library do. Nothing is compiled: this process drives a Java process by py4j's gateway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wal_sink.demo.servers.maven import java_command
 from wal_sink.demo.servers.process import HOST
 
 VERSION = "1.10.1"
-"""Of Iceberg; the newest with a jar of its tests."""
+"""The newest version of Iceberg with a jar of its tests."""
 
 _JARS = (
     f"org.apache.iceberg:iceberg-core:{VERSION}",
@@ -65,7 +65,7 @@ class RestCatalog:
         self.uri = str(self._server.getURI().toString()).rstrip("/")
 
     def new_table(self) -> dict[str, str]:
-        """Return the options of a table that is not there yet, in a namespace of its own."""
+        """Return the options of a missing table in a new namespace."""
         return {
             "table": f"s{uuid.uuid4().hex}.orders",
             "iceberg.catalog.type": "rest",

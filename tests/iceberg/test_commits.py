@@ -1,11 +1,11 @@
-"""Commits of the ledger row and of rows: what others commit meanwhile, and answers that are lost."""
+"""Commits of ledger row and rows beside other writers, lost answers, clean-ups and altered tables."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from tests.iceberg.conftest import (
     read,
 )
 from tests.support.power import Power
-from wal_sink.errors import InvalidRow, SchemaMismatch, TargetUnavailable
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets import staged_files
 from wal_sink.targets.iceberg.ledger import tag
@@ -63,8 +63,29 @@ def append_elsewhere(options: dict[str, str], v: int) -> None:
     load(options).append(pa.Table.from_pylist([row(v)], SCHEMA))
 
 
+def next_commit(
+    patch: pytest.MonkeyPatch,
+    before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
+) -> None:
+    """Run actions before and after the catalog receives the next commit. An exception stops the commit."""
+    real: Any = Table._do_commit
+
+    def commit(self: Table, *arguments: Any) -> None:
+        patch.setattr(Table, "_do_commit", real)
+        before()
+        real(self, *arguments)
+        after()
+
+    patch.setattr(Table, "_do_commit", commit)
+
+
+def fail(error: BaseException) -> None:
+    raise error
+
+
 def test_window_is_one_snapshot_of_the_branch(options: dict[str, str], running: Query) -> None:
-    """And the ledger row is one more, however many windows there were, with one file."""
+    """The ledger row is one more snapshot, with one file."""
     for v in range(3):
         running.add([row(v)])
     table = load(options)
@@ -76,14 +97,15 @@ def test_window_is_one_snapshot_of_the_branch(options: dict[str, str], running: 
     assert values(options) == [0, 1, 2]
 
 
-def test_windows_without_rows_make_no_snapshot(options: dict[str, str], running: Query) -> None:
+def test_window_without_rows_makes_no_snapshot(options: dict[str, str], running: Query) -> None:
     running.add([])
     assert load(options).history() == []
     assert running.row.epoch == 0
 
 
-def test_others_commit_while_a_window_is_staged(options: dict[str, str], running: Query) -> None:
-    """Neither loses a row: this commit is made again after theirs."""
+def test_commit_beside_another_writer_keeps_both_rows(
+    options: dict[str, str], running: Query
+) -> None:
     running.add([row(1)])
     receipts = running.stage([row(2)])
     append_elsewhere(options, 3)
@@ -92,18 +114,11 @@ def test_others_commit_while_a_window_is_staged(options: dict[str, str], running
     assert values(options) == [1, 2, 3, 4]
 
 
-def test_another_commit_comes_between_look_and_commit(
+def test_commit_overtaken_by_another_is_repeated(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receipts = running.stage([row(1)])
-    real: Any = Table._do_commit
-
-    def commit(self: Table, *arguments: Any) -> None:
-        monkeypatch.setattr(Table, "_do_commit", real)
-        append_elsewhere(options, 2)
-        real(self, *arguments)
-
-    monkeypatch.setattr(Table, "_do_commit", commit)
+    next_commit(monkeypatch, before=lambda: append_elsewhere(options, 2))
     assert running.commit(receipts) is Outcome.APPLIED
     assert values(options) == [1, 2]
     sequences = [snapshot.sequence_number for snapshot in load(options).metadata.snapshots]
@@ -111,24 +126,13 @@ def test_another_commit_comes_between_look_and_commit(
 
 
 @pytest.mark.parametrize("landed", [False, True])
-def test_answer_is_lost(
-    options: dict[str, str],
-    running: Query,
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    landed: bool,
+def test_lost_answer_is_unknown(
+    options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch, *, landed: bool
 ) -> None:
-    """It is unknown then what became of the commit; the row tells."""
+    """The ledger row then shows whether the commit took effect."""
     receipts = running.stage([row(1)])
-    real: Any = Table._do_commit
-
-    def commit(self: Table, *arguments: Any) -> None:
-        monkeypatch.setattr(Table, "_do_commit", real)
-        if landed:
-            real(self, *arguments)
-        raise CommitStateUnknownException("gateway timeout")
-
-    monkeypatch.setattr(Table, "_do_commit", commit)
+    lost = CommitStateUnknownException("gateway timeout")
+    next_commit(monkeypatch, **{"after" if landed else "before": lambda: fail(lost)})
     assert running.commit(receipts) is Outcome.UNKNOWN
     assert running.row.epoch == (0 if landed else -1)
     if not landed:
@@ -137,23 +141,17 @@ def test_answer_is_lost(
 
 
 def commit_and_die(running: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commit a row, and die when the catalog has the commit."""
-    real: Any = Table._do_commit
-
-    def commit(self: Table, *arguments: Any) -> None:
-        real(self, *arguments)
-        raise Crash
-
+    """Commit a row, and crash after the catalog has the commit."""
     receipts = running.stage([row(1)])
     with monkeypatch.context() as patch, contextlib.suppress(Crash):
-        patch.setattr(Table, "_do_commit", commit)
+        next_commit(patch, after=lambda: fail(Crash()))
         running.commit(receipts)
 
 
-def test_row_that_is_read_survives_a_power_loss(
+def test_read_ledger_row_survives_a_power_loss(
     tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log is trimmed after it. Who committed it may have died before it made that durable."""
+    """Its writer may have died before it made the row durable, and the log is trimmed by this read."""
     power = IcebergPower(monkeypatch, tmp_path)
     commit_and_die(running, monkeypatch)
     assert running.row.epoch == 0
@@ -165,7 +163,7 @@ def test_row_that_is_read_survives_a_power_loss(
 def test_files_named_by_a_catalog_survive_a_power_loss(
     tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No look comes between: the catalog is durable, such as a server's, and the table's files may not be."""
+    """Given a durable catalog, such as a server's: nobody reads the row before the power loss."""
     power = Power(monkeypatch, tmp_path)
     commit_and_die(running, monkeypatch)
     power.lose()
@@ -175,7 +173,7 @@ def test_files_named_by_a_catalog_survive_a_power_loss(
 def test_staged_file_lost_before_its_sync_is_staged_again(
     tmp_path: Path, options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that is gone before the commit: that is not a refusal, and `await_flushed` waits."""
+    """The error may pass, so the flusher tries again and `await_flushed` waits."""
     monkeypatch.setattr(staged_files, "MOST_WAITING_BYTES", 1)
     running.write([row(1)])
     (staged,) = tmp_path.rglob("*.parquet")
@@ -187,10 +185,10 @@ def test_staged_file_lost_before_its_sync_is_staged_again(
     assert values(options) == [1]
 
 
-def test_others_delete_old_metadata_right_after_a_commit(
+def test_old_metadata_deleted_after_a_commit_is_ignored(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What they deleted needs to survive nothing."""
+    """Later commits of other writers delete it before the session makes it durable."""
     with load(options).transaction() as change:
         change.set_properties(
             {
@@ -199,15 +197,7 @@ def test_others_delete_old_metadata_right_after_a_commit(
             }
         )
     receipts = running.stage([row(1)])
-    real: Any = Table._do_commit
-
-    def commit(self: Table, *arguments: Any) -> None:
-        monkeypatch.setattr(Table, "_do_commit", real)
-        real(self, *arguments)
-        for v in (2, 3):
-            append_elsewhere(options, v)
-
-    monkeypatch.setattr(Table, "_do_commit", commit)
+    next_commit(monkeypatch, after=lambda: [append_elsewhere(options, v) for v in (2, 3)])
     assert running.commit(receipts) is Outcome.APPLIED
     assert running.row.epoch == 0
     assert values(options) == [1, 2, 3]
@@ -216,7 +206,7 @@ def test_others_delete_old_metadata_right_after_a_commit(
 def test_manifest_deleted_before_the_commit_stops_it(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A clean-up of orphans takes what no snapshot names yet: with it, the table could not be read."""
+    """A clean-up of orphans may delete it. A table that names a missing manifest cannot be read."""
     receipts = running.stage([row(1)])
     real = os.open
 
@@ -234,10 +224,10 @@ def test_manifest_deleted_before_the_commit_stops_it(
     assert values(options) == [1]
 
 
-def test_catalog_that_always_conflicts(
+def test_catalog_that_always_conflicts_is_unknown(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No request is certain to have had no effect, so nothing that is staged may be deleted."""
+    """One of the requests may have taken effect, so the staged files stay."""
     receipts = running.stage([row(1)])
 
     def commit(*_: object) -> None:
@@ -251,10 +241,9 @@ def test_catalog_that_always_conflicts(
     assert values(options) == [1]
 
 
-def test_snapshots_are_expired_while_a_window_is_staged(
+def test_expired_snapshots_leave_ledger_row_and_staged_files(
     options: dict[str, str], running: Query
 ) -> None:
-    """The row's snapshot has a tag, so it stays; nothing of the window depends on another one."""
     for v in range(3):
         running.add([row(v)])
     receipts = running.stage([row(3)])
@@ -265,8 +254,10 @@ def test_snapshots_are_expired_while_a_window_is_staged(
     assert values(options) == [0, 1, 2, 3]
 
 
-def test_staged_file_is_removed(options: dict[str, str], running: Query) -> None:
-    """As by remove_orphan_files with a retention of minutes: the window is staged again."""
+def test_window_with_a_missing_file_is_staged_again(
+    options: dict[str, str], running: Query
+) -> None:
+    """remove_orphan_files with a retention of minutes deletes staged files."""
     receipts = running.stage([row(1)])
     more = running.stage([row(2)])
     running.session.discard(receipts)
@@ -276,8 +267,10 @@ def test_staged_file_is_removed(options: dict[str, str], running: Query) -> None
     assert values(options) == [1, 2]
 
 
-def test_table_changes_while_a_window_is_staged(options: dict[str, str], running: Query) -> None:
-    """A column that takes nulls: the window is staged again. One that the plan has: the flush stops."""
+def test_table_altered_after_staging_refuses_the_files(
+    options: dict[str, str], running: Query
+) -> None:
+    """A new column that takes nulls only needs new files. A renamed column stops the flush."""
     receipts = running.stage([row(1)])
     with load(options).update_schema() as update:
         update.add_column("note", update._schema.find_type("k"))
@@ -308,7 +301,7 @@ WIDER = [
 def test_widened_column_takes_older_rows(
     tmp_path: Path, name: str, type_: pa.DataType, wider: PrimitiveType, value: Any
 ) -> None:
-    """Iceberg makes no type narrower again: what waits in the log would be stuck."""
+    """Iceberg cannot narrow a type again, so otherwise pending rows would be stuck."""
     column, _, part = name.partition(".")
     nested = {
         "list": (pa.list_(type_), [value, None]),
@@ -331,23 +324,8 @@ def test_widened_column_takes_older_rows(
             running.add([{column: arguments}])
 
 
-def test_widened_column_takes_larger_values_after_a_start(tmp_path: Path) -> None:
-    """The next start goes by the table as it is then."""
-    options, schema = catalog_options(tmp_path), pa.schema([("v", pa.int64())])
-    make_table(options, pa.schema([("v", pa.int32())]))
-    with query(options, schema) as running:
-        with pytest.raises(InvalidRow, match="widen the column, and start the query"):
-            running.add([{"v": 2**31}])
-        with load(options).update_schema() as update:
-            update.update_column("v", field_type=LongType())
-        running.plan = running.target.plan(schema, running.plan.key)
-        running.write([{"v": 2**31}])
-        assert running.commit(running.session.drain()) is Outcome.APPLIED
-    assert values(options) == [2**31]
-
-
-def test_parts_of_a_column_may_have_other_ids(tmp_path: Path) -> None:
-    """As after it was dropped, and added again: no change of the table would bring the former ids back."""
+def test_column_added_again_with_other_ids_fits(tmp_path: Path) -> None:
+    """No change of the table could bring the former ids back."""
     schema = pa.schema([("point", pa.struct([("x", pa.int32())]))])
     options = catalog_options(tmp_path)
     table = make_table(options, schema)
@@ -380,8 +358,8 @@ def test_branch_keeps_the_configured_number_of_snapshots(
     assert (head.min_snapshots_to_keep, head.max_snapshot_age_ms) == (7, 9)
 
 
-def test_table_that_was_rolled_back_has_no_row(options: dict[str, str], running: Query) -> None:
-    """Its epochs are not in the table any more; nor in one that has others' rows since."""
+def test_rolled_back_table_has_no_ledger_row(options: dict[str, str], running: Query) -> None:
+    """The table lost the query's rows, also if another writer has added rows since."""
     running.add([row(1)])
     running.add([row(2)])
     table = load(options)
@@ -392,7 +370,7 @@ def test_table_that_was_rolled_back_has_no_row(options: dict[str, str], running:
     assert running.session.read() is None
 
 
-def test_table_that_was_made_again_has_no_row(options: dict[str, str], running: Query) -> None:
+def test_table_created_again_has_no_ledger_row(options: dict[str, str], running: Query) -> None:
     running.add([row(1)])
     table = load(options)
     table.catalog.drop_table(table.name())
@@ -403,8 +381,8 @@ def test_table_that_was_made_again_has_no_row(options: dict[str, str], running: 
     create(running.session, running.query_id)
 
 
-def test_catalog_judges_the_condition(options: dict[str, str], running: Query) -> None:
-    """Not only the look before it: of two flushers that have seen the same row one wins."""
+def test_catalog_refuses_a_commit_from_an_old_row(options: dict[str, str], running: Query) -> None:
+    """Of two flushers that have read the same row one wins."""
     with running.connect() as other:
         other.read()
         looked = other._table()
@@ -415,10 +393,10 @@ def test_catalog_judges_the_condition(options: dict[str, str], running: Query) -
             looked.commit(other._tag, 77, current.row, [], "")
 
 
-def test_rows_below_an_expired_snapshot_are_not_called_gone(
+def test_rows_before_an_expired_snapshot_are_not_gone(
     options: dict[str, str], running: Query
 ) -> None:
-    """Nobody can say whether they are in the table."""
+    """No snapshot shows whether the table still has them."""
     running.add([row(1)])
     for v in (2, 3):
         append_elsewhere(options, v)
@@ -432,8 +410,7 @@ def test_tags_of_two_queries_differ() -> None:
     assert len({tag("q/a.b"), tag("q/a_b"), tag("q.2f.a_b"), tag("q/a-b")}) == 4
 
 
-def test_ledger_state_of_nothing_is_replaced_whole(running: Query) -> None:
-    """A command may move a row while its rows stay named."""
+def test_row_moved_by_a_command_still_names_rows(running: Query) -> None:
     running.add([row(1)])
     row_before = running.row
     new = row_before._replace(log_id="another")

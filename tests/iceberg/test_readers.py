@@ -1,4 +1,4 @@
-"""What is written is read back: by partitions, in order, and by filters that look at the bounds of files."""
+"""Readers find the rows: by partitions, in order, and by filters that use the bounds of files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ROWS = [
 
 
 def test_filter_finds_each_value(tmp_path: Path) -> None:
-    """Each lies in a file of its own, and in one with all: bounds that were cut too far would hide it."""
+    """Each value is in a file of its own and in a file with all. Wrong bounds would hide it."""
     options = catalog_options(tmp_path)
     make_table(options, SCHEMA)
     with query(options, SCHEMA) as running:
@@ -73,7 +73,7 @@ def test_filter_finds_each_value(tmp_path: Path) -> None:
 
 
 def test_text_without_bounds_hides_no_row(tmp_path: Path) -> None:
-    """Arrow notes no bounds of a group of rows with one above 4 kB."""
+    """Arrow writes no bounds for a row group with a text above 4 kB."""
     schema = pa.schema([("text", pa.string())])
     options = catalog_options(tmp_path)
     table = make_table(options, schema)
@@ -87,8 +87,8 @@ def test_text_without_bounds_hides_no_row(tmp_path: Path) -> None:
         assert len(table.scan(row_filter=EqualTo("text", text)).to_arrow()) == 1, text[:20]
 
 
-def test_null_where_a_part_takes_none_is_refused(tmp_path: Path) -> None:
-    """A null struct has no such part. Of a null list of such structs pyiceberg reads an empty one."""
+def test_null_in_a_required_part_is_refused(tmp_path: Path) -> None:
+    """A null struct is accepted, since it has no such part."""
     number = NestedField(2, "n", IntegerType(), required=True)
     points = ListType(
         4, StructType(number.model_copy(update={"field_id": 5})), element_required=True
@@ -123,7 +123,7 @@ PARTITIONS: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("name", "by"), PARTITIONS, ids=str)
 def test_partition_has_its_rows(tmp_path: Path, name: str, by: Any) -> None:
-    """A null has one of its own."""
+    """Nulls have a partition of their own."""
     type_, values = VALUES[name]
     schema = pa.schema([(name, type_), ("other", pa.int64())])
     options = catalog_options(tmp_path)
@@ -179,7 +179,7 @@ def test_readers_see_nested_values(tmp_path: Path) -> None:
 
 
 def test_null_list_of_structs_is_read_as_null(tmp_path: Path) -> None:
-    """Nor a null map to structs: pyiceberg writes, and reads, an empty one. Parquet's own reader tells."""
+    """Pyiceberg reads it, and a null map to structs, as empty. So the test reads the file by Parquet."""
     point = pa.struct([("x.y", pa.int32())])  # a name that is another one in files
     schema = pa.schema([("points", pa.list_(point)), ("by", pa.map_(pa.string(), point))])
     options = catalog_options(tmp_path)

@@ -1,4 +1,4 @@
-"""The contract over a REST catalog: a server judges each condition, and applies changes itself."""
+"""The contract over a REST catalog, whose server checks each condition and applies the changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def options(server: RestCatalog) -> dict[str, str]:
 
 @pytest.mark.test_all
 class TestRest(IcebergContract):
-    """The whole suite, which `TestIceberg` asks of a SQL catalog."""
+    """The whole suite, as `TestIceberg` over a SQL catalog."""
 
     @pytest.fixture
     def target(self, options: dict[str, str]) -> IcebergTarget:
@@ -46,7 +46,7 @@ class TestRest(IcebergContract):
 
 
 def test_racing_finishes_from_one_ledger_row_have_one_winner(options: dict[str, str]) -> None:
-    """The server repeats a change that met another one by itself, but not without its conditions."""
+    """The server itself repeats a change after a conflict, with the conditions."""
     make_table(options, SCHEMA)
     with query(options, SCHEMA) as running:
         for _ in range(3):

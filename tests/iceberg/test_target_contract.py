@@ -38,14 +38,14 @@ class IcebergContract(StagedContract):
     def conflict_after_commit(
         self, patch: pytest.MonkeyPatch, landed: Callable[[], object]
     ) -> None:
-        """A proxy asks the catalog twice: the second request meets the first."""
+        """Repeat the request, as a proxy may: the second request conflicts with the first."""
         real: Any = Table._do_commit
 
         def commit(self: Table, *arguments: Any) -> None:
             patch.setattr(Table, "_do_commit", real)
             real(self, *arguments)
             landed()
-            raise CommitFailedException("it met itself")
+            raise CommitFailedException("the commit conflicts with itself")
 
         patch.setattr(Table, "_do_commit", commit)
 
