@@ -24,7 +24,7 @@ from tests.support.class_archive import CASSANDRA, SPARK
 from tests.support.s3 import s3  # noqa: F401 - a fixture
 from tests.support.servers import docker
 from tests.support.servers.cassandra_container import IMAGE
-from tests.support.sessions import sessions, sibling, spark  # noqa: F401 - fixtures
+from tests.support.spark_fixtures import sessions, sibling, spark  # noqa: F401 - fixtures
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.flush import flusher
 
@@ -33,7 +33,8 @@ pytest.register_assert_rewrite("tests.state_backends.contract")  # a suite to de
 pytest_plugins = [
     "tests.support.cassandra_fixtures",  # `cassandra` and `keyspace`
     "tests.support.postgresql_fixtures",  # `postgresql` and `schema`
-    "tests.support.neighbours",  # `counted`
+    "tests.support.deploy_table",  # `counted`
+    "tests.support.deselection",
 ]
 
 SERVERS = ("kafka", "mariadb", "postgresql", "s3")

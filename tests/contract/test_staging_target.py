@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.contract import test_sqlite_target as sqlite
-from tests.contract.staging import StagingSession, StagingTarget
+from tests.contract.staging_target import StagingSession, StagingTarget
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.base import Session
 from wal_sink.testing.contracts.server_restart import RestartContract

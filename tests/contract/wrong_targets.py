@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from tests.contract import test_sqlite_target, test_staging_target, test_targets
-from tests.contract.staging import StagingSession
+from tests.contract.staging_target import StagingSession
 from tests.sql.test_contracts import TestSqliteAppend, TestSqliteDeletes
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan

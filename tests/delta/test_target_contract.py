@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.delta.conftest import conflict_after_commit
-from tests.support.power import Power
+from tests.support.power_loss import Power
 from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.delta import DeltaTarget

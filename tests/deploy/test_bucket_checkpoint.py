@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.support.deploy_table import Counted, Row
 from tests.support.maven_jars import maven_jars
-from tests.support.neighbours import Counted, Row
 from tests.support.s3 import S3
 from wal_sink.demo.crash import Driver
 

@@ -22,7 +22,7 @@ from state_backends import open_backend
 from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster, ClusterNode, until
 from tests.deploy.proxy import CONDITIONAL
 from tests.protocol.engine import SCHEMA, World
-from tests.support.neighbours import Counted, Row
+from tests.support.deploy_table import Counted, Row
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.demo.servers.cassandra import VERSION
 from wal_sink.flush.flusher import Flusher

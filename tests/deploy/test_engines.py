@@ -19,7 +19,7 @@ from tests.deploy.engines import DELTA, DUCKDB, ICEBERG, SparkSql, duckdb_rows
 from tests.iceberg import conftest as iceberg
 from tests.iceberg.rest_server import RestCatalog
 from tests.iceberg.test_readers import ROWS, SCHEMA
-from tests.support.neighbours import Counted, Row
+from tests.support.deploy_table import Counted, Row
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan, spark_ddl

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 
 from tests.kafka.conftest import PairsTarget, TopicWorld
 from tests.protocol.engine import flush
-from tests.support.neighbours import Counted, Row
+from tests.support.deploy_table import Counted, Row
 from wal_sink.demo.servers.kafka import VERSION, Broker
 from wal_sink.demo.servers.process import HOST
 from wal_sink.errors import WalSinkError

@@ -11,7 +11,7 @@ import pytest
 from tests.deploy.many_app import EPOCHS, MEASURED
 from tests.deploy.proxy import Proxy
 from tests.spark.conftest import write_source
-from tests.support.neighbours import Counted, Row
+from tests.support.deploy_table import Counted, Row
 from wal_sink.demo.crash import Driver
 from wal_sink.demo.servers.cassandra import Node
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.postgresql.world import PostgresqlWorld
 from tests.protocol.engine import World
-from tests.support.neighbours import Counted, Row
+from tests.support.deploy_table import Counted, Row
 from tests.support.operators import set_mark
 from tests.support.small_disk import mounted
 from wal_sink.demo.servers.postgresql import REPLICATES, USER, Server, Standby, unprivileged

@@ -10,7 +10,7 @@ from tests.cassandra.certificates import Certificates
 from tests.cassandra.login import SETTINGS
 from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster, until
 from tests.deploy.test_cassandra_nodes import Stream, count_rows
-from tests.support.neighbours import Counted
+from tests.support.deploy_table import Counted
 from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import TableName
 

@@ -16,7 +16,7 @@ import pytest
 from tests.deploy.cluster import HOME, Cluster
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.support import wheel
-from tests.support.neighbours import Counted, Row
+from tests.support.deploy_table import Counted, Row
 from tests.support.programs import ran
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_200)]

@@ -18,7 +18,7 @@ from state_backends import (
 from state_backends.object_store import PART
 from tests.deploy.stores import Store, azurite, fake_gcs
 from tests.state_backends.contract import StateBackendContract
-from tests.support.neighbours import Counted, Row
+from tests.support.deploy_table import Counted, Row
 
 LARGE = b"0123456789abcdef" * (PART // 16) + b"and a second part" * 1_000
 pytestmark = [

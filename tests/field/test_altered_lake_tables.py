@@ -18,7 +18,7 @@ from pyiceberg.types import DecimalType, IntegerType, LongType
 
 from tests.delta.conftest import delta_target, table_of
 from tests.iceberg.conftest import catalog_options, load, make_table, read
-from tests.support.starts import start
+from tests.support.agreeing_start import start
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.base import Target

@@ -13,7 +13,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.transforms import Transform
 
-from tests.support.power import Power
+from tests.support.power_loss import Power
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import plan_key
 from wal_sink.options import parse

@@ -12,10 +12,10 @@ from collections import Counter
 from rich.console import Console
 from rich.table import Table
 
+from tests.simulator.bug_search import named, report_bugs
 from tests.simulator.campaign import Campaign, Played, prepare, run
 from tests.simulator.history import Outcome, play
 from tests.simulator.trace import Trace
-from tests.simulator.without import named, report_bugs
 
 
 def main() -> int:
