@@ -1,4 +1,4 @@
-"""The stores in this package keep the contract; the contract's suite finds wrong stores; URLs of folders."""
+"""The stores in this package keep the contract, and the contract's suite finds wrong stores."""
 
 import builtins
 import os
@@ -17,8 +17,6 @@ from state_backends import (
     MemoryBackend,
     StateBackend,
     StateBackendError,
-    child_url,
-    open_backend,
 )
 from tests.state_backends.contract import StateBackendContract
 from tests.support.programs import ran
@@ -142,98 +140,6 @@ def test_probe_refuses_store_that_breaks_a_guarantee(backend: StateBackend, reas
     """The error names the guarantee that is broken, and a remedy."""
     with pytest.raises(StateBackendError, match=f"{reason}.*Choose a store"):
         backend.probe()
-
-
-@pytest.mark.parametrize(
-    ("url", "absolute"),
-    [
-        ("/data/log", "file:///data/log"),
-        ("/data/../log/", "file:///log"),
-        ("//data//log", "file:///data/log"),
-        ("file:/data/log", "file:///data/log"),
-        ("file:///data/log/", "file:///data/log"),
-        ("FILE://localhost/data/log", "file:///data/log"),
-        ("file:////data", "file:///data"),
-        ("file:///a%20b?c=d#e f", "file:///a%20b?c=d#e f"),
-        ("memory://name", "memory://name"),
-        ("memory://name/query/", "memory://name/query"),
-    ],
-)
-def test_hadoop_urls_of_a_folder_open_one_store(url: str, absolute: str) -> None:
-    backend = open_backend(url)
-    assert backend.url == absolute
-    assert open_backend(backend.url) == backend
-    assert backend.process_local == absolute.startswith("memory")
-
-
-def test_open_backend_makes_a_relative_path_absolute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    backend = open_backend("data/log")
-    monkeypatch.chdir("/")
-    assert backend.url == f"file://{tmp_path}/data/log"
-
-
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
-        ("hdfs://key:secret@host/log", "hdfs:.*Use an object store"),
-        ("file://elsewhere/log", "host 'elsewhere'"),
-        ("file:log", "no absolute path"),
-        ("file://localhost", "no absolute path"),
-        ("memory:name", "two slashes"),
-        ("memory://", "must not be empty"),
-        ("memory://a/../b", "starts with a dot"),
-        ("~/log", "not expanded"),
-        ("", "must not be empty"),
-        ("/a\0b", "NUL"),
-        ("hdfs://name/log", "no create that fails where a file exists.*s3, gs, abfss"),
-        ("dbfs:/log", "Use the bucket itself"),
-        ("abfss://box@secret/a", "<container>@<account>.dfs.core.windows.net"),
-        ("abfss://box@/a", "<container>@<account>.dfs.core.windows.net"),
-        ("gs://user:secret@bucket/a", "a bucket has no '@'"),
-        ("ftp://secret/a", "no store for URLs that start with 'ftp'.*wal_sink.state_backends"),
-    ],
-)
-def test_url_unfit_for_a_log_is_refused(url: str, reason: str) -> None:
-    """The error does not contain the URL, which may contain a secret."""
-    with pytest.raises(StateBackendError, match=reason) as caught:
-        open_backend(url)
-    assert "secret" not in str(caught.value)
-
-
-def test_open_backend_refuses_options_without_effect() -> None:
-    """The error names the option, but not its value."""
-    with pytest.raises(StateBackendError, match=r"\['key'\].*remove") as caught:
-        open_backend("/data/log", {"key": "secret"})
-    assert "secret" not in str(caught.value)
-    assert open_backend("/data/log", {}) == open_backend("/data/log")
-
-
-@pytest.mark.parametrize("url", ["/", "/log/", "file:///log", "file:/", "file:///", "memory://log"])
-def test_child_url_is_a_folder_of_its_parent(url: str) -> None:
-    child = open_backend(child_url(url, "wal_sink", "a/b"))
-    parent = open_backend(url).url
-    assert child.url == parent + ("" if parent.endswith("/") else "/") + "wal_sink/a/b"
-    assert child_url(url) == url
-
-
-def test_child_sees_the_objects_of_its_parent(tmp_path: Path) -> None:
-    for url in (str(tmp_path), f"memory://{uuid4().hex}"):
-        parent, child = open_backend(url), open_backend(child_url(url, "part"))
-        parent.create("part/x", b"1")
-        child.create("y/z", b"2")
-        assert child.list() == ["x", "y/z"]
-        assert parent.list() == ["part/x", "part/y/z"]
-
-
-@pytest.mark.parametrize("part", ["..", "", "a/", "/a", ".hidden"])
-def test_child_url_with_invalid_part_is_refused(part: str) -> None:
-    with pytest.raises(ValueError, match="path"):
-        child_url("/log", part)
-    with pytest.raises(ValueError, match="URL"):
-        child_url("", "part")
 
 
 def test_readme_examples_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from state_backends import S3Backend, StateBackendError, open_backend
+from state_backends import S3Backend, StateBackendError
 from state_backends.object_store import PART
 from tests.state_backends.contract import StateBackendContract
 from tests.support.s3 import S3
@@ -347,47 +346,6 @@ assert os.waitpid(child, 0)[1] == 0
 assert backend.read("a") == b"x"
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, cwd=ROOT)
-
-
-# --- URLs and options -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("url", "absolute"),
-    [
-        ("s3://bucket/a/b", "s3://bucket/a/b"),
-        ("s3a://bucket/a/b/", "s3://bucket/a/b"),
-        ("S3N://bucket", "s3://bucket"),
-        ("s3a://bucket//a/../b", "s3://bucket/b"),
-        ("s3://bucket/year=2026/a b%20#c?d", "s3://bucket/year=2026/a b%20#c?d"),
-    ],
-)
-def test_hadoop_url_opens_the_same_store(url: str, absolute: str) -> None:
-    backend = open_backend(url)
-    assert backend.url == absolute
-    assert open_backend(absolute) == backend
-    assert (backend.process_local, backend.billed) == (False, True)
-
-
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
-        ("s3a://key:secret@bucket/log", "a bucket has no '@'"),
-        ("s3:///log", "<bucket>"),
-        ("s3:log", "<bucket>"),
-    ],
-)
-def test_url_is_refused(url: str, reason: str) -> None:
-    """The error does not contain the URL, which may contain a secret."""
-    with pytest.raises(StateBackendError, match=reason) as caught:
-        open_backend(url)
-    assert "secret" not in str(caught.value)
-
-
-def test_missing_s3fs_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(StateBackendError, match=r"s3fs.*pip install 'wal_sink\[s3\]'"):
-        open_backend("s3://bucket/log")
 
 
 def test_secrets_are_pickled_and_not_printed(s3: S3) -> None:
