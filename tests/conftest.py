@@ -1,4 +1,4 @@
-"""What holds for all tests: the shipped fixtures, and the packages of Spark's workers."""
+"""Fixtures, settings and order of all tests."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ SERVERS = ("kafka", "mariadb", "postgresql", "s3")
 
 _MEMORY, _LEAST_BYTES = Path("/dev/shm"), 4 << 30
 if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free > _LEAST_BYTES:
-    # Logs, checkpoints and servers sync each write. Tests kill processes, so no disk has to keep it.
+    # Logs, checkpoints and servers sync each write. Tests kill only processes, so files in memory are safe.
     os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
-# Processes of commands and of the contract suites are forked from one that has loaded what they need.
+# Processes of commands and of the contract suites are forked from a process with these imports.
 multiprocessing.set_forkserver_preload(
     [
         "wal_sink.cli.main",
@@ -56,9 +56,8 @@ multiprocessing.set_forkserver_preload(
 )
 
 if sys.version_info < (3, 11, 8):
-    # Before, all threads share one count of the parser's depth (CPython gh-106905). Hypothesis parses
-    # sources, and its callback of the garbage collector lets other threads run meanwhile. A driver's thread
-    # that logs a traceback parses, too: Hypothesis ended with SystemError.
+    # All threads share one count of the parser's depth (CPython gh-106905). If Hypothesis parses sources
+    # while a driver's thread logs a traceback, which parses, too, Hypothesis ends with SystemError.
     _parse, _parsing = ast.parse, threading.RLock()
 
     def _parse_alone(*args: Any, **options: Any) -> Any:
@@ -67,7 +66,7 @@ if sys.version_info < (3, 11, 8):
 
     ast.parse = _parse_alone
 
-# Each of a thousand processes would compile the product again.
+# Without byte code, each of a thousand processes would compile the product.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["PYTHONFAULTHANDLER"] = "1"  # of Spark's workers: a crash shows its stacks
@@ -78,7 +77,7 @@ os.environ.setdefault("SPARK_DAEMON_JAVA_OPTS", SPARK.options)
 
 
 def pytest_report_header() -> str:
-    """Say when the tests marked `docker` are skipped, and why."""
+    """Return whether tests marked `docker` are skipped, and why."""
     try:
         docker.find(IMAGE)
     except docker.DockerNotUsable as error:
@@ -87,7 +86,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark what needs the server of S3, PostgreSQL, MariaDB or Kafka: `make check` leaves it out."""
+    """Mark a test that needs a server of `SERVERS`: `make check` leaves it out."""
     for server in SERVERS:
         if server in getattr(item, "fixturenames", ()):
             item.add_marker(getattr(pytest.mark, server))
@@ -95,23 +94,23 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the long tests where several processes share them; alone, in the usual order."""
+    """Let several processes begin with the long tests; one process keeps the usual order."""
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if processes > 1:
         items[:] = order.dealt([(rank(item), item) for item in items], processes)
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector skip what is there: thousands of tests, which stay to the end."""
+    """Let the garbage collector skip the thousands of tests, which stay to the end."""
     gc.collect()
     gc.freeze()
 
 
 def rank(item: pytest.Item) -> order.Rank:
-    """Say how long a test takes: 0 for minutes, as it starts Spark several times.
+    """Return the length of a test, 0 for the longest, and the group of tests that one process runs.
 
-    The tests of a server stay together, and those of a module with a node of Cassandra of its own: else each
-    process would start one.
+    The tests of a server are a group, and so are the tests of a module that starts Cassandra: otherwise each
+    process would start the server.
     """
     marks = ("slow_first", "spark", "cassandra", *SERVERS)
     length, mark = next(
@@ -126,7 +125,7 @@ def rank(item: pytest.Item) -> order.Rank:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Make the archives of classes as soon as they are of use, once for all runs."""
+    """Make the archive of Java classes before the first test that needs it, once for all runs."""
     if item.get_closest_marker("spark"):
         SPARK.make()
     if item.get_closest_marker("cassandra"):
@@ -135,31 +134,31 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[Broker]:
-    """Start the one broker; a test that leaves it stopped or paused takes one of its own."""
+    """Run a broker. A test that stops or pauses its broker starts another one."""
     with Broker() as broker:
         yield broker
 
 
 @pytest.fixture
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each epoch be a window of its own, for what a test wants to see between two of them."""
+    """Let the flusher write each epoch as a window of its own."""
     monkeypatch.setattr(flusher, "WINDOW_EPOCHS", 1)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what was explored to the process that prints it, where tests run in several (xdist)."""
+    """Send the counts of explored cases to the process that prints them (xdist)."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["explored"] = CASES
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take what another process has explored."""
+    """Add the counts of explored cases of another process."""
     CASES.update(getattr(node, "workeroutput", {}).get("explored", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what was explored, the figures of tests/README.md; and at the end why tests were skipped."""
+    """Print the counts of explored cases, and of skipped tests by reason."""
     if CASES:
         terminalreporter.section("explored")
         for what in sorted(CASES):

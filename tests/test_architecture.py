@@ -1,9 +1,8 @@
 """The architecture: which packages there are, what each may import, and what an import loads.
 
-Read `PACKAGES` from the bottom layer to the top: a row has a package and the packages that it may import.
-They stand in the rows above, so no arrow leads back up, and none goes in a circle. An import that has no
-arrow fails here; a change that needs a new arrow adds it to the row. A module may move within its package, or
-get another name, without a change of this file.
+Read `PACKAGES` from the bottom layer to the top. A row has a package and the packages that it may import,
+which are in rows above. So there are no circles. A change that needs another import adds it to the row. A
+module may move within its package, or get another name, without a change of this file.
 
 `pytest -s tests/test_architecture.py -k graph` prints packages, arrows, circles and sizes.
 """
@@ -29,42 +28,42 @@ ROOT = Path(__file__).parents[1]
 TOP = ("wal_sink", "state_backends")
 LINES = 600
 FEW_LINES = 60
-"""A module with fewer needs a reason."""
+"""A module with fewer lines needs a reason."""
 
 TARGETS = {info.package: info for info in OWN.values()}
 ON_SQL = ("targets.postgresql", "targets.sqlalchemy")
 IN_DEMO = [name for name, info in TARGETS.items() if find_spec(f"wal_sink.demo.{info.name}")]
 
 PACKAGES = {
-    # The bottom layer. `state_backends` stands alone, and can be taken elsewhere: it has no epochs.
+    # The bottom layer. `state_backends` imports nothing of wal_sink, so that other projects can use it.
     "state_backends": "",
-    # The modules beside the packages that import no package. All packages of wal_sink may import them.
+    # The modules beside the packages that import no package. Every package of wal_sink may import them.
     "foundation": "",
-    # Values, and what may happen next: pure, see `PURE`.
+    # Values and transitions: pure, see `PURE`.
     "model": "",
     "protocol": "model",
-    # The databases. They import neither log nor protocol, so that a target can be written without these.
+    # The databases. They import neither log nor protocol, which an author of a target need not know.
     "targets": "model",
     **{name: "targets model" for name in TARGETS if name not in ON_SQL},
     "targets.sql": "targets model",
     "targets.postgresql": "targets targets.sql model",
     "targets.sqlalchemy": "targets targets.sql model",
-    # What lies in the stores: Spark's checkpoint, and the log beside it, which changes by transitions alone.
+    # The contents of the stores: Spark's checkpoint, and the log.
     "checkpoint": "model state_backends",
     "wal": "checkpoint protocol model state_backends",
     "configuration": "wal protocol model targets",
-    # How far it is. It never connects: no target is in its reach. The budget is decided from the backlog.
+    # The progress of a flush. It imports no target, so it never connects.
     "progress": "wal checkpoint protocol model",
-    # The two halves, which meet in the log alone; and what is counted.
+    # The two halves, which have only the log in common; and the metrics.
     "publish": "progress configuration wal checkpoint protocol model targets state_backends",
     "flush": "progress wal checkpoint protocol model targets",
     "metrics": "progress wal checkpoint",
-    # What a start would say, before it; then what drives: an operator at the command line, or Spark.
+    # The two drivers: an operator at the command line, and Spark.
     "admin": "flush progress configuration wal checkpoint protocol model targets",
-    # In a Connect session the handle follows a checkpoint as an operator's command does.
+    # In a Connect session, the handle follows a checkpoint as an operator's command does.
     "spark": "admin publish flush metrics progress configuration wal checkpoint protocol model targets",
     "wal_sink": "spark publish progress",
-    # What production does not install: each needs an extra. The command `demo` imports the demo when it runs.
+    # Packages that need an extra. The command `demo` imports the demo when it runs.
     "testing": "publish flush wal checkpoint targets targets.sql protocol model state_backends",
     "demo": f"wal_sink testing spark publish targets {' '.join(IN_DEMO)} wal model",
     "cli": "demo admin publish metrics progress wal targets",
@@ -83,21 +82,21 @@ OUTSIDE = {
     "pytest": "testing",
     "pandas": "",  # it takes half a second to load, and Arrow does what is needed
 }
-"""Packages of others, and which of ours may import them. All else runs, and is tested, without them."""
+"""Packages of others, and which of ours may import them."""
 
 LAZY = {"wal_sink.targets"}
-"""Modules that name what lies above them, and load it when it is used."""
+"""Modules that import from a higher layer when a name is used."""
 
 PURE = ("model", "protocol")
 IMPURE = {
     *("asyncio", "datetime", "fsspec", "io", "os", "pathlib", "random", "secrets", "shutil"),
     *("socket", "state_backends", "subprocess", "tempfile", "threading", "time", "uuid"),
 }
-"""Where a clock, randomness or a file would come from."""
+"""Modules that give access to a clock, to randomness or to files."""
 
 
 def modules() -> dict[str, Path]:
-    """Return every module that is in the wheel, by its name."""
+    """Return every module of the wheel, by its name."""
     result = {}
     for package in TOP:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -112,7 +111,7 @@ SIZES = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path
 
 @cache
 def imports(module: str) -> frozenset[str]:
-    """Return what a module imports, also inside functions; our own modules by their full name."""
+    """Return the imports of a module, also inside functions; our own modules by their full name."""
     result: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -126,7 +125,7 @@ def imports(module: str) -> frozenset[str]:
 
 
 def everything(module: str) -> set[str]:
-    """Return what a module imports, and what our own modules among that import, and so on."""
+    """Return the direct and indirect imports of a module."""
     result: set[str] = set()
     remaining = [module]
     while remaining:
@@ -142,12 +141,12 @@ def tops(names: Iterable[str]) -> set[str]:
 
 
 def full(name: str) -> str:
-    """Return the full name for a name of the tables."""
+    """Return the full name of a package of the tables."""
     return name if name in TOP else f"wal_sink.{name}"
 
 
 def within(module: str, names: Iterable[str]) -> bool:
-    """Return True if a module is one of `names`, or lies in one; none lies in `wal_sink`."""
+    """Return True if a module is one of `names`, or in a package of `names` other than `wal_sink` itself."""
     return any(
         module == full(name) or (name != "wal_sink" and module.startswith(f"{full(name)}."))
         for name in names
@@ -156,7 +155,7 @@ def within(module: str, names: Iterable[str]) -> bool:
 
 @cache
 def package(module: str) -> str:
-    """Return the package of a module: the innermost row that has it."""
+    """Return the package of a module: the innermost one with a row."""
     inside = [name for name in PACKAGES if within(module, [name])]
     beside = module.rpartition(".")[0] == "wal_sink" and MODULES[module].stem != "__init__"
     return max(inside, key=len, default="foundation" if beside else module)
@@ -164,7 +163,7 @@ def package(module: str) -> str:
 
 @cache
 def arrows() -> dict[tuple[str, str], set[str]]:
-    """Return the imports that lead from one package to another, by the two packages."""
+    """Return the imports from one package to another, by the two packages."""
     result: dict[tuple[str, str], set[str]] = {}
     for module in MODULES.keys() - LAZY:
         for imported in imports(module) & MODULES.keys():
@@ -175,7 +174,7 @@ def arrows() -> dict[tuple[str, str], set[str]]:
 
 
 def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the names on one circle of a graph; an empty list: it has none."""
+    """Return the names on a circle of a graph; empty if it has none."""
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
@@ -184,7 +183,7 @@ def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
 
 
 def children(parent: str) -> dict[str, set[str]]:
-    """Return the graph of what lies directly in a package: its modules, and its packages as a whole."""
+    """Return the imports among the direct members of a package: its modules, and its packages as a whole."""
 
     def child(module: str) -> str:
         return module.removeprefix(f"{parent}.").partition(".")[0]
@@ -198,7 +197,7 @@ def children(parent: str) -> dict[str, set[str]]:
 
 
 def importers(outside: str) -> set[str]:
-    """Return our modules that import a package of others or something in it."""
+    """Return our modules that import a package of others."""
     return {
         module
         for module in MODULES
@@ -206,8 +205,8 @@ def importers(outside: str) -> set[str]:
     }
 
 
-def test_reader_of_imports_sees_something() -> None:
-    """The other tests would pass on an empty tree, too."""
+def test_reader_of_imports_finds_known_imports() -> None:
+    """On an empty tree the other tests would pass."""
     assert len(MODULES) > 30
     assert {("flush", "protocol"), ("protocol", "model"), ("protocol", "foundation")} <= {*arrows()}
     assert any(name.startswith("wal_sink.demo") for name in importers("cassandra"))
@@ -217,7 +216,7 @@ def test_reader_of_imports_sees_something() -> None:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_package_imports_what_its_row_says(name: str) -> None:
-    """And what lies in the same package, and in the foundation."""
+    """Every package may also import itself and the foundation."""
     allowed = PACKAGES[name].split() + ["foundation"] * (
         name not in ("state_backends", "foundation")
     )
@@ -231,7 +230,7 @@ def test_package_imports_what_its_row_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_architecture_row_names_only_imports_from_rows_above(name: str) -> None:
-    """So the table has no arrow that is not there, none back up, and none in a circle."""
+    """So the table has no unused import, and no circle."""
     above = list(PACKAGES)[: list(PACKAGES).index(name)]
     for other in PACKAGES[name].split():
         assert other in above
@@ -239,20 +238,19 @@ def test_architecture_row_names_only_imports_from_rows_above(name: str) -> None:
 
 
 def test_every_module_has_a_package() -> None:
-    """And no package has the name of a public function, which importing the package would hide."""
+    """No package has the name of a public function: its import would hide the function."""
     assert {package(module) for module in MODULES} == PACKAGES.keys()
     assert {*wal_sink.__all__, "batch_writer", "check"} & PACKAGES.keys() == set()
 
 
 @pytest.mark.parametrize("outside", OUTSIDE)
-def test_few_import_what_is_not_ours(outside: str) -> None:
-    """See `OUTSIDE`."""
+def test_few_modules_import_a_package_of_others(outside: str) -> None:
     allowed = OUTSIDE[outside].split()
     assert {name for name in importers(outside) if not within(name, allowed)} == set()
 
 
 def test_pure_modules_reach_no_io() -> None:
-    """Neither they nor anything of ours that they import can reach a file, a clock or randomness."""
+    """The indirect imports count, too."""
     modules = [name for name in MODULES if within(name, PURE)]
     assert modules
     assert {name: tops(everything(name)) & IMPURE for name in modules} == {
@@ -261,7 +259,7 @@ def test_pure_modules_reach_no_io() -> None:
 
 
 def test_progress_imports_no_target() -> None:
-    """`status` and `await_flushed` work with the target down: no flusher and no target in reach."""
+    """`status` and `await_flushed` work with the target down."""
     modules = [module for module in MODULES if package(module) == "progress"]
     reach = {package(name) for module in modules for name in everything(module) if name in MODULES}
     assert "wal" in reach
@@ -269,7 +267,7 @@ def test_progress_imports_no_target() -> None:
 
 
 def test_modules_import_without_circles() -> None:
-    """Every module can be read after those that it imports; but for the lazy `__init__`."""
+    """The lazy `wal_sink/__init__.py` does not count."""
     graph = {
         module: {name for name in imports(module) if name in MODULES and name != "wal_sink"}
         for module in MODULES
@@ -280,14 +278,14 @@ def test_modules_import_without_circles() -> None:
     assert circle(graph) == []
 
 
-def test_packages_import_without_circles() -> None:
-    """Neither among the modules of one nor among the packages in it, each taken as a whole."""
+def test_members_of_a_package_import_without_circles() -> None:
+    """A package in the package counts as a whole."""
     for parent in {name.rpartition(".")[0] for name in MODULES} - {""}:
         assert circle(children(parent)) == [], parent
 
 
 def test_graph_is_printed() -> None:
-    """For a reader of `pytest -s`; and it is the one that the table draws."""
+    """`pytest -s` shows the graph. It has no circle, and no import of a higher layer."""
     up = [
         ends for ends in arrows() if list(PACKAGES).index(ends[0]) < list(PACKAGES).index(ends[1])
     ]
@@ -312,8 +310,7 @@ def test_graph_is_printed() -> None:
     assert (up, result) == ([], [])
 
 
-def test_every_module_says_what_it_is() -> None:
-    """A docstring, a name that means one thing, and a length that can be read at one sitting."""
+def test_every_module_has_docstring_name_and_bounded_length() -> None:
     vague = {"and", "util", "utils", "helper", "helpers", "manager", "managers", "misc", "common"}
     for module, path in MODULES.items():
         assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{module}: none"
@@ -322,7 +319,7 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def loaded_by(statement: str) -> set[str]:
-    """Return the modules that a fresh interpreter holds after a statement."""
+    """Return the modules that a new interpreter has loaded after a statement."""
     program = f"{statement}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
@@ -330,8 +327,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_importing_the_package_loads_next_to_nothing() -> None:
-    """A task, or a reader of errors, pays neither for Spark nor for a driver."""
+def test_importing_the_package_loads_neither_spark_nor_a_driver() -> None:
     loaded = loaded_by("import wal_sink")
     assert "wal_sink.errors" in loaded
     assert tops(loaded) & {"pyspark", "pandas", "cassandra", "pytest"} == set()
@@ -339,17 +335,14 @@ def test_importing_the_package_loads_next_to_nothing() -> None:
 
 
 def test_query_is_played_without_spark() -> None:
-    """An author of a target needs neither a JVM nor the driver of another database."""
+    """The tests of a target need neither a JVM nor the driver of another database."""
     loaded = loaded_by("import wal_sink.testing.micro_batches")
     assert "wal_sink.flush.flusher" in loaded
     assert tops(loaded) & {"pyspark", "cassandra", "pytest"} == set()
 
 
 def test_importing_the_data_source_loads_no_driver() -> None:
-    """A Python worker that only appends needs Spark and Arrow, and of ours what publishes.
-
-    pyspark itself loads no pandas here.
-    """
+    """A Python worker that only appends needs Spark, Arrow, and the modules that publish."""
     loaded = loaded_by("import wal_sink.spark.data_source")
     assert "pyspark" in loaded
     assert tops(loaded) & {"pandas", "cassandra", "prometheus_client", "pytest"} == set()
@@ -360,14 +353,14 @@ def test_importing_the_data_source_loads_no_driver() -> None:
 
 
 def test_prometheus_is_loaded_when_metrics_are_asked_for() -> None:
-    """Not before: a flush reports to `FlushMetrics`, which counts nothing by itself."""
+    """Without metrics, a flush reports to `FlushMetrics`, which ignores the events."""
     loaded = loaded_by("import wal_sink.spark.api, wal_sink.cli.main")
     assert "wal_sink.metrics.server" in loaded
     assert "prometheus_client" not in tops(loaded)
 
 
 def test_public_names_can_be_imported() -> None:
-    """What `__all__` promises can be had, and anything else is refused as usual."""
+    """Each name of `__all__` can be imported; another name raises AttributeError."""
     program = "import wal_sink\nfor name in wal_sink.__all__: getattr(wal_sink, name)"
     assert "wal_sink.spark.handle" in loaded_by(program)
     with pytest.raises(AttributeError, match="nothing"):

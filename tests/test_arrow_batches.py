@@ -1,4 +1,4 @@
-"""What becomes of small Arrow batches, as Spark hands them over."""
+"""The join of small Arrow batches to larger ones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def numbers(first: int, count: int) -> pa.RecordBatch:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 40), st.integers(1, 2_000))
-def test_same_rows_in_the_same_order(sizes: list[int], most_rows: int, most_bytes: int) -> None:
-    """Whatever comes and whatever the bounds; none above them but one that came so, none needlessly small."""
+def test_joined_batches_have_the_same_rows_in_order(
+    sizes: list[int], most_rows: int, most_bytes: int
+) -> None:
+    """Only a batch that was larger before is above the bounds. No batch is empty."""
     given_batches, first = [], 0
     for size in sizes:
         given_batches.append(numbers(first, size))
@@ -34,18 +36,17 @@ def test_same_rows_in_the_same_order(sizes: list[int], most_rows: int, most_byte
     texts = [t for batch in merged for t in batch.column("t").to_pylist()]
     assert texts == [t for batch in given_batches for t in batch.column("t").to_pylist()]
     for batch in merged:
-        came = any(batch.equals(given_batch) for given_batch in given_batches)
+        is_unchanged = any(batch.equals(given_batch) for given_batch in given_batches)
         assert batch.num_rows
-        assert came or (batch.num_rows <= most_rows and batch.nbytes <= most_bytes)
+        assert is_unchanged or (batch.num_rows <= most_rows and batch.nbytes <= most_bytes)
 
 
-def test_small_batches_are_few_afterwards() -> None:
-    """As Spark hands them over, 10,000 rows each at most."""
+def test_batches_of_spark_are_joined() -> None:
+    """Spark sends batches of 10,000 rows."""
     batches = list(coalesced(numbers(10_000 * i, 10_000) for i in range(13)))
     assert [batch.num_rows for batch in batches] == [60_000, 60_000, 10_000]
 
 
 def test_empty_micro_batch_yields_no_arrow_batch() -> None:
-    """No batch without rows is ever yielded."""
     assert list(coalesced([])) == []
     assert list(coalesced([numbers(0, 0)])) == []

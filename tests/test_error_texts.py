@@ -1,7 +1,6 @@
-"""Every error of the product, as its text is written: whole sentences, and a remedy.
+"""Every error text of the product: it has whole sentences, and a remedy.
 
-The texts are read from the code, with a sample value in each place. A text that is made elsewhere counts as
-that sample.
+The texts are read from the code. A sample replaces each value, and each text that is made elsewhere.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ KINDS = {
     if issubclass(kind, errors.WalSinkError)
 }
 SAMPLE = "Sample"
-"""Stands for each value, and for each text that is made elsewhere."""
+"""Replaces each value, and each text that is made elsewhere."""
 
 
 class Raised(NamedTuple):
-    """An error that is made in the code."""
+    """A call in the code that makes an error."""
 
     place: str
     what: tuple[str, ...]
     remedy: tuple[str, ...]
-    """Each text that the call may have; none: no remedy."""
+    """Each text that the remedy may have; empty: no remedy."""
 
 
 def raised() -> Iterator[Raised]:
-    """Yield every error that the code makes with a text of its own."""
+    """Yield every call that makes an error with a text."""
     for path in sorted(PACKAGE.rglob("*.py")):
         place = path.relative_to(PACKAGE)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -54,7 +53,7 @@ def _name(function: ast.expr) -> str:
 
 
 def texts(node: ast.expr) -> list[str]:
-    """Return what an expression may be, with the sample for each value in it."""
+    """Return the texts that an expression may have, with the sample for each value."""
     match node:
         case ast.Constant(value=str(text)):
             return [text]
@@ -70,7 +69,7 @@ def texts(node: ast.expr) -> list[str]:
 
 
 def complaints(text: str) -> Iterator[str]:
-    """Yield what keeps a text from being whole sentences; lines of code may follow them."""
+    """Yield the reasons why a text is not whole sentences; lines of code may follow the sentences."""
     sentences = text.partition("\n")[0]
     if not sentences[:1].isupper() and sentences[:1] not in {"`", "-"}:
         yield f"no capital: {text}"
@@ -82,7 +81,7 @@ def complaints(text: str) -> Iterator[str]:
 
 def test_errors_are_whole_sentences_with_a_remedy() -> None:
     errors = list(raised())
-    assert len(errors) > 150, "the search meets those of each package"
+    assert len(errors) > 150, "the search has found too few errors"
     assert [error.place for error in errors if not error.remedy] == []
     texts_of = ((error, text) for error in errors for text in (*error.what, *error.remedy))
     assert [(error.place, line) for error, text in texts_of for line in complaints(text)] == []

@@ -1,4 +1,4 @@
-"""The errors by their names and exit codes, which scripts rely on, and what each of them says."""
+"""The errors: names and exit codes, which scripts rely on, and texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CODES = {
     ),
     7: ("Diverged", "LedgerBehindLog"),
 }
-"""The contract with checks outside of the project."""
+"""The exit codes that checks outside the project use."""
 
 EVERY = [
     kind
@@ -40,23 +40,23 @@ EVERY = [
     ],
 )
 def test_line_of_a_log_has_sentences(what: str, line: str) -> None:
-    """Also where the text has none of its own."""
+    """A full stop is added if a text has none."""
     assert WalSinkError(what, "Restore it.\nOr skip it.").one_line == line
 
 
 def test_errors_have_their_exit_codes() -> None:
-    """No hierarchy: a kind is what the operator does next. Whatever has no kind of its own ends with 1."""
-    result = {kind.__name__: kind.exit_code for kind in EVERY}
+    """All errors derive directly from `WalSinkError`, whose exit code is 1."""
+    codes = {kind.__name__: kind.exit_code for kind in EVERY}
     promised = {name: code for code, names in CODES.items() for name in names}
-    assert {name: result.get(name) for name in promised} == promised
-    assert set(result.values()) == set(CODES)
+    assert {name: codes.get(name) for name in promised} == promised
+    assert set(codes.values()) == set(CODES)
     assert {kind.__bases__ for kind in EVERY} == {(WalSinkError,)}
     assert WalSinkError.exit_code == 1
 
 
 @pytest.mark.parametrize("kind", [WalSinkError, *EVERY])
 def test_pickled_errors_say_the_same(kind: type[WalSinkError]) -> None:
-    """They are raised in Spark's workers and shown in the driver: a pickled copy says the same."""
+    """Spark's workers raise errors, and the driver shows them."""
     error = kind("Epoch 7 is gone", "Restore it.")
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is kind
@@ -67,7 +67,7 @@ def test_pickled_errors_say_the_same(kind: type[WalSinkError]) -> None:
 
 @pytest.mark.parametrize("kind", [WalSinkError, *EVERY])
 def test_text_says_what_happened_and_what_to_do(kind: type[WalSinkError]) -> None:
-    """The remedy is in what a log or a terminal shows; without one there is no empty heading."""
+    """Without a remedy there is no empty heading."""
     assert str(kind("Epoch 7 is gone", "Restore it.")) == (
         "Epoch 7 is gone\n  What to do: Restore it."
     )
@@ -75,13 +75,12 @@ def test_text_says_what_happened_and_what_to_do(kind: type[WalSinkError]) -> Non
 
 
 def test_outages_alone_are_transient() -> None:
-    """Everything else is not cured by trying the same again."""
     transient = {kind.__name__ for kind in EVERY if kind.transient}
     assert transient == {"TargetUnavailable", "LogUnavailable"}
 
 
 def test_no_text_names_a_page_of_the_documentation() -> None:
-    """It is not there after an installation: what to do stands in the text. Docstrings are for developers."""
+    """An installed package has no documentation. Docstrings are not texts of errors."""
     named = []
     for module in Path(errors.__file__).parent.rglob("*.py"):
         nodes = list(ast.walk(ast.parse(module.read_text())))

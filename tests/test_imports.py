@@ -1,7 +1,7 @@
-"""What each kind of process of a query imports: Spark starts one for each, and each pays for itself.
+"""The imports of each kind of process of a query.
 
-Spark makes a data source in one Python worker, its writer in a second, runs tasks in others, and commits in
-one more. A job of some seconds starts them all, so what they import is a part of what it takes.
+Spark makes a data source in one Python worker, makes its writer in a second, runs tasks in others, and
+commits in one more. A short job starts all of them, so their imports are a part of its duration.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ OWN = {"wal_sink", "state_backends"}
 
 
 class Entrance(NamedTuple):
-    """Where a kind of process comes in."""
+    """The work of a kind of process."""
 
-    there: str
-    """What is imported before: Spark does it."""
+    before: str
+    """Modules that Spark has imported before."""
     call: str
-    """What Spark calls; `given` has what Spark sends."""
+    """The code that Spark calls; `given` has the objects that Spark sends."""
     may: str
-    """The packages of others that this may import."""
+    """The packages of others that the code may import."""
 
 
 ENTRANCES = {
@@ -72,13 +72,13 @@ ENTRANCES = {
         "pyspark py4j pyarrow numpy msgspec typing_extensions tenacity",
     ),
 }
-"""Numpy comes with pyarrow. Nowhere is a database's driver, which the flusher loads as a query starts, or
-fsspec, typer or prometheus_client, nor Python's own HTTP server, which shows metrics. Tenacity, which brings
-asyncio, is only where the flusher is."""
+"""pyarrow imports numpy. No process imports fsspec, typer or prometheus_client, Python's HTTP server, or a
+database's driver, which the flusher loads as a query starts. Tenacity imports asyncio, so only the process of
+the flusher imports it."""
 
 CHILD = """
 import pickle, sys
-import {there}
+import {before}
 already = set(sys.modules)
 given = pickle.loads(bytes.fromhex(sys.argv[1]))
 {call}
@@ -88,7 +88,7 @@ print(*(name for name in set(sys.modules) - already if sys.modules[name].__spec_
 
 @pytest.fixture
 def pickled(tmp_path: Path) -> dict[str, dict[str, object]]:
-    """Return what Spark sends to each process, of a query whose plan is in its log."""
+    """Return the objects that Spark sends to each process; the plan of the query is in its log."""
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "metadata").write_text(json.dumps({"id": TASK.execution.query_id}))
@@ -98,7 +98,7 @@ def pickled(tmp_path: Path) -> dict[str, dict[str, object]]:
         "keyspace": "shop",
         "table": "orders",
         "cassandra.contactPoints": "127.0.0.1",
-        "cassandra.port": "1",  # where nothing listens
+        "cassandra.port": "1",  # nothing listens there
     }
     configuration = configure(options)
     log = configuration.location.open_log(TASK.execution.query_id)
@@ -128,9 +128,9 @@ def pickled(tmp_path: Path) -> dict[str, dict[str, object]]:
 def test_process_imports_what_its_row_says(
     name: str, pickled: dict[str, dict[str, object]]
 ) -> None:
-    """And no more; in a process of its own, which does the work that it is there for."""
+    """A process of its own does the work."""
     entrance = ENTRANCES[name]
-    program = CHILD.format(there=entrance.there, call=entrance.call)
+    program = CHILD.format(before=entrance.before, call=entrance.call)
     done = ran([sys.executable, "-c", program, pickle.dumps(pickled[name]).hex()])
     assert done.returncode == 0, done.stderr
     imported = {module.partition(".")[0] for module in done.stdout.split()}
@@ -141,12 +141,12 @@ def test_process_imports_what_its_row_says(
 
 
 UNUSED = {"cassandra", "rich", "typer", "click", "sqlglot", "prometheus_client", "pandas"}
-"""What an executor of a user of another target needs not."""
+"""Packages that executors do not need for these targets."""
 
 
 @pytest.mark.parametrize("name", ["kafka", "delta", "postgresql"])
 def test_executor_imports_only_the_client_of_its_target(name: str) -> None:
-    """All that a task or a flush job imports for this target, even if it connects."""
+    """The imports are those of a task and of a flush job that connects."""
     modules = sorted(
         f"wal_sink.targets.{name}.{path.stem}"
         for path in (Path(wal_sink.__file__).parent / "targets" / name).glob("*.py")

@@ -41,7 +41,7 @@ MODULE = """
 
 
 def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configuration:
-    """Configure a query with a target of one's own, which other processes lack."""
+    """Configure a query with a target whose module other processes lack."""
     name = f"shop_target_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(textwrap.dedent(MODULE))
     monkeypatch.syspath_prepend(tmp_path)
@@ -88,16 +88,16 @@ def test_worker_without_the_targets_module_names_it(
         capture_output=True,
         check=False,
     )
-    result = failure_in(worker.stderr.decode())
-    assert result is not None
-    assert f"cannot import shop_target_{tmp_path.name}" in result.what
-    assert "spark.submit.pyFiles" in result.remedy
+    failure = failure_in(worker.stderr.decode())
+    assert failure is not None
+    assert f"cannot import shop_target_{tmp_path.name}" in failure.what
+    assert "spark.submit.pyFiles" in failure.remedy
 
 
 def test_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.startswith("deltalake.")]:
-        monkeypatch.delitem(sys.modules, module)  # of another test
-    monkeypatch.setitem(sys.modules, "deltalake", None)  # import says then that there is none
+        monkeypatch.delitem(sys.modules, module)  # another test has imported it
+    monkeypatch.setitem(sys.modules, "deltalake", None)  # makes its import fail
     with (
         pytest.raises(OptionError, match=r"target is delta, and deltalake.* not(.|\n)*\[delta\]"),
         importing(DeltaTarget),
@@ -106,16 +106,16 @@ def test_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("missing", ["wal_sink.targets.delta.no_such_module", "no_such_module"])
-def test_extra_is_not_blamed_for_another_module(missing: str) -> None:
-    """Such as one of our own in a broken installation."""
+def test_missing_module_of_no_client_is_raised_unchanged(missing: str) -> None:
+    """For example a module of wal_sink in a broken installation."""
     with pytest.raises(ModuleNotFoundError, match=missing), importing(DeltaTarget):
         importlib.import_module(missing)
 
 
 def test_extra_of_a_target_brings_its_client() -> None:
     extras = tomllib.loads(Path("pyproject.toml").read_text())["project"]["optional-dependencies"]
-    result = packages_distributions()
+    distributions = packages_distributions()
     for info in OWN.values():
         brought = {re.split(r"[\[><=]", item)[0] for item in extras.get(info.name, ())}
         for module in info.client:
-            assert brought & {item.lower() for item in result[module]}, module
+            assert brought & {item.lower() for item in distributions[module]}, module

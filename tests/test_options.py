@@ -1,4 +1,4 @@
-"""Options: declared once, parsed from strings, refused by name, and never shown when secret."""
+"""Options: how they are declared, parsed and refused, and that secrets are not shown."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ KNOWN = [
         "partitionColumns",
     ),
 ]
-"""The contract with checks outside of the project: what is built."""
+"""The options that checks outside the project use."""
 
 GIVEN = {
     "checkpointLocation": "/data/checkpoint",
@@ -89,7 +89,7 @@ class Sample(Options, frozen=True, kw_only=True):
 
 
 def test_options_of_the_contract_are_known() -> None:
-    """All that is built, and nothing besides; however they are written, as Spark lower-cases names."""
+    """The names are known in any case, since Spark passes them in lower case."""
     known = names(SinkOptions, CassandraOptions)
     assert sorted(known) == sorted(KNOWN)
     for spelled in (str, str.lower, str.upper):
@@ -97,7 +97,6 @@ def test_options_of_the_contract_are_known() -> None:
 
 
 def test_sparks_own_options_are_accepted() -> None:
-    """Spark puts them among ours."""
     configure(GIVEN | {"queryName": "q"})
     refuse_unknown({"checkpointlocation": "x", "queryname": "x"}, [])
 
@@ -105,7 +104,7 @@ def test_sparks_own_options_are_accepted() -> None:
 @pytest.mark.parametrize("name", sorted(GIVEN))
 @pytest.mark.parametrize("blank", [None, "", "  "])
 def test_required_option_is_asked_for(name: str, blank: str | None) -> None:
-    """A blank one counts as missing; the message says how to give it, and what it is."""
+    """A blank value counts as missing. The error says how to give the option, and what it is for."""
     options = {key: value for key, value in GIVEN.items() if key != name}
     if blank is not None:
         options[name] = blank
@@ -115,7 +114,6 @@ def test_required_option_is_asked_for(name: str, blank: str | None) -> None:
 
 
 def test_options_have_the_documented_defaults() -> None:
-    """As the contract says."""
     sink = configure(GIVEN).sink
     assert (sink.checkpoint, sink.wal_location) == ("/data/checkpoint", "")
     assert (sink.compression, sink.target) == ("lz4", "cassandra")
@@ -130,21 +128,20 @@ def test_options_have_the_documented_defaults() -> None:
 # --- parse ----------------------------------------------------------------------------------------
 
 
-def test_names_are_case_insensitive() -> None:
-    """Their values are not touched."""
-    got = parse({"NAME": "Ann", "SAMPLE.COUNT": "4", "sample.secretkey": "Geheim"}, Sample)
-    assert got == Sample(name="Ann", count=4, key="Geheim")
+def test_names_are_case_insensitive_and_values_are_not() -> None:
+    parsed = parse({"NAME": "Ann", "SAMPLE.COUNT": "4", "sample.secretkey": "Geheim"}, Sample)
+    assert parsed == Sample(name="Ann", count=4, key="Geheim")
 
 
 def test_option_strings_become_values() -> None:
-    """Spark passes strings, whatever was given to `option`."""
+    """Spark passes the arguments of `option` as strings."""
     options = {"name": "7", "sample.count": "9", "sample.ratio": "2", "sample.strict": "true"}
-    got = parse(options, Sample)
-    assert (got.name, got.count, got.ratio, got.strict) == ("7", 9, 2.0, True)
+    sample = parse(options, Sample)
+    assert (sample.name, sample.count, sample.ratio, sample.strict) == ("7", 9, 2.0, True)
 
 
 def test_option_of_another_struct_is_ignored() -> None:
-    """The sink and its target each take their own from one set of options."""
+    """The sink and its target each parse their own options of one set."""
     assert parse(GIVEN | {"name": "x"}, Sample) == Sample(name="x")
 
 
@@ -161,14 +158,14 @@ def test_option_of_another_struct_is_ignored() -> None:
     ],
 )
 def test_option_value_that_does_not_fit_is_refused(name: str, value: str, hint: str) -> None:
-    """Naming the option and its value, and saying what it takes."""
+    """The error has the option, its value, and the values that it accepts."""
     with pytest.raises(OptionError, match=f"Option {name} cannot be '{value}'") as caught:
         parse({"name": "x", name: value}, Sample)
     assert caught.value.remedy == f"{name}{hint}."
 
 
 class Secret(Options, frozen=True, kw_only=True):
-    """Options of which one is a secret number."""
+    """An option that is a secret number."""
 
     pin: Annotated[int, Meta(description="what opens it", extra=SECRET)] = msgspec.field(
         name="sample.pin", default=0
@@ -176,14 +173,12 @@ class Secret(Options, frozen=True, kw_only=True):
 
 
 def test_refused_secret_is_not_shown() -> None:
-    """Though it does not fit."""
     with pytest.raises(OptionError, match=r"sample\.pin cannot have this value") as caught:
         parse({"sample.pin": "12x4"}, Secret)
     assert "12x4" not in str(caught.value)
 
 
 def test_choice_names_its_values() -> None:
-    """Of `wal.compression`, for example."""
     with pytest.raises(OptionError, match=r"Option wal\.compression") as caught:
         parse(GIVEN | {"wal.compression": "gzip"}, SinkOptions)
     assert "One of lz4, none, zstd." in caught.value.remedy
@@ -213,7 +208,6 @@ def test_choice_names_its_values() -> None:
     ],
 )
 def test_nearest_name_is_suggested(typed: str, meant: str) -> None:
-    """As it is written in the documentation."""
     with pytest.raises(OptionError, match=f"Unknown option {typed}") as caught:
         refuse_unknown({typed: "x"}, names(SinkOptions, CassandraOptions))
     assert caught.value.remedy == f"Did you mean {meant}?"
@@ -221,11 +215,11 @@ def test_nearest_name_is_suggested(typed: str, meant: str) -> None:
 
 @pytest.mark.parametrize("typed", ["zzzz", "uuid"])
 def test_unknown_option_without_a_near_name_lists_all(typed: str) -> None:
-    """A wrong guess would mislead."""
+    """A wrong suggestion would mislead."""
     with pytest.raises(OptionError, match=f"Unknown option {typed}") as caught:
         refuse_unknown({typed: "x"}, names(SinkOptions, CassandraOptions))
     assert [name for name in KNOWN if name not in caught.value.remedy] == []
-    assert "queryName" not in caught.value.remedy, "no page explains it"
+    assert "queryName" not in caught.value.remedy, "it is Spark's own"
 
 
 @pytest.mark.parametrize(
@@ -238,7 +232,7 @@ def test_unknown_option_without_a_near_name_lists_all(typed: str) -> None:
 def test_options_of_sparks_jdbc_writer_are_known(
     target: type[Options], uri: str, driver: str
 ) -> None:
-    """All at once: who comes from there has several of them."""
+    """The error has all of them, since a former user of that writer has several."""
     known = names(SinkOptions, target)
     with pytest.raises(OptionError, match="Unknown option url") as caught:
         refuse_unknown({"url": "x", "table": "t"}, known)
@@ -260,7 +254,7 @@ KAFKA = {
 @pytest.mark.parametrize("name", KafkaOptions.others)
 @pytest.mark.parametrize("several", [False, True])
 def test_options_of_other_kafka_clients_have_a_way_out(name: str, several: bool) -> None:
-    """For one target, and one of several; what it names is an option, or said to be set."""
+    """The remedy names an option that exists, or says what else to do."""
     options = dict(KAFKA)
     if several:
         own = {
@@ -294,14 +288,14 @@ def test_create_table_for_kafka_names_command() -> None:
     "typed", ["kafka.metadata.max.age.ms", "kafka.reconnect.backoff", "kafka.zzz"]
 )
 def test_option_unlike_all_others_gets_no_suggestion(typed: str) -> None:
-    """A name of librdkafka's that the sink does not have."""
+    """The first two are names of librdkafka that the sink does not have."""
     with pytest.raises(OptionError, match=f"Unknown option {typed}") as caught:
         configure(KAFKA | {typed: "1"})
     assert caught.value.remedy.startswith("Known options: ")
 
 
 def test_option_of_another_target_names_that_target() -> None:
-    """Who forgets option `target` gives the options of it all the same."""
+    """A user may forget option `target` beside the options of the target."""
     with pytest.raises(OptionError, match=r"postgresql\.uri is for target postgresql") as caught:
         configure(GIVEN | {"postgresql.uri": "x"})
     assert '.option("target", "postgresql")' in caught.value.remedy
@@ -310,7 +304,7 @@ def test_option_of_another_target_names_that_target() -> None:
 
 
 def test_value_of_an_unknown_option_is_not_shown() -> None:
-    """It may be a misspelled password."""
+    """It may be a password under a misspelt name."""
     with pytest.raises(OptionError) as caught:
         configure(GIVEN | {"cassandra.pasword": "Geheim"})
     assert "Geheim" not in str(caught.value)
@@ -320,8 +314,8 @@ def test_value_of_an_unknown_option_is_not_shown() -> None:
 # --- secrets --------------------------------------------------------------------------------------
 
 
-def test_public_options_have_no_secrets_and_no_defaults() -> None:
-    """What a run's claim keeps in the log: names as users write them, values as text."""
+def test_public_options_have_no_secrets_and_no_empty_values() -> None:
+    """The state of a log has the options of a run in this form."""
     assert public(Sample(name="Ann", key="Geheim", count=4)) == {
         "name": "Ann",
         "sample.count": "4",
@@ -330,22 +324,20 @@ def test_public_options_have_no_secrets_and_no_defaults() -> None:
     }
 
 
-def test_public_options_are_read_back() -> None:
-    """The claim has the options to start the query with again."""
+def test_public_options_are_parsed_back() -> None:
     sample = Sample(name="Ann", count=4, strict=True)
     assert parse(public(sample), Sample) == sample
 
 
 @pytest.mark.parametrize("show", [repr, str, "{}".format, lambda x: f"{[x]}"])
 def test_secret_is_not_printed(show: Any) -> None:
-    """Not in a log, not in a traceback, not inside something else."""
     text = show(Sample(name="Ann", key="Geheim"))
     assert "Geheim" not in text
     assert "Ann" in text
 
 
-def test_password_is_the_secret_of_the_cassandra_target() -> None:
-    """It reaches the driver, and neither the claim nor what is printed."""
+def test_password_of_the_cassandra_target_is_a_secret() -> None:
+    """The target has it. The state of the log and texts do not have it."""
     secret = {"cassandra.username": "ann", "cassandra.password": "Geheim"}
     configuration = configure(GIVEN | secret)
     options = configuration.destinations[0].target.options
@@ -357,7 +349,7 @@ def test_password_is_the_secret_of_the_cassandra_target() -> None:
 
 
 def test_configuration_pickles_with_its_secrets() -> None:
-    """It goes to the tasks, the secret included: a target's own tasks may have to connect."""
+    """The tasks of a target may have to connect, so they get the secrets."""
     configuration = configure(GIVEN)
     copy = pickle.loads(pickle.dumps(configuration))
     assert copy.sink == configuration.sink
@@ -407,7 +399,7 @@ def test_wrong_duration_or_size_is_quoted(option: str, written: str, takes: str)
 
 
 def test_option_by_column_is_named_in_any_case() -> None:
-    """Spark passes names in lower case, Python as they are typed; without a column it is not an option."""
+    """Without a column, the name is not an option."""
     for written in ("iceberg.catalog.S3.Region", "ICEBERG.CATALOG.s3.region"):
         names = named(written, ["table", "iceberg.catalog.<column>"])
         assert names == Named("iceberg.catalog.<column>", "s3.region")

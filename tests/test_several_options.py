@@ -1,4 +1,4 @@
-"""Options of several targets: what is refused at the start, with what to do; and whose each of them is."""
+"""Options of several targets: which target has each, and which are refused."""
 
 from __future__ import annotations
 
@@ -32,27 +32,29 @@ def names_of(configuration: Configuration) -> list[str]:
 
 
 def test_targets_have_options_of_their_own() -> None:
-    """Names are case-insensitive, and no secret is in what the state has of a run."""
-    result = configure(GIVEN)
-    assert result.several
-    assert names_of(result) == ["orders", "books"]
-    assert [destination.target.name for destination in result.destinations] == [
+    """Names are case-insensitive. The options in the state have no secret."""
+    configuration = configure(GIVEN)
+    assert configuration.several
+    assert names_of(configuration) == ["orders", "books"]
+    assert [destination.target.name for destination in configuration.destinations] == [
         "cassandra",
         "postgresql",
     ]
-    assert [destination.target.writes_to for destination in result.destinations] == [
+    assert [destination.target.writes_to for destination in configuration.destinations] == [
         "shop.orders",
         "orders",
     ]
-    assert result.public["orders.keyspace"] == "shop"
-    assert result.public["books.target"] == "postgresql"
-    assert "target" not in result.public
-    assert "Geheim" not in json.dumps(result.public)
-    again = configure(result.public | {"books.postgresql.uri": GIVEN["books.postgresql.uri"]})
-    assert again.public == result.public
-    copy = pickle.loads(pickle.dumps(result))
+    assert configuration.public["orders.keyspace"] == "shop"
+    assert configuration.public["books.target"] == "postgresql"
+    assert "target" not in configuration.public
+    assert "Geheim" not in json.dumps(configuration.public)
+    again = configure(
+        configuration.public | {"books.postgresql.uri": GIVEN["books.postgresql.uri"]}
+    )
+    assert again.public == configuration.public
+    copy = pickle.loads(pickle.dumps(configuration))
     assert isinstance(copy, Configuration)
-    assert names_of(copy) == names_of(result)
+    assert names_of(copy) == names_of(configuration)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_targets_have_options_of_their_own() -> None:
 def test_option_that_does_not_fit_several_targets_is_refused(
     options: dict[str, str], what: str, remedy: str
 ) -> None:
-    """And the remedy has the option's whole name, or the one that was meant."""
+    """The remedy has the whole name of the option, or the nearest option."""
     with pytest.raises(OptionError) as caught:
         configure(options)
     assert what in caught.value.what
@@ -108,7 +110,7 @@ def test_option_that_does_not_fit_several_targets_is_refused(
 
 
 def test_targets_with_one_table_are_refused() -> None:
-    """Each row would be there twice otherwise; the same name in another database is another table."""
+    """The same name in another database is another table."""
     twice = without("Books.target", "books.postgresql.uri") | {
         "books.target": "cassandra",
         "books.keyspace": "shop",

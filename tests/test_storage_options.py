@@ -1,4 +1,4 @@
-"""`wal.storageOptions` and `checkpoint.storageOptions`: whose store gets which, and that none is shown."""
+"""`wal.storageOptions` and `checkpoint.storageOptions`: which store gets them, and that they are secret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIVEN = {"cassandra.contactPoints": "127.0.0.1", "keyspace": "shop", "table": "o
 
 
 def configured(checkpoint: str, **more: object) -> Configuration:
-    """Configure with options whose dots are written `__`; objects are given as JSON."""
+    """Configure a query; `__` in a name stands for a dot, and objects are written as JSON."""
     options = {name.replace("__", "."): value for name, value in more.items()}
     texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in options.items()}
     return configure({**GIVEN, "checkpointLocation": checkpoint, **texts})
@@ -55,13 +55,12 @@ def configured(checkpoint: str, **more: object) -> Configuration:
 def test_checkpoint_and_log_open_with_their_own_options(
     checkpoint: str, options: dict[str, object], expected: tuple[object, object]
 ) -> None:
-    """Each has its own; the checkpoint's default to the log's in one kind of store."""
+    """By default the checkpoint has the log's options, if both are in one kind of store."""
     location = configured(checkpoint, **options).location
     assert (dict(location.checkpoint_options), dict(location.log_options)) == expected
 
 
 def test_checkpoint_and_log_are_found_under_hadoops_url() -> None:
-    """The log's default place is in the checkpoint there as well."""
     location = configured("s3a://bucket/ck/", wal__storageOptions=KEYS).location
     assert location.checkpoint == "s3://bucket/ck"
     log = location.open_log("query")
@@ -73,7 +72,7 @@ def test_checkpoint_and_log_are_found_under_hadoops_url() -> None:
 @pytest.mark.parametrize("name", ["wal__storageOptions", "checkpoint__storageOptions"])
 @pytest.mark.parametrize("text", ['{"secret": "Geheim"', '["Geheim"]', '"Geheim"', "Geheim", "7"])
 def test_storage_options_without_json_object_are_refused(name: str, text: str) -> None:
-    """By the option's name, and nothing of the text is shown, however far one looks."""
+    """The traceback has the name of the option, and nothing of its text."""
     with pytest.raises(OptionError, match=name.replace("__", ".")) as caught:
         configured("s3://b/ck", **{name: text})
     shown = "".join(traceback.format_exception(caught.value))
@@ -91,7 +90,7 @@ def test_storage_options_without_json_object_are_refused(name: str, text: str) -
     ],
 )
 def test_options_without_effect_are_refused(options: dict[str, object]) -> None:
-    """A folder has none; the names are shown, the values are not."""
+    """Checkpoint and log are folders. The error shows the names, and not the values."""
     with pytest.raises(
         OptionError, match=r"\['client_kwargs', 'key', 'secret'\].*remove"
     ) as caught:
@@ -100,7 +99,7 @@ def test_options_without_effect_are_refused(options: dict[str, object]) -> None:
 
 
 def test_storage_options_are_secret() -> None:
-    """They reach the store, and neither a run's claim nor anything that is printed."""
+    """The store gets them. The state of the log and texts do not have them."""
     configuration = configured(
         "s3://b/ck", wal__storageOptions=KEYS, checkpoint__storageOptions=KEYS
     )
@@ -117,7 +116,6 @@ def test_storage_options_are_secret() -> None:
 
 
 def test_storage_options_reach_the_tasks() -> None:
-    """A task opens the log with them."""
     location = configured("s3://b/ck", wal__storageOptions=KEYS).location
     copy = pickle.loads(pickle.dumps(location))
     assert copy == location
@@ -135,7 +133,6 @@ def test_storage_options_reach_the_tasks() -> None:
     ],
 )
 def test_store_unfit_for_an_option_is_refused(url: str, reason: str) -> None:
-    """With what can be used instead."""
     for options in ({"checkpoint": url}, {"checkpoint": "/ck", "wal__location": url}):
         with pytest.raises(OptionError, match=reason) as caught:
             configured(**options)
@@ -144,7 +141,7 @@ def test_store_unfit_for_an_option_is_refused(url: str, reason: str) -> None:
 
 
 def test_checkpoint_in_a_bucket_needs_a_promise() -> None:
-    """Of two drivers one could overwrite what the other one has planned; the log alone may be there."""
+    """The user must promise that one driver runs at a time. A log in a bucket needs no promise."""
     options = GIVEN | {"checkpointLocation": "s3a://bucket/ck"}
     with pytest.raises(OptionError, match="rename is a copy") as refused:
         preflight(options, pa.schema([]))
@@ -154,7 +151,7 @@ def test_checkpoint_in_a_bucket_needs_a_promise() -> None:
 
 
 def test_checkpoint_store_of_a_provider_needs_a_promise() -> None:
-    """Of a provider or a user: it may let a driver overwrite what another one has written."""
+    """A class of a provider may let a driver overwrite the files of another driver."""
     theirs = "com.provider.CheckpointFileManager"
     with pytest.raises(OptionError, match=f"checkpointFileManagerClass is {theirs}"):
         preflight(GIVEN | {"checkpointLocation": "/ck"}, pa.schema([]), theirs)

@@ -1,4 +1,4 @@
-"""What a user gets: the distributions, and the example of the README from the installed wheel."""
+"""The distributions, and the README's example with the installed wheel."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 DIST_INFO = re.compile(r"wal_sink-[^/]+\.dist-info")
 ROWS = 1_000
-"""What the example writes."""
+"""The rows that the example writes."""
 
 
 def built(folder: Path, repository: str) -> Path:
     """Build the sdist from this tree, and the wheel from the sdist, as a workflow of a repository does.
 
-    :param repository: its name; empty for none.
+    :param repository: name of the repository; empty for none.
     """
     address = {"GITHUB_SERVER_URL": "https://example.org", "GITHUB_SHA": "0123abc"}
     with pytest.MonkeyPatch.context() as environment:
@@ -40,20 +40,20 @@ def built(folder: Path, repository: str) -> Path:
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with sdist and wheel, built where the repository has no address."""
+    """Return the folder with sdist and wheel, built without the address of a repository."""
     return built(tmp_path_factory.mktemp("dist"), "")
 
 
 @pytest.fixture(scope="module")
 def wheel(distributions: Path) -> Path:
-    """The wheel."""
-    (result,) = distributions.glob("*.whl")
-    return result
+    """Return the wheel."""
+    (file,) = distributions.glob("*.whl")
+    return file
 
 
 def test_index_takes_wheel_and_sdist(distributions: Path) -> None:
-    """The long description is read as an index shows it, and none of its links is relative."""
-    about, text = taken(distributions)
+    """The long description has no relative link, which an index could not resolve."""
+    about, text = described(distributions)
     assert "Project-URL" not in about
     assert re.findall(r"\]\((?!https?:)[^)]*\)", text) == []
     assert "example.org" not in text
@@ -64,8 +64,8 @@ def test_index_takes_wheel_and_sdist(distributions: Path) -> None:
 
 
 def test_links_lead_to_the_repository_that_builds(tmp_path: Path) -> None:
-    """Those of the long description, to the commit that was built; and those beside it."""
-    about, text = taken(built(tmp_path, "someone/wal_sink"))
+    """The links of the long description lead to the commit that was built."""
+    about, text = described(built(tmp_path, "someone/wal_sink"))
     source = "https://example.org/someone/wal_sink"
     assert f"Source, {source}" in about.get_all("Project-URL", [])
     links = re.findall(r"\]\(([^)#]*)[^)]*\)", text)
@@ -76,20 +76,20 @@ def test_links_lead_to_the_repository_that_builds(tmp_path: Path) -> None:
     assert [link for link in links if link and not link.startswith("https:")] == []
 
 
-def taken(folder: Path) -> tuple[metadata.PackageMetadata, str]:
-    """Return the metadata and the long description of the wheel in a folder, which an index takes."""
+def described(folder: Path) -> tuple[metadata.PackageMetadata, str]:
+    """Check the distributions in a folder; return the metadata and the long description of the wheel."""
     files = sorted(folder.iterdir())
     assert [file.name.rpartition("-")[2] for file in files] == [
         "any.whl",
         f"{wal_sink.__version__}.tar.gz",
     ]
     run(sys.executable, "-m", "twine", "check", "--strict", *files)
-    (result,) = metadata.Distribution.discover(name="wal_sink", path=[str(files[0])])
-    return result.metadata, str(result.metadata.json["description"])
+    (wheel,) = metadata.Distribution.discover(name="wal_sink", path=[str(files[0])])
+    return wheel.metadata, str(wheel.metadata.json["description"])
 
 
 def test_wheel_holds_two_packages_and_nothing_else(wheel: Path) -> None:
-    """Its top level is `wal_sink`, `state_backends` and the metadata; both packages are typed."""
+    """The top level has both packages, which are typed, and the metadata."""
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert top_level(names) == {"wal_sink", "state_backends", "*.dist-info"}
@@ -98,9 +98,9 @@ def test_wheel_holds_two_packages_and_nothing_else(wheel: Path) -> None:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a fresh environment, made and filled by the README's commands.
+    """Return the folder of a new environment, made by the README's commands.
 
-    What the wheel asks for is linked from this environment, not downloaded: nothing else is there.
+    The requirements of the wheel are linked from this environment, not downloaded. Nothing else is installed.
     """
     folder = tmp_path_factory.mktemp("user")
     make, install, *_ = commands()
@@ -123,7 +123,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_example_of_the_wheel_writes_all_rows(
     environment: Path, pasted: bool, activated: bool
 ) -> None:
-    """As a file or pasted into Python's prompt, in an activated environment or not: all rows are there."""
+    """The example is a file, or pasted into Python's prompt; the environment may be activated."""
     shutil.rmtree(environment / "quickstart", ignore_errors=True)
     (environment / "quickstart.py").write_text(quick_start(), encoding="utf-8")
     python = "python" if activated else ".venv/bin/python"
@@ -142,19 +142,19 @@ def test_example_of_the_wheel_writes_all_rows(
 
 
 def test_example_is_short_and_in_one_place() -> None:
-    """README and examples/ have the same program, of 15 lines; the README has the two commands of a clone."""
+    """README and examples/ have the same program. The README has the two commands for a clone."""
     assert quick_start() == EXAMPLE.read_text(encoding="utf-8")
     assert len([line for line in quick_start().splitlines() if line]) <= 15
     assert {"make demo", "make test"} <= set(commands())
 
 
 def prompt(shell: str, typed: str, folder: Path) -> tuple[str, str]:
-    """Type a program into Python's prompt, line by line; return its standard output and error."""
+    """Run a shell command with text as its input; return standard output and error."""
     done = subprocess.run(
         ["bash", "-c", shell],
         input=typed,
         cwd=folder,
-        # The optimising compiler would take both cores for longer than the example runs.
+        # The optimising compiler would use both cores for longer than the example runs.
         env={**fresh_environment(), SPARK.variable: SPARK.always},
         capture_output=True,
         text=True,
@@ -165,13 +165,13 @@ def prompt(shell: str, typed: str, folder: Path) -> tuple[str, str]:
 
 
 def installed(site: Path) -> list[str]:
-    """Return the files that the distribution brought, relative to site-packages."""
+    """Return the files of the installed distribution, relative to site-packages."""
     (record,) = site.glob("wal_sink-*.dist-info/RECORD")
     with record.open(encoding="utf-8", newline="") as lines:
         return [path for path, *_ in csv.reader(lines)]
 
 
 def top_level(paths: list[str]) -> set[str]:
-    """Return the first part of each path but the command's, the metadata's folder without the version."""
+    """Return the first part of each path, without the command, and without the version of the metadata."""
     ours = [path for path in paths if not path.endswith("/bin/wal-sink")]
     return {DIST_INFO.sub("*.dist-info", path.split("/")[0]) for path in ours}

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
-from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.conftest import ROWS_PER_FILE, Shop
 from tests.spark.gate import GATED_TARGET, Gate
-from tests.spark.tables import Table, options, start, state_of, stream
+from tests.spark.tables import state_of
 from tests.support.waiting import until
 from wal_sink.demo.crash import Driver
 from wal_sink.errors import FlushTimeout, OptionError
@@ -46,113 +45,94 @@ def failure(query: StreamingQuery) -> str:
     return str(caught.value)
 
 
-def test_epoch_without_space_waits_or_fails_the_query(
-    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path, gate: Gate
-) -> None:
+def test_epoch_without_space_waits_or_fails_the_query(shop: Shop, gate: Gate) -> None:
     """A query that waits can be stopped. It continues when the target accepts rows again."""
     gate.close()
-    rows = stream(spark, write_source(tmp_path / "source", EPOCHS))
-    with wal_sink.register(spark) as sink:
-        query = start(rows, table, checkpoint, target=GATED_TARGET, **SMALL)
-        until(lambda: gate.writers() != {} and waits(checkpoint, 1), 200)
+    shop.add_files(EPOCHS)
+    with wal_sink.register(shop.spark) as sink:
+        query = shop.start(target=GATED_TARGET, **SMALL)
+        until(lambda: gate.writers() != {} and waits(shop.checkpoint, 1), 200)
         time.sleep(2)
-        assert waits(checkpoint, 1), "epoch 0 passes, though it is larger than the budget"
+        assert waits(shop.checkpoint, 1), "epoch 0 passes, though it is larger than the budget"
         start_s = time.monotonic()
         query.stop()
         assert time.monotonic() - start_s < 60, "stop() lasted as long as the wait"
-        assert state_of(checkpoint).last.epoch == 0, "the waiting epoch was published"
+        assert state_of(shop.checkpoint).last.epoch == 0, "the waiting epoch was published"
 
-        message = failure(start(rows, table, checkpoint, target=GATED_TARGET, **FAIL))
+        message = failure(shop.start(target=GATED_TARGET, **FAIL))
         for words in ("LogFull", "Epoch 1 is not published", "wal.maxBytes is 1", "What to do"):
             assert words in message
-        assert state_of(checkpoint).last.epoch == 0
+        assert state_of(shop.checkpoint).last.epoch == 0
 
-        query = start(rows, table, checkpoint, target=GATED_TARGET, **SMALL)
-        until(lambda: waits(checkpoint, 1), 200)
+        query = shop.start(target=GATED_TARGET, **SMALL)
+        until(lambda: waits(shop.checkpoint, 1), 200)
         gate.open()
         query.awaitTermination()
         sink.await_flushed(query, timeout=60)
-    assert table.ids() == ALL
+    assert shop.table.ids() == ALL
 
 
 def test_another_process_flushes_a_query_that_waits(
-    spark: SparkSession,
-    table: Table,
-    checkpoint: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With `flush=False` and a full log, `status` and the error say that no process flushes."""
-    rows = stream(spark, write_source(tmp_path / "source", EPOCHS))
-    with wal_sink.register(spark, flush=False) as sink:
+    shop.add_files(EPOCHS)
+    with wal_sink.register(shop.spark, flush=False) as sink:
         with pytest.raises(OptionError, match="flush=False"):
-            wal_sink.register(spark)
-        message = failure(start(rows, table, f"{checkpoint}-2", **FAIL))
+            wal_sink.register(shop.spark)
+        message = failure(shop.start(checkpointLocation=f"{shop.checkpoint}-2", **FAIL))
         assert "LogFull" in message
         assert "No process has flushed this query yet" in message
-        query = start(rows, table, checkpoint, **SMALL)
-        until(lambda: waits(checkpoint, 1), 200)
-        assert f"wal-sink flush file://{checkpoint}" in str(sink.status(query).remedy)
+        query = shop.start(**SMALL)
+        until(lambda: waits(shop.checkpoint, 1), 200)
+        assert f"wal-sink flush file://{shop.checkpoint}" in str(sink.status(query).remedy)
         with pytest.raises(FlushTimeout):
             sink.await_flushed(query, timeout=0)
-        assert table.ids() == []
-        command = [str(Path(sys.executable).with_name("wal-sink")), "flush", checkpoint, "--follow"]
-        with Driver(command, tmp_path / "flush", folder=Path(__file__).parents[2]) as other:
+        assert shop.table.ids() == []
+        program = str(Path(sys.executable).with_name("wal-sink"))
+        command = [program, "flush", shop.checkpoint, "--follow"]
+        folder = Path(__file__).parents[2]
+        with Driver(command, shop.folder / "flush", folder=folder) as other:
             query.awaitTermination()
-            wal_sink.await_flushed(checkpoint, timeout=60)
+            wal_sink.await_flushed(shop.checkpoint, timeout=60)
             other.process.terminate()
             other.finish()
-    assert table.ids() == ALL
+    assert shop.table.ids() == ALL
     assert "for a process that flushes: there is none now" in caplog.text, "of the first query"
 
 
-def test_place_that_is_ignored_is_warned_of(
-    spark: SparkSession,
-    table: Table,
-    checkpoint: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_place_that_is_ignored_is_warned_of(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     """Rows do not go to the path of `start`, or the table of `toTable`. Without them there is no warning."""
-    source = write_source(tmp_path / "source", 1)
-    writer = stream(spark, source).writeStream.format("wal_sink").options(**options(table))
-    writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
-    spark.sql("CREATE DATABASE shop_of_spark")
+    shop.add_files()
+    shop.spark.sql("CREATE DATABASE shop_of_spark")
+    job = shop.writer().trigger(availableNow=True)
     try:
-        with wal_sink.register(spark):
-            writer.toTable("shop_of_spark.orders").awaitTermination()
-            start(stream(spark, source), table, f"{checkpoint}-2").awaitTermination()
-            writer = writer.option("checkpointLocation", f"{checkpoint}-3")
-            writer.start("a/path").awaitTermination()
+        with wal_sink.register(shop.spark):
+            job.toTable("shop_of_spark.orders").awaitTermination()
+            shop.run(checkpointLocation=f"{shop.checkpoint}-2")
+            job = job.option("checkpointLocation", f"{shop.checkpoint}-3")
+            job.start("a/path").awaitTermination()
     finally:
-        spark.sql("DROP DATABASE shop_of_spark CASCADE")
+        shop.spark.sql("DROP DATABASE shop_of_spark CASCADE")
     warnings = [text for text in caplog.messages if "nothing is written to the path" in text]
     for warning, place in zip(warnings, ["shop_of_spark.orders", "a/path"], strict=True):
         assert f"{place}: its rows go to" in warning
-        assert table.name in warning
-    assert table.ids() == sorted(3 * list(range(ROWS_PER_FILE)))
+        assert shop.table.name in warning
+    assert shop.table.ids() == sorted(3 * list(range(ROWS_PER_FILE)))
 
 
-def test_start_logs_what_is_in_force(
-    spark: SparkSession,
-    table: Table,
-    checkpoint: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_start_logs_what_is_in_force(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     """A warning names a socket once, since it cannot replay. Files and rates can."""
     caplog.set_level(logging.INFO, "wal_sink")
-    rate = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
-    with socket.create_server(("127.0.0.1", 0)) as server, wal_sink.register(spark):
-        lines = spark.readStream.format("socket").option("host", "127.0.0.1")
-        lines = lines.option("port", server.getsockname()[1])
-        both = lines.load().union(rate).selectExpr("uuid() AS key", "1L AS id", "value AS text")
-        writer = both.writeStream.format("wal_sink").options(**options(table))
-        query = writer.option("checkpointLocation", checkpoint).start()
+    rate = shop.spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value")
+    with socket.create_server(("127.0.0.1", 0)) as server, wal_sink.register(shop.spark):
+        lines = shop.spark.readStream.format("socket").option("host", "127.0.0.1")
+        both = lines.option("port", server.getsockname()[1]).load().union(rate)
+        query = shop.writer(both.selectExpr("uuid() AS key", "1L AS id", "value AS text")).start()
         with_socket = [*caplog.messages]
         caplog.clear()
-        files = stream(spark, write_source(tmp_path / "source", 1))
-        start(files, table, f"{checkpoint}-2").awaitTermination()
+        shop.add_files()
+        shop.run(checkpointLocation=f"{shop.checkpoint}-2")
         query.stop()
         without = [*caplog.messages]
     (warning,) = [text for text in with_socket if "cannot give out a row again" in text]
@@ -160,8 +140,8 @@ def test_start_logs_what_is_in_force(
     assert "Rate" not in warning
     (block,) = [text for text in with_socket if "guarantee" in text]
     assert "at-most-once from TextSocketV2" in block
-    assert f"file://{checkpoint}/wal_sink/{query.id}" in block
-    assert f"{table.keyspace}.events" in block
+    assert f"file://{shop.checkpoint}/wal_sink/{query.id}" in block
+    assert f"{shop.table.keyspace}.events" in block
     (block,) = [text for text in without if "guarantee" in text]
     assert "exactly-once" in block
     assert "at-most-once" not in "".join(without)

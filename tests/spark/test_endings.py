@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import wal_sink
 from tests.spark.application import Application
-from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.conftest import ROWS_PER_FILE, Shop, write_source
 from tests.spark.remains import none_left, remains
-from tests.spark.tables import Table, last_commit, state_of, stream, writer
+from tests.spark.tables import Table, last_commit, state_of
 from tests.support.programs import ran
 from tests.support.waiting import until
 from wal_sink.demo.crash import Driver
@@ -88,23 +87,23 @@ def ending(table: Table, tmp_path: Path) -> Iterator[Ending]:
 
 
 def test_stop_in_the_block_flushes_what_is_checkpointed(
-    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path
+    shop: Shop,
 ) -> None:
     """The query is stopped in mid-stream, twice. No thread and no connection is left."""
-    source = write_source(tmp_path / "source", 30, rows=10)
-    port = table.cassandra.port
+    shop.add_files(30, rows=10)
+    port = shop.table.cassandra.port
     open_before = remains(port)
     for last in (2, 5):
-        with wal_sink.register(spark):
-            query = writer(stream(spark, source), table, checkpoint)
+        with wal_sink.register(shop.spark):
+            query = shop.writer()
             query.start()
-            until(lambda last=last: last_commit(checkpoint) >= last, 240)  # type: ignore[misc]
+            until(lambda last=last: last_commit(shop.checkpoint) >= last, 240)  # type: ignore[misc]
             query.start().stop()  # the second start makes Spark stop the first run
-        progress = wal_sink.status(checkpoint)
+        progress = wal_sink.status(shop.checkpoint)
         assert progress.flushed == progress.checkpointed >= last
-        ids = table.ids()
+        ids = shop.table.ids()
         assert ids == list(range(len(ids)))
-        assert len(ids) == state_of(checkpoint).targets[0].mark.sums.rows
+        assert len(ids) == state_of(shop.checkpoint).targets[0].mark.sums.rows
         until(lambda: remains(port) <= open_before)  # a thread may end after the block
 
 

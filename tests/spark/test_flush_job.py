@@ -13,14 +13,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
 from tests.spark.application import Application
-from tests.spark.conftest import write_source
+from tests.spark.conftest import Shop, write_source
 from tests.spark.gate import GATED_TARGET, Gate
-from tests.spark.tables import Table, last_commit, options, start, stream
+from tests.spark.tables import Table, last_commit, options
 from tests.support.waiting import until
+from wal_sink.admin.query import find_query
 from wal_sink.configuration import configure
 from wal_sink.errors import NotDrained
 from wal_sink.flush.flusher import Flusher
-from wal_sink.flush.pipeline import Pipeline
 from wal_sink.targets.cassandra.options import ENVIRONMENT
 from wal_sink.testing.micro_batches import until_idle
 
@@ -50,8 +50,17 @@ def write_times(table: Table) -> dict[int, int]:
     return {row.id: row.us for row in rows}
 
 
+def held(shop: Shop, gate: Gate, files: int = 1) -> StreamingQuery:
+    """Start a query; return when both tasks of its flush job wait at the gate."""
+    gate.close()
+    shop.add_files(files, ROWS)
+    query = shop.start(**GATED)
+    until(lambda: len(gate.writers()) == 2)
+    return query
+
+
 def test_large_window_is_written_by_a_job(
-    spark: SparkSession, table: Table, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+    shop: Shop, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tasks share one segment, and a third slot runs the query. Row i has timestamp base + i.
 
@@ -59,126 +68,88 @@ def test_large_window_is_written_by_a_job(
     """
     for field, value in {"username": "ann", "password": "of now"}.items():
         monkeypatch.setenv(ENVIRONMENT[field], value)
-    checkpoint = str(tmp_path / "checkpoint")
-    gate.close()
-    with wal_sink.register(spark) as sink:
-        rows = stream(spark, write_source(tmp_path / "source", 4, ROWS))
-        query = start(rows, table, checkpoint, **GATED)
-        until(lambda: len(gate.writers()) == 2)
-        (job,) = running(spark)  # of epoch 0, or of all epochs that are checkpointed by then
+    with wal_sink.register(shop.spark) as sink:
+        query = held(shop, gate, files=4)
+        (job,) = running(shop.spark)  # of epoch 0, or of all epochs that are checkpointed by then
         assert re.fullmatch(f"wal_sink flushes epochs? 0( to .)? of query {query.id}", job)
         query.awaitTermination()
-        assert last_commit(checkpoint) == 3
-        assert table.ids() == []
+        assert last_commit(shop.checkpoint) == 3
+        assert shop.table.ids() == []
         gate.open()
         sink.await_flushed(query, timeout=120)
-        assert running(spark) == []
+        assert running(shop.spark) == []
     assert all("java" in parent for parent in gate.writers().values())
     assert len(gate.logins()) in {3, 4}, "the driver's, and those of two or three workers"
     assert set(gate.logins()) == {"('ann', 'of now')"}
-    assert table.ids() == list(range(4 * ROWS))
-    written = write_times(table)
+    assert shop.table.ids() == list(range(4 * ROWS))
+    written = write_times(shop.table)
     for epoch in range(4):
         times = [written[i] for i in range(epoch * ROWS, (epoch + 1) * ROWS)]
         assert times == list(range(times[0], times[0] + ROWS))
 
 
-def held(spark: SparkSession, table: Table, folder: Path, gate: Gate) -> StreamingQuery:
-    """Run a query of one epoch to its end; return when both tasks of its flush job wait at the gate."""
-    gate.close()
-    rows = stream(spark, write_source(folder / "source", 1, ROWS))
-    query = start(rows, table, str(folder / "checkpoint"), **GATED)
-    query.awaitTermination()
-    until(lambda: len(gate.writers()) == 2)
-    return query
-
-
-def test_close_cancels_the_job(
-    spark: SparkSession, table: Table, tmp_path: Path, gate: Gate
-) -> None:
+def test_close_cancels_the_job(shop: Shop, gate: Gate) -> None:
     """The tasks end, although they hang. The next start writes the rows."""
-    sink = wal_sink.register(spark, drain_timeout=1)
-    held(spark, table, tmp_path, gate)
+    sink = wal_sink.register(shop.spark, drain_timeout=1)
+    held(shop, gate).awaitTermination()
     with pytest.raises(NotDrained):
         sink.close()
-    assert running(spark) == []
+    assert running(shop.spark) == []
     until(lambda: not any(Path(f"/proc/{process}").exists() for process in gate.writers()))
-    assert table.ids() == []
+    assert shop.table.ids() == []
     gate.open()
-    rows = stream(spark, str(tmp_path / "source"))
-    with wal_sink.register(spark):
-        start(rows, table, str(tmp_path / "checkpoint"), **GATED).awaitTermination()
-    assert table.ids() == list(range(ROWS))
+    with wal_sink.register(shop.spark):
+        shop.run(**GATED)
+    assert shop.table.ids() == list(range(ROWS))
 
 
-def test_job_whose_window_another_flusher_finished_doubles_nothing(
-    spark: SparkSession, table: Table, tmp_path: Path, gate: Gate
-) -> None:
+def test_job_whose_window_another_flusher_finished_doubles_nothing(shop: Shop, gate: Gate) -> None:
     """The job's tasks write the same rows with the same timestamps."""
-    with wal_sink.register(spark) as sink:
-        query = held(spark, table, tmp_path, gate)
-        another = flusher(query, table, str(tmp_path / "checkpoint"))
+    with wal_sink.register(shop.spark) as sink:
+        query = held(shop, gate)
+        query.awaitTermination()
+        # The second flusher needs no Spark, and does not wait at the gate.
+        configuration = configure({"checkpointLocation": shop.checkpoint, **options(shop.table)})
+        (destination,) = configuration.destinations
+        another = Flusher(find_query(shop.checkpoint).pipeline(configuration, destination))
         until_idle(another)
         another.close()
-        times = write_times(table)
+        times = write_times(shop.table)
         assert len(times) == ROWS
         gate.open()
-        until(lambda: running(spark) == [])
+        until(lambda: running(shop.spark) == [])
         sink.await_flushed(query, timeout=120)
-    assert write_times(table) == times
-    assert table.ids() == list(range(ROWS))
-
-
-def flusher(query: StreamingQuery, table: Table, checkpoint: str) -> Flusher:
-    """Return a second flusher of a query, which needs no Spark and does not wait at the gate."""
-    configuration = configure({"checkpointLocation": checkpoint, **options(table)})
-    (destination,) = configuration.destinations
-    return Flusher(
-        Pipeline(
-            query_id=str(query.id),
-            store=configuration.location.open_log(str(query.id)),
-            checkpoint=configuration.location.open_checkpoint(),
-            target=destination.target,
-            target_name=destination.name,
-            several=False,
-            retention=configuration.retention,
-        )
-    )
+    assert write_times(shop.table) == times
+    assert shop.table.ids() == list(range(ROWS))
 
 
 def test_task_error_is_raised_again_at_the_driver(
-    spark: SparkSession,
-    table: Table,
-    tmp_path: Path,
-    gate: Gate,
-    caplog: pytest.LogCaptureFixture,
+    shop: Shop, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The driver reports class and text of the error. When the cause is gone, the flush continues."""
     caplog.set_level(logging.INFO, "wal_sink.flush.flusher")
-    with wal_sink.register(spark) as sink:
-        query = held(spark, table, tmp_path, gate)
-        table.cassandra.execute(f"DROP TABLE {table.keyspace}.events")
+    with wal_sink.register(shop.spark) as sink:
+        query = held(shop, gate)
+        query.awaitTermination()
+        shop.table.cassandra.execute(f"DROP TABLE {shop.table.keyspace}.events")
         gate.open()
         until(lambda: sink.status(query).last_error is not None)
         assert "SchemaMismatch" in (sink.status(query).last_error or "")
         assert "(in a Spark task on" in caplog.text
-        table = Table(table.cassandra, table.keyspace)
+        table = Table(shop.table.cassandra, shop.table.keyspace)
         sink.await_flushed(query, timeout=120)
     assert table.ids() == list(range(ROWS))
 
 
 def test_table_created_again_under_a_job_gets_all_rows(
-    spark: SparkSession,
-    table: Table,
-    tmp_path: Path,
-    gate: Gate,
-    caplog: pytest.LogCaptureFixture,
+    shop: Shop, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A task that starts later sees only the new table, but others may have written to the old table."""
-    with wal_sink.register(spark) as sink:
-        query = held(spark, table, tmp_path, gate)
-        table.cassandra.execute(f"DROP TABLE {table.keyspace}.events")
-        table = Table(table.cassandra, table.keyspace)
+    with wal_sink.register(shop.spark) as sink:
+        query = held(shop, gate)
+        query.awaitTermination()
+        shop.table.cassandra.execute(f"DROP TABLE {shop.table.keyspace}.events")
+        table = Table(shop.table.cassandra, shop.table.keyspace)
         gate.open()
         sink.await_flushed(query, timeout=120)
     assert "was dropped and created again" in caplog.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 import sys
@@ -27,10 +26,10 @@ from pyspark.sql.types import StructType
 import wal_sink
 from state_backends import open_backend
 from tests.protocol.engine import World
-from tests.spark.conftest import write_file, write_source
+from tests.spark.conftest import Shop, write_source
 from tests.spark.ending import BARRIER, CLOSED_TARGET
 from tests.spark.remains import remains
-from tests.spark.tables import Table, numbers, start, stream, writer
+from tests.spark.tables import numbers, stream
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
@@ -117,12 +116,7 @@ def test_workers_import_the_compiled_pyspark(spark: SparkSession) -> None:
         assert spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep) == path
 
 
-def test_event_of_an_epoch_copies_no_progress(
-    spark: SparkSession,
-    table: Table,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_event_of_an_epoch_copies_no_progress(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A copy takes 0.1 s of CPU."""
     copied: list[Any] = []
     monkeypatch.setattr(QueryProgressEvent, "fromJObject", copied.append)
@@ -134,10 +128,9 @@ def test_event_of_an_epoch_copies_no_progress(
         hear(self, query_id)
 
     monkeypatch.setattr(Queries, "checkpointed", also_noted)
-    rows = stream(spark, write_source(tmp_path / "source", 2))
-    with wal_sink.register(spark):
-        query = start(rows, table, str(tmp_path / "checkpoint"))
-        query.awaitTermination()
+    shop.add_files(2)
+    with wal_sink.register(shop.spark):
+        query = shop.run()
         until(lambda: heard == [str(query.id)] * 2)
     assert copied == []
 
@@ -164,37 +157,38 @@ def test_argument_of_a_wrong_type_is_refused(
 
 
 def test_block_raises_the_error_of_a_failed_flush(
-    spark: SparkSession,
-    table: Table,
-    checkpoint: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error names the query. If the block itself fails, a log line has the error instead."""
-    barrier = tmp_path / "barrier"
+    barrier = shop.folder / "barrier"
     monkeypatch.setenv(BARRIER, str(barrier))
-    source = write_source(tmp_path / "source", 1)
-    with wal_sink.register(spark):
-        start_closed(spark, source, table, checkpoint).awaitTermination()
-    write_file(Path(source), 1)
+    shop.add_files()
+    with wal_sink.register(shop.spark):
+        shop.run(target=CLOSED_TARGET)
+    shop.add_files()
     barrier.touch()
-    sink = wal_sink.register(spark, drain_timeout=2)
-    query = start_closed(spark, source, table, checkpoint)
-    query.awaitTermination()
+    sink = wal_sink.register(shop.spark, drain_timeout=2)
+    query = shop.run(target=CLOSED_TARGET)
     with pytest.raises(NotDrained, match=rf"{query.id}: FlushTimeout"):
         sink.close()
     with pytest.raises(FlushTimeout, match=r"1 epoch of .* to cassandra is not flushed"):
-        wal_sink.await_flushed(checkpoint, timeout=0)
+        wal_sink.await_flushed(shop.checkpoint, timeout=0)
     with pytest.raises(KeyError, match="mine"):
-        fail_in_the_block(spark, source, table, checkpoint)
+        fail_in_the_block(shop)
     (record,) = [r for r in caplog.records if "the block failed, and then" in r.getMessage()]
     assert "1 epoch of " in record.getMessage()
     assert "\n" not in record.getMessage()
     assert record.exc_info is None
-    status = wal_sink.status(checkpoint)
+    status = wal_sink.status(shop.checkpoint)
     assert (status.pending_epochs, status.safe_to_delete) == (1, False)
     assert status.oldest_pending_seconds > 0
+
+
+def fail_in_the_block(shop: Shop) -> None:
+    """Leave a block by an exception, with an epoch that cannot be flushed."""
+    with wal_sink.register(shop.spark, drain_timeout=1):
+        shop.run(target=CLOSED_TARGET)
+        raise KeyError("mine")
 
 
 def test_block_raises_the_error_of_an_idle_flush(
@@ -235,18 +229,6 @@ def test_check_reads_the_settings_of_spark(spark: SparkSession, checkpoint: str)
                 wal_sink.check(rows_or_schema, **options)
     finally:
         spark.conf.unset(name)
-
-
-def fail_in_the_block(spark: SparkSession, source: str, table: Table, checkpoint: str) -> None:
-    """Leave a block by an exception, with an epoch that cannot be flushed."""
-    with wal_sink.register(spark, drain_timeout=1):
-        start_closed(spark, source, table, checkpoint).awaitTermination()
-        raise KeyError("mine")
-
-
-def start_closed(spark: SparkSession, source: str, table: Table, checkpoint: str) -> StreamingQuery:
-    """Start a query whose target is unavailable while the barrier exists."""
-    return start(stream(spark, source), table, checkpoint, target=CLOSED_TARGET)
 
 
 class Hanging(Faults):
@@ -295,23 +277,19 @@ def test_requests_under_way_are_waited_for_together(
 
 
 def test_query_that_runs_after_close_is_warned_of(
-    spark: SparkSession,
-    table: Table,
-    checkpoint: str,
-    caplog: pytest.LogCaptureFixture,
+    shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its epochs stay in the log until a process flushes again."""
-    with wal_sink.register(spark) as sink:
-        query = writer(numbers(spark), table, checkpoint).start()
+    with wal_sink.register(shop.spark) as sink:
+        query = shop.writer(numbers(shop.spark)).start()
         until(lambda: sink.status(query).checkpointed >= 0)
     try:
-        with caplog.at_level(logging.WARNING):
-            sink.close()  # the second call does nothing
+        sink.close()  # the second call does nothing
         assert f"query {query.id} still runs, and nothing flushes it now" in caplog.text
         assert "wait for the query in it: query.awaitTermination()" in caplog.text
     finally:
         query.stop()
-    ids = table.ids()
+    ids = shop.table.ids()
     assert ids
     assert ids == list(range(len(ids)))
 
@@ -372,18 +350,16 @@ def test_register_right_after_start_flushes_the_query(spark: SparkSession, tmp_p
         query.stop()
 
 
-def test_interrupt_at_any_line_of_close_leaves_nothing(
-    spark: SparkSession, table: Table, checkpoint: str
-) -> None:
+def test_interrupt_at_any_line_of_close_leaves_nothing(shop: Shop) -> None:
     """The handle is closed, or can be closed again. No thread and no connection is left."""
-    port = table.cassandra.port
+    port = shop.table.cassandra.port
     open_before = remains(port)
-    with wal_sink.register(spark):
-        query = writer(numbers(spark), table, checkpoint).start()
+    with wal_sink.register(shop.spark):
+        query = shop.writer(numbers(shop.spark)).start()
     try:
         interrupted: list[int] = []
         while True:
-            sink = wal_sink.register(spark)  # adopts the running query
+            sink = wal_sink.register(shop.spark)  # adopts the running query
             assert sink.queries.has_seen(str(query.id))
             line = close_with_an_interrupt(sink, after=interrupted)
             if line is None:
@@ -396,7 +372,7 @@ def test_interrupt_at_any_line_of_close_leaves_nothing(
     finally:
         query.stop()
     assert len(interrupted) > 8, "not every line was interrupted"
-    ids = table.ids()
+    ids = shop.table.ids()
     assert ids == list(range(len(ids)))
 
 

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
-from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.conftest import ROWS_PER_FILE, Shop
 from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.live_query import live_query
-from tests.spark.tables import Table, numbers, start, stream, writer
+from tests.spark.tables import Table, numbers, options
 from tests.support.waiting import until
 from wal_sink.errors import OptionError
 
@@ -90,17 +90,12 @@ def started(
     """
     rows = spark.readStream.format("rate").option("numPartitions", 1).load()
     rows = rows.selectExpr("uuid() AS key", "value AS id", "'x' AS text")
+    nowhere = {"cassandra.contactPoints": "127.0.0.1", "keyspace": "none", "table": "none"}
     job = rows.writeStream.format("wal_sink").option("checkpointLocation", checkpoint)
-    options: dict[str, str | int] = {
-        "cassandra.contactPoints": "127.0.0.1",
-        "cassandra.port": table.cassandra.port if table else 9042,
-        "keyspace": table.keyspace if table else "none",
-        "table": table.name if table else "none",
-    }
-    job = job.options(**options, **mode.options).outputMode(mode.output)
+    job = job.options(**(options(table) if table else nowhere), **mode.options)
     trigger: Any = mode.trigger
     with settings(spark, **mode.settings):
-        query = job.trigger(**trigger).start()
+        query = job.outputMode(mode.output).trigger(**trigger).start()
     try:
         yield query
     finally:
@@ -145,54 +140,52 @@ def test_mode_without_plain_micro_batches_is_refused(
 
 
 @pytest.mark.cassandra
-def test_query_without_a_handle_is_refused_by_the_planner(
-    spark: SparkSession, table: Table, checkpoint: str
-) -> None:
+def test_query_without_a_handle_is_refused_by_the_planner(shop: Shop) -> None:
     """A handle that is registered after the query has failed has nothing to refuse."""
-    wal_sink.register(spark).close()  # the session has the format from now on
-    with started(spark, checkpoint, CONTINUOUS, table) as query:
+    wal_sink.register(shop.spark).close()  # the session has the format from now on
+    with started(shop.spark, shop.checkpoint, CONTINUOUS, shop.table) as query:
         with pytest.raises(StreamingQueryException, match=rf"continuous(.|\n)*{REMEDY}"):
             query.awaitTermination(60)
-        wal_sink.register(spark).close()
-    assert_nothing_written(checkpoint)
+        wal_sink.register(shop.spark).close()
+    assert_nothing_written(shop.checkpoint)
 
 
-@pytest.mark.cassandra
-def test_refused_query_runs_in_micro_batches_afterwards(
-    spark: SparkSession, table: Table, checkpoint: str
-) -> None:
-    """The query delivers all rows from the first on, and the block does not raise the error."""
-    with wal_sink.register(spark) as sink:
-        with started(spark, checkpoint, CONTINUOUS) as refused:
-            assert not refused.isActive
-        with live_query(spark, table, checkpoint) as query:
-            assert query.id == refused.id
-            until(lambda: sink.status(query).flushed >= 1)
+def assert_no_gap(table: Table) -> None:
+    """Assert that a table has rows, with ids from 0 without a gap or a repetition."""
     ids = table.ids()
     assert ids
     assert ids == list(range(len(ids)))
 
 
 @pytest.mark.cassandra
-def test_purged_batches_of_spark_are_not_needed(
-    spark: SparkSession, table: Table, gate: Gate, checkpoint: str, tmp_path: Path
-) -> None:
+def test_refused_query_runs_in_micro_batches_afterwards(shop: Shop) -> None:
+    """The query delivers all rows from the first on, and the block does not raise the error."""
+    with wal_sink.register(shop.spark) as sink:
+        with started(shop.spark, shop.checkpoint, CONTINUOUS) as refused:
+            assert not refused.isActive
+        with live_query(shop.spark, shop.table, shop.checkpoint) as query:
+            assert query.id == refused.id
+            until(lambda: sink.status(query).flushed >= 1)
+    assert_no_gap(shop.table)
+
+
+@pytest.mark.cassandra
+def test_purged_batches_of_spark_are_not_needed(shop: Shop, gate: Gate) -> None:
     """Spark retains one batch, and the target is unavailable during all of them. Each row is written once."""
-    source = write_source(tmp_path / "source", 6)
     gate.close()
-    with wal_sink.register(spark) as sink:
-        with settings(spark, **{RETAIN: "1"}):
-            query = start(stream(spark, source), table, checkpoint, target=GATED_TARGET)
-            query.awaitTermination()
+    shop.add_files(6)
+    with wal_sink.register(shop.spark) as sink:
+        with settings(shop.spark, **{RETAIN: "1"}):
+            query = shop.run(target=GATED_TARGET)
         assert sink.status(query).checkpointed == 5
         assert sink.status(query).flushed <= 0
         for folder in ("offsets", "commits"):
-            names = [path.name for path in (Path(checkpoint) / folder).iterdir()]
+            names = [path.name for path in (Path(shop.checkpoint) / folder).iterdir()]
             epochs = [int(name) for name in names if name.isdecimal()]
             assert min(epochs) >= 4, "the files of pending epochs are gone"
         gate.open()
         assert sink.await_flushed(query, timeout=60).epoch == 5
-    assert table.ids() == list(range(6 * ROWS_PER_FILE))
+    assert shop.table.ids() == list(range(6 * ROWS_PER_FILE))
 
 
 @pytest.mark.cassandra
@@ -200,45 +193,36 @@ def test_purged_batches_of_spark_are_not_needed(
     "where", [pytest.param("the same session", marks=pytest.mark.test_all), "another session"]
 )
 def test_query_started_twice_continues_in_its_second_run(
-    spark: SparkSession,
-    sibling: SparkSession,
-    table: Table,
-    checkpoint: str,
-    where: str,
+    shop: Shop, sibling: SparkSession, where: str
 ) -> None:
     """Spark stops the first run, then starts the second one, whose first `commit()` opens."""
-    other = spark if where == "the same session" else sibling
-    with wal_sink.register(spark) as sink, wal_sink.register(other) as other_sink:
-        first = writer(numbers(spark), table, checkpoint).start()
+    other = shop.spark if where == "the same session" else sibling
+    with wal_sink.register(shop.spark) as sink, wal_sink.register(other) as other_sink:
+        first = shop.writer(numbers(shop.spark)).start()
         until(lambda: sink.status(first).flushed >= 1)
-        second = writer(numbers(other), table, checkpoint).start()
+        second = shop.writer(numbers(other)).start()
         assert (second.id, second.isActive, first.isActive) == (first.id, True, False)
         reached = other_sink.status(second).checkpointed
         until(lambda: other_sink.status(second).flushed > reached + 2)
         second.stop()
         assert first.exception() is None
         assert second.exception() is None
-    ids = table.ids()
-    assert len(ids) > 10
-    assert ids == list(range(len(ids)))
+    assert_no_gap(shop.table)
 
 
 @pytest.mark.cassandra
-def test_second_start_refused_by_spark_leaves_the_first_alone(
-    spark: SparkSession, table: Table, checkpoint: str
-) -> None:
+def test_second_start_refused_by_spark_leaves_the_first_alone(shop: Shop) -> None:
     """`start()` raises Spark's error, and the first run continues."""
     refuse = {"spark.sql.streaming.stopActiveRunOnRestart": "false"}
-    with wal_sink.register(spark) as sink:
-        first = writer(numbers(spark), table, checkpoint).start()
+    with wal_sink.register(shop.spark) as sink:
+        first = shop.writer(numbers(shop.spark)).start()
         until(lambda: sink.status(first).flushed >= 1)
         with (
-            settings(spark, **refuse),
+            settings(shop.spark, **refuse),
             pytest.raises(Exception, match=r"(?i)already active|concurrent"),
         ):
-            writer(numbers(spark), table, checkpoint).start()
+            shop.writer(numbers(shop.spark)).start()
         reached = sink.status(first).checkpointed
         until(lambda: sink.status(first).flushed > reached + 1)
         first.stop()
-    ids = table.ids()
-    assert ids == list(range(len(ids)))
+    assert_no_gap(shop.table)

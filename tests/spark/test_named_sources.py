@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import wal_sink
-from tests.spark.conftest import ROWS_PER_FILE, write_source
-from tests.spark.tables import Table, start
+from tests.spark.conftest import ROWS_PER_FILE, Shop, write_source
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
@@ -38,24 +37,21 @@ def source(spark: SparkSession, name: str, folder: str) -> DataFrame:
     return reader.option("maxFilesPerTrigger", 1).parquet(folder)
 
 
-def run(spark: SparkSession, rows: DataFrame, table: Table, checkpoint: str) -> None:
+def run(shop: Shop, rows: DataFrame) -> None:
     """Run a query to its end; each computation of a row has another key."""
-    with wal_sink.register(spark):
-        keyed = rows.selectExpr("uuid() AS key", "id", "text")
-        start(keyed, table, checkpoint).awaitTermination()
+    with wal_sink.register(shop.spark):
+        shop.run(rows.selectExpr("uuid() AS key", "id", "text"))
 
 
-def test_rows_of_named_sources_arrive_once(
-    named: SparkSession, table: Table, checkpoint: str, tmp_path: Path
-) -> None:
+def test_rows_of_named_sources_arrive_once(named: SparkSession, shop: Shop) -> None:
     """One source joins later. Spark computes an epoch again after it was flushed."""
-    orders = source(named, "orders", write_source(tmp_path / "orders", 2))
-    run(named, orders, table, checkpoint)
-    more = source(named, "more", write_source(tmp_path / "more", 2))
-    run(named, orders.union(more), table, checkpoint)
+    orders = source(named, "orders", write_source(shop.folder / "orders", 2))
+    run(shop, orders)
+    more = source(named, "more", write_source(shop.folder / "more", 2))
+    run(shop, orders.union(more))
     for name in ("3", ".3.crc"):
-        (Path(checkpoint) / "commits" / name).unlink()
-    run(named, more.union(orders), table, checkpoint)
-    assert (Path(checkpoint) / "offsets" / "3").read_text().startswith("v2\n")
-    assert table.ids() == sorted(2 * list(range(2 * ROWS_PER_FILE)))
-    assert wal_sink.status(checkpoint).flushed == 3
+        (Path(shop.checkpoint) / "commits" / name).unlink()
+    run(shop, more.union(orders))
+    assert (Path(shop.checkpoint) / "offsets" / "3").read_text().startswith("v2\n")
+    assert shop.table.ids() == sorted(2 * list(range(2 * ROWS_PER_FILE)))
+    assert wal_sink.status(shop.checkpoint).flushed == 3

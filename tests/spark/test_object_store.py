@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
 
 import wal_sink
 from state_backends import S3Backend
 from tests.protocol import raw
-from tests.spark.conftest import ROWS_PER_FILE, write_file
-from tests.spark.tables import Table, start, stream
+from tests.spark.conftest import ROWS_PER_FILE, Shop
 from tests.support.s3 import S3
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]
 
 
-def test_log_in_s3_is_trimmed_and_free_of_secrets(
-    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path, s3: S3
-) -> None:
+def test_log_in_s3_is_trimmed_and_free_of_secrets(shop: Shop, s3: S3) -> None:
     bucket = s3.bucket()
     options = {
         "wal.location": f"{bucket}/logs",
         "wal.storageOptions": json.dumps(s3.options),
         "wal.retention": "0",
     }
-    source = tmp_path / "source"
-    source.mkdir()
-    for files in ((0, 1), (2,)):
-        for number in files:
-            write_file(source, number)
-        with wal_sink.register(spark):
-            start(stream(spark, str(source)), table, checkpoint, **options).awaitTermination()
-    assert table.ids() == list(range(3 * ROWS_PER_FILE))
+    for files in (2, 1):
+        shop.add_files(files)
+        with wal_sink.register(shop.spark):
+            shop.run(**options)
+    assert shop.table.ids() == list(range(3 * ROWS_PER_FILE))
 
-    progress = wal_sink.status(checkpoint, storage_options=s3.options)
+    progress = wal_sink.status(shop.checkpoint, storage_options=s3.options)
     assert (progress.checkpointed, progress.flushed, progress.safe_to_delete) == (2, 2, True)
     assert progress.log == f"{bucket}/logs/{progress.query_id}"
-    assert wal_sink.await_flushed(checkpoint, 0, storage_options=s3.options).epoch == 2
+    assert wal_sink.await_flushed(shop.checkpoint, 0, storage_options=s3.options).epoch == 2
     log = S3Backend(progress.log, s3.options)
     assert log.list("segments/") == log.list("manifests/") == []
     assert len(raw.state(log)["opened"]) == 2
@@ -48,19 +40,17 @@ def test_log_in_s3_is_trimmed_and_free_of_secrets(
         assert b"Geheim" not in log.read(path), path
 
 
-def test_store_unfit_for_the_log_stops_the_start(
-    spark: SparkSession, table: Table, checkpoint: str, tmp_path: Path, s3: S3
-) -> None:
+def test_store_unfit_for_the_log_stops_the_start(shop: Shop, s3: S3) -> None:
     """The error comes before the first row, and does not show the key."""
-    (tmp_path / "source").mkdir()
-    write_file(tmp_path / "source", 0)
+    shop.add_files()
     place = {
         "wal.location": s3.bucket("careless"),
         "wal.storageOptions": json.dumps(s3.options),
     }
-    with wal_sink.register(spark):
-        query = start(stream(spark, str(tmp_path / "source")), table, checkpoint, **place)
-        with pytest.raises(StreamingQueryException, match="If-None-Match") as caught:
-            query.awaitTermination()
+    with (
+        wal_sink.register(shop.spark),
+        pytest.raises(StreamingQueryException, match="If-None-Match") as caught,
+    ):
+        shop.run(**place)
     assert "Geheim" not in str(caught.value)
-    assert table.ids() == []
+    assert shop.table.ids() == []
