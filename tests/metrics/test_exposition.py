@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import OptionError
-from wal_sink.metrics.server import Exposition, expose
+from wal_sink.metrics.server import Exposition
 
 
 def page(port: int, host: str = "127.0.0.1") -> str:
@@ -33,7 +33,7 @@ def watch(exposition: Exposition, world: World) -> None:
 
 def test_free_port_answers_until_it_is_closed(world: World) -> None:
     threads = set(threading.enumerate())
-    exposition = expose(0)
+    exposition = Exposition(0)
     watch(exposition, world)
     families = {
         family.name: family for family in text_string_to_metric_families(page(exposition.port))
@@ -58,8 +58,8 @@ def test_port_that_is_taken_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(OptionError, match=f"port {port}: Address already in use"):
-            expose(port)
-    expose(port).close()
+            Exposition(port)
+    Exposition(port).close()
 
 
 def test_metrics_answer_this_host_by_default() -> None:
@@ -69,25 +69,17 @@ def test_metrics_answer_this_host_by_default() -> None:
         (("0.0.0.0",), "0.0.0.0"),
         (("127.0.0.2",), "127.0.0.2"),
     ):
-        with contextlib.closing(expose(0, *host)) as exposition:
+        with contextlib.closing(Exposition(0, *host)) as exposition:
             assert exposition.host == listens
             assert listening(exposition.port) == {listens}
             answering = "127.0.0.1" if listens == "0.0.0.0" else listens
             assert "wal_sink_query_info" in page(exposition.port, answering)
 
 
-def test_shared_port_stays_where_it_listens() -> None:
-    with contextlib.closing(expose(0)) as exposition:
-        with pytest.raises(OptionError, match=f"port {exposition.port} of 127.0.0.1 already"):
-            expose(exposition.port, "0.0.0.0")
-        expose(exposition.port, "127.0.0.1").close()
-        assert page(exposition.port)
-
-
 def test_address_of_another_host_is_refused() -> None:
     for host in ("192.0.2.1", "no.such.host.invalid"):
         with pytest.raises(OptionError, match=f"cannot be served on {host}, port 0: "):
-            expose(0, host)
+            Exposition(0, host)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +90,7 @@ def test_malformed_request_disturbs_no_other(
     request_line: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The application's output stays empty."""
-    with contextlib.closing(expose(0)) as exposition:
+    with contextlib.closing(Exposition(0)) as exposition:
         with (
             contextlib.suppress(ConnectionError),
             socket.create_connection(("127.0.0.1", exposition.port)) as client,
@@ -124,27 +116,12 @@ def listening(port: int) -> set[str]:
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_wrong_port_is_refused(port: int) -> None:
     with pytest.raises(OptionError, match="is not a port"):
-        expose(port)
-
-
-def test_handles_with_one_port_share_the_server(world: World) -> None:
-    """The handle of a stopped session may still flush when the next session needs its port."""
-    first = expose(0)
-    second = expose(first.port)
-    watch(first, world)
-    first.close()
-    assert world.query_id in page(second.port)
-    second.close()
-    with pytest.raises(OSError, match="refused"):
-        page(second.port)
-    again = expose(first.port)
-    assert world.query_id not in page(again.port)
-    again.close()
+        Exposition(port)
 
 
 def test_interrupted_close_is_completed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """After an interrupt, a second `close` frees the port."""
-    exposition = expose(0)
+    exposition = Exposition(0)
 
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import threading
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -70,16 +71,31 @@ def test_handle_keeps_its_metrics_port_and_host(spark: SparkSession) -> None:
             wal_sink.register(spark, metrics_host="0.0.0.0")
 
 
+def test_metrics_port_of_a_stopped_session_is_handed_over(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handle of the stopped session may still be flushing, and its metrics stay on the port."""
+    first = wal_sink.register(spark, metrics_port=0)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(spark_session, "is_stopped", lambda _spark: True)
+        second = wal_sink.register(spark, metrics_port=first.metrics_port)
+    assert second is not first
+    first.close()
+    with wal_sink.register(spark, metrics_port=first.metrics_port) as sink:
+        assert sink is second
+        address = f"http://127.0.0.1:{first.metrics_port}/metrics"
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            assert b"wal_sink_query_info" in answer.read()
+
+
 def test_spark_that_lacks_a_name_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`register` raises an error with the missing name and the tested versions."""
-    monkeypatch.setattr(spark_session, "STREAM_EXECUTION_METHODS", {"sink", "gone"})
-    with pytest.raises(UnsupportedSpark, match=r"lacks StreamExecution\.gone(.|\n)*4\.3\.0"):
-        wal_sink.register(spark)
-    monkeypatch.undo()
-    monkeypatch.setattr(spark_session, "PYTHON_TABLE", "org.example.Nothing")
-    with pytest.raises(UnsupportedSpark, match=r"org\.example\.Nothing"):
+    gone = [(spark_session.STREAM_EXECUTION, {"sink", "gone"}), (("org.example.Nothing",), set())]
+    monkeypatch.setattr(spark_session, "NEEDED", gone)
+    error = r"lacks StreamExecution\.gone, org\.example\.Nothing,(.|\n)*4\.3\.0"
+    with pytest.raises(UnsupportedSpark, match=error):
         wal_sink.register(spark)
 
 

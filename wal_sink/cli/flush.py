@@ -26,7 +26,7 @@ from wal_sink.cli.arguments import (
     refuse,
 )
 from wal_sink.cli.terminal import SafeConsole, bar, output
-from wal_sink.metrics.server import LOOPBACK, expose
+from wal_sink.metrics.server import LOOPBACK, Exposition
 from wal_sink.progress.status import byte_count, epoch_id
 from wal_sink.text import counted
 
@@ -163,7 +163,7 @@ def _exposed(port: int | None, host: str, console: SafeConsole) -> Iterator[Watc
     if port is None:
         yield None
         return
-    with contextlib.closing(expose(port, host)) as exposition:
+    with contextlib.closing(Exposition(port, host)) as exposition:
         console.print_line(
             f"Metrics are on port {exposition.port}, at /metrics; it listens on {exposition.host}"
         )

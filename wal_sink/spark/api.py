@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import FILE_MANAGER
 from wal_sink.errors import OptionError
-from wal_sink.metrics.server import LOOPBACK, expose
+from wal_sink.metrics.server import LOOPBACK, Exposition
 from wal_sink.options import as_texts
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
@@ -85,15 +85,22 @@ def register(
     if not remote:
         spark_session.check_session(spark)
     with _lock:
-        for key in [key for key, (sink, _) in _registered.items() if sink.queries.is_finished()]:
-            _registered.pop(key)[0].queries.retire()
+        finished = [key for key, (sink, _) in _registered.items() if sink.queries.is_finished()]
+        retired = [_registered.pop(key)[0] for key in finished]
+        for former in retired:
+            former.queries.retire()
         key = (connect_client if remote else spark_session).session_id(spark)
-        sink, former = _registered.get(key, (None, {}))
+        sink, former_arguments = _registered.get(key, (None, {}))
         if sink is None:
             if not remote:
                 _check_worker_python(spark)
                 spark_session.put_on_workers_path(spark, WORKER_PATH)
-            exposition = None if metrics_port is None else expose(metrics_port, metrics_host)
+            exposition = None
+            if metrics_port is not None:
+                # A retired handle may still be flushing, and its metrics stay on the port.
+                ports = (former.hand_over_port(metrics_port, metrics_host) for former in retired)
+                exposition = next(filter(None, ports), None)
+                exposition = exposition or Exposition(metrics_port, metrics_host)
             try:
                 if with_format:
                     add_format(spark, ConnectDataSource if remote else WalSinkDataSource)
@@ -105,13 +112,13 @@ def register(
             _registered[key] = sink, arguments
             sink.queries.adopt_running()
         # A port of 0 stands for any port.
-        elif arguments != former or metrics_port not in (
+        elif arguments != former_arguments or metrics_port not in (
             sink.metrics_port,
             sink.metrics_port and 0,
         ):
-            former = {**former, "metrics_port": sink.metrics_port}
+            made_with = {**former_arguments, "metrics_port": sink.metrics_port}
             raise OptionError(
-                f"This session is registered with {', '.join(f'{k}={v}' for k, v in former.items())}.",
+                f"This session is registered with {', '.join(f'{k}={v}' for k, v in made_with.items())}.",
                 "Pass the same arguments, which return its handle; or close() that before.",
             )
         return sink

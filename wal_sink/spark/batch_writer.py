@@ -14,7 +14,6 @@ import uuid
 import weakref
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -58,15 +57,9 @@ def batch_writer(
     return BatchWriter(spark, as_texts({**options, "checkpointLocation": checkpointLocation}))
 
 
-class _Report(NamedTuple):
-    """A task's report to the driver."""
-
-    partition: int
-    appended: Appended
-
-
-_REPORTS = msgspec.json.Decoder(_Report)
-"""Made at import: the threads of several queries must not make it at the same time."""
+_REPORTS = msgspec.json.Decoder(tuple[int, Appended])
+"""Decodes the report of a task: its partition, and what it has appended. Made at import, since the threads of
+several queries must not make it at the same time."""
 
 
 class BatchWriter:
@@ -208,12 +201,10 @@ def _append_all(
     task = partial(_append, micro_batch, schema, call)
     rows = dataframe.map_in_arrow(batch, task, "report binary").collect()
     reports = [_REPORTS.decode(bytes(row.report)) for row in rows]
-    if [report.partition for report in reports] != list(range(len(reports))):
-        raise WalSinkError(
-            f"Spark returned reports of partitions {[report.partition for report in reports]}",
-            REPORT_IT,
-        )
-    return [report.appended for report in reports]
+    partitions = [partition for partition, _ in reports]
+    if partitions != list(range(len(reports))):
+        raise WalSinkError(f"Spark returned reports of partitions {partitions}.", REPORT_IT)
+    return [appended for _, appended in reports]
 
 
 def _append(
@@ -223,7 +214,7 @@ def _append(
     task = msgspec.structs.replace(python_worker.current_task(), call=call)
     appended = micro_batch.append((conformed(batch, schema) for batch in batches), task)
     python_worker.freeze_objects()
-    report = msgspec.json.encode(_Report(task.partition, appended))
+    report = msgspec.json.encode((task.partition, appended))
     yield pa.RecordBatch.from_pydict({"report": [report]})
 
 

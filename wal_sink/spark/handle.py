@@ -160,6 +160,16 @@ class Sink:
         if refused:
             raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
 
+    def hand_over_port(self, port: int, host: str) -> Exposition | None:
+        """Return the open metrics port for the handle of a new session, which then closes it.
+
+        :return: None if this handle is closed, or has another port or address.
+        """
+        if self.queries.closed or (port, host) != (self.metrics_port, self.metrics_host):
+            return None
+        exposition, self._exposition = self._exposition, None
+        return exposition
+
     def __enter__(self) -> Self:
         return self
 

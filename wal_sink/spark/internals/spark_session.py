@@ -28,18 +28,31 @@ STREAM_EXECUTION = (  # the package differs between minor versions
     "org.apache.spark.sql.execution.streaming.runtime.StreamExecution",
     "org.apache.spark.sql.execution.streaming.StreamExecution",
 )
-STREAM_EXECUTION_METHODS = {
-    *("resolvedCheckpointRoot", "sink", "logicalPlan", "sources", "state", "trigger"),
-    "outputMode",
-}
 MICRO_BATCH_EXECUTION, INITIALIZING, TERMINATED = (
     tuple(name.replace("StreamExecution", beside) for name in STREAM_EXECUTION)
     for beside in ("MicroBatchExecution", "INITIALIZING$", "TERMINATED$")
 )
-LISTENER_WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper"
-DATASET = ("org.apache.spark.sql.classic.Dataset",)
 PYTHON_TABLE = "org.apache.spark.sql.execution.datasources.v2.python.PythonTable"
 FOREACH_BATCH_SINK = "org.apache.spark.sql.execution.streaming.sources.ForeachBatchSink"
+
+NEEDED: list[tuple[tuple[str, ...], set[str]]] = [
+    (
+        STREAM_EXECUTION,
+        {
+            *("resolvedCheckpointRoot", "sink", "logicalPlan", "sources", "state", "trigger"),
+            "outputMode",
+        },
+    ),
+    (("org.apache.spark.SparkContext",), {"maxNumConcurrentTasks", "resourceProfileManager"}),
+    (("org.apache.spark.sql.classic.Dataset",), {"mapInArrow"}),
+    (("org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper",), set()),
+    ((PYTHON_TABLE,), set()),
+    ((FOREACH_BATCH_SINK,), set()),
+    (MICRO_BATCH_EXECUTION, set()),
+    (INITIALIZING, set()),
+    (TERMINATED, set()),
+]
+"""Classes of the JVM, each by its names in different versions, and the methods that the sink calls."""
 
 
 P = ParamSpec("P")
@@ -59,7 +72,7 @@ def without_jvm(value: V, *also: type[Exception]) -> Callable[[Callable[P, T]], 
     def decorated(call: Callable[P, T]) -> Callable[P, T | V]:
         @functools.wraps(call)
         def answered(*args: P.args, **kwargs: P.kwargs) -> T | V:
-            # A `with` block may end by an interrupt: that is not an interrupt of this call.
+            # The caller may be handling an interrupt already, which is not an interrupt of this call.
             handled = sys.exception()
             try:
                 return call(*args, **kwargs)
@@ -89,10 +102,8 @@ def java(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
 
 
-_SPARK_CONTEXT = "org.apache.spark.SparkContext"
-_SPARK_CONTEXT_METHODS = {"maxNumConcurrentTasks", "resourceProfileManager"}
 _METHOD = re.compile(r"[ .]([\w$]+)\(")
-"""The name of a method in Java's text of it: `public abstract boolean org.example.Some.isActive()`."""
+"""Finds the name in Java's text of a method: `public abstract boolean org.example.Some.isActive()`."""
 _JAVA_CLIENT = {"deque", "get_thread_connection"}
 
 
@@ -138,42 +149,21 @@ def _missing(spark: SparkSession) -> list[str]:
         missing += [f"py4j's JavaClient.{name}" for name in sorted(lacks)]
     else:
         missing.append("pinned threads (do not set PYSPARK_PIN_THREAD=false)")
-    for classes, wanted in (
-        (STREAM_EXECUTION, STREAM_EXECUTION_METHODS),
-        ((_SPARK_CONTEXT,), _SPARK_CONTEXT_METHODS),
-        (DATASET, {"mapInArrow"}),
-    ):
-        lacks = wanted - _methods(spark, classes)
-        missing += [f"{classes[0].rpartition('.')[2]}.{name}" for name in sorted(lacks)]
-    for either in (
-        (PYTHON_TABLE,),
-        (FOREACH_BATCH_SINK,),
-        (LISTENER_WRAPPER,),
-        MICRO_BATCH_EXECUTION,
-        INITIALIZING,
-        TERMINATED,
-    ):
-        if find_class(java(spark), either) is None:
-            missing.append(either[0])
+    jvm = java(spark)
+    for classes, methods in NEEDED:
+        java_class = find_class(jvm, classes)
+        if java_class is None:
+            missing.append(classes[0])
+        elif methods:
+            # One text has all methods. A call for each of some hundred methods would take long.
+            text = str(jvm.scala.runtime.ScalaRunTime.stringOf(java_class.getMethods()))
+            lacks = methods - set(_METHOD.findall(text))
+            missing += [f"{classes[0].rpartition('.')[2]}.{name}" for name in sorted(lacks)]
     try:
         session_id(spark)
     except (Py4JError, AttributeError):
         missing.append("SparkSession.sessionUUID")
     return missing
-
-
-def _methods(spark: SparkSession, classes: tuple[str, ...]) -> set[str]:
-    """Return the methods of the first of the classes that exists; empty if none exists.
-
-    Scala returns all names in one text. Three calls for each of some hundred methods would take long.
-    """
-    jvm = java(spark)
-    java_class = find_class(jvm, classes)
-    if java_class is None:
-        return set()
-    return set(
-        _METHOD.findall(str(jvm.scala.runtime.ScalaRunTime.stringOf(java_class.getMethods())))
-    )
 
 
 def session_id(spark: SparkSession) -> str:
