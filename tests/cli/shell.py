@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 WAL_SINK = Path(sys.executable).with_name("wal-sink")
 
 FOLLOWS = "Flushing, until Ctrl-C or SIGTERM\n"
-"""What `flush --follow` says first: from then on a signal ends it in order, before that at once."""
+"""The first line of `flush --follow`. After this line, a signal ends the command in order."""
 
 _LOADED = multiprocessing.get_context("forkserver")
 

@@ -35,7 +35,7 @@ queries._FEW_EPOCHS = 3
 from wal_sink.cli.main import app
 app()
 """
-"""The command with three epochs, and the kill that doubles rows of the control."""
+"""The command with three epochs, and only the kill after which the control has extra rows."""
 
 
 def wal_sink(

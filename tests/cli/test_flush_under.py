@@ -47,12 +47,14 @@ class Following:
             "--option",
             f"target={KIND}",
             "--json",
-        )  # what it says goes to standard error then
+        )  # text for people goes to standard error
         self.process = start(folder, "flush", "--follow", "--under", ".", *options, *more)
 
     def __enter__(self) -> Self:
         assert self.process.stderr is not None
-        while "Flushing every log below" not in self.err:  # before, SIGTERM ends it at once
+        while (
+            "Flushing every log below" not in self.err
+        ):  # before this line SIGTERM kills the command
             self.err += self.process.stderr.readline()
             assert self.process.poll() is None, self.err
         return self

@@ -29,7 +29,7 @@ from wal_sink.errors import TargetUnavailable
 _MORE = """
     -Dcassandra.ring_delay_ms=5000 -Dcassandra.shutdown_announce_in_ms=500
 """
-"""Nodes that have peers wait for them; the last one of two options holds."""
+"""Nodes with peers wait for them. If an option comes twice, Java uses the last one."""
 FAKETIME = "faketime/libfaketimeMT.so.1"
 REPLICATION = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
 
@@ -67,9 +67,9 @@ class ClusterNode(EmbeddedCassandra):
         self.title = f"Cassandra {VERSION} at {host}"
         self.proxy = Proxy(proxy, port, host)
         self.clock = ""
-        """How far the node's clock is ahead at its next start, in libfaketime's notation: `+30s`."""
+        """The offset of the node's clock at its next start, for libfaketime: `+30s`."""
         self.flags: list[str] = []
-        """Of Java, at its next start."""
+        """More options of Java at the next start."""
 
     def _command(self) -> list[str]:
         command = super()._command()
@@ -86,7 +86,7 @@ class ClusterNode(EmbeddedCassandra):
             return None
         library = next(Path("/usr/lib").glob(f"*/{FAKETIME}"), None)
         assert library, "install the package libfaketime"
-        # The monotonic clock stays. Without the last one Java's waits would end at once.
+        # The monotonic clock is right. Without the last variable, Java's waits would end at once.
         faked = {
             "FAKETIME": self.clock,
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
@@ -146,14 +146,14 @@ def _settings(host: str, proxy: str, port: int, seeds: str) -> dict[str, object]
         "listen_address": host,
         "rpc_address": host,
         "broadcast_rpc_address": proxy,
-        "endpoint_snitch": "RackInferringSnitch",  # the datacenter is the second number of the address
+        "endpoint_snitch": "RackInferringSnitch",  # takes the datacenter from the address
         "native_transport_port": port,
         "storage_port": port + 1,
         "seed_provider": [{"class_name": provider, "parameters": [{"seeds": seeds}]}],
         "hinted_handoff_enabled": True,
         "memtable_heap_space": "96MiB",
         "memtable_offheap_space": "64MiB",
-        # What one machine answers late is late for the others' load, not for a fault of the test.
+        # All nodes share one machine, so their answers are late without a fault of the test.
         **dict.fromkeys(
             ("request_timeout", "read_request_timeout", "range_request_timeout"), "10s"
         ),
@@ -189,7 +189,7 @@ class CassandraCluster:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda node: node.start(), self.nodes[1:]))
         make = f"CREATE KEYSPACE IF NOT EXISTS probe WITH replication = {REPLICATION}"
-        until(lambda: self.nodes[0].execute(make) is not None)  # the superuser may not be there yet
+        until(lambda: self.nodes[0].execute(make) is not None)  # the superuser may not exist yet
         self.nodes[0].execute("CREATE TABLE probe.t (k int PRIMARY KEY)")
         self.await_up()
 

@@ -153,7 +153,9 @@ def executors_of(workers: Sequence[int]) -> list[int]:
     result = []
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ends as we look
+        with contextlib.suppress(
+            FileNotFoundError, ProcessLookupError
+        ):  # the process may end meanwhile
             if "CoarseGrainedExecutorBackend" in _command(pid) and _parent(pid) in workers:
                 result.append(pid)
     return result

@@ -39,7 +39,7 @@ _OPENED = (
     *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref"),
     *("sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar"),
 )
-"""Packages of Java into which Spark looks."""
+"""Packages of Java that Spark reflects on."""
 
 
 class SparkSql:

@@ -29,7 +29,7 @@ from wal_sink.targets.delta.session import DeltaSession
 
 STREAM, FLUSH = "stream", "flush"
 MARKERS = "WAL_SINK_TEST_MARKERS"
-"""The folder of the files, in the environment of driver and executors."""
+"""The environment variable with the folder of the files."""
 _A_WHILE_S = 0.4
 
 
@@ -55,7 +55,7 @@ class SlowDelta(DeltaTarget):
 
 class _SlowSession(DeltaSession):
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        if not rows.batch.num_rows:  # it only says that others write
+        if not rows.batch.num_rows:  # a call without rows only announces other writers
             super().write(plan, rows)
             return
         with marked(FLUSH):

@@ -20,7 +20,7 @@ from wal_sink.demo.local_spark import local_session
 
 EPOCHS = 3
 MEASURED = "measured"
-"""The file, in the folder."""
+"""Name of the file with the lines."""
 
 
 def main(config: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def measure() -> dict[str, int]:
     threads = [item for item in threading.enumerate() if not item.name.startswith("Thread-")]
     sockets = 0
     for file in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # of this look itself
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of `iterdir` itself
             sockets += str(file.readlink()).startswith("socket:")
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     megabytes = pages * os.sysconf("SC_PAGE_SIZE") >> 20

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 CONDITIONAL = b'"nonce"'
-"""Is in each `begin` and `finish` of a ledger in Cassandra, and in no other request."""
+"""Bytes that only requests for Cassandra's ledger row contain."""
 
 
 class Proxy:
@@ -26,18 +26,18 @@ class Proxy:
         self._open: set[socket.socket] = set()
         self._mute = threading.Event()
         self.latency_s = 0.0
-        """How long each piece of an answer is held back."""
+        """Delay of each chunk of an answer, in seconds."""
         self.bytes_per_s = 0
-        """How fast each connection is, either way; 0: as fast as it goes."""
+        """Limit for each connection and direction; 0 for no limit."""
         self._marked = b""
         self._at_marked: Callable[[], None] | None = None
         self._losing: set[socket.socket] = set()
         self.lost = 0
-        """How many answers to marked requests were lost."""
+        """Number of answers that were lost."""
         self.requests = 0
-        """How many pieces of requests passed."""
+        """Number of chunks of requests."""
         self.conditional = 0
-        """How many requests had `CONDITIONAL` in them."""
+        """Number of chunks with `CONDITIONAL`."""
 
     def start(self) -> None:
         """Accept connections."""
@@ -81,7 +81,7 @@ class Proxy:
                 client, _ = self._listener.accept()
                 try:
                     server = socket.create_connection((self._server, self._port))
-                except OSError:  # it is down: the client is refused as by itself
+                except OSError:  # the server is down, so the client is refused
                     client.close()
                     continue
                 self._open |= {client, server}

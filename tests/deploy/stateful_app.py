@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     with wal_sink.register(spark, drain_timeout=200):
         started = []
         for kind, rows in queries(spark, folder).items():
-            if kind == "transform":  # which the other kind of state store refuses
+            if kind == "transform":  # the default state store refuses this query
                 for setting, value in ROCKSDB.items():
                     spark.conf.set(f"spark.sql.streaming.stateStore.{setting}", value)
             started.append(

@@ -24,7 +24,7 @@ GCS_VERSION = "1.56.1"
 AZURITE_VERSION = "3.35.0"
 ACCOUNT = "devstoreaccount1"
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-"""Azurite's, the same everywhere, and public."""
+"""The public key of every Azurite."""
 _PATIENCE_S = 120.0
 
 
@@ -155,7 +155,7 @@ class Front:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port if fronted else port}"
-        """Where clients ask."""
+        """The URL for clients."""
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -231,7 +231,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Return True if this request makes an object unless it exists. The start of an upload makes none."""
         if "uploadType=resumable" in self.path and "upload_id=" not in self.path:
             return False
-        ends = self.headers.get("Content-Range", "").rpartition("/")[2].isdigit()  # such an upload
+        ends = (
+            self.headers.get("Content-Range", "").rpartition("/")[2].isdigit()
+        )  # the last part of an upload
         return ends or "ifGenerationMatch=0" in self.path or "If-None-Match" in self.headers
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002

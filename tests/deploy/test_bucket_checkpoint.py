@@ -45,7 +45,7 @@ def s3a_jars() -> list[str]:
         ],
         without=["software.amazon.awssdk:bundle"],
     )
-    theirs = ("slf4j", "netty", "commons-")  # Spark has them
+    theirs = ("slf4j", "netty", "commons-")  # Spark's own jars
     return [str(jar) for jar in folder.glob("*.jar") if not jar.name.startswith(theirs)]
 
 
@@ -140,4 +140,4 @@ def test_older_driver_overwrites_a_plan_in_a_bucket(s3: S3, tmp_path: Path) -> N
         older.finish(1)
     assert "Fenced" in older.log()
     assert backend.read("offsets/1") != planned
-    query.found()  # since the newer one was not interrupted
+    query.found()  # no row is doubled, since the newer driver ran to its end

@@ -35,7 +35,7 @@ from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 pytestmark = [pytest.mark.test_all, pytest.mark.cassandra, pytest.mark.timeout(900)]
 
 NEW, HOT = 60, 10
-"""Rows of an epoch with keys of their own, and such with keys that every epoch has."""
+"""Rows of an epoch with new keys, and with keys that every epoch has."""
 _numbers = itertools.count()
 
 
@@ -72,8 +72,8 @@ class Stream:
             "cassandra.requestTimeout": "8",
             **options,
         }
-        # Makes the ledger's table, which takes a busy machine more than a moment. It is refused as long as a
-        # node whose clock was ahead shows an old version of the schema.
+        # The plan makes the ledger table, which takes long on a busy machine. It is refused while a node shows
+        # an old version of the schema, after its clock was ahead.
         patient = parse(raw | {"cassandra.requestTimeout": "60"}, CassandraOptions)
         until(lambda: CassandraTarget(patient).plan(SCHEMA, "k") is not None)
         self.world = World(

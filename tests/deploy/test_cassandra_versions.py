@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-# They take the fixture `cassandra` of this module.
+# The imported tests use the fixture `cassandra` of this module.
 from tests.cassandra.test_target_contract import (  # noqa: F401
     TestCassandra,
     TestCassandraDeletes,

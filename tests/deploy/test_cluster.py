@@ -87,7 +87,7 @@ class Run:
                 "spark.speculation.interval": "200ms",
                 "spark.speculation.minTaskRuntime": "2s",
                 "spark.dynamicAllocation.enabled": True,
-                "spark.dynamicAllocation.minExecutors": 3,  # a flush job needs two that are free
+                "spark.dynamicAllocation.minExecutors": 3,  # a flush job needs two idle executors
                 "spark.dynamicAllocation.executorIdleTimeout": "1s",
                 "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
                 "spark.dynamicAllocation.schedulerBacklogTimeout": "1s",
@@ -123,7 +123,7 @@ class Run:
 
     def reach(self, kind: str) -> int:
         """Wait until a Python worker computes or flushes; return its process id."""
-        for old in self._markers.iterdir():  # those of killed processes
+        for old in self._markers.iterdir():  # files of killed processes
             old.unlink(missing_ok=True)
         result: list[int] = []
 

@@ -32,7 +32,7 @@ from wal_sink.testing.contracts.ledger import finish, following, row_of
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_200)]
 
-# Of each column a value that Spark's and DuckDB's SQL can write; the rows are those of tests/iceberg.
+# A value of each column of the rows of tests/iceberg, in the SQL of Spark and DuckDB.
 LITERALS = {
     "text": "'a/b=c%é'",
     "flag": "false",
@@ -144,7 +144,7 @@ def test_spark_reads_and_maintains_the_iceberg_table(
         assert [item for item in epochs_of if item] == ["0", "1"], summaries
 
         scan = f"iceberg_scan('{iceberg.load(options).metadata_location}')"
-        # By `at` it skips a file: its day of a moment before 1970 is the one after.
+        # A filter by `at` skips a file: DuckDB computes a wrong day before 1970.
         count = f"SELECT count(*) AS n FROM {scan}"
         result = duckdb_rows(count, found_by_filters(scan, but="at"))
         assert result == [[[2 * len(ROWS)]], [[2]] * (len(LITERALS) - 1)]
@@ -205,7 +205,7 @@ def test_spark_reads_and_maintains_the_delta_table(
         expected[f"n{i}"] = i
     expected |= {"mine": 7, "a": 8}
     del expected["b"]
-    # Without its time of grace VACUUM deletes what is staged: it is staged again, and committed.
+    # VACUUM without retention deletes the staged files. They are staged again, and committed.
     current, receipts = staged(query, ("late", 9))
     spark.rows(f"VACUUM {table} RETAIN 0 HOURS")
     with pytest.raises(TargetUnavailable, match="All rows are staged again"):
@@ -410,7 +410,7 @@ def test_filters_find_each_value_of_a_delta_table(
         pa.RecordBatch.from_pylist([row | {"k": k} for k, row in enumerate(rows, first)], schema)
         for first in (0, len(rows))
     )
-    if upserts:  # it takes no such column
+    if upserts:  # an upsert refuses this column
         alone, together = (item.drop_columns(["dec"]) for item in (alone, together))
     DeltaTable.create(path, alone.schema, partition_by=[] if upserts else ["dt"])
     query = kind(path)
@@ -418,14 +418,14 @@ def test_filters_find_each_value_of_a_delta_table(
         query.add(alone.slice(i, 1))
     version = DeltaTable(path).version()
     query.add(together)
-    # By the field `b` of `a` Spark would look into the dictionary of the column `a.b`.
+    # A filter by the field `b` of `a` would make Spark read the dictionary of the column `a.b`.
     every = pa.concat_batches([alone, together]).drop_columns(["a", "k"])
     table, scan = f"delta.`{path}`", f"delta_scan('{path}')"
     earlier = alone.drop_columns(["a", "k"])
     for source, wanted in ((table, every), (f"{table} VERSION AS OF {version}", earlier)):
         asked, expected = by_values(source, wanted, "`")
         assert [[row["n"]] for row in spark.rows(asked)] == expected, asked
-    # By the column `a.b` DuckDB would look into the bounds of the field.
+    # A filter by the column `a.b` would make DuckDB read the bounds of the field.
     asked, expected = by_values(scan, every.drop_columns(["a.b"]) if upserts else every, '"')
     asked = asked.replace("AS TIMESTAMP)", "AS TIMESTAMPTZ)").replace("TIMESTAMP_NTZ", "TIMESTAMP")
     count = f"SELECT count(*) FROM {scan}"

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.test_all, pytest.mark.kafka, pytest.mark.timeout(600)]
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 LEDGER, IDS, GROUP = "wal_sink_ledger-", "wal_sink-", "wal_sink"
 NEEDED = ("WRITE", "READ")
-"""Of the documented rights those without which no window is written; DESCRIBE comes with either."""
+"""The documented rights without which no window is written. Each of them implies DESCRIBE."""
 
 
 class SecuredBroker(Broker):

@@ -41,7 +41,7 @@ COMPACTED = {
 }
 _KILLS = 4
 _NEW, _HOT = 30, 5
-"""Records of a transaction with keys of their own, and with keys that come again: those are compacted."""
+"""Records of a transaction with new keys, and with repeated keys, which are compacted."""
 
 
 class Feeder:
@@ -54,7 +54,7 @@ class Feeder:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.committed: list[int] = []
-        """Numbers of orders with keys of their own."""
+        """Numbers of the committed orders with new keys."""
         self.aborted = 0
 
     def __enter__(self) -> Feeder:
@@ -94,7 +94,7 @@ class Job:
         self, broker: Broker, node: Node, keyspace: str, folder: Path, topic: str = TOPIC
     ) -> None:
         self._node, self._keyspace, self._folder = node, keyspace, folder
-        node.execute(kafka_orders.TABLE.format(keyspace))  # the example leaves it as it is
+        node.execute(kafka_orders.TABLE.format(keyspace))  # the example keeps an existing table
         jars = ",".join(map(str, kafka_jars()))
         submit = f"--master local[2] --driver-memory 1g --jars {jars} --conf spark.ui.enabled=false"
         self.environment = {
@@ -135,7 +135,7 @@ class Job:
 
     def has(self, numbers: Iterable[int]) -> bool:
         """Return True if the table has these orders."""
-        time.sleep(0.5)  # between two looks
+        time.sleep(0.5)  # between two reads of the table
         return set(numbers) <= {row.number for row in self.rows()}
 
 

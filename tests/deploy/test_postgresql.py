@@ -73,7 +73,7 @@ def test_promoted_synchronous_standby_has_each_row_once(counted: Counted) -> Non
         world.primary.execute("SELECT pg_reload_conf()")
         batches(world, 0, 2)
         world.flush()
-        world.standby.pause()  # the next COMMIT is durable on the primary, and not acknowledged
+        world.standby.pause()  # the primary makes the next COMMIT durable, and does not acknowledge it
         batches(world, 3, 4)
         with pytest.raises(WalSinkError) as unanswered:
             world.flush()
@@ -174,7 +174,10 @@ def pgbouncer(server: Server, mode: str) -> Iterator[int]:
     """Run PgBouncer before a server; provide its port."""
     program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
     assert program, "install pgbouncer: on Debian and Ubuntu `apt-get install pgbouncer`"
-    port, folder = choose_port("127.0.0.1"), server.folder  # which its user can read
+    port, folder = (
+        choose_port("127.0.0.1"),
+        server.folder,
+    )  # the user of the server can read the folder
     (folder / "users").write_text(f'"{USER}" "{server.password}"\n')
     config = folder / "pgbouncer.ini"
     config.write_text(

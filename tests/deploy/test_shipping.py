@@ -166,7 +166,7 @@ def test_executors_use_the_shipped_archive(
     }
     refused = run(submit, elsewhere, SPARK_MASTER=cluster.url, **pythons)
     assert refused.returncode != 0
-    printed = refused.stdout + refused.stderr  # Spark prints what the driver says to the first
+    printed = refused.stdout + refused.stderr  # Spark prints the driver's error to either
     assert "Spark unpacks --archives on executors only" in printed, printed
 
 

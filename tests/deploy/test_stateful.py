@@ -83,7 +83,7 @@ def test_stateful_queries_come_once_under_two_kills(tmp_path: Path, counted: Cou
             driver.kill()
     with start(tmp_path, 2) as driver:
         driver.finish()
-    last = int(files[-2][0][1].timestamp()) // 60 * 60  # its window may have ended as well
+    last = int(files[-2][0][1].timestamp()) // 60 * 60  # this window may have ended, too
     for kind, rows in expected(files).items():
         with sqlite3.connect(database(tmp_path, kind)) as connection:
             result = connection.execute("SELECT a, b, key FROM t").fetchall()

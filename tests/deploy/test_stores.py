@@ -24,7 +24,7 @@ LARGE = b"0123456789abcdef" * (PART // 16) + b"and a second part" * 1_000
 pytestmark = [
     pytest.mark.test_all,
     pytest.mark.timeout(600),
-    pytest.mark.filterwarnings("ignore:Sending a large body"),  # aiohttp, of what gcsfs does
+    pytest.mark.filterwarnings("ignore:Sending a large body"),  # a warning of aiohttp about gcsfs
 ]
 
 

@@ -144,7 +144,7 @@ RULES = {
     for name, text, code in rows(section(PROTOCOL / "README.md", "Twelve rules"))[1:]
     if name != "---"
 }
-"""What each rule says, and the modules that keep it, by its name."""
+"""The text and the modules of each rule, by its name."""
 
 
 def test_protocol_has_twelve_rules_with_anchors() -> None:
@@ -325,4 +325,4 @@ def test_pictures_have_lines_of_the_present_status(name: str) -> None:
 
 
 FAILING = msgspec.structs.replace(STATUS, pending_bytes=1, quarantined_rows=1, given_up=("lake",))
-"""A status of which every line is shown."""
+"""A status with all lines."""

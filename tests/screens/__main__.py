@@ -32,7 +32,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "images"
 MOST = 5
 PATIENCE_S = 300.0
 LONG_S = 12.0
-"""How long the outage is before the pictures of it are taken."""
+"""Seconds between the start of the outage and its pictures."""
 
 
 def main() -> None:

@@ -98,22 +98,15 @@ class Query(NamedTuple):
         """
         return parse(self.merged(state), SinkOptions)
 
-    def configured(self, state: State) -> Configuration:
-        """Return the configuration of sink and targets by the merged options.
-
-        :raises OptionError: an option is missing, unknown or not valid, or the operator has to confirm an
-            option of the log (see `admin.confirm`).
-        """
-        check_logged_options(logged_options(state), lowered(self.options))
-        return configure(self.merged(state))
-
     def pipelines(self, state: State, name: str = "") -> list[Pipeline]:
         """Return the pipeline of each target that gets epochs.
 
         :param name: the only target to return; empty for all targets.
-        :raises OptionError: see `configured`; or the log or the options do not have this target.
+        :raises OptionError: an option is missing, unknown or not valid, or the operator has to confirm an
+            option of the log (see `admin.confirm`), or the log or the options do not have this target.
         """
-        configured = self.configured(state)
+        check_logged_options(logged_options(state), lowered(self.options))
+        configured = configure(self.merged(state))
         named = {destination.name: destination for destination in configured.destinations}
         wanted = wanted_targets(state, name)
         for target in wanted:

@@ -106,7 +106,7 @@ def demo(
         _check(names, picture, folder)
         if connect:
             _check_packages(_CONNECT_PACKAGES, "connect")
-        with _made(folder) as place:
+        with _prepared(folder) as place:
             report = (
                 _run_failover(place, flights, console)
                 if failover
@@ -221,7 +221,7 @@ def _check_packages(packages: Sequence[str], *extras: str) -> None:
 
 
 @contextlib.contextmanager
-def _made(folder: Path | None) -> Iterator[Path]:
+def _prepared(folder: Path | None) -> Iterator[Path]:
     """Provide the absolute path of the folder, or of a temporary folder for None."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)

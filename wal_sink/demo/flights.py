@@ -12,29 +12,40 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-SCHEMA = (
-    "origin string, day date, scheduled timestamp, carrier string, flight int, destination string,"
-    " tail_number string, departure_delay int, arrival_delay int, air_time int, distance int"
-)
-"""The schema for Spark. Delays and air time are in minutes, null for cancelled flights; distance in miles."""
+_TYPES = {
+    "origin": "string",
+    "day": "date",
+    "scheduled": "timestamp",
+    "carrier": "string",
+    "flight": "int",
+    "destination": "string",
+    "tail_number": "string",
+    "departure_delay": "int",
+    "arrival_delay": "int",
+    "air_time": "int",
+    "distance": "int",
+}
+"""The type of each column in Spark. Delays and air time are in minutes, null for cancelled flights."""
 
-_ARROW = pa.schema(
-    [
-        ("origin", pa.string()),
-        ("day", pa.date32()),
-        ("scheduled", pa.timestamp("us", "UTC")),
-        ("carrier", pa.string()),
-        ("flight", pa.int32()),
-        ("destination", pa.string()),
-        ("tail_number", pa.string()),
-        ("departure_delay", pa.int32()),
-        ("arrival_delay", pa.int32()),
-        ("air_time", pa.int32()),
-        ("distance", pa.int32()),
-    ]
-)
+_ARROW_TYPES = {
+    "string": pa.string(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "int": pa.int32(),
+}
 
-COLUMNS = tuple(_ARROW.names)
+_CSV_NAMES = {
+    "destination": "dest",
+    "tail_number": "tailnum",
+    "departure_delay": "dep_delay",
+    "arrival_delay": "arr_delay",
+}
+"""Columns that have another name in the package."""
+
+SCHEMA = ", ".join(f"{name} {spark_type}" for name, spark_type in _TYPES.items())
+"""The schema for Spark."""
+
+COLUMNS = tuple(_TYPES)
 
 
 def read() -> pa.Table:
@@ -53,28 +64,18 @@ def read() -> pa.Table:
                 null_values=["NA"], strings_can_be_null=True
             ),
         )
-    midnight = pc.strptime(
-        pc.binary_join_element_wise(
-            *(raw[part].cast(pa.string()) for part in ("year", "month", "day")), "-"
-        ),
-        format="%Y-%m-%d",
-        unit="s",
-    )
+    date = (raw[part].cast(pa.string()) for part in ("year", "month", "day"))
+    midnight = pc.strptime(pc.binary_join_element_wise(*date, "-"), format="%Y-%m-%d", unit="s")
     minutes = pc.multiply(raw["minute"], 60_000_000).cast(pa.duration("us"))
+    hours = raw["time_hour"].cast(pa.timestamp("us", "UTC"))
+    computed = {"day": midnight, "scheduled": pc.add(hours, minutes)}
     columns = {
-        "origin": raw["origin"],
-        "day": midnight.cast(pa.date32()),
-        "scheduled": pc.add(raw["time_hour"].cast(pa.timestamp("us", "UTC")), minutes),
-        "carrier": raw["carrier"],
-        "flight": raw["flight"],
-        "destination": raw["dest"],
-        "tail_number": raw["tailnum"],
-        "departure_delay": raw["dep_delay"],
-        "arrival_delay": raw["arr_delay"],
-        "air_time": raw["air_time"],
-        "distance": raw["distance"],
+        name: computed[name] if name in computed else raw[_CSV_NAMES.get(name, name)]
+        for name in COLUMNS
     }
-    return pa.table({name: columns[name].cast(_ARROW.field(name).type) for name in columns})
+    return pa.table(
+        {name: column.cast(_ARROW_TYPES[_TYPES[name]]) for name, column in columns.items()}
+    )
 
 
 def write_files(folder: Path, flights: pa.Table, files: int) -> None:
