@@ -10,5 +10,5 @@ if __name__ == "__main__":
     try:
         site = build(ROOT / "build" / "docs")
     except BrokenLinkError as error:
-        sys.exit(f"Links lead nowhere:\n{error}")
+        sys.exit(f"The site has links to missing files or headings:\n{error}")
     sys.stdout.write(f"The site is in {site.relative_to(ROOT)}.\n")

@@ -1,6 +1,6 @@
-"""Makes the reference from the code: options, errors, commands, metrics; an example.
+"""Makes parts of the reference from the code: options, errors, commands, metrics, and an example.
 
-What is made from declarations cannot differ from them. Each function returns Markdown.
+Each function returns Markdown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TITLES = {"": "Every query"} | {name: info.title for name, info in OWN.items()}
 
 
 def options() -> str:
-    """Return every option of the sink and of the installed targets, one a row."""
+    """Return tables of the options of the sink and of the installed targets."""
     parts = []
     for group in option_groups():
         parts.append(f"## {TITLES.get(group.name, group.name)}")
@@ -46,7 +46,7 @@ def options() -> str:
 
 
 def error_kinds() -> list[type[WalSinkError]]:
-    """Return every error of wal_sink, by exit code, then in the order of the module."""
+    """Return the classes of all errors, by exit code and place in the module."""
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
     mine = [kind for kind in kinds if issubclass(kind, WalSinkError)]
     return sorted(mine, key=lambda kind: (kind.exit_code, _line(kind)))
@@ -57,16 +57,16 @@ def _line(kind: type) -> int:
 
 
 def explanation(kind: type[WalSinkError]) -> tuple[str, str]:
-    """Return what an error means, and what to do."""
+    """Return the meaning of an error, and its remedy."""
     text = inspect.cleandoc(kind.__doc__ or "").partition("\n:param")[0]
     meaning, separator, remedy = text.partition("What to do: ")
     if not separator:
-        raise LookupError(f"the docstring of {kind.__name__} does not say what to do")
+        raise LookupError(f"the docstring of {kind.__name__} has no sentence `What to do: …`")
     return meaning.strip(), remedy.strip()
 
 
 def error_page() -> str:
-    """Return every error, with its exit code and what to do."""
+    """Return a table of the exit codes, and a section for each error."""
     codes: dict[int, list[str]] = {code: [] for code in EXIT_CODES}
     for kind in error_kinds():
         codes[kind.exit_code].append(f"[`{kind.__name__}`](#{kind.__name__.lower()})")
@@ -84,7 +84,7 @@ def error_page() -> str:
 
 
 def commands() -> str:
-    """Return every command of `wal-sink`, with its arguments and options."""
+    """Return a section for each command, with its arguments and options."""
     group: Any = typer.main.get_group(app)
     context = group.context_class(group, info_name="wal-sink")
     parts: list[str] = []
@@ -110,7 +110,7 @@ def _command(name: str, command: Any, context: Any) -> Iterator[str]:
         text = parameter.help or ""
         written = parameter.metavar
         if parameter.param_type_name == "option":
-            # A flag takes nothing, and a bar would end the cell.
+            # A flag has no type. The bar of a type such as `int|float` would end the cell.
             takes = "" if parameter.is_flag else parameter.display_type_rich(context)
             takes = takes.replace("|", ", ")
             written = f"{', '.join(parameter.opts)} {takes}".strip()
@@ -121,7 +121,7 @@ def _command(name: str, command: Any, context: Any) -> Iterator[str]:
 
 
 def metrics() -> str:
-    """Return every metric, of one query."""
+    """Return a table of the metrics of a query."""
     query = QueryMetrics(("", ""), "", "", lambda: None)
     rows = [
         (f"`{_exposed(family.name, family.type)}`", family.type, family.documentation)
@@ -149,7 +149,7 @@ def _page(parts: list[str]) -> str:
 
 
 def redis_target() -> str:
-    """Return the example of a target, whole."""
+    """Return the source of the example target."""
     example = Path(__file__).parents[2] / "examples" / "redis_target.py"
     return f"```python\n{example.read_text(encoding='utf-8')}```\n"
 
@@ -161,4 +161,4 @@ GENERATED: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "redis_target": redis_target,
 }
-"""What replaces the line `<!-- generated: NAME -->` of a page."""
+"""The functions that replace a line `<!-- generated: NAME -->` in a page, by NAME."""

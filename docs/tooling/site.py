@@ -1,8 +1,8 @@
-"""Assembles the pages of the site, builds it by Zensical, and checks every link of the result.
+"""Copies the pages of the documentation, builds the site by Zensical, and checks every link of the site.
 
-The sources are Markdown files of the repository, with links that work there, too. In the copy that is built,
-a link to another page leads to that page, a link to any other file of the repository leads to a copy of that
-file, and a line `<!-- generated: NAME -->` is replaced by what `reference.py` makes.
+The sources are Markdown files with links that work in the repository. In the copies, a link to a page leads
+to the copy of this page, and a link to another file leads to a copy of this file. `reference.py` makes the
+text that replaces a line `<!-- generated: NAME -->`.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ OUTSIDE = {
     "storage.md": "state_backends/README.md",
     "tests.md": "tests/README.md",
 }
-"""Pages whose source lies beside what it is about, by their name in the site."""
+"""The sources of pages outside of `docs/`, by the name of the page in the site."""
 
 _LINK = re.compile(r"(?P<before>\]\()(?P<to>[^)\s]+)(?P<after>\))")
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
-"""Where a page has what `reference.py` makes."""
+"""A line that a generated part replaces."""
 
 
 _NOT_HERE = re.compile(r"\s+In the\s+repository\s+[^.:]+:\s+`make docs`\s+adds\s+\w+\.")
-"""What a page says of itself in the repository, where it is read without what the site adds."""
+"""A sentence about generated parts, which is only true in the repository."""
 
 
 class BrokenLinkError(Exception):
-    """Links of the site lead nowhere."""
+    """The site has links to missing files or headings."""
 
 
 def sources() -> dict[str, Path]:
-    """Return the source of each page, relative to the repository, by the page's path in the site."""
+    """Return the source of each page in the repository, by the path of the page in the site."""
     docs = sorted(path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md"))
     inside = {
         path.relative_to("docs").as_posix().replace("README.md", "index.md"): path for path in docs
@@ -58,7 +58,7 @@ def sources() -> dict[str, Path]:
 
 
 def assemble(folder: Path) -> list[str]:
-    """Write all pages, and the files that they link to, into an empty folder; return the pages."""
+    """Copy all pages and the files in their links into an empty folder; return the paths of the pages."""
     pages = sources()
     page_of = {source.as_posix(): page for page, source in pages.items()}
     for page, source in pages.items():
@@ -71,7 +71,7 @@ def assemble(folder: Path) -> list[str]:
 
 
 def _linked(text: str, page: str, source: Path, page_of: dict[str, str], folder: Path) -> str:
-    """Return a page with links that fit the site."""
+    """Return the text of a page with the links of the site."""
 
     def lead(match: re.Match[str]) -> str:
         link = urlsplit(match["to"])
@@ -93,7 +93,7 @@ def _linked(text: str, page: str, source: Path, page_of: dict[str, str], folder:
 
 
 def _copied(path: str, folder: Path) -> str | None:
-    """Copy a file of the repository into the site; return its place there, or None if no such file exists."""
+    """Copy a file of the repository into the site; return its path there, or None if the file is missing."""
     source = ROOT / path
     if path.startswith("..") or not source.is_file():
         return None
@@ -107,7 +107,7 @@ def _copied(path: str, folder: Path) -> str | None:
 
 
 class _Page(HTMLParser):
-    """Collects what a page can be linked by, and what it links to."""
+    """Collects the anchors and the links of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class _Page(HTMLParser):
 
 
 def broken_links(site: Path) -> list[str]:
-    """Return each link of a built site that leads to no file, or to no place in it."""
+    """Return the links of a built site to missing files or anchors."""
     pages = {}
     for path in sorted(site.rglob("*.html")):
         pages[path] = _Page()
@@ -148,7 +148,7 @@ _PAGES = "    # site.py puts the page of each target here.\n"
 
 
 def settings() -> str:
-    """Return the settings of the site, with the pages of all targets in its menu."""
+    """Return the settings of the site. Its menu has the pages of all targets."""
     text = (ROOT / "docs" / "tooling" / "zensical.toml").read_text(encoding="utf-8")
     pages = "".join(f'    {{ "{info.title}" = "{info.name}.md" }},\n' for info in OWN.values())
     assert _PAGES in text
@@ -156,10 +156,10 @@ def settings() -> str:
 
 
 def build(folder: Path) -> Path:
-    """Build the site in a folder, which is emptied first; return the folder to publish.
+    """Delete the content of a folder, and build the site in it; return the folder to publish.
 
-    :raises BrokenLinkError: a link leads nowhere.
-    :raises subprocess.CalledProcessError: Zensical has found a fault.
+    :raises BrokenLinkError: a link leads to a missing file or heading.
+    :raises subprocess.CalledProcessError: Zensical has failed.
     """
     shutil.rmtree(folder, ignore_errors=True)
     assemble(folder / "pages")

@@ -49,11 +49,13 @@ def refused(
 
 def test_connection_options_of_cassandra_are_marked() -> None:
     """A new option `cassandra.ssl.*` without the mark would send a secret to a place in the log."""
-    result = marked(CassandraOptions, "connects")
-    assert {field.name for field in fields(CassandraOptions) if field.field in result} == CONNECTS
+    connecting = marked(CassandraOptions, "connects")
+    assert {
+        field.name for field in fields(CassandraOptions) if field.field in connecting
+    } == CONNECTS
     secrets = marked(CassandraOptions, "secret")
     tls = {f for f in names_of("cassandra.ssl.") if f not in secrets}
-    assert tls == {name for name in result if name.startswith("ssl_")}
+    assert tls == {name for name in connecting if name.startswith("ssl_")}
 
 
 def names_of(prefix: str) -> set[str]:

@@ -35,9 +35,9 @@ class Done(NamedTuple):
     def document(self) -> dict[str, Any]:
         """The JSON document on standard output."""
         assert self.out, self.err
-        result = json.loads(self.out)
-        assert isinstance(result, dict)
-        return result
+        document = json.loads(self.out)
+        assert isinstance(document, dict)
+        return document
 
 
 def run(folder: Path, *arguments: object, answer: str | None = None) -> Done:

@@ -42,7 +42,7 @@ def test_check_raises_the_errors_of_a_start(cassandra: Node, keyspace: str, tmp_
     options |= {"checkpointLocation": str(tmp_path / "checkpoint")}
 
     def check(**columns: DataType) -> Checked:
-        fields = [StructField(name, item) for name, item in columns.items()]
+        fields = [StructField(name, spark_type) for name, spark_type in columns.items()]
         return wal_sink.check(StructType(fields), **options)
 
     with pytest.raises(errors.SchemaMismatch, match="CREATE TABLE"):

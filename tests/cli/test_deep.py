@@ -14,9 +14,9 @@ def findings(job: Job, *arguments: object) -> list[tuple[str, int | None]]:
     The exit code must be that of the first finding.
     """
     done = job.command("status", "--deep", *arguments)
-    result = done.document["findings"]
-    assert done.code == (result[0]["exit_code"] if result else 0)
-    return [(finding["kind"], finding["epoch"]) for finding in result]
+    listed = done.document["findings"]
+    assert done.code == (listed[0]["exit_code"] if listed else 0)
+    return [(finding["kind"], finding["epoch"]) for finding in listed]
 
 
 def damage(job: Job, path: str) -> None:

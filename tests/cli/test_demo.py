@@ -71,13 +71,13 @@ def test_demo_has_each_row_once_and_control_doubles(
     arguments = ("--json", "--targets", ",".join(targets), "--flights", FLIGHTS)
     done = wal_sink("demo", *arguments, folder=tmp_path, command=command)
     assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(done.stdout)
-    assert result["target"] == ",".join(targets)
-    assert result["server"] == server
-    tables = [table for table in result["tables"] if table["sink"] == "wal_sink"]
+    document = json.loads(done.stdout)
+    assert document["target"] == ",".join(targets)
+    assert document["server"] == server
+    tables = [table for table in document["tables"] if table["sink"] == "wal_sink"]
     assert {table["target"] for table in tables} == {*targets}
     ours = len(targets) * (FLIGHTS + FLIGHTS // 10)
-    assert [result[name] for name in ("expected", "found", "missing", "extra")] == [
+    assert [document[name] for name in ("expected", "found", "missing", "extra")] == [
         ours,
         ours,
         0,
@@ -85,17 +85,17 @@ def test_demo_has_each_row_once_and_control_doubles(
     ]
     number = 3 if command != COMMAND else epochs(FLIGHTS)
     all_flights, tenth = (flights.rows_per_file(n, number) for n in (FLIGHTS, FLIGHTS // 10))
-    assert result["control_extra"] == tenth, (
+    assert document["control_extra"] == tenth, (
         "what is written and not committed; the rest is rolled back"
     )
-    assert [kill["window"] for kill in result["kills"]] == [kill.window for kill in kills]
+    assert [kill["window"] for kill in document["kills"]] == [kill.window for kill in kills]
     size = all_flights + tenth
     writing, published, flushing = (kill.window for kill in KILLS)
-    discarded = {kill["window"]: kill["rows_discarded"] for kill in result["kills"]}
+    discarded = {kill["window"]: kill["rows_discarded"] for kill in document["kills"]}
     assert discarded[published] == size
     assert 0 <= discarded.get(writing, 0) < size
     assert discarded.get(flushing, 0) <= size, "what is checkpointed is sent again, not thrown away"
-    picture = Path(result["picture"])
+    picture = Path(document["picture"])
     assert picture.parent == tmp_path
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
     assert "SIGKILL in epoch" in done.stderr

@@ -40,8 +40,8 @@ def test_refused_rows_are_listed_and_exported(world: World, tmp_path: Path) -> N
     assert (again.code, "exists" in again.err) == (2, True)
     nowhere = run(tmp_path, "quarantine", "checkpoint", "--export", "no/folder.jsonl")
     assert (nowhere.code, "no/folder.jsonl for --export cannot be" in nowhere.err) == (2, True)
-    other = run(tmp_path, "quarantine", "checkpoint", "--export", "rows.csv")
-    assert (other.code, ".parquet" in other.err) == (2, True)
+    unknown = run(tmp_path, "quarantine", "checkpoint", "--export", "rows.csv")
+    assert (unknown.code, ".parquet" in unknown.err) == (2, True)
 
 
 def test_rows_that_the_server_refuses_are_listed(world: World, tmp_path: Path) -> None:

@@ -119,9 +119,9 @@ def test_log_restored_without_target_needs_set_mark(job: Job) -> None:
 def test_lost_manifest_is_given_up(job: Job) -> None:
     lose_manifests(job, 2)
     assert job.refused("flush") == (6, "MissingManifest")
-    result = job.command("status", "--deep")
-    finding = result.document["findings"][0]
-    assert (result.code, finding["kind"], finding["epoch"]) == (6, "MissingManifest", 2)
+    inspected = job.command("status", "--deep")
+    finding = inspected.document["findings"][0]
+    assert (inspected.code, finding["kind"], finding["epoch"]) == (6, "MissingManifest", 2)
     assert job.refused("give-up", "--epoch", 3, "--yes") == (2, "OptionError")
     for answer in (None, "", "n\n", "what\n"):
         refused = job.command("give-up", "--epoch", 2, answer=answer)

@@ -15,11 +15,10 @@ from wal_sink.protocol.retention import Retention
 
 def listed(folder: Path, *arguments: object) -> list[tuple[Any, ...]]:
     """Run `show`; return epoch, state and rows of each attempt."""
-    result = run(folder, "show", "checkpoint", "--json", *arguments)
-    assert result.code == 0, result.err
+    done = run(folder, "show", "checkpoint", "--json", *arguments)
+    assert done.code == 0, done.err
     return [
-        tuple(line[name] for name in ("epoch", "state", "rows"))
-        for line in result.document["epochs"]
+        tuple(line[name] for name in ("epoch", "state", "rows")) for line in done.document["epochs"]
     ]
 
 
@@ -108,9 +107,9 @@ def test_epoch_that_never_was_is_refused(busy: World, tmp_path: Path) -> None:
 def test_damaged_segment_hides_only_its_rows(busy: World, tmp_path: Path) -> None:
     path = busy.store.list(paths.segment_folder(2))[0]
     busy.log_backend.replace(path, busy.log_backend.read(path)[:-1])
-    result = run(tmp_path, "show", "checkpoint", 2, "--json")
-    (attempt,) = result.document["epochs"]
-    assert (result.code, attempt["details"]["sample"], attempt["rows"]) == (0, [], 3)
+    done = run(tmp_path, "show", "checkpoint", 2, "--json")
+    (attempt,) = done.document["epochs"]
+    assert (done.code, attempt["details"]["sample"], attempt["rows"]) == (0, [], 3)
     assert "CorruptLog" in attempt["problem"]
 
 

@@ -33,9 +33,9 @@ def _one_line(text: str) -> str:
 
 def test_query_that_only_started_has_nothing_pending(world: World, tmp_path: Path) -> None:
     world.run()
-    result = run(tmp_path, "status", "checkpoint", "--json")
-    assert result.code == 0, result.err
-    shown = result.document
+    done = run(tmp_path, "status", "checkpoint", "--json")
+    assert done.code == 0, done.err
+    shown = done.document
     assert shown["query_id"] == world.query_id
     assert [shown[name] for name in ("checkpointed", "published", "flushed")] == [-1, -1, -1]
     assert (shown["flushed_as_of"], shown["last_error"], shown["flusher"]) == (None, None, None)
@@ -116,9 +116,9 @@ def test_drained_query_may_be_deleted(world: World, tmp_path: Path) -> None:
     batches.batch()
     world.flush()
     reporter(world).report("resting", None)
-    result = run(tmp_path, "status", "checkpoint", "--json")
-    assert result.code == 0, result.err
-    shown = result.document
+    done = run(tmp_path, "status", "checkpoint", "--json")
+    assert done.code == 0, done.err
+    shown = done.document
     assert (shown["checkpointed"], shown["flushed"], shown["pending_epochs"]) == (1, 1, 0)
     assert (shown["safe_to_delete"], shown["unsafe_because"]) == (True, None)
     assert "everything checkpointed is flushed" in run(tmp_path, "status", "checkpoint").out
@@ -156,10 +156,10 @@ def test_status_of_a_wrong_call_is_refused(
     world: World, tmp_path: Path, arguments: list[str], code: int, error: str
 ) -> None:
     world.checkpoint.create("metadata", json.dumps({"id": world.query_id}).encode())
-    result = run(tmp_path, "status", *arguments, "--json")
-    assert (result.code, result.document["error"]) == (code, error)
-    assert "s3cret" not in result.err + result.out
-    assert ("no such folder" in result.document["what"]) == (arguments == ["nowhere"])
+    done = run(tmp_path, "status", *arguments, "--json")
+    assert (done.code, done.document["error"]) == (code, error)
+    assert "s3cret" not in done.err + done.out
+    assert ("no such folder" in done.document["what"]) == (arguments == ["nowhere"])
 
 
 def test_query_without_a_publish_cannot_be_flushed(world: World, tmp_path: Path) -> None:

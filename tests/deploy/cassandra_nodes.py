@@ -169,7 +169,7 @@ class CassandraCluster:
 
     def __init__(self, settings: Mapping[str, object] = {}) -> None:
         self._port = _choose_port()
-        self._seeds = ",".join(f"127.0.0.{item}:{self._port + 1}" for item in (1, 2))
+        self._seeds = ",".join(f"127.0.0.{number}:{self._port + 1}" for number in (1, 2))
         self.nodes = [
             ClusterNode(number, self._port, self._seeds, more=settings) for number in (1, 2, 3)
         ]

@@ -150,15 +150,15 @@ def executor_of(pid: int) -> tuple[int, int]:
 
 def executors_of(workers: Sequence[int]) -> list[int]:
     """Return the process ids of the executors of these workers."""
-    result = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
         with contextlib.suppress(
             FileNotFoundError, ProcessLookupError
         ):  # the process may end meanwhile
             if "CoarseGrainedExecutorBackend" in _command(pid) and _parent(pid) in workers:
-                result.append(pid)
-    return result
+                pids.append(pid)
+    return pids
 
 
 def kill(pid: int) -> None:

@@ -68,7 +68,7 @@ class SparkSql:
             javaopts=[
                 "-Xmx1g",
                 "-Djdk.reflect.useDirectMethodHandle=false",
-                *(f"--add-opens=java.base/{item}=ALL-UNNAMED" for item in _OPENED),
+                *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
             ],
             die_on_exit=True,
         )
@@ -89,8 +89,8 @@ class SparkSql:
 
     def number(self, statement: str) -> int:
         """Run a statement with one row and one column; return its number."""
-        ((result,),) = [row.values() for row in self.rows(statement)]
-        return int(result)
+        ((count,),) = [row.values() for row in self.rows(statement)]
+        return int(count)
 
     def close(self) -> None:
         """End the session and its Java."""
@@ -125,5 +125,5 @@ def duckdb_rows(*queries: str) -> list[list[list[Any]]]:
         env=os.environ | {"PYTHONPATH": str(folder)},
     )
     assert done.returncode == 0, done.stderr
-    result: list[list[list[Any]]] = json.loads(done.stdout)
-    return result
+    rows: list[list[list[Any]]] = json.loads(done.stdout)
+    return rows

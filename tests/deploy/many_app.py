@@ -69,7 +69,7 @@ def measure() -> dict[str, int]:
 
     Threads of py4j, which have default names, do not count.
     """
-    threads = [item for item in threading.enumerate() if not item.name.startswith("Thread-")]
+    threads = [thread for thread in threading.enumerate() if not thread.name.startswith("Thread-")]
     sockets = 0
     for file in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the descriptor of `iterdir` itself

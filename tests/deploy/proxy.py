@@ -54,10 +54,10 @@ class Proxy:
 
     def reset(self) -> None:
         """Cut all connections by a reset."""
-        for item in list(self._open):
+        for connection in list(self._open):
             with contextlib.suppress(OSError):
-                item.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-                item.shutdown(socket.SHUT_RDWR)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                connection.shutdown(socket.SHUT_RDWR)
 
     @contextlib.contextmanager
     def half_open(self):  # type: ignore[no-untyped-def]
@@ -120,9 +120,9 @@ class Proxy:
         self._end(client, server)
 
     def _end(self, *sockets: socket.socket) -> None:
-        for item in sockets:
-            self._open.discard(item)
-            self._losing.discard(item)
+        for connection in sockets:
+            self._open.discard(connection)
+            self._losing.discard(connection)
             with contextlib.suppress(OSError):
-                item.shutdown(socket.SHUT_RDWR)
-            item.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()

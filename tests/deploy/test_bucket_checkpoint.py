@@ -45,8 +45,8 @@ def s3a_jars() -> list[str]:
         ],
         without=["software.amazon.awssdk:bundle"],
     )
-    theirs = ("slf4j", "netty", "commons-")  # Spark's own jars
-    return [str(jar) for jar in folder.glob("*.jar") if not jar.name.startswith(theirs)]
+    of_spark = ("slf4j", "netty", "commons-")  # Spark's own jars
+    return [str(jar) for jar in folder.glob("*.jar") if not jar.name.startswith(of_spark)]
 
 
 class Query:

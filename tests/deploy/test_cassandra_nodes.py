@@ -72,7 +72,7 @@ class Stream:
             "cassandra.requestTimeout": "8",
             **options,
         }
-        # The plan makes the ledger table, which takes long on a busy machine. It is refused while a node shows
+        # The plan makes the ledger table, which is slow on a busy machine. It is refused while a node shows
         # an old version of the schema, after its clock was ahead.
         patient = parse(raw | {"cassandra.requestTimeout": "60"}, CassandraOptions)
         until(lambda: CassandraTarget(patient).plan(SCHEMA, "k") is not None)
@@ -160,14 +160,14 @@ class Stream:
         """Read the table from all replicas."""
         query = f"SELECT k, v FROM {self.keyspace}.t"
         every = SimpleStatement(query, consistency_level=ConsistencyLevel.ALL, fetch_size=2_000)
-        result: dict[str, int] = {}
+        values: dict[str, int] = {}
 
         def read() -> bool:
-            result.update({row.k: row.v for row in self._node.session().execute(every)})
+            values.update({row.k: row.v for row in self._node.session().execute(every)})
             return True
 
         until(read)
-        return result
+        return values
 
 
 Counting = Callable[[str], None]
@@ -198,9 +198,9 @@ def count_rows(
     """End the queries, and compare the tables with the committed rows."""
     for stream, name in zip(streams, names, strict=True):
         stream.drained()
-        expected, result = stream.expected(), stream.found()
-        right = sum(result.get(key) == value for key, value in expected.items())
-        assert result.keys() == expected.keys()
+        expected, present = stream.expected(), stream.found()
+        right = sum(present.get(key) == value for key, value in expected.items())
+        assert present.keys() == expected.keys()
         counted(Row(f"Cassandra, 3 nodes: {name}", VERSION, faults, len(expected), right))
 
 
@@ -260,13 +260,13 @@ def test_request_goes_to_a_replica_of_its_rows(
     node = cluster.nodes[0]
     one = REPLICATION.replace("3", "1")
     with Stream(cluster, tmp_path, replication=one) as stream:
-        for item in cluster.nodes:
-            item.tool("settraceprobability", "1")
+        for traced_node in cluster.nodes:
+            traced_node.tool("settraceprobability", "1")
         for number in range(30):
             node.execute(f"SELECT v FROM {stream.keyspace}.t WHERE k = 'hot-{number}'")
         stream.goes_on(10)
-        for item in cluster.nodes:
-            item.tool("settraceprobability", "0")
+        for traced_node in cluster.nodes:
+            traced_node.tool("settraceprobability", "0")
         stream.drained()
     places: dict[object, set[str]] = {}
     for event in node.execute("SELECT session_id, source FROM system_traces.events"):
@@ -276,14 +276,14 @@ def test_request_goes_to_a_replica_of_its_rows(
         "ledger": "{}.wal_sink_ledger",
         "control": "v FROM {}.t\\b",
     }
-    result: dict[str, list[bool]] = {kind: [] for kind in kinds}
+    served_alone: dict[str, list[bool]] = {kind: [] for kind in kinds}
     for traced in node.execute("SELECT * FROM system_traces.sessions"):
         request = f"{traced.request} {(traced.parameters or {}).get('query')}".replace('"', "")
         for kind, pattern in kinds.items():
             if re.search(pattern.format(stream.keyspace), request):
-                result[kind].append(places.get(traced.session_id) == {traced.coordinator})
-    assert not all(result.pop("control"))
-    for kind, alone in result.items():
+                served_alone[kind].append(places.get(traced.session_id) == {traced.coordinator})
+    assert not all(served_alone.pop("control"))
+    for kind, alone in served_alone.items():
         what = f"Cassandra, 3 nodes, 1 replica: requests of {kind} at it"
         assert len(alone) > 20
         counted(Row(what, VERSION, "none", len(alone), sum(alone)))
@@ -374,12 +374,12 @@ def test_flush_survives_alter_truncate_and_drop_of_its_table(
     node.execute(rows.ddl)
     all_go_on(streams)
     rows.drained()
-    committed, result = rows.expected(), rows.found()
-    assert result.items() <= committed.items()
+    committed, present = rows.expected(), rows.found()
+    assert present.items() <= committed.items()
     later = {key for key in committed if key.startswith("hot") or int(key.split("-")[0]) > gone}
     faults = "ALTER of table and replication, TRUNCATE, DROP, CREATE; rows since DROP"
     counted(
-        Row("Cassandra, 3 nodes: rows", VERSION, faults, len(later), len(later & result.keys()))
+        Row("Cassandra, 3 nodes: rows", VERSION, faults, len(later), len(later & present.keys()))
     )
     count_rows([other], ["rows"], "ALTER of table and replication", counted)
 

@@ -125,7 +125,7 @@ class Run:
         """Wait until a Python worker computes or flushes; return its process id."""
         for old in self._markers.iterdir():  # files of killed processes
             old.unlink(missing_ok=True)
-        result: list[int] = []
+        pids: list[int] = []
 
         def reached() -> bool:
             for file in self._markers.glob(f"{kind}-*"):
@@ -134,9 +134,9 @@ class Run:
                     executor_of(pid)
                 except ProcessLookupError:
                     continue
-                result.append(pid)
-            return bool(result)
+                pids.append(pid)
+            return bool(pids)
 
         self.driver.reach(reached)
         time.sleep(0.05)
-        return result[-1]
+        return pids[-1]

@@ -50,12 +50,12 @@ def found_by_filters(table: str, quote: str = '"', but: str = "") -> str:
 
     :param but: a column to leave out.
     """
-    item = [
+    counts = [
         f"SELECT count(*) AS n FROM {table} WHERE {quote}{name}{quote} = {value}"
         for name, value in LITERALS.items()
         if name != but
     ]
-    return " UNION ALL ".join(item)
+    return " UNION ALL ".join(counts)
 
 
 def by_spark(spark: SparkSql, table: str) -> list[int]:

@@ -68,7 +68,7 @@ class Feeder:
     def _run(self) -> None:
         for transaction in itertools.count():
             self._producer.begin_transaction()
-            numbers = [transaction * 100 + item for item in range(_NEW)]
+            numbers = [transaction * 100 + number for number in range(_NEW)]
             for number in numbers:
                 self._send(f"order-{number}", number)
             for key in range(_HOT):
@@ -159,8 +159,8 @@ def test_kafka_topic_lands_once_under_four_kills(
     rows = job.rows()
     places = Counter((row.topic_partition, row.topic_offset) for row in rows)
     assert set(places.values()) == {1}, "a record came twice"
-    result = [row.number for row in rows if row.number >= 0]
-    assert sorted(result) == sorted(feeder.committed)
+    landed = [row.number for row in rows if row.number >= 0]
+    assert sorted(landed) == sorted(feeder.committed)
     assert {row.topic_partition for row in rows} == {0, 1, 2, 3}
     hot = sum(row.number < 0 for row in rows)
     written = len(feeder.committed) // _NEW * _HOT
@@ -169,7 +169,7 @@ def test_kafka_topic_lands_once_under_four_kills(
     assert count < written, "nothing was compacted"
     killed = f"driver killed {_KILLS} times"
     faults = f"{killed}; {feeder.aborted} records aborted; compaction; 2 to 4 partitions"
-    counted(Row(NAME, VERSIONS, faults, len(feeder.committed), len(result)))
+    counted(Row(NAME, VERSIONS, faults, len(feeder.committed), len(landed)))
 
 
 def test_offsets_dropped_by_retention_fail_the_query(
@@ -192,9 +192,9 @@ def test_offsets_dropped_by_retention_fail_the_query(
     job.environment["FAIL_ON_DATA_LOSS"] = "false"
     remaining = [*range(300), *range(450, 600)]
     job.run_until(lambda: job.has(remaining))
-    result = sorted(row.number for row in job.rows())
-    assert result == remaining
-    counted(Row(NAME, VERSIONS, "150 of 600 records past retention", len(remaining), len(result)))
+    landed = sorted(row.number for row in job.rows())
+    assert landed == remaining
+    counted(Row(NAME, VERSIONS, "150 of 600 records past retention", len(remaining), len(landed)))
 
 
 def test_producer_prints_the_number_of_committed_orders(kafka: Broker, tmp_path: Path) -> None:

@@ -112,12 +112,12 @@ def test_promoted_asynchronous_standby_gets_its_epochs_from_the_log(
             set_mark(world.flusher().pipeline, 4)
         batches(world, 5, 5)
         flush(world.flusher())
-        result = sorted(world.visible())
+        present = sorted(world.visible())
         kept = [epoch for epoch in range(6) if retained or epoch not in (3, 4)]
-        assert result == [(f"k{epoch}", epoch) for epoch in kept]
+        assert present == [(f"k{epoch}", epoch) for epoch in kept]
         title = f"PostgreSQL, asynchronous standby, {'retained' if retained else 'trimmed'} log"
         version = world.standby.title.rpartition(" ")[2]
-        counted(Row(title, version, "promoted with a lag of two epochs", len(kept), len(result)))
+        counted(Row(title, version, "promoted with a lag of two epochs", len(kept), len(present)))
 
 
 def test_flush_waits_for_space_on_a_full_disk(counted: Counted) -> None:

@@ -54,8 +54,8 @@ spark.executor.memory 512m
 def recipe(name: str) -> str:
     """Return the block of docs/deploy.md after the comment with this name."""
     page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    (result,) = re.findall(rf"<!-- recipe: {name} -->\n```bash\n(.*?)```", page, re.DOTALL)
-    return str(result)
+    (block,) = re.findall(rf"<!-- recipe: {name} -->\n```bash\n(.*?)```", page, re.DOTALL)
+    return str(block)
 
 
 @pytest.fixture(scope="module")

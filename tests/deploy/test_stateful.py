@@ -86,9 +86,9 @@ def test_stateful_queries_come_once_under_two_kills(tmp_path: Path, counted: Cou
     last = int(files[-2][0][1].timestamp()) // 60 * 60  # this window may have ended, too
     for kind, rows in expected(files).items():
         with sqlite3.connect(database(tmp_path, kind)) as connection:
-            result = connection.execute("SELECT a, b, key FROM t").fetchall()
-        assert len({key for _, _, key in result}) == len(result), kind
-        current = Counter((a, b) for a, b, _ in result if kind != "window" or a < last)
+            stored = connection.execute("SELECT a, b, key FROM t").fetchall()
+        assert len({key for _, _, key in stored}) == len(stored), kind
+        current = Counter((a, b) for a, b, _ in stored if kind != "window" or a < last)
         assert current == rows, kind
         faults = "driver killed twice"
         counted(

@@ -176,13 +176,13 @@ MAP = Path("wal_sink", "README.md")
 
 def packages() -> dict[str, set[str]]:
     """Return the modules of each package of the product."""
-    result: dict[str, set[str]] = {}
+    modules: dict[str, set[str]] = {}
     for top in ("wal_sink", "state_backends"):
         for path in sorted((ROOT / top).rglob("*.py")):
             name = f"{path.parent.relative_to(ROOT).as_posix()}/"
             package = name if name == "wal_sink/" else name.removeprefix("wal_sink/")
-            result.setdefault(package, set()).update({path.stem} - {"__init__"})
-    return result
+            modules.setdefault(package, set()).update({path.stem} - {"__init__"})
+    return modules
 
 
 def test_map_names_every_module() -> None:
@@ -301,7 +301,7 @@ def assert_leads_somewhere(page: Path, link: str) -> None:
     assert present.exists(), f"{page}: {link}"
     if anchor:
         content = present.read_text(encoding="utf-8")
-        content = MARK.sub(lambda result: generated(result[1]), content)
+        content = MARK.sub(lambda mark: generated(mark[1]), content)
         headings = re.findall(r"^#+ (.*)$", content, re.MULTILINE)
         slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
         assert anchor in slugs | set(re.findall(r'<a id="([^"]+)">', content)), f"{page}: {link}"

@@ -43,7 +43,7 @@ def _leaves(menu: object) -> list[str]:
         case str():
             return [menu]
         case list():
-            return [leaf for item in menu for leaf in _leaves(item)]
+            return [leaf for entry in menu for leaf in _leaves(entry)]
         case dict():
-            return [leaf for item in menu.values() for leaf in _leaves(item)]
+            return [leaf for entry in menu.values() for leaf in _leaves(entry)]
     raise TypeError(menu)

@@ -51,15 +51,15 @@ def main() -> None:
             time.sleep(LONG_S)
             watch = "wal-sink status /data/checkpoint --watch"
             save("outage", watch, status(elsewhere(sink.status(query), names)))
-            result = find_query(checkpoint)
-            listed = elsewhere(show_epochs(result, "", most=MOST), names)
+            opened = find_query(checkpoint)
+            listed = elsewhere(show_epochs(opened, "", most=MOST), names)
             save(
                 "show",
                 f"wal-sink show /data/checkpoint --most {MOST}",
                 log_screen(listed, now_us()),
             )
             epoch = listed.flushed + 1
-            one = elsewhere(show_epochs(result, "", epoch, most=MOST, rows=3), names)
+            one = elsewhere(show_epochs(opened, "", epoch, most=MOST, rows=3), names)
             command = f"wal-sink show /data/checkpoint {epoch} --rows 3"
             save("epoch", command, log_screen(one, now_us()))
             node.resume()

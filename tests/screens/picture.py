@@ -19,8 +19,8 @@ S = TypeVar("S", bound=msgspec.Struct)
 def elsewhere(value: S, names: Mapping[str, str]) -> S:
     """Replace the places of this machine in all texts of a document. The host becomes `driver`."""
     text = msgspec.json.encode(value).decode()
-    for name, other in {**names, socket.gethostname(): "driver"}.items():
-        text = text.replace(name, other)
+    for name, replacement in {**names, socket.gethostname(): "driver"}.items():
+        text = text.replace(name, replacement)
     return msgspec.json.decode(text, type=type(value))
 
 
