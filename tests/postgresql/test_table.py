@@ -60,7 +60,7 @@ def remedied(store: Postgresql, error: WalSinkError, **options: Any) -> None:
 
 @pytest.mark.parametrize("name", ["order", "x.orders"])
 def test_missing_table_suggests_a_name(store: Postgresql, name: str) -> None:
-    """Of a table in any schema."""
+    """The table may be in any schema."""
     store.execute("CREATE TABLE orders (id bigint)")
     error = refused(store, table=f"{store.schema}x.orders" if "." in name else name)
     assert f"Did you mean {store.schema}.orders?" in error.what
@@ -87,11 +87,6 @@ def test_table_that_cannot_be_made_is_refused(
     with pytest.raises(WalSinkError, match=words):
         store.target(**{"create_table": True} | options).plan(BATCH.schema, "key")
     assert store.execute("SELECT to_regclass('t')") == [(None,)]
-
-
-def test_created_table_has_a_default_partition(store: Postgresql) -> None:
-    bring(store.target(create_table=True, partition_columns="id"), BATCH)
-    assert store.execute("SELECT count(*) FROM t_default") == [(2,)]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +127,7 @@ def test_unique_index_of_one_partition_is_refused(store: Postgresql, mode: str) 
 
 
 def test_foreign_table_is_refused(store: Postgresql) -> None:
-    """Also as a partition, and as a partition that is attached under a session."""
+    """Also a partition that is one, at a start and under a session."""
     wrapper, server = f"fdw_{store.schema}", f"server_{store.schema}"
     store.execute(f"CREATE FOREIGN DATA WRAPPER {wrapper}")
     store.execute(f"CREATE SERVER {server} FOREIGN DATA WRAPPER {wrapper}")
@@ -156,7 +151,7 @@ def test_foreign_table_is_refused(store: Postgresql) -> None:
 
 
 def test_upsert_of_1600_columns_is_refused(store: Postgresql) -> None:
-    """The temporary table of the rows has one more."""
+    """The temporary table of the rows has one column more."""
     names = [f"c{n}" for n in range(1_600)]
     columns = ", ".join(f"{name} smallint" for name in names)
     store.execute(f"CREATE TABLE t ({columns}, PRIMARY KEY (c0))")
@@ -220,7 +215,7 @@ def test_table_made_unlogged_takes_no_rows(store: Postgresql, relation: str) -> 
 def test_compared_table_cannot_be_altered_before_commit(
     store: Postgresql, mode: str, alter: str
 ) -> None:
-    """Also before the first row: COPY would read the bytes of a bigint as another type."""
+    """Also before its first row. Otherwise COPY could read the bytes of a bigint as another type."""
     store.execute(PARTS.format(key="PRIMARY KEY" if mode == "upsert" else ""))
     target = store.target(mode=mode)
     plan = agreed(target, BATCH.schema)
@@ -269,7 +264,7 @@ def test_published_table_without_replica_identity_is_refused(
 
 
 def test_locked_table_delays_no_start(store: Postgresql) -> None:
-    """The lock is that of CREATE INDEX."""
+    """Given a lock such as that of CREATE INDEX."""
     store.execute(TABLE)
     with psycopg.connect(store.url) as other:
         other.execute(f"LOCK TABLE {store.schema}.t IN SHARE MODE")
@@ -396,8 +391,8 @@ def test_catalogue_is_read_in_its_own_words(store: Postgresql) -> None:
         " CREATE UNIQUE INDEX partly ON t (c) INCLUDE (d) WHERE a > 5"
     )
     with store.target().open() as connection:
-        live = find(connection, TableName(store.schema, "t"))
-        columns, unique = read_columns(connection, live), read_unique(connection, live)
+        relation = find(connection, TableName(store.schema, "t"))
+        columns, unique = read_columns(connection, relation), read_unique(connection, relation)
     assert [column[:4] for column in columns] == [
         ("a", "integer", True, False),
         ("b", "numeric(10,2)", True, True),
@@ -411,7 +406,7 @@ def test_catalogue_is_read_in_its_own_words(store: Postgresql) -> None:
 
 
 def test_start_warns_of_triggers(store: Postgresql, caplog: pytest.LogCaptureFixture) -> None:
-    """Also of the triggers of a partition."""
+    """The table has a trigger, and its partition another one."""
     store.execute(PARTS.format(key=""))
     store.execute(
         "CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
@@ -434,7 +429,7 @@ def test_start_warns_of_a_server_without_fsync(
 
 
 def test_slice_encoded_in_pieces_arrives_whole(store: Postgresql) -> None:
-    """With nulls, bits and lists on both sides of each border of a piece."""
+    """Given nulls, bits and lists on both sides of each border of a piece."""
     store.execute("CREATE TABLE t (id int, flag bool, word text, tags text[], j jsonb)")
     rows = [
         (

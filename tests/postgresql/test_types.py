@@ -151,6 +151,7 @@ CASES: list[tuple[str, pa.Array, list[str | None]]] = [
         pa.array([[Decimal("1.25"), None]], pa.list_(pa.decimal128(12, 2))),
         texts("{1.25,NULL}"),
     ),
+    ("numeric(12,2)[]", pa.array([[7, None]]), texts("{7.00,NULL}")),
     ("boolean[]", pa.array([[True, None]]), texts("{t,NULL}")),
     ("date[]", pa.array([[dt.date(2024, 1, 1)]]), texts("{2024-01-01}")),
     ("bytea[]", pa.array([[b"\x01"]]), texts('{"\\\\x01"}')),
@@ -243,6 +244,7 @@ INVALID: list[tuple[str, pa.Array, str]] = [
         r"does not fit into numeric\(4,2\)",
     ),
     ("numeric(4,2)", pa.array([1, 100]), r"does not fit into numeric\(4,2\)"),
+    ("numeric(4,2)[]", pa.array([[1], [100]]), r"does not fit into numeric\(4,2\)\[\]"),
     ("timestamp(0) without time zone", pa.array([0, 1], pa.timestamp("us")), "does not fit"),
     (
         "character varying(3)",

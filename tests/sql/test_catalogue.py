@@ -29,7 +29,7 @@ ROW = pa.record_batch([[1], ["x"]], SCHEMA)
 
 
 def test_computed_column_takes_no_value(store: Store) -> None:
-    """Without it the other columns arrive."""
+    """The other columns arrive without a value for it."""
     end = " STORED" if isinstance(store, Postgresql) else ""
     computed = f"twice BIGINT GENERATED ALWAYS AS (id * 2){end}"
     store.execute(f"CREATE TABLE t (id BIGINT, name TEXT, {computed})")
@@ -42,14 +42,14 @@ def test_computed_column_takes_no_value(store: Store) -> None:
 @pytest.mark.parametrize("store", [Sqlite, DuckDb], indirect=True)
 @pytest.mark.parametrize("create_table", [False, True])
 def test_table_name_of_another_case_is_suggested(store: Store, *, create_table: bool) -> None:
-    """The database takes both names for one, so createTable cannot create the table."""
+    """The database takes both names for one: createTable could not create the table."""
     store.execute(TABLE.format(key="").replace(" t ", " T "))
     with pytest.raises(SchemaMismatch, match=r"no table t\. There is T, which differs"):
         agreed(store.target(create_table=create_table))
 
 
 def test_columns_that_differ_by_case_are_named(store: Store) -> None:
-    """PostgreSQL alone accepts both."""
+    """Only PostgreSQL accepts both columns."""
     twice = SCHEMA.append(pa.field("Name", pa.string()))
     target = store.target(create_table=True)
     for start in (target.dry_plan, target.plan):
@@ -61,7 +61,7 @@ def test_columns_that_differ_by_case_are_named(store: Store) -> None:
 
 
 def test_view_is_refused(store: Store) -> None:
-    """At the start, and in a table's place under a session."""
+    """At a start, and under a session for whose table the view was put in place."""
     store.execute(TABLE.format(key=""))
     target = store.target()
     plan = agreed(target)
@@ -85,7 +85,7 @@ def test_column_of_another_character_set_is_refused(maria: Maria) -> None:
 
 
 def test_type_unknown_to_sqlalchemy_is_named(maria: Maria) -> None:
-    """Only if the DataFrame has the column."""
+    """The error comes only if the DataFrame has the column."""
     type_ = "vector(3)" if isinstance(maria.server, MySql) else "point"
     maria.execute(f"CREATE TABLE t (id BIGINT, name TEXT, other {type_})")
     agreed(maria.target())
@@ -118,7 +118,7 @@ def test_key_unfit_for_the_mode_is_refused(store: Store, key: str, mode: str, wo
     indirect=["store"],
 )
 def test_index_on_a_part_is_no_key(store: Store, index: str) -> None:
-    """Of a column or of the rows. Beside a primary key it may refuse a row."""
+    """Given an index on a part of a column, or on some rows. Beside a primary key it may refuse a row."""
     for key, words in (("", "no primary key"), (", PRIMARY KEY (id)", "part .*expression")):
         store.execute(TABLE.format(key=key))
         store.execute(f"CREATE UNIQUE INDEX part ON {index}")
@@ -128,7 +128,7 @@ def test_index_on_a_part_is_no_key(store: Store, index: str) -> None:
 
 
 def test_key_that_the_dataframe_lacks_refuses_no_row(tmp_path: Path) -> None:
-    """SQLite fills it with the next number, except in a table without row ids."""
+    """SQLite fills the key with the next number, except in a table without row ids."""
     store, schema = Sqlite(tmp_path), pa.schema([("name", pa.string())])
     store.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)")
     bring(store.target(), pa.record_batch([["a", "a"]], schema))
@@ -166,8 +166,14 @@ def test_key_changed_under_a_session_stops_the_flush(store: Store, change: str, 
     assert store.execute("SELECT * FROM t") == []
 
 
+def test_table_of_keys_alone_takes_upserts(store: Store) -> None:
+    store.execute(TABLE.format(key=", PRIMARY KEY (name, id)"))
+    bring(store.target(mode="upsert"), pa.record_batch([[1, 1, 2], ["a", "a", "a"]], SCHEMA))
+    assert [*map(tuple, store.execute("SELECT * FROM t ORDER BY id"))] == [(1, "a"), (2, "a")]
+
+
 def test_zero_stays_zero_under_auto_increment(maria: Maria) -> None:
-    """MariaDB would replace it by the next number by default."""
+    """By default MariaDB would replace the zero by the next number."""
     maria.execute("CREATE TABLE t (id BIGINT AUTO_INCREMENT PRIMARY KEY, name TEXT)")
     bring(maria.target(mode="upsert"), pa.record_batch([[0, 0], ["a", "b"]], SCHEMA))
     assert maria.execute("SELECT id, name FROM t") == [(0, "b")]

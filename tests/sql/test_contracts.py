@@ -5,18 +5,27 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from tests.sql.mariadb import MariaDb
-from tests.sql.stores import APPEND, KEYED, DuckDb, Maria, Postgresql, Sqlite, Store, Unknown
-from wal_sink.demo.servers.postgresql import Server
+from tests.sql.stores import (
+    APPEND,
+    KEYED,
+    DuckDb,
+    Maria,
+    Postgresql,
+    Sqlite,
+    Store,
+    Unknown,
+    new_store,
+)
 from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Target
 from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
-from wal_sink.testing.contracts.ledger import Stored, finish, following, row_of
+from wal_sink.testing.contracts.ledger import Stored, Suite, finish, following, row_of
 from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.rows import ROWS, Record, deliver
 from wal_sink.testing.contracts.server_restart import RestartContract
@@ -24,18 +33,26 @@ from wal_sink.testing.contracts.transactional import SqlContract
 from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 
 
-class RowsContract(SqlContract):
-    """A table without a key."""
+class OverStore(Suite):
+    """Makes the target of a store. Each suite derives from this class."""
 
+    store_type: type[Store]
     store: Store
     kind: type[Target] | None = None
     """The class of the target; None: that of the store."""
+    ddl = APPEND
+    options: ClassVar[dict[str, str]] = {}
 
-    def made(self, store: Store) -> Target:
-        self.store = store
-        store.execute(APPEND)
-        target = store.target()
+    @pytest.fixture
+    def target(self, request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+        self.store = new_store(self.store_type, request, tmp_path)
+        self.store.execute(self.ddl)
+        target = self.store.target(**self.options)
         return self.kind(target.options) if self.kind else target
+
+
+class RowsContract(OverStore, SqlContract):
+    """A table without a key."""
 
     def records(self, target: Target) -> list[Stored]:
         return self.store.execute("SELECT k, n, v, t, d FROM t")
@@ -56,63 +73,25 @@ class AppendContract(RefusalsContract, RowsContract):
         self.store.server.start()
 
 
-class KeyedContract(UnavailableContract):
+class KeyedContract(OverStore, UnavailableContract):
     """A table with a key, in another order than the columns of the DataFrame."""
 
-    store: Store
-    kind: type[Target] | None = None
-
-    def made(self, store: Store) -> Target:
-        self.store = store
-        store.execute(KEYED)
-        target = store.target(
-            mode="upsert",
-            operation_column=COLUMN,
-            operations=OPERATIONS,
-            unavailable_value=UNAVAILABLE,
-        )
-        return self.kind(target.options) if self.kind else target
+    ddl = KEYED
+    options: ClassVar = {
+        "mode": "upsert",
+        "operation_column": COLUMN,
+        "operations": OPERATIONS,
+        "unavailable_value": UNAVAILABLE,
+    }
 
     def records(self, target: Target) -> list[Stored]:
         return self.store.execute("SELECT k, n, v, t, NULL FROM t")
 
 
-class OnSqlite:
-    """Gives the store."""
-
-    @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
-        return self.made(Sqlite(tmp_path))  # type: ignore[attr-defined,no-any-return]
-
-
-class OnDuckDb:
-    """Gives the store."""
-
-    @pytest.fixture
-    def target(self, tmp_path: Path) -> Target:
-        return self.made(DuckDb(tmp_path))  # type: ignore[attr-defined,no-any-return]
-
-
-class OnMariaDb:
-    """Gives the store."""
-
-    @pytest.fixture
-    def target(self, mariadb: MariaDb, database: str) -> Target:
-        return self.made(Maria(mariadb, database))  # type: ignore[attr-defined,no-any-return]
-
-
-class OnPostgresql:
-    """Gives the store."""
-
-    store_type: type[Postgresql] = Postgresql
-
-    @pytest.fixture
-    def target(self, postgresql: Server, schema: str) -> Target:
-        return self.made(self.store_type(postgresql, schema))  # type: ignore[attr-defined,no-any-return]
-
-
-class TestSqliteAppend(OnSqlite, AppendContract):
+class TestSqliteAppend(AppendContract):
     """SQLite."""
+
+    store_type = Sqlite
 
     def test_altered_table_refuses_no_row(
         self, target: Target, plan: Plan, session: Session
@@ -146,13 +125,16 @@ class TestSqliteAppend(OnSqlite, AppendContract):
         assert len(self.records(target)) == len(ROWS)
 
 
-class TestSqliteDeletes(OnSqlite, KeyedContract):
+class TestSqliteDeletes(KeyedContract):
     """SQLite."""
 
+    store_type = Sqlite
 
-class TestDuckDbAppend(OnDuckDb, RowsContract):
+
+class TestDuckDbAppend(RowsContract):
     """DuckDB, which has no savepoints."""
 
+    store_type = DuckDb
     most_kills = 4
 
     def test_refused_row_stops_the_flush(
@@ -168,8 +150,10 @@ class TestDuckDbAppend(OnDuckDb, RowsContract):
         self.assert_records(target, written)
 
 
-class TestDuckDbDeletes(OnDuckDb, KeyedContract):
+class TestDuckDbDeletes(KeyedContract):
     """DuckDB, which has no savepoints."""
+
+    store_type = DuckDb
 
     def test_new_row_with_unavailable_cell_is_refused(
         self, target: Target, plan: Plan, session: Session, query_id: str
@@ -181,27 +165,38 @@ class TestDuckDbDeletes(OnDuckDb, KeyedContract):
         assert self.rows(target) == {}
 
 
-class TestMariaDbAppend(OnMariaDb, AppendContract, RestartContract):
+@pytest.mark.mariadb
+class TestMariaDbAppend(AppendContract, RestartContract):
     """MariaDB, whose server is killed."""
 
+    store_type = Maria
     most_kills = 8
 
 
-class TestMariaDbDeletes(OnMariaDb, KeyedContract):
+@pytest.mark.mariadb
+class TestMariaDbDeletes(KeyedContract):
     """MariaDB."""
 
+    store_type = Maria
 
-class TestPostgresqlAppend(OnPostgresql, AppendContract, RestartContract):
+
+@pytest.mark.postgresql
+class TestPostgresqlAppend(AppendContract, RestartContract):
     """PostgreSQL, whose server is killed."""
 
+    store_type = Postgresql
     most_kills = 12
 
 
-class TestPostgresqlDeletes(OnPostgresql, KeyedContract):
+@pytest.mark.postgresql
+class TestPostgresqlDeletes(KeyedContract):
     """PostgreSQL."""
 
+    store_type = Postgresql
 
-class TestUnknownAppend(OnPostgresql, AppendContract):
+
+@pytest.mark.postgresql
+class TestUnknownAppend(AppendContract):
     """A database without a dialect of its own."""
 
     store_type = Unknown

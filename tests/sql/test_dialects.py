@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from wal_sink.model.plan import Column, Plan
-from wal_sink.targets.casts import KEY, cast_values
+from wal_sink.targets.casts import KEY
 from wal_sink.targets.sql.types import arrow_type
 from wal_sink.targets.sql_text import unquoted
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.targets.sqlalchemy.catalogue import unique_index
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS, GENERIC
 from wal_sink.targets.sqlalchemy.types import words_of
-from wal_sink.targets.sqlalchemy.write import delete, insert
+from wal_sink.targets.sqlalchemy.write import delete
 
 COLUMNS = tuple(
     Column(name=name, source="int64", type="bigint", role="regular") for name in ("k", "v")
@@ -23,30 +22,11 @@ PLAN = Plan(key="x", target="sql", table='"t"', columns=COLUMNS, details={KEY: [
 
 
 URLS = {"mysql": "mysql+pymysql://db/shop", "sqlite": "sqlite:////shop.db"}
-UPSERTS = {
-    "mysql": 'INSERT INTO "t" (`k`, `v`) VALUES (%s, %s) ON DUPLICATE KEY UPDATE `v` = VALUES(`v`)',
-    "sqlite": (
-        'INSERT INTO "t" ("k", "v") VALUES (?, ?) ON CONFLICT ("k") DO UPDATE SET "v" = excluded."v"'
-    ),
-}
 
 
 def target(name: str) -> SqlAlchemyTarget:
     """Return a target that does not connect."""
     return SqlAlchemyTarget(SqlAlchemyOptions(url=URLS[name], table="t"))
-
-
-@pytest.mark.parametrize("name", UPSERTS)
-def test_upsert_replaces_the_row_of_its_key(name: str) -> None:
-    """The statement has the columns in the DataFrame's order."""
-    assert insert(target(name), DIALECTS[name], PLAN) == UPSERTS[name]
-
-
-def test_upsert_of_a_key_alone_changes_nothing() -> None:
-    """The form differs between databases."""
-    alone = msgspec.structs.replace(PLAN, columns=COLUMNS[:1])
-    assert insert(target("sqlite"), DIALECTS["sqlite"], alone).endswith("DO NOTHING")
-    assert insert(target("mysql"), DIALECTS["mysql"], alone).endswith("UPDATE `k` = VALUES(`k`)")
 
 
 def test_percent_is_doubled_where_the_driver_reads_it() -> None:
@@ -146,21 +126,3 @@ def test_type_of_a_catalogue_is_read() -> None:
         assert words_of(text) == words
         types = DIALECTS.get(backend, GENERIC).types
         assert str(arrow_type(types, words)) == arrow
-
-
-@pytest.mark.parametrize(
-    ("value", "fits"), [(999, True), (-999, True), (1000, False), (2**63 - 1, False)]
-)
-@pytest.mark.parametrize("nested", [False, True])
-def test_integer_goes_into_a_decimal_if_it_fits(value: int, nested: bool, *, fits: bool) -> None:
-    """Arrow alone refuses each integer of 64 bits."""
-    integers, decimals = pa.array([value, None], pa.int64()), pa.decimal128(5, 2)
-    values = pa.array([integers.to_pylist()], pa.list_(pa.int64())) if nested else integers
-    target = pa.list_(decimals) if nested else decimals
-    if not fits:
-        with pytest.raises(pa.ArrowInvalid, match="does not fit"):
-            cast_values(values, target)
-        return
-    cast = cast_values(values, target)
-    assert cast.type == target
-    assert (cast.to_pylist()[0] if nested else cast.to_pylist()) == [value, None]

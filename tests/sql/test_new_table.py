@@ -17,7 +17,7 @@ ODD_NAMES = pa.schema(
 
 
 def test_ddl_of_a_missing_table_can_be_pasted(store: Store) -> None:
-    """Given names that need quotes, the statement of an error and that of a check run unchanged."""
+    """Given names that need quotes, the statements of the error and of the check run unchanged."""
     ledger: dict[str, Any] = {"ledger_table": "ledger%d"}
     append = store.target(**ledger)
     upsert = store.target(**ledger, mode="upsert", create_table=True, key_columns="id,name")
@@ -69,7 +69,7 @@ def test_table_is_made_from_the_dataframe(store: Store) -> None:
     )
     shown = target.dry_plan(schema, "key")
     assert "PRIMARY KEY" in shown.creates
-    with pytest.raises(Exception, match=r"t'|table|relation"):  # there is none
+    with pytest.raises(Exception, match=r"t'|table|relation"):  # the table does not exist
         store.execute("SELECT * FROM t")
     plan = target.plan(schema, "key")
     assert [(c.name, c.role) for c in plan.columns] == [(c.name, c.role) for c in shown.columns]

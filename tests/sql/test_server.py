@@ -101,7 +101,7 @@ def test_sqlite_table_that_drops_rows_is_refused(
 
 
 def test_missing_ledger_names_another_database(store: Store) -> None:
-    """Given a query that is started again with the URL of another database: it makes no plan there."""
+    """Given a query that starts again with the URL of another database, where no plan was made."""
     store.execute(TABLE.format(key=""))
     with store.target().connect("query") as session:
         words = "wal_sink_ledger. cannot be read: .*\n.*another database or schema than this query"

@@ -1,6 +1,6 @@
 """Casts columns in tasks, and refuses values that PostgreSQL would refuse. No I/O.
 
-The server accepts every row that passes, unless it breaks a constraint, or is too long for an index or a
+The server accepts every row that passes, unless the row breaks a constraint, or is too long for an index or a
 page. Structs, maps and arrays become JSON; a text for `json` or `jsonb` is validated.
 """
 
@@ -90,7 +90,7 @@ def _json_value(value: Any, type_: pa.DataType) -> Any:
 
 
 def _key(key: Any) -> str:
-    """Return the key of an object, in the form in which the encoder writes a value."""
+    """Return the key of a map as the key of a JSON object."""
     return key if isinstance(key, str) else _ENCODER.encode(key).decode().strip('"')
 
 

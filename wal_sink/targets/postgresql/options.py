@@ -82,4 +82,4 @@ class PostgresqlOptions(KeyedOptions, frozen=True, kw_only=True):
     @property
     def ledger(self) -> TableName:
         """The ledger's table, by default in the schema of the table."""
-        return TableName.parse(self.ledger_table or LEDGER_TABLE, self.data.schema)
+        return TableName.parse(self.ledger_table or LEDGER_TABLE, self.destination.schema)

@@ -1,4 +1,7 @@
-"""Reads tables, columns, indexes and lock holders from `pg_catalog`; refuses tables that could lose rows."""
+"""Reads tables, columns, indexes and lock holders from `pg_catalog`; refuses tables that could lose rows.
+
+The functions raise the driver's errors.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _RELATION = """
         SELECT c.oid UNION SELECT relid::oid FROM pg_catalog.pg_partition_tree(c.oid::regclass))
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relname = %(table)s AND n.nspname = %(schema)s AND c.relkind IN ('r', 'p', 'v', 'm', 'f')"""
-"""`pg_partition_tree` returns nothing for a table without partitions. It locks partitions: until the
+"""`pg_partition_tree` returns nothing for a table without partitions. It locks the partitions: until the
 transaction ends, no client can alter or detach them."""
 _COLUMNS = """
     WITH RECURSIVE base AS (
@@ -69,41 +72,29 @@ _TABLES = """
 
 
 def find(connection: Any, name: TableName) -> Relation:
-    """Find a table by its name.
-
-    :raises Exception: of the driver.
-    """
+    """Find a table by its name."""
     for oid, tree in _rows(connection, _RELATION, name._asdict()):
         return Relation(name, oid, tuple(tree))
     return Relation(name)
 
 
-def read_columns(connection: Any, live: Relation) -> tuple[TableColumn, ...]:
-    """Read a table's columns, with types as `format_type` prints them; none if the table does not exist.
-
-    :raises Exception: of the driver.
-    """
-    rows = _rows(connection, _COLUMNS, {"oid": live.oid})
+def read_columns(connection: Any, relation: Relation) -> tuple[TableColumn, ...]:
+    """Read a table's columns, with types as `format_type` prints them; none if the table does not exist."""
+    rows = _rows(connection, _COLUMNS, {"oid": relation.oid})
     return tuple(
         TableColumn(name, type_, required=required, default=default, computed=always)
         for name, type_, required, default, always in rows
     )
 
 
-def read_unique(connection: Any, live: Relation) -> tuple[Unique, ...]:
-    """Read a table's unique indexes, the primary key first.
-
-    :raises Exception: of the driver.
-    """
-    rows = _rows(connection, _UNIQUE, {"oid": live.oid, "tree": list(live.tree)})
+def read_unique(connection: Any, relation: Relation) -> tuple[Unique, ...]:
+    """Read a table's unique indexes, the primary key first."""
+    rows = _rows(connection, _UNIQUE, {"oid": relation.oid, "tree": list(relation.tree)})
     return tuple(Unique(name, tuple(columns), plain, drop) for name, columns, plain, drop in rows)
 
 
 def read_tables(connection: Any) -> list[str]:
-    """Read the names of all tables, each with its schema.
-
-    :raises Exception: of the driver.
-    """
+    """Read the names of all tables, each with its schema."""
     return [name for (name,) in _rows(connection, _TABLES, {})]
 
 
@@ -166,37 +157,36 @@ _WARNINGS = (
 )
 
 
-def refuse(connection: Any, live: Relation, findings: Iterable[Finding]) -> None:
+def refuse(connection: Any, relation: Relation, findings: Iterable[Finding]) -> None:
     """Refuse a table if a finding applies to it.
 
     :raises SchemaMismatch: a finding applies.
-    :raises Exception: of the driver.
     """
-    for finding, rows in _applying(connection, live, findings):
+    for finding, rows in _applying(connection, relation, findings):
         remedy = "\n".join([finding.remedy, *(row[1] for row in rows if len(row) > 1)])
-        raise SchemaMismatch(_text(finding, live, rows), remedy)
+        raise SchemaMismatch(_text(finding, relation, rows), remedy)
 
 
-def warnings(connection: Any, live: Relation) -> Iterator[str]:
+def warnings(connection: Any, relation: Relation) -> Iterator[str]:
     """Yield warnings for a start, about table and server."""
-    for finding, rows in _applying(connection, live, _WARNINGS):
-        yield _text(finding, live, rows)
+    for finding, rows in _applying(connection, relation, _WARNINGS):
+        yield _text(finding, relation, rows)
 
 
 def _applying(
-    connection: Any, live: Relation, findings: Iterable[Finding]
+    connection: Any, relation: Relation, findings: Iterable[Finding]
 ) -> Iterator[tuple[Finding, Sequence[Any]]]:
-    values = {"oid": live.oid, "tree": list(live.tree)}
+    values = {"oid": relation.oid, "tree": list(relation.tree)}
     for finding in findings:
         if rows := _rows(connection, finding.query, values):
             yield finding, rows
 
 
-def _text(finding: Finding, live: Relation, rows: Sequence[Any], most: int = 5) -> str:
+def _text(finding: Finding, relation: Relation, rows: Sequence[Any], most: int = 5) -> str:
     """Return the text of a finding, with at most `most` names."""
     more = f" and {len(rows) - most:,} more" if len(rows) > most else ""
     names = ", ".join(row[0] for row in rows[:most]) + more
-    return finding.what.format(table=live.name, names=names)
+    return finding.what.format(table=relation.name, names=names)
 
 
 _HOLDERS = """
@@ -211,12 +201,10 @@ _HOLDERS = """
     ORDER BY l.mode LIKE 'Row%%', a.xact_start"""
 
 
-def lock_holders(connection: Any, data: TableName, ledger: TableName) -> Sequence[LockHolder]:
+def lock_holders(connection: Any, table: TableName, ledger: TableName) -> Sequence[LockHolder]:
     """Return the sessions that hold locks on the table, its partitions or the ledger's table.
 
     Sessions whose lock blocks all inserts come first.
-
-    :raises Exception: of the driver.
     """
-    values = {"tree": list(find(connection, data).tree), "oid": find(connection, ledger).oid}
+    values = {"tree": list(find(connection, table).tree), "oid": find(connection, ledger).oid}
     return [LockHolder(*row) for row in _rows(connection, _HOLDERS, values)]

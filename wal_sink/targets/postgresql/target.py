@@ -33,7 +33,10 @@ _PASSING = texts("08 25006 25P03 40 53 55006 55P03 57 58")
 
 
 def _sqlstate(error: BaseException) -> Code:
-    """Return the SQLSTATE; "P0001" for a RAISE, which may have any SQLSTATE, unless it may pass."""
+    """Return the SQLSTATE of an error.
+
+    A RAISE may have any SQLSTATE. It counts as "P0001" unless its own SQLSTATE may pass.
+    """
     code = getattr(error, "sqlstate", None)
     source = getattr(getattr(error, "diag", None), "source_function", None)
     if not isinstance(code, str):
@@ -76,15 +79,17 @@ class PostgresqlTarget(KeyedTarget):
         :raises SchemaMismatch: the table, a partition or the ledger is unlogged; or the table is a view, has
             a partition on another server, or has row-level security.
         """
-        live = catalogue.find(connection, self.options.data)
-        catalogue.refuse(connection, live, catalogue.STORAGE)
+        relation = catalogue.find(connection, self.options.destination)
+        catalogue.refuse(connection, relation, catalogue.STORAGE)
         ledger = catalogue.find(connection, self.options.ledger)
         catalogue.refuse(connection, ledger, [catalogue.UNLOGGED])
-        return catalogue.read_columns(connection, live)
+        return catalogue.read_columns(connection, relation)
 
     def unique(self, connection: Any) -> Sequence[Unique]:
         """Read the unique indexes of the table and its partitions."""
-        return catalogue.read_unique(connection, catalogue.find(connection, self.options.data))
+        return catalogue.read_unique(
+            connection, catalogue.find(connection, self.options.destination)
+        )
 
     def other_tables(self, connection: Any) -> Iterable[str]:
         """Read the names of all tables."""
@@ -92,11 +97,11 @@ class PostgresqlTarget(KeyedTarget):
 
     def warnings(self, connection: Any) -> Iterable[str]:
         """Return warnings about triggers and settings of the server."""
-        return catalogue.warnings(connection, catalogue.find(connection, self.options.data))
+        return catalogue.warnings(connection, catalogue.find(connection, self.options.destination))
 
     def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
         """Return the sessions that hold locks on the tables."""
-        return catalogue.lock_holders(connection, self.options.data, self.options.ledger)
+        return catalogue.lock_holders(connection, self.options.destination, self.options.ledger)
 
     def lock_table(self, connection: Any) -> None:
         """Let no client alter the table until the transaction ends.
@@ -109,7 +114,7 @@ class PostgresqlTarget(KeyedTarget):
     # --- types ---
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:
-        """Return True if a column of a type accepts a type of the DataFrame: no value is changed."""
+        """Return True if a cast to a column's type keeps or refuses each value of a type of the DataFrame."""
         return takes(source, type_, held)
 
     def stored(self, column: Column, values: pa.Array) -> pa.Array:
@@ -134,8 +139,8 @@ class PostgresqlTarget(KeyedTarget):
         """Return PARTITION BY, and a default partition for all rows; the user may add others later."""
         if not partition:
             return ""
-        data = self.options.data
-        rest = data._replace(table=f"{data.table[: self.options.longest - 8]}_default")
+        name = self.options.destination
+        rest = name._replace(table=f"{name.table[: self.options.longest - 8]}_default")
         by_range = f"PARTITION BY RANGE ({listed(partition)})"
         return f"{by_range};\nCREATE TABLE {rest} PARTITION OF {self.table_name} DEFAULT"
 
@@ -165,11 +170,11 @@ class PostgresqlTarget(KeyedTarget):
 
     @contextlib.contextmanager
     def _trying(self, connection: Any) -> Iterator[None]:
-        """Explain the server's refusals in a block; leave the block if another session holds a lock.
+        """End a block without an error if another session holds a lock, such as for CREATE INDEX.
 
-        A start does not wait for a lock, such as that of CREATE INDEX: the flush waits.
+        The flush waits for the lock, and a start does not.
 
-        :raises SchemaMismatch: the user lacks a privilege.
+        :raises SchemaMismatch: the user lacks a privilege for a statement in the block.
         """
         try:
             yield
@@ -188,7 +193,9 @@ class PostgresqlTarget(KeyedTarget):
         """Return the statements that grant a privilege, or give a table a replica identity."""
         code, answer = getattr(error, "sqlstate", None), str(error).partition("\n")[0]
         if code == _LACKS_IDENTITY and "REPLICA IDENTITY" in str(error):
-            name = self.options.data._replace(table=answer.partition('"')[2].partition('"')[0])
+            name = self.options.destination._replace(
+                table=answer.partition('"')[2].partition('"')[0]
+            )
             return f"Give it a primary key, or run: ALTER TABLE {name} REPLICA IDENTITY FULL;"
         if code == _LACKS_PRIVILEGE and connection is not None:
             user = quote(connection.info.user)
@@ -204,7 +211,7 @@ class PostgresqlTarget(KeyedTarget):
         rights = "INSERT"
         if options.mode == "upsert":
             rights += ", SELECT, UPDATE" + (", DELETE" if options.operation_column else "")
-        for name, on in ((options.data, rights), (options.ledger, "INSERT, SELECT, UPDATE")):
+        for name, on in ((options.destination, rights), (options.ledger, "INSERT, SELECT, UPDATE")):
             if answer.endswith((f" {name.table}", f" {name.schema}")):
                 return [f"USAGE ON SCHEMA {quote(name.schema)}", f"{on} ON {name}"]
         return []
@@ -215,4 +222,4 @@ class PostgresqlTarget(KeyedTarget):
         """Copy rows in the open transaction."""
         from wal_sink.targets.postgresql.connection import write  # noqa: PLC0415 -- loads the driver
 
-        write(connection, self.options.data, plan, batch)
+        write(connection, self.options.destination, plan, batch)

@@ -29,7 +29,7 @@ from wal_sink.targets.sql.types import (
 
 JSON = ("json", "jsonb")
 _ANY_DECIMAL = pa.decimal128(38, 18)
-"""Stands for the type of a numeric whose values the log holds in the DataFrame's type."""
+"""Marks a numeric whose values the log holds in the DataFrame's type."""
 
 
 def _numeric(type_: SqlType) -> pa.DataType | None:
@@ -82,7 +82,7 @@ def is_any_decimal(words: str) -> bool:
 
 
 def takes(source: pa.DataType, words: str, held: pa.DataType) -> bool:
-    """Return True if a column of a type accepts a type of the DataFrame: no value is changed.
+    """Return True if a cast to a column's type keeps or refuses each value of a type of the DataFrame.
 
     :param words: the type of the column, and `held`: its Arrow type.
     """

@@ -86,7 +86,7 @@ class Database(Target):
         return self.error_codes is not None and self.error_codes.refuses(error)
 
     def remedy(self, connection: Any, error: Exception) -> str:  # noqa: ARG002 -- as in `fits`
-        """Return what to do about an error, by its code; empty if that is not known.
+        """Return what to do about an error; empty if its code has no remedy.
 
         :param connection: the connection that raised the error; None: it could not be opened.
         """
@@ -106,7 +106,7 @@ class Database(Target):
         run(connection, f"SELECT 1 FROM {self.table_name} WHERE 1 = 0")  # noqa: S608 -- quoted name
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:  # noqa: ARG002 -- as in `fits`
-        """Return how a table differs from a plan, beside its columns: clauses for an error."""
+        """Return changes of the table since the plan that are not about columns, as clauses for an error."""
         return ()
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
@@ -168,7 +168,7 @@ class Database(Target):
         return str(self.options.table)
 
     def holds(self, now: TableColumn, planned: Column) -> bool:
-        """Return True if rows can be cast from a column's planned type to its type now (`recast`)."""
+        """Return True if `recast` can cast values from a column's planned type to its present type."""
         held, source = self.arrow_type(now.type), self.arrow_type(planned.type)
         is_castable = held is not None and source is not None and casts.is_castable(source, held)
         return is_castable or same_type(now, planned)

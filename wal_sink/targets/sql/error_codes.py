@@ -15,7 +15,7 @@ Codes = frozenset[int | str]
 
 
 class ErrorCodes(NamedTuple):
-    """The error codes of a database, by what they mean.
+    """The error codes of a database, sorted by their meaning.
 
     A text in `passing`, `refusing` or `locked` stands for all codes that begin with it.
     """

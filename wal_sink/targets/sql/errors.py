@@ -1,4 +1,7 @@
-"""The errors that SQL targets raise about tables, the ledger and locks. No I/O."""
+"""The errors that SQL targets raise about tables, the ledger and locks. No I/O.
+
+`ledger` is the quoted name of the ledger's table, and `statement` creates a table.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ class LockHolder(NamedTuple):
     """A session that holds a lock."""
 
     what: str
-    """Table, session, user, and the time since when, as errors show them."""
+    """The table, the session, its user, and since when it holds the lock, as errors show them."""
     end: str
     """The statement that ends the session."""
 
@@ -31,7 +34,7 @@ def missing_table(table: str, hint: str = "", statement: str = "") -> SchemaMism
     """Return the error of a table that does not exist.
 
     :param hint: a sentence with the name that the user may have meant.
-    :param statement: creates the table; empty if the target knows none.
+    :param statement: empty if the target knows no statement.
     """
     create = (
         f" Set {CREATE_TABLE} to true if this query has not written to the table yet. Otherwise restore the"
@@ -76,11 +79,7 @@ def locked(table: str, holders: Sequence[LockHolder]) -> TargetUnavailable:
 
 
 def unreadable_ledger(ledger: str, error: Exception, statement: str) -> TargetRefused:
-    """Return the error of a ledger that a flusher cannot read.
-
-    :param ledger: the name of the ledger's table, quoted.
-    :param statement: creates the ledger's table.
-    """
+    """Return the error of a ledger that a flusher cannot read."""
     return TargetRefused(
         f"The ledger's table {ledger} cannot be read: {answer(error)}.",
         "If there is no such table, the options name another database or schema than this query wrote to, or"
@@ -94,7 +93,6 @@ def missing_ledger(
 ) -> SchemaMismatch | TargetUnavailable:
     """Return the error of a ledger that a start cannot create.
 
-    :param ledger: the name of the ledger's table, quoted.
     :param fatal: True if the error does not pass by itself.
     """
     kind = SchemaMismatch if fatal else TargetUnavailable
@@ -115,7 +113,7 @@ def ledger_without_rollback(ledger: str) -> SchemaMismatch:
 
 
 def ledger_that_ignores_case(ledger: str) -> SchemaMismatch:
-    """Return the error of a ledger whose texts are equal without upper and lower case."""
+    """Return the error of a ledger that compares texts without upper and lower case."""
     return SchemaMismatch(
         f"Texts of the ledger's table {ledger} are equal without upper and lower case: a flusher could"
         " mistake another row for its own.",
@@ -125,7 +123,7 @@ def ledger_that_ignores_case(ledger: str) -> SchemaMismatch:
 
 
 def count_of_changed_rows(count: int) -> TargetRefused:
-    """Return the error of a driver that counts the rows that change, and not the rows that are found."""
+    """Return the error of a driver whose rowcount is the rows that change, and not the rows found."""
     return TargetRefused(
         f"An UPDATE that finds its one row, and changes nothing, has the rowcount {count}: a flusher could"
         " not tell that from a refusal.",

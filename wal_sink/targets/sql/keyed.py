@@ -33,7 +33,6 @@ from wal_sink.targets.operations import (
     without_operation,
 )
 from wal_sink.targets.sql import errors
-from wal_sink.targets.sql.database import run
 from wal_sink.targets.sql.options import KeyedOptions, TableName
 from wal_sink.targets.sql.target import SqlTarget
 from wal_sink.targets.sql.types import NewTypes, Types, arrow_type, new_type
@@ -58,9 +57,9 @@ class KeyedTarget(SqlTarget):
 
     options: KeyedOptions
     title = "The database"
-    """The name of the database in errors; set on the class or the target, as all up to `longest`."""
+    """The name of the database in errors. This and the next four are set on the class or the target."""
     types: Types
-    """The Arrow types that hold the types of the database."""
+    """The types of the database, and the Arrow types that hold them."""
     new: NewTypes
     """The types of new columns."""
     ignores_case = False
@@ -101,7 +100,7 @@ class KeyedTarget(SqlTarget):
         return f"ALTER TABLE {self.table_name} ALTER COLUMN {self.quote(column.name)} {change};"
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:  # noqa: ARG002
-        """Return True if a column of a type accepts a type of the DataFrame: no value is changed.
+        """Return True if a cast to a column's type keeps or refuses each value of a type of the DataFrame.
 
         :param type_: the type of the column, and `held`: its Arrow type.
         """
@@ -128,7 +127,7 @@ class KeyedTarget(SqlTarget):
     @property
     def table_name(self) -> str:
         """The table, quoted."""
-        return self.quoted(self.options.data)
+        return self.quoted(self.options.destination)
 
     @property
     def ledger_name(self) -> str:
@@ -168,7 +167,9 @@ class KeyedTarget(SqlTarget):
         if self.options.create_table:
             with self._connected() as connection:
                 if not self.columns(connection):
-                    self._make(connection, self.new_table(schema, self.options.layout))
+                    statement = self.new_table(schema, self.options.layout)
+                    self._create(connection, statement, lambda: bool(self.columns(connection)))
+                    logger.info("created the table: %s", statement)
         return super().plan(schema, key)
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
@@ -246,7 +247,7 @@ class KeyedTarget(SqlTarget):
         if self.ignores_case:
             refuse_equal_but_for_case(written.names, self.title)
         most, unit = self.longest
-        names = [self.options.data.table, *written.names]
+        names = [self.options.destination.table, *written.names]
         sizes = {name: len(name.encode() if unit == "bytes" else name) for name in names}
         if long := [name for name in names if sizes[name] > most]:
             raise SchemaMismatch(
@@ -271,17 +272,6 @@ class KeyedTarget(SqlTarget):
     def _written(self, schema: pa.Schema) -> pa.Schema:
         """Return the columns of the DataFrame that go into a new table."""
         return without_operation(schema, self.options.operation_column, (), self.options.table)
-
-    def _make(self, connection: Any, statement: str) -> None:
-        """Create the table, unless another process is faster."""
-        try:
-            run(connection, statement)
-            connection.commit()
-            logger.info("created the table: %s", statement)
-        except Exception:
-            connection.rollback()
-            if not self.columns(connection):
-                raise
 
 
 class KeyedRules(CastRules):

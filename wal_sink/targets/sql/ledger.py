@@ -78,16 +78,16 @@ class Ledger:
         return self._execute(statement, (self._query_id, *_cells(new))) == 1
 
     def hold(self, row: LedgerRow) -> bool:
-        """Lock the row until the transaction ends, and return True, if the row is exactly `row`.
+        """If the row is exactly `row`, lock it until the transaction ends, and return True.
 
         The UPDATE puts a sign before `digest`. Only this transaction reads the sign: it is never committed.
         """
         return self._update(_held(row), _cells(row)) == 1
 
     def move(self, row: LedgerRow, new: LedgerRow) -> bool:
-        """Write the row and return True, if this transaction holds the row as `row`.
+        """If this transaction holds the row as `row`, write `new`, and return True.
 
-        Otherwise the driver has lost the transaction with its rows, and has connected again without an error.
+        If not, the driver has lost the transaction with its rows, and has connected again without an error.
         """
         return self._update(_cells(new), _held(row)) == 1
 

@@ -102,7 +102,7 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
         ledger_table: str
 
     @property
-    def data(self) -> TableName:
+    def destination(self) -> TableName:
         """The table of the rows."""
         return TableName.parse(self.table, self.default_schema)
 
@@ -155,7 +155,7 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
                     f"Option {option}: {name} is not the name of a table.",
                     "Write the exact name of one table, without quotes: table, or schema.table.",
                 )
-        if self.data == self.ledger:
+        if self.destination == self.ledger:
             raise OptionError(
                 f"Options table and {self.prefix}.ledgerTable both name {self.table}.",
                 "Give the ledger a table of its own.",

@@ -23,8 +23,8 @@ ORDINAL = "wal_sink:ordinal"
 DELETED = "wal_sink:deleted"
 """The column that is true for a delete; left out if no row is a delete. A batch without rows has it."""
 FLAG = "wal_sink:unavailable {}"
-"""The column that is true if the cell of a table's column, named by its position, is unavailable; left out
-if no cell of the batch is."""
+"""The column that is true if a cell is unavailable, for a table's column that is named by its position; left
+out if the batch has no such cell."""
 
 
 class Staged(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -118,19 +119,30 @@ class SqlTarget(Database):
         :raises SchemaMismatch: the table is missing, and cannot be created.
         :raises TargetUnavailable: the same, for an error that may pass.
         """
-        if self._has_ledger(connection):
+        has_ledger = partial(self._has_ledger, connection)
+        if has_ledger():
             return
         try:
-            run(connection, self.ledger_statement)
-            connection.commit()
+            self._create(connection, self.ledger_statement, has_ledger)
         except Exception as error:
-            connection.rollback()
-            if self._has_ledger(connection):  # another process was faster
-                return
             is_fatal = self.classify(error) == "fatal"
             raise errors.missing_ledger(
                 self.ledger_name, error, self.ledger_statement, fatal=is_fatal
             ) from error
+
+    @staticmethod
+    def _create(connection: Any, statement: str, exists: Callable[[], bool]) -> None:
+        """Create a table, unless another process is faster.
+
+        :param exists: returns True if the table exists.
+        """
+        try:
+            run(connection, statement)
+            connection.commit()
+        except Exception:
+            connection.rollback()
+            if not exists():
+                raise
 
     def _has_ledger(self, connection: Any) -> bool:
         try:

@@ -44,7 +44,7 @@ def parse(words: str) -> SqlType:
 # --- the Arrow type that holds a type ---
 
 Types = Mapping[str, Any]
-"""By the base of a type its Arrow type, or a function that returns it for a `SqlType`. A type that is
+"""The Arrow type of each type by its base, or a function that returns it for a `SqlType`. A type that is
 missing, or has None, cannot be written."""
 
 LISTS = "[]"
@@ -59,7 +59,7 @@ def decimal(type_: SqlType) -> pa.DataType | None:
 
 
 def time(digits: int, zone: str | None = None) -> Callable[[SqlType], pa.DataType | None]:
-    """Return what finds the Arrow type of a timestamp; None for digits that Arrow has no unit for.
+    """Return a function for `Types` that returns the Arrow type of a timestamp; None if Arrow has no unit.
 
     :param digits: the digits after the point of a second, if the type names no number.
     :param zone: the time zone of the Arrow type; None: without a zone.
@@ -109,7 +109,7 @@ def at_most(lengths: pa.Array, most: int) -> pa.BooleanArray:
 def text_fits(
     type_: SqlType, values: pa.Array, *, in_bytes: bool = False
 ) -> pa.BooleanArray | None:
-    """Return which texts a type accepts, by its length; a uuid by its form.
+    """Return which texts a type accepts: by their length, or for a uuid by their form.
 
     :param in_bytes: True if the database counts bytes, and not characters.
     """

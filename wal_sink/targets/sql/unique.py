@@ -117,7 +117,7 @@ def _as_pasted(name: str) -> str:
 
 
 def changes_of_key(key: Sequence[str], unique: Sequence[Unique]) -> Sequence[str]:
-    """Return how a table's unique indexes differ from the key that `upsert_key` returned; none if not."""
+    """Return how a table's unique indexes differ from the key of a plan, as clauses for an error."""
     if len(unique) == 1 and unique[0].plain and {*unique[0].columns} == {*key}:
         return ()
     now = ", ".join(index.text for index in unique)

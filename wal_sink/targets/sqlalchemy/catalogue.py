@@ -1,7 +1,8 @@
 """Reads tables, columns, indexes and lock holders from the database's catalogue.
 
 SQLAlchemy's inspector reads most databases. It lacks types and character sets of MariaDB and MySQL, and does
-not know DuckDB. For these three the module queries the catalogue itself. It does not import SQLAlchemy.
+not know DuckDB. For these three the module queries the catalogue itself. It does not import SQLAlchemy. The
+functions raise the driver's errors.
 """
 
 from __future__ import annotations
@@ -51,7 +52,6 @@ def read_tables(connection: Connection, schema: str) -> Mapping[str, bool]:
     """Return the tables and views of a schema by their names; True for a view.
 
     :param schema: empty for the default schema of the connection.
-    :raises Exception: of the driver.
     """
     if connection.dialect is DUCKDB:
         return dict(connection.query(_DUCKDB_TABLES, (schema or None,)))
@@ -64,7 +64,6 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
     """Read a table's columns; none if the table does not exist.
 
     :raises SchemaMismatch: the name is that of a view, or differs from a table's name by case only.
-    :raises Exception: of the driver.
     """
     tables = read_tables(connection, name.schema)
     if tables.get(name.table):
@@ -118,10 +117,7 @@ def _column(connection: Connection, described: Any) -> TableColumn:
 
 
 def read_unique(connection: Connection, name: TableName) -> tuple[Unique, ...]:
-    """Read the unique indexes of a table that exists, the primary key first.
-
-    :raises Exception: of the driver.
-    """
+    """Read the unique indexes of a table that exists, the primary key first."""
     if connection.dialect is DUCKDB:
         return _duckdb_unique(connection, name)
     of_database = _mysql_unique if connection.dialect.is_mysql else _inspected_unique
@@ -283,11 +279,8 @@ _MYSQL_HOLDERS = """
     ORDER BY t.trx_started IS NULL, t.trx_started"""
 
 
-def lock_holders(connection: Connection, data: TableName) -> Sequence[LockHolder]:
-    """Return sessions of MariaDB or MySQL in the table's database, which may hold locks on the table.
-
-    :raises Exception: of the driver.
-    """
+def lock_holders(connection: Connection, table: TableName) -> Sequence[LockHolder]:
+    """Return sessions of MariaDB or MySQL in the table's database, which may hold locks on the table."""
     if not connection.dialect.is_mysql:
         return ()
     return [
@@ -295,5 +288,5 @@ def lock_holders(connection: Connection, data: TableName) -> Sequence[LockHolder
             f"perhaps session {number} of user {user}{f', since {since}' if since else ''}",
             f"KILL {number};",
         )
-        for number, user, since in connection.query(_MYSQL_HOLDERS, (data.schema or None,))
+        for number, user, since in connection.query(_MYSQL_HOLDERS, (table.schema or None,))
     ]

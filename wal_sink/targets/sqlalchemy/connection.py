@@ -30,7 +30,7 @@ class Opened(NamedTuple):
     """A driver's connection, and SQLAlchemy's object for the same connection.
 
     SQLAlchemy reads the catalogue, and neither begins nor ends a transaction. With a connection of its own it
-    could wait for uncommitted changes of the driver's connection, or not see them.
+    would wait for uncommitted changes of the driver's connection, or not see them.
     """
 
     raw: Any

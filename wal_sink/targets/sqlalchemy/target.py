@@ -55,7 +55,7 @@ class SqlAlchemyTarget(KeyedTarget):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """The options that shape a plan, and the database: the plan has its types."""
+        """The options that shape a plan, and the name of the database, whose types the plan has."""
         return {"database": self.options.backend, **super().shape}
 
     # --- statements ---
@@ -113,14 +113,14 @@ class SqlAlchemyTarget(KeyedTarget):
         return self.dialect.fits(type_, values)
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:
-        """Return True if a column accepts a type of the DataFrame, also for instants without a type."""
+        """Accept an instant also for a type without time zone, if the database has no other type for it."""
         is_instant = pt.is_timestamp(source) and source.tz
         return (is_instant and parse(type_).base in self.dialect.instants) or super().takes(
             source, type_, held
         )
 
     def type_of(self, field: pa.Field, layout: Layout) -> str:
-        """Return the type of a new column. MariaDB bounds the length of a key."""
+        """Return the type of a new column; for MariaDB and MySQL a text that fits into a key."""
         words = super().type_of(field, layout)
         if words != "varchar(255)" or not self.dialect.is_mysql:
             return words
@@ -133,19 +133,19 @@ class SqlAlchemyTarget(KeyedTarget):
 
         :raises SchemaMismatch: table or ledger has a storage that could lose rows.
         """
-        for name in (self.options.data, self.options.ledger):
+        for name in (self.options.destination, self.options.ledger):
             catalogue.refuse_storage(connection, name)
-        return catalogue.read_columns(connection, self.options.data)
+        return catalogue.read_columns(connection, self.options.destination)
 
     def unique(self, connection: Any) -> Sequence[Unique]:
         """Read the unique indexes of the table."""
-        return catalogue.read_unique(connection, self.options.data)
+        return catalogue.read_unique(connection, self.options.destination)
 
     def other_tables(self, connection: Any) -> Iterable[str]:
         """Read the names of the tables in the same schema."""
-        data = self.options.data
-        tables = catalogue.read_tables(connection, data.schema).items()
-        return [data._replace(table=table).text for table, is_view in tables if not is_view]
+        name = self.options.destination
+        tables = catalogue.read_tables(connection, name.schema).items()
+        return [name._replace(table=table).text for table, is_view in tables if not is_view]
 
     def warnings(self, connection: Any) -> Iterable[str]:
         """Return warnings about the server."""
@@ -162,7 +162,7 @@ class SqlAlchemyTarget(KeyedTarget):
 
     def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
         """Return sessions that may hold locks on the table."""
-        return catalogue.lock_holders(connection, self.options.data)
+        return catalogue.lock_holders(connection, self.options.destination)
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
         """Write rows in the open transaction."""

@@ -60,7 +60,7 @@ def _values(dialect: Dialect, rows: pa.RecordBatch) -> Iterator[tuple[object, ..
 
 
 Change = tuple[bool, list[str]]
-"""True if a row is a delete; and its columns that are unavailable."""
+"""True for a delete; and the columns with unavailable cells."""
 
 
 def _runs(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[Change, int, int]]:
@@ -160,8 +160,8 @@ def _write_arrow(
 def _as_in_table(target: Database, plan: Plan, rows: staged.Staged) -> str:
     """Return a SELECT of the registered batch, cast to the table's types and collations.
 
-    These decide which keys are equal: a uuid has no case, and a collation may ignore case. UNION with the
-    table is the only way to get its collation.
+    Types and collations decide which keys are equal: a uuid has no case, and a collation may ignore case.
+    Only UNION with the table applies its collations.
     """
     typed = [(target.quote(column.name), column.type) for column in plan.of_table().columns]
     cast = ", ".join(f"CAST({name} AS {type_}) AS {name}" for name, type_ in typed)
