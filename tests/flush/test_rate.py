@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.flush.rate import RateLimit, divided
+from wal_sink.flush.rate import RateLimit, rate_per_task
 from wal_sink.options import SinkOptions, parse
 from wal_sink.targets.base import RowSlice
 
@@ -62,8 +62,8 @@ def values(rows: RowSlice) -> list[int]:
 
 
 def test_tasks_keep_the_whole_rate_together() -> None:
-    assert divided(None, 3) is None
-    assert [divided(rate, 3) for rate in (300, 301, 299, 3, 2)] == [100, 100, 99, 1, 1]
+    assert rate_per_task(None, 3) is None
+    assert [rate_per_task(rate, 3) for rate in (300, 301, 299, 3, 2)] == [100, 100, 99, 1, 1]
 
 
 def test_pause_is_not_made_up_for() -> None:

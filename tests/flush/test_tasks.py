@@ -27,7 +27,7 @@ from wal_sink.targets.base import RowsRefused, Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.testing.memory_target import MemorySession
 from wal_sink.testing.micro_batches import until_idle
-from wal_sink.wal.refused import listed
+from wal_sink.wal.refused import refused_files
 from wal_sink.wal.store import LogStore
 
 
@@ -97,7 +97,7 @@ def test_tasks_leave_out_refused_rows(world: World) -> None:
     flush(world, Job(), quarantine=True)
     # epoch 1 has another row of k7, and an earlier row of k15
     assert world.table() == world.expected() | {"k15": 1_045}
-    assert [(kept.epoch, kept.rows) for kept in listed(world.store)] == [(0, 1), (1, 1)]
+    assert [(kept.epoch, kept.rows) for kept in refused_files(world.store)] == [(0, 1), (1, 1)]
     world.run().batch(*([(f"k{n}", n) for n in range(p, 90, 5)] for p in range(5)))
     with pytest.raises(TargetRefused, match="no sevens"):
         flush(world, Job())

@@ -9,8 +9,7 @@ from tests.protocol import raw
 from tests.protocol.adding import AddingTarget
 from tests.protocol.engine import Rows, World, in_memory
 from wal_sink.targets.base import Target
-from wal_sink.wal.refused import listed as listed_files
-from wal_sink.wal.refused import read_refused
+from wal_sink.wal.refused import read_refused, refused_files
 from wal_sink.wal.segment import ROW
 
 REFUSED = "refused"
@@ -30,7 +29,7 @@ def kept(world: World) -> list[tuple[int, str, str | None, int]]:
     return sorted(
         (
             (file.epoch, file.target, row["k"], row["v"])
-            for file in listed_files(world.store)
+            for file in refused_files(world.store)
             for batch in read_refused(world.log_backend, file.path)
             for row in rows_of(batch).to_pylist()
         ),

@@ -191,7 +191,7 @@ class _Inspection:
             if epoch - 1 <= after or not link.manifest:
                 return
             try:
-                manifest = reader.named(epoch - 1, link)
+                manifest = reader.read_link(epoch - 1, link)
             except WalSinkError as error:
                 if epoch - 1 > after + 1:  # no manifest names the epochs before, to give them up
                     broken = broken_chain(state, state.slowest, after + 1, epoch - 1)
@@ -217,8 +217,15 @@ class _Inspection:
         name = pipeline.target_name
         if committed < protocol.named_target(state, name).first:
             return
-        heals = pipeline.target.restores_together
-        decision = decide(state, name, committed, self.rows[name], self._chain, heals=heals)
+        together = pipeline.target.restores_together
+        decision = decide(
+            state,
+            name,
+            committed,
+            self.rows[name],
+            self._chain,
+            restores_together=together,
+        )
         if decision.warning:
             self.notes.append(decision.warning)
         if decision.row is None:

@@ -19,7 +19,7 @@ import pyarrow.types as pt
 from wal_sink.admin.query import Query
 from wal_sink.errors import CorruptLog, OptionError
 from wal_sink.wal.location import store_errors
-from wal_sink.wal.refused import listed, read_refused
+from wal_sink.wal.refused import read_refused, refused_files
 from wal_sink.wal.segment import ROW, TEXTS
 
 _LINES, _PARQUET = ".jsonl", ".parquet"
@@ -58,7 +58,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _REASON = ("kind", "refused_by", "column", "reason", "remedy")
-"""The text fields of `RefusedGroup`, in the order of `wal.segment.TEXTS`."""
+"""The fields of `RefusedGroup` with texts, in the order of `wal.segment.TEXTS`."""
 
 _SCHEMA = pa.schema([("epoch", pa.int64()), *((name, pa.string()) for name in (*_REASON, "row"))])
 
@@ -86,7 +86,7 @@ def _refused(query: Query) -> Iterator[tuple[int, tuple[str, ...], pa.Scalar]]:
 
     :raises CorruptLog: a file of refused rows cannot be read.
     """
-    for file in listed(query.store):
+    for file in refused_files(query.store):
         try:
             for batch in read_refused(query.store.backend, file.path):
                 texts = zip(*(batch.column(name).to_pylist() for name in TEXTS), strict=True)

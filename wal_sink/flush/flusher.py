@@ -25,7 +25,7 @@ from wal_sink.errors import (
 from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.pipeline import Pipeline, plan_of
 from wal_sink.flush.report import Reporter
-from wal_sink.flush.window import WINDOW_EPOCHS, Window, taken
+from wal_sink.flush.window import WINDOW_EPOCHS, Window, manifests_of_window
 from wal_sink.flush.write import WindowWrite, WriteInThread, WriteRows, keep_refused_rows
 from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import LedgerRow
@@ -181,8 +181,10 @@ class Flusher:
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         chain = self._manifests.chain(state, after, state.epochs_given_up(name))
         max_epochs = 1 if self.mark < self._one_by_one_until else WINDOW_EPOCHS
-        heals = self.pipeline.target.restores_together
-        decision = decide(state, name, committed, row, chain, max_epochs, heals=heals)
+        restores_together = self.pipeline.target.restores_together
+        decision = decide(
+            state, name, committed, row, chain, max_epochs, restores_together=restores_together
+        )
         self._taken = decision.epochs
         if decision.warning:
             logger.warning("%s", decision.warning)
@@ -272,7 +274,7 @@ class Flusher:
         first = next(published)
         plan = self._plan(first.plan, first.epoch)
         # The ledger row counts the sendings of one epoch.
-        manifests = (first,) if plan.sent_once else taken(first, published)
+        manifests = (first,) if plan.sent_once else manifests_of_window(first, published)
         if self._refused is None:
             self._refused = refused_us(self._store, self._name, manifests[0].epoch - 1)
         return Window(

@@ -11,7 +11,7 @@ _PART_S = 0.25
 """Longest pause, unless a single row takes longer. A flush can be interrupted between pauses."""
 
 
-def divided(rows_per_second: int | None, tasks: int) -> int | None:
+def rate_per_task(rows_per_second: int | None, tasks: int) -> int | None:
     """Return the rate of each of several tasks that write at the same time.
 
     Each task gets at least one row a second. So with more tasks than rows a second the whole is faster than

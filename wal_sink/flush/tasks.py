@@ -148,7 +148,7 @@ class FlushTask:
             return pipeline.target.connect(pipeline.ledger_key)
 
 
-def gravest(errors: Sequence[WalSinkError]) -> WalSinkError:
+def most_severe(errors: Sequence[WalSinkError]) -> WalSinkError:
     """Return the error of several tasks that is to be raised: a permanent error if there is one.
 
     :param errors: at least one.

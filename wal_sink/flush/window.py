@@ -28,7 +28,7 @@ WINDOW_BYTES = 64 * 1024 * 1024
 class Window:
     """Contiguous settled epochs, and what is needed to write them.
 
-    :param refused: write timestamps of the rows in `refused/`, by epoch, without the shift of a sending.
+    :param refused: write timestamps of the rows in `refused/`, by epoch, before `shift` is added.
     """
 
     pipeline: Pipeline
@@ -110,7 +110,7 @@ class Window:
                 first_us += batch.num_rows
 
 
-def taken(first: Manifest, following: Iterator[Manifest]) -> tuple[Manifest, ...]:
+def manifests_of_window(first: Manifest, following: Iterator[Manifest]) -> tuple[Manifest, ...]:
     """Return the manifests of one window: those with the plan of the first, up to the size of a window.
 
     :param following: manifests of the epochs after `first`, in order.

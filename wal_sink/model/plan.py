@@ -38,7 +38,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def like(cls, field: pa.Field) -> Self:
-        """Return the column of a target whose types are Arrow's types."""
+        """Return the column for a field of a target whose types are Arrow's types."""
         return cls(name=field.name, source=str(field.type), type=str(field.type), role="regular")
 
     @property

@@ -79,7 +79,7 @@ class Run(Value, frozen=True):
 
 
 class EarlierMark(Value, frozen=True):
-    """A time at which the target had every epoch up to this one."""
+    """A time at which the target had every epoch up to `epoch`."""
 
     epoch: int
     at_us: int

@@ -10,7 +10,7 @@ from wal_sink import clock
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.model.state import State, TargetState
-from wal_sink.wal.refused import listed
+from wal_sink.wal.refused import refused_files
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 
@@ -113,5 +113,5 @@ class BacklogReader:
             backlog = backlog_of(state, target, committed)
         else:
             backlog = Backlog(committed, -1, 0, 0, 0, None)
-        rows = sum(refused.rows for refused in listed(self._store))
+        rows = sum(refused.rows for refused in refused_files(self._store))
         return Snapshot(backlog, rows, clock.now_us())

@@ -20,7 +20,7 @@ from wal_sink.protocol.state import named_target, refuse_other_place
 from wal_sink.target_info import OWN
 from wal_sink.text import counted, printable
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
-from wal_sink.wal.refused import listed
+from wal_sink.wal.refused import refused_files
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 
@@ -308,7 +308,7 @@ class _Reader:
         self._committed = checkpoint.last_commit()
         self._now_us = now_us()
         self._options = lowered(state.run.options) if state is not None and state.run else {}
-        self._refused_rows = sum(refused.rows for refused in listed(store))
+        self._refused_rows = sum(refused.rows for refused in refused_files(store))
 
     @property
     def given_up(self) -> tuple[str, ...]:
@@ -413,7 +413,7 @@ def _open_error(report: FlusherReport | None, mark: int) -> ErrorReport | None:
 
 
 def _combined(targets: Sequence[Status], slowest: Status, given_up: tuple[str, ...]) -> Status:
-    """Return the status of a query with several targets: the slowest target's, with those of all targets."""
+    """Return the status of a query with several targets: the slowest target's status, with all of them."""
     unsafe = next((target.unsafe_because for target in targets if target.unsafe_because), None)
     error = next((target for target in targets if target.last_error), None)
     return msgspec.structs.replace(

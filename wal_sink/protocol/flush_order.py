@@ -69,7 +69,7 @@ def decide(
     chain: Chain,
     max_epochs: int = 1,
     *,
-    heals: bool = True,
+    restores_together: bool = True,
 ) -> Decision:
     """Return what a flusher does next for a target. The caller reads the arguments in their order.
 
@@ -87,7 +87,7 @@ def decide(
     :param committed: the last epoch of `commits/`.
     :param row: the ledger row, read after the state or kept (`may_keep`); None if the target has no row.
     :param max_epochs: how many epochs one window may have.
-    :param heals: False if rows and ledger row of the target can go back separately, as in Kafka.
+    :param restores_together: False if rows and ledger row of the target can go back separately, as in Kafka.
     :raises WrongOwner: the row belongs to another log.
     :raises LedgerBehindLog: the row is missing, or is behind what the log still has.
     :raises Diverged: the row is at the mark and has another digest.
@@ -115,7 +115,7 @@ def decide(
             state, target, f"has epoch {row.epoch}, and this log begins after {start_epoch}"
         )
     if row.epoch < mark.epoch:
-        if not heals:
+        if not restores_together:
             raise went_back_apart(state, target, row)
         return Decision(Step.WENT_BACK, row)
     if row.digest != mark.digest:
@@ -152,7 +152,7 @@ def _flush_step(
 
 
 def link_at(state: State, epoch: int, chain: Chain) -> Predecessor | None:
-    """Return the link to an epoch that its successor has; None if the successor is missing."""
+    """Return how the successor of an epoch names it; None if the successor is missing."""
     if epoch == state.last.epoch:
         return state.last.as_predecessor()
     if epoch == state.last.epoch - 1 and epoch >= state.first - 1:
@@ -193,7 +193,7 @@ def claim_sending(row: LedgerRow) -> LedgerRow:
 
 
 def verified_link(state: State, target: TargetState, row: LedgerRow, chain: Chain) -> Predecessor:
-    """Return the link of the chain to the epoch of a ledger row.
+    """Return how the chain names the epoch of a ledger row.
 
     :raises WrongOwner: the row belongs to another log.
     :raises Diverged: the chain has another digest for the epoch.

@@ -57,7 +57,7 @@ def set_back(what: str) -> Diverged:
 
 def missing_manifest(state: State, epoch: int) -> MissingManifest:
     """Return the error for an epoch without a manifest."""
-    nobody = (
+    hint = (
         "A foreachBatch function must call its writer for each batch, also for an empty one. It did not, or"
         " the query ran with another sink. "
         if epoch > state.last.epoch
@@ -66,7 +66,7 @@ def missing_manifest(state: State, epoch: int) -> MissingManifest:
     return MissingManifest(
         f"Epoch {epoch} has no manifest in the log, whose newest epoch is {state.last.epoch}. The rows of the"
         " epoch would be skipped.",
-        f"{nobody}Restore the folder manifests/ from a copy of the log, if one has the epoch. Otherwise"
+        f"{hint}Restore the folder manifests/ from a copy of the log, if one has the epoch. Otherwise"
         f" continue without the epoch: `wal-sink give-up CHECKPOINT --epoch {epoch}`.",
     )
 

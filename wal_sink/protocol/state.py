@@ -210,11 +210,11 @@ def publish(
     max_bytes: int,
     actor: Actor,
 ) -> State | None:
-    """Make an attempt the newest of the log. Return None if it is already, or if the epoch is a replay.
+    """Make an attempt the newest of the log. Return None if it is the newest, or if the epoch is a replay.
 
-    The manifest, its segments, `offsets/N` and `commits/N-1` are durable before. An epoch without rows is
-    published, too. A later run may replace an attempt that is not settled; no target has rows of it, since
-    targets get settled epochs only.
+    Before this change the manifest, its segments, `offsets/N` and `commits/N-1` are durable. An epoch without
+    rows is published, too. A later run may replace an attempt that is not settled; no target has rows of it,
+    since targets get settled epochs only.
 
     The manifest continues timestamps and sums of its predecessor. So rows of a later epoch have later
     timestamps, and the pending bytes are a difference of two sums.

@@ -70,7 +70,7 @@ class Backpressure:
         now_us = self.clock_us()
         full = (
             f"{pending_bytes(state, predecessor):,} bytes are not flushed to {slowest.name}, and wal.maxBytes"
-            f" is {self.max_bytes:,}. {described(report, now_us)}"
+            f" is {self.max_bytes:,}. {flusher_summary(report, now_us)}"
         )
         if self.on_full == "fail":
             raise LogFull(
@@ -106,7 +106,7 @@ class Backpressure:
             logger.warning(
                 "nothing flushes this query. %s Its epochs stay in the log. To flush them: wal-sink flush %s"
                 " --follow",
-                described(report, now_us),
+                flusher_summary(report, now_us),
                 self.checkpoint,
             )
 
@@ -115,7 +115,7 @@ _NO_FLUSHER = OncePerMinute()
 """Shared by the process, since each `commit()` makes a `Backpressure`."""
 
 
-def described(report: FlusherReport | None, now_us: int) -> str:
+def flusher_summary(report: FlusherReport | None, now_us: int) -> str:
     """Return as sentences which process flushes, what it does, and its error."""
     if report is None:
         return (

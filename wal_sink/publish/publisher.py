@@ -1,9 +1,9 @@
 """Publishes an epoch on the driver's host, in `commit()` (rules `one-publisher`, `segments`, `publish`).
 
-Before, the segments of the epoch are durable, and no manifest names them. Afterwards the state's `last` is
-the epoch's manifest. Spark has not written `commits/N` yet, so no row is sent. If the epoch is refused before
-its manifest is created, its segments are deleted. Later nothing is deleted here, since the state may name
-them.
+Before the publish, the segments of the epoch are durable, and no manifest names them. Afterwards the state's
+`last` is the epoch's manifest. Spark has not written `commits/N` yet, so no row is sent. If the epoch is
+refused before its manifest is created, its segments are deleted. After that nothing is deleted here, since
+the state may name them.
 """
 
 from __future__ import annotations

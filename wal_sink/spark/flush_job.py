@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from wal_sink.flush.rate import divided
-from wal_sink.flush.tasks import Answer, FlushTask, gravest
+from wal_sink.flush.rate import rate_per_task
+from wal_sink.flush.tasks import Answer, FlushTask, most_severe
 from wal_sink.flush.write import WindowWrite, WriteInThread
 from wal_sink.log_context import line_logger
 from wal_sink.protocol.shares import SegmentRange, share_out
@@ -75,7 +75,7 @@ class WriteByJob:
             # A task compares the table only while it writes. This session compares it for the whole window.
             with connection.session() as session:
                 session.write(write.window.plan, RowSlice(ranged.epoch, _NO_ROWS, ranged.first_us))
-        rate = divided(self._rows_per_second, len(shares))
+        rate = rate_per_task(self._rows_per_second, len(shares))
         task = FlushTask(write.window, self._attempt, rate)
         job = _Job(self._spark, _described(write), task, shares)
         logger.info("a Spark job of %d tasks writes the rows: %s", len(shares), job.description)
@@ -111,7 +111,7 @@ class WriteByJob:
         if errors or refused:
             self._attempt = uuid.uuid4().hex
             if errors:
-                raise gravest(errors)
+                raise most_severe(errors)
             raise RowsRefused(refused)
 
 

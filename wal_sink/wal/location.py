@@ -67,7 +67,7 @@ def locate(
     wal_options: Mapping[str, object] | None = None,
     checkpoint_options: Mapping[str, object] | None = None,
 ) -> Location:
-    """Make both URLs absolute.
+    """Make the URLs of checkpoint and log absolute.
 
     :param folder: where a relative `wal_location` is resolved; None for the current folder.
     :param wal_options: for the log's store. None: the options of the checkpoint, if the log is inside it.

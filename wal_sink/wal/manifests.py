@@ -63,7 +63,7 @@ class ManifestChain:
             manifest = known
         return chain
 
-    def named(self, epoch: int, link: Predecessor) -> EpochManifest:
+    def read_link(self, epoch: int, link: Predecessor) -> EpochManifest:
         """Read the manifest of an epoch that a link names.
 
         :raises MissingManifest, CorruptLog: the manifest is gone, or has another digest.
@@ -81,7 +81,7 @@ class ManifestChain:
         """
         published = self._kept.pop(manifest.manifest, None)
         if published is not None:
-            self._kept_bytes -= _held(published)
+            self._kept_bytes -= _held_bytes(published)
         else:
             published = self._read(manifest.epoch, manifest.manifest, manifest.digest)
         if published is None:
@@ -92,7 +92,7 @@ class ManifestChain:
         """Free the memory of the epochs up to this one."""
         for epoch in [epoch for epoch in self._known if epoch <= up_to]:
             kept = self._kept.pop(self._known.pop(epoch).manifest, None)
-            self._kept_bytes -= _held(kept) if kept is not None else 0
+            self._kept_bytes -= _held_bytes(kept) if kept is not None else 0
 
     def _missing(self, epoch: int, path: str) -> MissingManifest:
         return MissingManifest(
@@ -101,9 +101,9 @@ class ManifestChain:
         )
 
     def _keep(self, path: str, published: Published) -> None:
-        if self._kept_bytes + _held(published) <= _KEPT_BYTES:
+        if self._kept_bytes + _held_bytes(published) <= _KEPT_BYTES:
             self._kept[path] = published
-            self._kept_bytes += _held(published)
+            self._kept_bytes += _held_bytes(published)
 
     def _read(self, epoch: int, path: str, digest: str) -> Published | None:
         data = self._store.read(path)
@@ -144,7 +144,7 @@ def create_manifest(store: LogStore, path: str, manifest: Manifest) -> Published
     return Manifest.from_file(data, store.url_of(path))
 
 
-def _held(published: Published) -> int:
+def _held_bytes(published: Published) -> int:
     held = (len(s.data) for s in published.manifest.segments if s.data is not None)
     return 2_000 + sum(held)
 

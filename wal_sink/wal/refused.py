@@ -78,7 +78,7 @@ def refused_us(store: LogStore, target: str, after: int) -> dict[int, tuple[int,
     return {epoch: tuple(sorted(rows)) for epoch, rows in refused.items()}
 
 
-def listed(store: LogStore) -> list[RefusedRows]:
+def refused_files(store: LogStore) -> list[RefusedRows]:
     """List the files of refused rows, ascending by epoch."""
     files = []
     for path in store.list(paths.REFUSED.folder):
