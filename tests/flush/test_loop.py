@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -76,29 +75,6 @@ def test_loop_on_a_local_checkpoint_notices_new_commits(
         run.batch([("k", epoch)])
         until(lambda epoch=epoch: it.is_flushed(epoch))  # type: ignore[misc]
     assert world.table() == {"k": 2}
-
-
-def test_epoch_is_synced_before_spark_has_checkpointed_it(
-    tmp_path: Path, flushing_in: Callable[..., Flushing], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, synced, fsync = tmp_path / "checkpoint", set[int](), os.fsync
-    world = World(open_backend(str(folder)), open_backend(f"{tmp_path}/log"))
-    run = world.run().batches([("k", 0)])
-
-    def note(descriptor: int) -> None:
-        fsync(descriptor)
-        synced.add(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr(os, "fsync", note)
-    it = flushing_in(world).start()
-    until(it.waits)
-    until(lambda: it.is_flushed(0))
-    synced.clear()  # what was told of before may still wake it, once the epoch is planned
-    run.publish([("k", 1)])
-    planned = (folder / "offsets" / "1").stat().st_ino
-    (folder / "commits" / ".1.tmp").write_text("v1")
-    until(lambda: planned in synced)
-    assert not it.is_flushed(1)
 
 
 # --- how the loop ends ----------------------------------------------------------------------------

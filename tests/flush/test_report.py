@@ -148,21 +148,6 @@ def test_flusher_in_a_long_request_reports(store: LogStore) -> None:
     assert quiet(store, 0.3)
 
 
-def test_error_stays_until_its_epoch_is_flushed(store: LogStore) -> None:
-    """A pass may end without the failed step."""
-    own = Reporter(store, TARGET, Clock())
-    own.report("writing", 7)
-    own.failed(TargetUnavailable("down", "wait"), wait_s=9)
-    own.succeeded(flushed=6)
-    last = read_report(store, TARGET)
-    assert last is not None
-    assert last.error is not None
-    own.succeeded(flushed=7)
-    last = read_report(store, TARGET)
-    assert last is not None
-    assert last.error is None
-
-
 def test_flusher_that_hangs_goes_silent(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "HUNG_S", 0.5)
     own = Reporter(store, TARGET, Clock())

@@ -26,7 +26,7 @@ from tests.iceberg.conftest import (
     query,
     read,
 )
-from tests.support.power_loss import Power
+from tests.support.power import Power
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets import staged_files

@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-import pytest
-
-from tests.kills.pairs_of_stops import History, pairs_of_stops, sees_nothing_of
+from tests.kills.pairs_of_stops import History, pairs_of_stops
 
 Answer = object
 
@@ -69,26 +67,3 @@ def test_pair_left_out_ends_as_if_it_were_played() -> None:
         whole = [played(scripts, k, j) for k in range(9) for j in range(9)]
         assert [pair.history for pair in pairs] == whole, seed
         assert 0 < sum(pair.is_new for pair in pairs) < len(whole), seed
-
-
-@pytest.mark.parametrize(
-    ("look", "other", "free"),
-    [
-        ("list manifests/", "create manifests/0.json", False),
-        ("list manifests/", "create runs/1.json", True),
-        ("list ", "delete runs/1.json", False),
-        ("read runs/1.json", "create runs/1.json", False),
-        ("read runs/1.json", "create runs/2.json", True),
-        ("read runs/1.json", "finish 0", True),
-        ("read ledger", "finish 0", False),
-        ("read ledger", "create ledger -1", False),
-        ("read ledger", "create runs/1.json", True),
-        ("read ledger", "read ledger", True),
-        ("create a", "read b", False),
-        ("finish 0", "read b", False),
-    ],
-)
-def test_read_after_a_change_is_played_again(look: str, other: str, *, free: bool) -> None:
-    """What changes something is always played: the checker runs after it."""
-    assert sees_nothing_of([look], [[other]]) == free
-    assert sees_nothing_of([look], [["read b"], [other, "read c"]]) == free

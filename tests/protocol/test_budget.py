@@ -15,7 +15,6 @@ from wal_sink.log_context import OncePerMinute
 from wal_sink.model import paths
 from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport
 from wal_sink.publish import backpressure
-from wal_sink.testing.faults import Faults
 
 STORES = ("memory", "local")
 """The budget does not depend on the store."""
@@ -212,15 +211,3 @@ def test_query_without_flusher_is_warned(
     for record in warned:
         assert record.levelno == logging.WARNING
         assert f"wal-sink flush {world.checkpoint.url} --follow" in record.getMessage()
-
-
-def test_counting_pending_bytes_costs_no_request(world: World) -> None:
-    faults = Faults()
-    driver = Driver(world.run(faults), 10**9)
-    costs = []
-    for number in range(20):
-        count = len(faults.operations)
-        driver.batch([(f"k{number}", number)])
-        costs.append(faults.operations[count:])
-    assert len(costs[-1]) == len(costs[1])
-    assert [name for name in costs[-1] if name.startswith(("list manifests", "read manif"))] == []

@@ -217,14 +217,6 @@ def test_manifest_alone_of_another_attempt_is_not_flushed(world: World) -> None:
     assert world.table() == {}
 
 
-def test_status_answers_beside_a_damaged_manifest(world: World) -> None:
-    fill(world)
-    tear_manifest(world)
-    status = read_status(Checkpoint(world.checkpoint), world.store)
-    assert (status.flushed, status.pending_epochs) == (BROKEN - 1, EPOCHS - BROKEN)
-    assert status.pending_rows == 3 * (EPOCHS - BROKEN)
-
-
 @pytest.mark.rule("state")
 def test_state_of_a_process_100_changes_late_is_void(world: World) -> None:
     """The process deletes the state that it has created."""

@@ -37,16 +37,6 @@ def test_superseded_run_leaves_nothing_when_the_next_opens(world: World) -> None
     assert world.log_backend.list("segments/") == []
 
 
-def test_last_attempt_of_a_superseded_run_stays(world: World) -> None:
-    """Spark has completed this attempt, and the state names it."""
-    dead = world.run()
-    dead.publish([("a", 0)])
-    dead.write_commit([[("a", 0)]])
-    run = world.run()
-    run.batch([("b", 1)])
-    assert world.flushed() == {"a": 0, "b": 1}
-
-
 def test_run_that_never_opened_keeps_its_segments(world: World) -> None:
     """The run may still publish them. If its `commit()` is fenced, that deletes them."""
     world.run().batches([("a", 0)])

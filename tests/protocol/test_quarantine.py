@@ -13,7 +13,7 @@ from tests.protocol.adding import AddingTarget, AddingWorld, StagingTarget
 from tests.protocol.cases import covered
 from tests.protocol.engine import Rows, World, flush
 from tests.protocol.operations import At
-from tests.protocol.operators import TargetBackup, edit, stops
+from tests.protocol.operators import edit, stops
 from tests.protocol.quarantining import (
     REFUSED,
     SEVENS,
@@ -26,10 +26,9 @@ from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.progress.status import read_status
-from wal_sink.protocol.retention import Retention
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.testing.memory_target import MemoryOptions
-from wal_sink.wal.refused import listed
+from wal_sink.wal.refused import refused_files
 
 
 class BadTextWorld(AddingWorld):
@@ -51,7 +50,7 @@ def test_text_not_utf8_is_refused_for_every_target() -> None:
     world.on_invalid_row = "quarantine"
     world.run().flushed_batches([("a", 1), (REFUSED, 2), ("b", 3), (REFUSED, 4)])
     assert world.visible() == [("a", 1), ("b", 3)]
-    assert [(file.epoch, file.rows) for file in listed(world.store)] == [(0, 2)]
+    assert [(file.epoch, file.rows) for file in refused_files(world.store)] == [(0, 2)]
 
 
 def test_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
@@ -131,13 +130,6 @@ def test_damaged_segment_of_refused_rows_stops_the_flush(change: bytes | None) -
     assert world.row.epoch == -1
 
 
-def test_row_refused_by_the_server_does_not_block_others() -> None:
-    world = RefusingWorld()
-    world.run().batches([("a", 1), ("bad", None), ("b", 2)], [("c", 3)])
-    assert world.flushed() == {"a": 1, "b": 2, "c": 3}
-    assert kept(world) == [(0, "memory", "bad", SEVENS)]
-
-
 def test_kept_row_is_skipped_by_every_later_flusher() -> None:
     """Given a flusher without quarantine, and a target that would accept the row now."""
     world = RefusingWorld()
@@ -148,17 +140,6 @@ def test_kept_row_is_skipped_by_every_later_flusher() -> None:
     world.on_invalid_row = "fail"
     world.store_target.refuses = lambda _: ""
     assert world.flushed() == {"a": 1, "b": 2}
-
-
-def test_kept_row_is_skipped_when_a_target_went_back() -> None:
-    world = RefusingWorld()
-    world.retention = Retention(us=10**12, bytes=10**12)
-    run = world.run().flushed_batches([("a", 1)])
-    backup = TargetBackup(world)
-    run.flushed_batches([("b", 2), ("bad", None)])
-    backup.restore()
-    assert world.flushed() == {"a": 1, "b": 2}
-    assert kept(world) == [(1, "memory", "bad", SEVENS)]
 
 
 def test_row_kept_by_a_stalled_flusher_is_there_once() -> None:

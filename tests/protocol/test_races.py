@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import StateBackend, open_backend
-from tests.protocol.engine import World, until_idle
+from tests.protocol.engine import World
 from wal_sink.admin.query import Query
 from wal_sink.admin.repair import give_up
 from wal_sink.checkpoint import checkpoint
@@ -57,20 +57,6 @@ def test_log_made_during_a_read_has_not_vanished(world: World) -> None:
     world.checkpoint = Interrupted(world.checkpoint, place, lambda: world.run().batch([("a", 1)]))
     world.flush()
     assert world.flushed() == {"a": 1}
-
-
-def test_flusher_with_an_old_ledger_row_reads_it_again(world: World) -> None:
-    """Given another flusher that has moved the row. The target did not go back."""
-    run = world.run()
-    run.batch([("a", 1)])
-    first = world.flusher()
-    until_idle(first)
-    run.batch([("b", 2)])
-    world.flush()
-    run.batch([("c", 3)])
-    until_idle(first)
-    assert world.table() == {"a": 1, "b": 2, "c": 3}
-    assert "went back" not in world.state.changed.reason
 
 
 def test_run_whose_segments_are_garbage_is_fenced(world: World) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
-from tests.kills.every_fault import EPOCHS, every_fault, fault, new_world, partitions
+from tests.kills.every_fault import EPOCHS, fault, new_world, partitions
 from tests.protocol import raw
 from tests.protocol.cases import covered
 from tests.protocol.damaged import change
@@ -17,8 +17,6 @@ from tests.protocol.engine import World, flush, in_memory
 from tests.protocol.operators import Backup, TargetBackup, edit, files, restore, stops
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import WalSinkError
-from wal_sink.flush.flusher import Pass
 from wal_sink.model.ledger import Outcome
 from wal_sink.progress.status import read_status
 from wal_sink.protocol import state as protocol
@@ -83,28 +81,6 @@ def test_target_that_went_back_heals_at_every_fault(when: str) -> None:
     covered(
         f"fault at every operation of a target that went back, {when}", f"{len(whole.operations)}"
     )
-
-
-@pytest.mark.rule("restored")
-@pytest.mark.parametrize(
-    "matching", ["read state/", "list commits/", "read ledger", "write ", "finish "]
-)
-def test_target_that_goes_back_under_a_flusher_heals(matching: str) -> None:
-    """Given a lagging replica that is promoted between two requests of the flusher."""
-    world, backups = flushed_world(3)
-    run = world.run()
-    run.batch(*partitions(3, run.run_id))
-    flusher = world.flusher(Faults(0, "before", ConnectionError, matching))
-    try:
-        flush(flusher)
-    except (ConnectionError, WalSinkError):
-        flusher.close()
-    backups[1].restore()
-    flush(flusher)
-    flush(world.flusher())
-    verdict = raw.expected(4, world)
-    assert dict(verdict) == world.table()
-    assert world.row.epoch == 3
 
 
 @pytest.mark.rule("restored")
@@ -397,23 +373,3 @@ def test_deleted_checkpoint_is_flushed_by_a_stand_in(tmp_path: Path) -> None:
     stops(stand_in, errors.WrongOwner)
     adopt(stand_in, "adopted")
     assert stand_in.flushed() == {"a": 2, "b": 3}
-
-
-class RetainingWorld(World):
-    """A query whose flushed epochs stay for some operations. Time passes between two flushes."""
-
-    def __init__(self) -> None:
-        super().__init__(*in_memory())
-        self.inline_from = 1
-        self.retention = Retention(us=50, bytes=1 << 60)
-
-    def flush(self, faults: Faults | None = None) -> list[Pass]:
-        self.clock.us += 1_000
-        return super().flush(faults)
-
-
-@pytest.mark.rule("trim")
-@pytest.mark.parametrize("role", ["flusher", "flusher of a backlog"])
-def test_every_fault_with_retention_is_recovered_from(role: str) -> None:
-    hit = every_fault(RetainingWorld, role, "after")
-    covered(f"fault at every operation of a {role} with retention, after", f"{len(hit)}")

@@ -10,7 +10,6 @@ from tests.protocol.operators import TargetBackup
 from wal_sink.configuration import configure
 from wal_sink.errors import LedgerBehindLog
 from wal_sink.protocol.retention import Retention
-from wal_sink.testing.faults import Faults
 
 pytestmark = pytest.mark.rule("trim")
 
@@ -65,17 +64,6 @@ def test_flushed_epochs_stay_up_to_their_bytes(world: World) -> None:
     assert epochs(world) == [7], "no bytes are kept but the mark's"
 
 
-def test_replay_of_a_retained_epoch_publishes_nothing(world: World) -> None:
-    world.retention = Retention(us=10 * SECOND, bytes=ANY_SIZE)
-    world.run().flushed_batches([("a", 1)])
-    world.checkpoint.delete(["commits/0"])
-    again = world.run()
-    assert again.publish([("ghost", 2)]) is None
-    again.write_commit([[("a", 1)]])
-    again.batch([("b", 3)])
-    assert world.flushed() == {"a": 1, "b": 3}
-
-
 def test_mark_of_a_clock_ahead_trims_later_only(world: World) -> None:
     """Given a flusher on a host whose clock was an hour ahead."""
     world.retention = Retention(us=10 * SECOND, bytes=ANY_SIZE)
@@ -125,16 +113,3 @@ def test_flusher_stalled_in_a_trim_deletes_nothing_needed(point: str) -> None:
     backup.restore()
     with pytest.raises(LedgerBehindLog):
         world.flush()
-
-
-def test_trim_costs_nothing_while_nothing_is_due(world: World) -> None:
-    world.retention = Retention(us=10 * SECOND, bytes=ANY_SIZE)
-    world.run().flushed_batches([("a", 0)])
-    faults = Faults()
-    flusher = world.flusher(faults)
-    flusher.run_once()
-    number = world.state.number
-    faults.operations.clear()
-    flusher.run_once()
-    assert not any("manifests" in name or "segments" in name for name in faults.operations)
-    assert world.state.number == number

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
-from tests.kills.interleave import Process, Turns
 from tests.protocol import raw
 from tests.protocol.damaged import EPOCHS, delete_manifest, fill, give_up
 from tests.protocol.engine import Run, World, flush
@@ -144,23 +143,6 @@ def test_second_publish_with_other_rows_is_refused(world: World) -> None:
 
 
 @pytest.mark.rule("publish")
-def test_epoch_without_rows_is_published(world: World) -> None:
-    """Otherwise the rows of a dead attempt at this epoch would be flushed."""
-    world.run().publish([("ghost", 1)])
-    world.run().batch()
-    assert world.flushed() == {}
-    assert world.mark() == 0
-
-
-@pytest.mark.rule("publish")
-def test_unknown_offsets_format_is_refused(world: World) -> None:
-    run = world.run()
-    world.checkpoint.create("offsets/0", b"v9\n{}\n{}")
-    with pytest.raises(errors.UnknownOffsetsFormat, match="v9"):
-        run.publish([("a", 1)])
-
-
-@pytest.mark.rule("publish")
 def test_checkpoint_is_durable_before_its_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,62 +233,20 @@ def test_state_is_read_before_commits(world: World) -> None:
     assert names.index("list state/") < names.index("list commits/")
 
 
-@pytest.mark.rule("settle")
-def test_settled_attempt_is_not_replaced(world: World) -> None:
-    """Given a stalled run that continues after another run's attempt was settled."""
-    slow = world.run()
-    slow.write_offsets()
-    appended = slow.tasks([("slow", 1)])
-    turns = Turns(0, counts=lambda name: name.startswith("create state/"))
-    slow.store.backend.faults = turns  # type: ignore[attr-defined]
-
-    def commits(_: Faults) -> None:
-        with pytest.raises((errors.Fenced, errors.Diverged)):
-            slow.commit(appended)
-
-    process = Process(turns, commits)
-    world.run().publish([("quick", 2)])
-    process.turn()
-    run = world.run()
-    run.publish([("quick", 3)])
-    run.write_commit([[("quick", 3)]])
-    world.flush()
-    process.turn()
-    assert world.flushed() == {"quick": 3}
-
-
 @pytest.mark.rule("order")
-def test_backlog_is_finished_in_one_window(world: World) -> None:
-    backlog(world, 5)
-    faults = Faults(matching="finish ")
-    world.flush(faults)
-    assert faults.operations == ["finish 4"]
-    assert world.table() == {"k": 4, **{f"k{epoch}": epoch for epoch in range(5)}}
-
-
-@pytest.mark.rule("order")
-def test_manifest_is_read_once_on_its_way(world: World) -> None:
-    backlog(world, 5)
-    faults = Faults(matching="read manifests/")
-    world.flush(faults)
-    assert len(faults.operations) == 5
-    assert len(set(faults.operations)) == 5
-
-
-@pytest.mark.rule("order")
-@pytest.mark.parametrize("bound", ["epochs", "bytes"])
+@pytest.mark.parametrize(
+    ("epochs", "size", "ends"),
+    [(64, 1 << 20, [4]), (2, 1 << 20, [1, 3, 4]), (64, 1, [0, 1, 2, 3, 4])],
+)
 def test_windows_follow_each_other_without_gaps(
-    world: World, monkeypatch: pytest.MonkeyPatch, bound: str
+    world: World, monkeypatch: pytest.MonkeyPatch, epochs: int, size: int, ends: list[int]
 ) -> None:
-    """A window has at most this number of epochs or bytes. A larger epoch has a window of its own."""
-    if bound == "epochs":
-        monkeypatch.setattr(flushers, "WINDOW_EPOCHS", 2)
-    else:
-        monkeypatch.setattr("wal_sink.flush.window.WINDOW_BYTES", 1)
-    backlog(world, 5)
+    """A window has at most this number of epochs and bytes. A larger epoch has a window of its own."""
+    monkeypatch.setattr(flushers, "WINDOW_EPOCHS", epochs)
+    monkeypatch.setattr("wal_sink.flush.window.WINDOW_BYTES", size)
+    world.run().batches(*([("k", epoch), (f"k{epoch}", epoch)] for epoch in range(5)))
     faults = Faults(matching="finish ")
     world.flush(faults)
-    ends = [1, 3, 4] if bound == "epochs" else [0, 1, 2, 3, 4]
     assert faults.operations == [f"finish {end}" for end in ends]
     assert world.table() == world.expected()
 
@@ -337,36 +277,7 @@ def test_sink_that_joins_an_old_query_starts_there(world: World) -> None:
     assert (world.state.first, world.row.epoch) == (42, 42)
 
 
-@pytest.mark.rule("order")
-def test_query_that_was_flushed_late_needs_no_old_commits(world: World) -> None:
-    """Given that Spark has purged all but the newest commit."""
-    backlog(world, 5)
-    for epoch in range(4):
-        world.checkpoint.delete([f"commits/{epoch}", f"offsets/{epoch}"])
-    assert world.flushed() == world.expected()
-
-
-def backlog(world: World, epochs: int) -> None:
-    """Leave epochs pending that write a common key and a key of their own."""
-    world.run().batches(*([("k", epoch), (f"k{epoch}", epoch)] for epoch in range(epochs)))
-
-
 # --- repeatable, ledger ---
-
-
-@pytest.mark.rule("repeatable")
-def test_late_rows_of_a_stalled_flusher_hide_nothing(world: World) -> None:
-    """Given rows that arrive after a later epoch was flushed, their timestamps are older."""
-    run = world.run().batches([("k", 0)])
-
-    def overtaken() -> None:
-        world.flush()
-        run.batch([("k", 1)])
-        world.flush()
-
-    flush(world.flusher(At("write ", overtaken)))
-    assert world.table() == {"k": 1}
-    assert world.row.epoch == 1
 
 
 @pytest.mark.rule("repeatable")
@@ -431,13 +342,3 @@ def test_epoch_given_up_is_skipped_alone(world: World) -> None:
     assert world.row.epoch == EPOCHS - 1
     assert {"a1", "a3", "a4"} <= world.table().keys()
     assert "a2" not in world.table()
-
-
-@pytest.mark.rule("stop")
-def test_error_beside_an_older_state_is_not_raised(world: World) -> None:
-    """Given a flusher whose objects another flusher has trimmed, it starts its pass again."""
-    run = world.run().flushed_batches([("a", 0)])
-    run.batch([("b", 1)])
-    stalled = world.flusher(At("read manifests/", world.flush))
-    flush(stalled)
-    assert world.table() == {"a": 0, "b": 1}

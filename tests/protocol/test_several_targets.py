@@ -15,7 +15,7 @@ from tests.protocol.engine import World, flush, in_memory
 from tests.protocol.publishing import Driver
 from tests.protocol.several_world import ADDED, CELLS, SeveralWorld
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.errors import Diverged, LogFull, OptionError
+from wal_sink.errors import LogFull, OptionError
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.progress.status import read_status
 from wal_sink.progress.wait import wait_until_flushed
@@ -43,26 +43,6 @@ def give_up(world: World, name: str) -> None:
 def test_targets_at_every_fault_get_each_row_once(role: str, when: When) -> None:
     hit = every_fault(SeveralWorld, role, when)
     covered(f"fault at every operation of a {role} with two targets, {when}", f"{len(hit)}")
-
-
-@pytest.mark.rule("settle")
-def test_replay_after_one_target_flushed_changes_no_target(several: SeveralWorld) -> None:
-    """Given an epoch that one target has, the other target gets the same attempt."""
-    several.run().batches([("a", 1)], [("b", 2)])
-    flush(several.flusher(name=CELLS))
-    several.checkpoint.delete(["commits/1"])
-    several.run().batches([("again", 3)])
-    several.flush()
-    assert several.rows(ADDED) == several.rows(CELLS) == [("a", 1), ("b", 2)]
-
-
-@pytest.mark.rule("publish")
-def test_other_offsets_after_one_target_flushed_diverge(several: SeveralWorld) -> None:
-    several.run().batches([("a", 1)])
-    flush(several.flusher(name=CELLS))
-    several.checkpoint.delete(["commits/0", "offsets/0"])
-    with pytest.raises(Diverged):
-        several.run().publish([("other", 2)], offset="9")
 
 
 @pytest.mark.rule("trim")

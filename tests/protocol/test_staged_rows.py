@@ -15,9 +15,8 @@ from tests.protocol import raw
 from tests.protocol.adding import AddingTarget, AddingWorld, Pair, StagingSession, StagingTarget
 from tests.protocol.cases import covered
 from tests.protocol.engine import flush, until_idle
-from tests.protocol.operations import At
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush.tasks import FlushTask, gravest
+from wal_sink.flush.tasks import FlushTask, most_severe
 from wal_sink.flush.write import WindowWrite
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.protocol.shares import share_out
@@ -56,15 +55,6 @@ def test_lost_answer_of_a_commit_is_read_back(kind: type[AddingTarget]) -> None:
     raw.complete(world, 1, "")
 
 
-@pytest.mark.rule("ledger")
-@pytest.mark.parametrize("kind", [AddingTarget, StagingTarget])
-def test_window_that_another_flusher_finished_adds_nothing(kind: type[AddingTarget]) -> None:
-    world = AddingWorld(kind)
-    world.run().batch([("a", 1)], [("b", 2)])
-    flush(world.flusher(At("finish 0", world.flush)))
-    raw.complete(world, 1, "")
-
-
 @pytest.fixture
 def staging() -> AddingWorld:
     """A query with one completed epoch of three partitions."""
@@ -97,7 +87,7 @@ def by_tasks(
             writing.connection.add_receipts(answer.receipts)
         failed = [answer.error for answer in answers if answer.error is not None]
         if failed:
-            raise gravest(failed)
+            raise most_severe(failed)
         return True
 
     return write

@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from wal_sink.errors import (
-    AlreadyPublished,
     OptionError,
     WalSinkError,
 )
@@ -63,15 +62,6 @@ def test_run_with_all_targets_given_up_does_not_open() -> None:
     following = OPENING._replace(run_id="run-2", after="run-1")
     with pytest.raises(OptionError, match="Every target of the query was given up"):
         transitions.open_run(state, following, 0, -1, ME)
-
-
-def test_publish_again_with_the_same_manifest_changes_nothing() -> None:
-    state = opened()
-    made = manifest(state, 0)
-    state = published(state, made)
-    assert transitions.publish(state, "run-1", made, -1, MUCH, ME) is None
-    with pytest.raises(AlreadyPublished):
-        transitions.publish(state, "run-1", manifest(state, 0, digest="e"), -1, MUCH, ME)
 
 
 @pytest.mark.parametrize(

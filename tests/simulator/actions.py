@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulator.driver import Driver, Flushing
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Thread
+from tests.simulator.processes import Driver, Flushing
 from tests.simulator.target import Database
 from tests.simulator.volume import Volume
 from tests.simulator.world import Saved, Site, World

@@ -28,7 +28,7 @@ from wal_sink.publish.append import append, most_inline
 from wal_sink.publish.publisher import Publisher, discard, discard_call
 
 
-class Flushing:
+class FlusherThread:
     """A flusher of one target, in a thread of a process."""
 
     def __init__(self, world: World, site: Site, process: Process, name: str) -> None:
@@ -90,7 +90,7 @@ class Driver:
         self.process = world.process("driver")
         self.main = Thread(self.process)
         self.flushers = {
-            name: Flushing(world, self.site, self.process, name) for name in world.names
+            name: FlusherThread(world, self.site, self.process, name) for name in world.names
         }
         self.log = self.site.open_log(self.process)
         self.store = Mount(self.site.checkpoint, self.process, syncs=False)

@@ -23,7 +23,7 @@ from wal_sink.protocol.retention import Retention
 from wal_sink.wal.store import LogStore
 
 if TYPE_CHECKING:
-    from tests.simulator.driver import Driver, Flushing
+    from tests.simulator.processes import Driver, Flushing
 
 IO_FAULTS = {
     "crashes": (Fault.CRASH_BEFORE, Fault.CRASH_AFTER),

@@ -15,7 +15,7 @@ from tests.soak.cells import Cell, Expected, compare
 from tests.soak.cluster import FAULTS, TARGETS, ClusterSoak
 from tests.soak.features import FeaturesSoak, deal
 from tests.soak.readers import Reader, Rows, Store
-from tests.support.deploy_table import Counted, Row
+from tests.support.neighbours import Counted, Row
 
 
 @pytest.mark.test_all

@@ -156,7 +156,7 @@ class TestDuckDbDeletes(KeyedContract):
     store_type = DuckDb
 
     def test_new_row_with_unavailable_cell_is_refused(
-        self, target: Target, plan: Plan, session: Session, query_id: str
+        self, target: Target, plan: Plan, session: Session
     ) -> None:
         """The flush stops, as DuckDB has no savepoints."""
         rows = self.slice(target, plan, [("u", "new", 1, 2, UNAVAILABLE)])

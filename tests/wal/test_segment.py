@@ -173,7 +173,7 @@ def test_flipped_byte_is_found(compression: Compression) -> None:
 def test_damage_in_a_large_file_is_found(backend: StateBackend) -> None:
     """Given a file that is read in several parts, and damage in the last one."""
     ref = write(backend, numbers(0, 200_000), compression="none")
-    assert ref.bytes > 3 << 20
+    assert ref.bytes > 4 << 20
     data = bytearray(backend.read(PATH))
     data[-1] ^= 1
     overwrite(backend, bytes(data))
@@ -188,14 +188,6 @@ def test_truncated_file_is_found(backend: StateBackend, keep: int) -> None:
     text = refuse(backend, ref)
     assert f"has {len(cut)} bytes" in text
     assert f"says {ref.bytes} bytes" in text
-
-
-@pytest.mark.parametrize("change", [{"bytes": 1}, {"digest": "0" * 64}, {"digest": ""}])
-def test_segment_that_differs_from_its_manifest_is_refused(
-    backend: StateBackend, change: dict[str, object]
-) -> None:
-    ref = write(backend, numbers(0, 10))
-    refuse(backend, msgspec.structs.replace(ref, **change))
 
 
 @pytest.mark.parametrize("at", ["body", "footer"])
