@@ -1,4 +1,4 @@
-"""DataFrames that are no records of Kafka: what the error says is pasted, and the records are right."""
+"""DataFrames that are not records of Kafka: the expression in the error is pasted, and makes the record."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import time
 import uuid
 
 import pytest
-from confluent_kafka import Consumer
 from pyspark.sql import DataFrame, SparkSession, functions
 
+from tests.kafka.conftest import consumed, kafka_target
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.errors import SchemaMismatch
-from wal_sink.options import parse
 from wal_sink.targets.base import RowSlice
-from wal_sink.targets.kafka import KafkaTarget
-from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
 
@@ -27,19 +24,10 @@ JSON = b'{"id":1,"name":"Anna"}'
 
 
 def first_record(kafka: Broker, topic: str) -> tuple[object, ...]:
-    """Return key, value, headers and time of the first record that a reader of committed ones gets."""
-    settings = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
-    consumer = Consumer(
-        {"bootstrap.servers": kafka.address, "group.id": uuid.uuid4().hex, **settings}
-    )
-    try:
-        consumer.subscribe([topic])
-        message = consumer.poll(60)
-        assert message is not None
-        assert message.error() is None
-        return message.key(), message.value(), message.headers(), message.timestamp()[1]
-    finally:
-        consumer.close()
+    """Return key, value, headers and time of the first committed record."""
+    (message,) = consumed(kafka, [topic], 1)
+    assert message.error() is None
+    return message.key(), message.value(), message.headers(), message.timestamp()[1]
 
 
 @pytest.mark.parametrize(
@@ -64,11 +52,10 @@ def first_record(kafka: Broker, topic: str) -> tuple[object, ...]:
 def test_remedy_for_a_column_is_pasted_and_helps(
     spark: SparkSession, kafka: Broker, columns: str, place: int, wanted: object
 ) -> None:
-    """The expression as it stands in the error, by Spark, then by a broker."""
+    """Spark runs the expression from the error, and a broker gets the record."""
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic)
-    options = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
-    target = KafkaTarget(parse(options, KafkaOptions))
+    target = kafka_target(kafka.address, topic)
     frame = spark.sql(f"SELECT {columns}")
     with pytest.raises(SchemaMismatch) as caught:
         target.plan(frame.toArrow().schema, "key")

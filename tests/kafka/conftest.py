@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Consumer, Message
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -22,6 +23,29 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.kafka import KafkaTarget
 from wal_sink.targets.kafka.options import KafkaOptions
+
+
+def kafka_target(address: str, topic: str, **options: str) -> KafkaTarget:
+    return KafkaTarget(
+        parse({"kafka.bootstrap.servers": address, "topic": topic} | options, KafkaOptions)
+    )
+
+
+def consumed(kafka: Broker, topics: list[str], count: int) -> list[Message]:
+    """Return records as a consumer of committed records gets them."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.address,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe(topics)
+    try:
+        return list(consumer.consume(count, timeout=60))
+    finally:
+        consumer.close()
 
 
 class PairsTarget(KafkaTarget):
@@ -67,14 +91,14 @@ def altered(kafka: Broker, topic: str, name: str, value: str) -> None:
     """Alter a setting of a topic."""
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka.address})  # which stays as long as its request
+    admin = AdminClient({"bootstrap.servers": kafka.address})  # kept until its request ends
     (future,) = admin.incremental_alter_configs([resource]).values()
     future.result()
 
 
 @pytest.fixture
 def make_world(kafka: Broker) -> Iterator[Callable[[], TopicWorld]]:
-    """Make worlds whose sessions end with the test."""
+    """Return a function that makes worlds. Their sessions end with the test."""
     made: list[TopicWorld] = []
 
     def make() -> TopicWorld:

@@ -1,4 +1,4 @@
-"""Flushers and brokers that die in the middle of a transaction, over a real broker."""
+"""Flushers and real brokers that die, time out or forget in a transaction."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from tests.kafka.conftest import TopicWorld
+from tests.kafka.conftest import TopicWorld, kafka_target
 from tests.protocol import raw
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
-from wal_sink.options import parse
 from wal_sink.targets.base import RowSlice
-from wal_sink.targets.kafka import KafkaTarget
-from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.session import KafkaSession, transactional
 from wal_sink.targets.kafka.topics import admin_of, limits
 from wal_sink.testing.contracts.ledger import create, finish, first_row, following, row_of
@@ -33,7 +30,7 @@ ROWS = [(f"k{n}", n) for n in range(100)]
 def test_open_ledger_transaction_is_ended_by_the_next_flusher(
     make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flusher that died between its ledger record and the commit holds up all readers of the ledger."""
+    """A flusher that died between its ledger record and the commit blocks all readers of the ledger."""
     world = make_world()
     world.run().batch(ROWS)
 
@@ -45,7 +42,7 @@ def test_open_ledger_transaction_is_ended_by_the_next_flusher(
         value, key = msgspec.json.encode(new.cells), self._query_id.encode()
         self._producer.produce(self._ledger.topic, value, key, 0)
         self._producer.flush()
-        self._open = False  # nothing of it is aborted by this process
+        self._open = False  # so this process does not abort the transaction
         raise Crash
 
     with monkeypatch.context() as patch:
@@ -57,19 +54,16 @@ def test_open_ledger_transaction_is_ended_by_the_next_flusher(
     raw.complete(world, 1, "")
 
 
-def test_dead_flusher_holds_up_no_other_query(
-    kafka: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each query's ledger is a topic of its own, unless the user names one for several.
+def test_dead_flusher_blocks_no_other_query(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each query has a ledger topic of its own.
 
-    Then the error says that a flusher is in the way, and only that flusher's query can end its transaction.
+    In a topic for several queries the error names the open transaction, which only its own query can end.
     """
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic)
     dead, alive = (f"{name}-{topic}" for name in ("dead", "alive"))
-    options = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
-    own = KafkaTarget(parse(options, KafkaOptions))
-    shared = KafkaTarget(parse({**options, "kafka.ledgerTopic": f"ledger-{topic}"}, KafkaOptions))
+    own = kafka_target(kafka.address, topic)
+    shared = kafka_target(kafka.address, topic, **{"kafka.ledgerTopic": f"ledger-{topic}"})
     for target in (own, shared):
         for query_id in (dead, alive):
             with target.connect(query_id) as session:
@@ -82,25 +76,24 @@ def test_dead_flusher_holds_up_no_other_query(
     monkeypatch.setattr("wal_sink.targets.kafka.session.TIMEOUT_S", 5.0)
     with own.connect(alive) as session:
         assert row_of(session).epoch == -1
-    held_up = pytest.raises(TargetUnavailable, match="a transaction is open there")
-    with shared.connect(alive) as session, held_up:
+    blocked = pytest.raises(TargetUnavailable, match="a transaction is open there")
+    with shared.connect(alive) as session, blocked:
         session.read()
     with own.connect(dead) as session:
-        assert session.read() is not None, "its own is ended"
+        assert session.read() is not None, "its own transaction is ended"
     with shared.connect(alive) as session:
         assert session.read() is not None
 
 
-def test_ledger_is_made_to_be_compacted(kafka: Broker) -> None:
-    """Its segments are full after some windows, and Kafka compacts full ones alone."""
+def test_ledger_topic_has_small_compacted_segments(kafka: Broker) -> None:
+    """Kafka compacts only full segments."""
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic)
-    options = {"kafka.bootstrap.servers": kafka.address, "topic": topic}
-    made = KafkaTarget(parse(options, KafkaOptions))
+    made = kafka_target(kafka.address, topic)
     with made.connect(topic) as session:
         create(session, topic)
     resource = ConfigResource(ResourceType.TOPIC, made.options.ledger_of(topic))
-    admin = AdminClient({"bootstrap.servers": kafka.address})  # its futures end with it
+    admin = AdminClient({"bootstrap.servers": kafka.address})  # kept until its request ends
     (future,) = admin.describe_configs([resource]).values()
     result = future.result()
     assert result["cleanup.policy"].value == "compact"
@@ -109,13 +102,12 @@ def test_ledger_is_made_to_be_compacted(kafka: Broker) -> None:
 
 @pytest.mark.test_all
 def test_ledger_stays_short() -> None:
-    """Kafka compacts it: what a session reads does not grow with the windows that were flushed."""
+    """Kafka compacts it, so a session reads a bounded number of records after any number of windows."""
     with Broker({"log.cleaner.backoff.ms": 100}) as broker:
         broker.create_topic("t")
-        options = {"kafka.bootstrap.servers": broker.address, "topic": "t"}
-        made = KafkaTarget(parse(options, KafkaOptions))
+        made = kafka_target(broker.address, "t")
         with made.connect("query") as session:
-            row = first_row("query")._replace(log_id="x" * 30_000)  # its segments have a megabyte
+            row = first_row("query")._replace(log_id="x" * 30_000)  # a segment has a megabyte
             assert finish(session, None, row) is Outcome.APPLIED
             for _ in range(100):
                 row, current = following(row), row
@@ -131,7 +123,7 @@ def test_ledger_stays_short() -> None:
 def test_second_flusher_fences_the_first(
     make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one, which has written all and not finished, is refused; the second one delivers."""
+    """The first has written its rows, and its finish has no effect. The rows of the second count."""
     world = make_world()
     world.run().batch(ROWS)
     second: list[int] = []
@@ -153,7 +145,7 @@ def test_second_flusher_fences_the_first(
 def test_transaction_that_times_out_names_the_setting(
     make_world: Callable[[], TopicWorld], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The brokers have ended it; its records do not count, and the operator reads which option it is."""
+    """The brokers end the transaction, so its records do not count."""
     world = make_world()
     world.run().batch(ROWS)
     options = world.target.options
@@ -176,10 +168,10 @@ def test_transaction_that_times_out_names_the_setting(
     raw.complete(world, 1, "")
 
 
-def test_ledger_topic_made_again_is_read_again(
+def test_ledger_topic_created_again_is_read_again(
     make_world: Callable[[], TopicWorld], kafka: Broker
 ) -> None:
-    """A session that has read the old one must not go on from what it said: the log is ahead."""
+    """A session that has read the old topic must not continue with its record."""
     world = make_world()
     world.run().batch(ROWS)
     flush(world.flusher())
@@ -196,14 +188,14 @@ def test_ledger_topic_made_again_is_read_again(
             try:
                 assert session.read() is None
                 break
-            except KafkaException:  # brokers hear of it a moment late
+            except KafkaException:  # brokers learn of the topic a moment late
                 time.sleep(0.1)
         else:
             raise AssertionError("the topic does not answer")
 
 
 def test_broker_killed_in_mid_transaction_loses_nothing() -> None:
-    """The flush says that it does not answer, and goes on when it is back."""
+    """The flush reports an outage, and continues after the restart."""
     with Broker() as broker:
         world = TopicWorld(broker)
         world.run().batch(ROWS)
@@ -235,7 +227,7 @@ def test_broker_killed_in_mid_transaction_loses_nothing() -> None:
 def test_producer_whose_id_expired_while_idle_is_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A broker forgets the id of a quiet query, by default after a week, and would refuse its transaction."""
+    """A broker forgets an unused id, by default after a week, and then refuses its transaction."""
     monkeypatch.setattr("wal_sink.targets.kafka.session._IDLE_S", 0.0)
     settings = {
         "transactional.id.expiration.ms": 5000,  # longer than a slow machine takes for one window

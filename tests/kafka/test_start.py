@@ -1,4 +1,4 @@
-"""What a query is told when it starts, over a real broker."""
+"""Starts and tasks refuse what the topics of a real broker would refuse."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import zlib
 import msgspec
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Producer
 
-from tests.kafka.conftest import altered
+from tests.kafka.conftest import altered, consumed, kafka_target
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.errors import (
     InvalidRow,
@@ -21,10 +21,7 @@ from wal_sink.errors import (
     TargetRefused,
     TargetUnavailable,
 )
-from wal_sink.options import parse
 from wal_sink.targets.base import RowSlice
-from wal_sink.targets.kafka import KafkaTarget
-from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import TOPICS, planned_limits
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import BASE_US, deliver
@@ -38,11 +35,6 @@ def topic(kafka: Broker) -> str:
     name = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(name, settings={"max.message.bytes": "1000"})
     return name
-
-
-def target(address: str, topic: str, **arguments: str) -> KafkaTarget:
-    options = {"kafka.bootstrap.servers": address, "topic": topic}
-    return KafkaTarget(parse({**options, **arguments}, KafkaOptions))
 
 
 @pytest.mark.parametrize(
@@ -67,16 +59,16 @@ def target(address: str, topic: str, **arguments: str) -> KafkaTarget:
         ),
     ],
 )
-def test_dataframe_that_is_no_record_is_refused(
+def test_unfit_dataframe_is_refused(
     kafka: Broker, topic: str, schema: pa.Schema, reason: str
 ) -> None:
     with pytest.raises(SchemaMismatch, match=reason):
-        target(kafka.address, topic).plan(schema, "key")
+        kafka_target(kafka.address, topic).plan(schema, "key")
 
 
-def test_topic_that_is_missing_is_named(kafka: Broker) -> None:
+def test_missing_topic_is_named(kafka: Broker) -> None:
     with pytest.raises(SchemaMismatch, match="There is no topic missing"):
-        target(kafka.address, "missing").plan(RECORD, "key")
+        kafka_target(kafka.address, "missing").plan(RECORD, "key")
 
 
 @pytest.mark.parametrize(
@@ -91,9 +83,9 @@ def test_topic_that_is_missing_is_named(kafka: Broker) -> None:
 def test_ledger_topic_without_compaction_is_refused(
     kafka: Broker, topic: str, partitions: int, settings: dict[str, str], reason: str
 ) -> None:
-    """At the start, and by each session: a topic may be altered."""
+    """The start refuses it, and each session, since a topic may be altered."""
     kafka.create_topic(f"ledger-{topic}", partitions, settings)
-    made = target(kafka.address, topic, **{"kafka.ledgerTopic": f"ledger-{topic}"})
+    made = kafka_target(kafka.address, topic, **{"kafka.ledgerTopic": f"ledger-{topic}"})
     with pytest.raises(SchemaMismatch, match=reason):
         made.plan(RECORD, "key")
     with (
@@ -103,18 +95,28 @@ def test_ledger_topic_without_compaction_is_refused(
         create(session, "query")
 
 
-def test_transaction_timeout_above_the_brokers_limit_is_refused(kafka: Broker, topic: str) -> None:
-    made = target(kafka.address, topic, **{"kafka.transaction.timeout.ms": "3600000"})
-    with pytest.raises(OptionError, match=r"kafka\.transaction\.timeout\.ms is 3600000"):
-        made.plan(RECORD, "key")
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"kafka.transaction.timeout.ms": "3600000"}, r"timeout\.ms is 3600000"),
+        ({"kafka.compression.type": "zip"}, r"kafka\.compression\.type"),
+        ({"topic": "a, b", "kafka.ledgerTopic": "b"}, "both name b"),
+        ({"topic": " , "}, "Option topic is .* names no topic"),
+    ],
+)
+def test_unfit_option_is_refused(
+    kafka: Broker, topic: str, options: dict[str, str], error: str
+) -> None:
+    with pytest.raises(OptionError, match=error):
+        kafka_target(kafka.address, **{"topic": topic} | options).plan(RECORD, "key")
 
 
 @pytest.mark.parametrize("largest", [500, 2_147_483_647])
-def test_record_limit_unknown_to_the_client_is_kept(kafka: Broker, largest: int) -> None:
-    """It takes 1,000 to 1,000,000,000 bytes; of a topic that takes more, or less, records are written."""
+def test_limit_unknown_to_the_client_is_accepted(kafka: Broker, largest: int) -> None:
+    """Librdkafka takes limits of 1,000 to 1,000,000,000 bytes. Topics may have others."""
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic, settings={"max.message.bytes": str(largest)})
-    made = target(kafka.address, topic)
+    made = kafka_target(kafka.address, topic)
     plan = made.plan(RECORD, "key")
     rows = made.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
     with made.connect(topic) as session:
@@ -123,46 +125,28 @@ def test_record_limit_unknown_to_the_client_is_kept(kafka: Broker, largest: int)
     assert kafka.records(topic) == [(b"k", b"v")]
 
 
-def test_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wal_sink.targets.kafka.topics.TIMEOUT_S", 0.5)
     with pytest.raises(TargetUnavailable, match=r"Kafka at 127\.0\.0\.1:1 does not answer"):
-        target("127.0.0.1:1", "t").plan(RECORD, "key")
+        kafka_target("127.0.0.1:1", "t").plan(RECORD, "key")
 
 
 @pytest.mark.parametrize(
     ("options", "topic"), [("orders, ", "orders"), (" a,b ,, a", "a,b"), ("orders", "orders")]
 )
-def test_start_checks_the_brokers_that_get_records(options: str, topic: str) -> None:
-    """Spaces and empty names do not count: neither for the check, nor for the records, nor for the plan."""
-    result = target("localhost:1", options)
+def test_list_of_topics_is_normalized(options: str, topic: str) -> None:
+    """Spaces, empty names and repetitions do not count."""
+    result = kafka_target("localhost:1", options)
     assert (result.options.topic, result.writes_to) == (topic, topic)
     assert result.options.topics == tuple(topic.split(","))
-    assert result.shape == target("localhost:1", topic).shape
+    assert result.shape == kafka_target("localhost:1", topic).shape
     assert pickle.loads(pickle.dumps(result.options)) == result.options
 
 
-@pytest.mark.parametrize("options", [",", " , "])
-def test_option_that_names_no_topic_is_refused(options: str) -> None:
-    with pytest.raises(OptionError, match=r"Option topic is .* names no topic"):
-        target("localhost:1", options)
-
-
-def test_ledger_is_in_no_topic_of_the_records() -> None:
-    """Their readers would get its records."""
-    with pytest.raises(OptionError, match="both name b"):
-        target("localhost:9092", "a, b", **{"kafka.ledgerTopic": "b"})
-
-
-def test_unknown_word_of_an_option_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"kafka\.compression\.type"):
-        target("127.0.0.1:1", "t", **{"kafka.compression.type": "zip"})
-
-
-def test_rows_too_large_for_the_topic_are_refused(kafka: Broker, topic: str) -> None:
-    """Before anything of their epoch is published."""
+def test_record_unfit_for_its_topic_is_refused(kafka: Broker, topic: str) -> None:
     columns = {"value": pa.string(), "headers": HEADERS, "partition": pa.int32()}
     schema = pa.schema(list(columns.items()))
-    made = target(kafka.address, topic)
+    made = kafka_target(kafka.address, topic)
     plan = made.plan(schema, "key")
 
     def check(value: str = "x", headers: object = None, partition: int | None = None) -> None:
@@ -188,8 +172,8 @@ def test_rows_too_large_for_the_topic_are_refused(kafka: Broker, topic: str) -> 
 
 
 def test_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: str) -> None:
-    """In the task if it was compacted at the start, else the brokers say so."""
-    made = target(kafka.address, topic)
+    """The task refuses it if the topic was compacted at the start. Otherwise the brokers refuse it."""
+    made = kafka_target(kafka.address, topic)
     plan = made.plan(RECORD, "key")
     no_key = pa.schema([("value", pa.string())])
     keyed = made.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
@@ -213,8 +197,8 @@ def test_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: str
 
 
 def test_record_above_a_lowered_limit_stops_the_flush(kafka: Broker, topic: str) -> None:
-    """It was published before; the flush goes on when the topic is set back."""
-    made = target(kafka.address, topic)
+    """The flush continues after the topic is set back."""
+    made = kafka_target(kafka.address, topic)
     plan = made.plan(RECORD, "key")
     rows = RowSlice(0, made.check(pa.record_batch([["k"], ["x" * 800]], RECORD), plan), BASE_US)
     with made.connect(topic) as session:
@@ -230,10 +214,8 @@ def test_record_above_a_lowered_limit_stops_the_flush(kafka: Broker, topic: str)
 
 
 @pytest.mark.parametrize("partitioner", ["murmur2", "crc32"])
-def test_key_chooses_the_partition_that_javas_producers_choose(
-    kafka: Broker, partitioner: str
-) -> None:
-    """The hashes are those of Kafka's own UtilsTest.testMurmur2; crc32 is zlib's."""
+def test_key_chooses_the_partition_by_its_hash(kafka: Broker, partitioner: str) -> None:
+    """The hashes are from Kafka's UtilsTest.testMurmur2. crc32 is zlib's."""
     java = {
         b"21": -973932308,
         b"foobar": -790332482,
@@ -244,7 +226,7 @@ def test_key_chooses_the_partition_that_javas_producers_choose(
     }
     count, topic = 97, f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic, partitions=count)
-    made = target(kafka.address, topic, **{"kafka.partitioner": partitioner})
+    made = kafka_target(kafka.address, topic, **{"kafka.partitioner": partitioner})
     producer = Producer({**made.options.client, **made.options.producer})
     result: dict[bytes, int] = {}
     for key in java:
@@ -257,27 +239,25 @@ def test_key_chooses_the_partition_that_javas_producers_choose(
     assert result == {key: (number & positive) % count for key, number in hashes.items()}
 
 
-def test_records_go_to_the_topic_that_the_options_name(kafka: Broker, topic: str) -> None:
-    """What waits for another one stops the flush; the ledger is the same."""
+def test_records_for_another_topic_stop_the_flush(kafka: Broker, topic: str) -> None:
     kafka.create_topic(f"other-{topic}")
-    former = target(kafka.address, topic)
-    other = target(kafka.address, f"other-{topic}")
+    former = kafka_target(kafka.address, topic)
+    other = kafka_target(kafka.address, f"other-{topic}")
     plan = former.plan(RECORD, "key")
     rows = former.check(pa.record_batch([["k"], ["v"]], RECORD), plan)
     with other.connect(topic) as session:
         create(session, topic)
-        with pytest.raises(OptionError, match=f"for the topic {topic}, .* name other-{topic}"):
-            deliver(session, plan, RowSlice(0, rows, 0))
-        with pytest.raises(OptionError, match=f"for the topic {topic}, .* name other-{topic}"):
-            session.compare(plan)
+        for use in (session.compare, lambda plan: deliver(session, plan, RowSlice(0, rows, 0))):
+            with pytest.raises(OptionError, match=f"for the topic {topic}, .* name other-{topic}"):
+                use(plan)
     assert kafka.records(f"other-{topic}") == []
 
 
 def test_headers_partitions_and_nulls_arrive(kafka: Broker) -> None:
-    """As Spark's own sink would write them."""
+    """Spark's own sink would write the same records."""
     topic = f"t-{uuid.uuid4().hex}"
     kafka.create_topic(topic, partitions=3)
-    made = target(kafka.address, topic)
+    made = kafka_target(kafka.address, topic)
     columns = {
         "key": pa.binary(),
         "value": pa.string(),
@@ -298,20 +278,9 @@ def test_headers_partitions_and_nulls_arrive(kafka: Broker) -> None:
             plan,
             RowSlice(0, made.check(pa.RecordBatch.from_pylist(rows, schema), plan), 0),
         )
-    consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.address,
-            "group.id": topic,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        }
-    )
-    consumer.subscribe([topic])
-    try:
-        consume = consumer.consume(3, timeout=60)
-    finally:
-        consumer.close()
-    current = {(m.partition(), m.key(), m.value(), str(m.headers())) for m in consume}
+    current = {
+        (m.partition(), m.key(), m.value(), str(m.headers())) for m in consumed(kafka, [topic], 3)
+    }
     assert current == {
         (2, b"a", "é".encode(), "[('h', b'1')]"),
         (1, None, b"no key", "None"),
@@ -320,8 +289,8 @@ def test_headers_partitions_and_nulls_arrive(kafka: Broker) -> None:
 
 
 @pytest.mark.test_all
-def test_broker_starts_whose_id_begins_with_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One random id of 64 does; Kafka's tool took it for an option, and no broker came up."""
+def test_broker_with_a_dash_before_its_id_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One random id of 64 begins with a dash, which Kafka's tool reads as an option."""
     monkeypatch.setattr(uuid, "uuid4", lambda: uuid.UUID(bytes=b"\xfb" + bytes(15)))
     with Broker() as broker:
         assert "cluster.id=-" in (broker.folder / "data" / "meta.properties").read_text()
@@ -343,11 +312,11 @@ def routed(**row: object) -> pa.RecordBatch:
 
 
 def test_rows_name_their_topic_and_timestamp(kafka: Broker) -> None:
-    """In one transaction; what one of the topics would refuse is refused by that one's limits."""
+    """One transaction has rows for both topics. A row is checked by the limits of its topic."""
     topics = [f"{name}-{uuid.uuid4().hex}" for name in ("orders", "returns")]
     kafka.create_topic(topics[0], partitions=3, settings={"cleanup.policy": "compact"})
     kafka.create_topic(topics[1], settings={"max.message.bytes": "1000"})
-    made = target(kafka.address, ", ".join(topics))
+    made = kafka_target(kafka.address, ", ".join(topics))
     plan = made.plan(ROUTED, "key")
     ms = 1_700_000_000_123
     first = routed(topic=topics[0], timestamp=ms * 1000 + 999, value="x" * 2000, partition=2)
@@ -358,16 +327,7 @@ def test_rows_name_their_topic_and_timestamp(kafka: Broker) -> None:
         deliver(session, plan, RowSlice(0, made.check(rows, plan), 0))
     assert kafka.records(topics[0]) == [(b"k", b"x" * 2000)]
     assert kafka.records(topics[1]) == [(None, b"v")]
-    consumer = Consumer(
-        {"bootstrap.servers": kafka.address, "group.id": "g", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe(topics)
-    try:
-        times = {
-            result.topic(): result.timestamp()[1] for result in consumer.consume(2, timeout=60)
-        }
-    finally:
-        consumer.close()
+    times = {record.topic(): record.timestamp()[1] for record in consumed(kafka, topics, 2)}
     assert times[topics[0]] == ms, "microseconds are cut off"
     assert times[topics[1]] >= began_ms
     far_us = (began_ms + 400 * DAY_MS) * 1000
@@ -388,20 +348,20 @@ def test_rows_name_their_topic_and_timestamp(kafka: Broker) -> None:
     narrow = planned_limits(plan)[topics[1]]
     limits = {topics[1]: msgspec.structs.replace(narrow, ahead_ms=1)}
     strict = msgspec.structs.replace(plan, details={TOPICS: msgspec.to_builtins(limits)})
-    assert made.check(now, strict).num_rows == 1, "the time of now fits any topic"
+    assert made.check(now, strict).num_rows == 1, "the present time fits any topic"
 
 
-def test_topics_that_give_records_another_time_are_refused(kafka: Broker, topic: str) -> None:
-    """Together with all else that does not fit."""
+def test_topics_that_replace_or_bound_times_are_refused(kafka: Broker, topic: str) -> None:
+    """One error has a line for each problem of each topic."""
     kafka.create_topic(f"now-{topic}", settings={"message.timestamp.type": "LogAppendTime"})
     kafka.create_topic(f"new-{topic}", settings={"message.timestamp.before.max.ms": "60000"})
     schema = pa.schema([("timestamp", COLUMNS["timestamp"])])
     with pytest.raises(SchemaMismatch) as caught:
-        target(kafka.address, f"now-{topic},new-{topic}").plan(schema, "key")
+        kafka_target(kafka.address, f"now-{topic},new-{topic}").plan(schema, "key")
     what = caught.value.what
     assert f"the topic now-{topic} gives records the time at which they arrive" in what
     assert f"the topic new-{topic} refuses a record that is older than 60,000 ms" in what
     assert "topic: option topic names now-" in what
     assert "value: it is not in the DataFrame" in what
     with pytest.raises(SchemaMismatch, match=f"no topic nor-{topic}. Did you mean n"):
-        target(kafka.address, f"nor-{topic}").plan(RECORD, "key")
+        kafka_target(kafka.address, f"nor-{topic}").plan(RECORD, "key")

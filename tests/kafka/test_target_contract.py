@@ -9,13 +9,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
+from tests.kafka.conftest import kafka_target
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.errors import TargetRefused
 from wal_sink.model.plan import Plan
-from wal_sink.options import parse
 from wal_sink.targets.base import RowSlice, Target
 from wal_sink.targets.kafka import KafkaTarget
-from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.testing.contracts.ledger import Stored
 from wal_sink.testing.contracts.rows import BASE_US, DoubleRecord, Record
 from wal_sink.testing.contracts.server_restart import RestartContract
@@ -32,11 +31,7 @@ class TestKafka(TransactionalContract, RestartContract):
     def target(self, kafka: Broker) -> KafkaTarget:
         topic = f"t-{uuid.uuid4().hex}"
         kafka.create_topic(topic, partitions=2)
-        options = {
-            "topic": topic,
-            "kafka.bootstrap.servers": kafka.address,
-        }
-        return KafkaTarget(parse(options, KafkaOptions))
+        return kafka_target(kafka.address, topic)
 
     @pytest.fixture(autouse=True)
     def _remember(self, kafka: Broker) -> None:
@@ -57,7 +52,7 @@ class TestKafka(TransactionalContract, RestartContract):
 
     @pytest.mark.test_all
     def test_restart_of_the_server_keeps_whole_windows(self, target: Target, plan: Plan) -> None:
-        """As in `tests/kafka/test_faults.py`, where a broker is killed in mid-transaction."""
+        """Slow, and similar to `test_broker_killed_in_mid_transaction_loses_nothing`."""
         super().test_restart_of_the_server_keeps_whole_windows(target, plan)
 
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:
