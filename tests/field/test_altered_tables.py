@@ -1,7 +1,7 @@
-"""A table is altered while its query is stopped, while epochs are pending, and while it runs.
+"""A table of a SQL database is altered while its query is stopped, has pending epochs, or runs.
 
-What makes room never stops a flush, and the next start goes by it. What pending rows do not fit is refused at
-the start, before anything is published.
+A change that makes room never stops a flush, and the next start uses it. If pending rows do not fit the
+table, a start is refused before anything is published.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
-from tests.support.starts import start
+from tests.support.agreeing_start import start
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import InvalidRow, SchemaMismatch, TargetRefused
 from wal_sink.targets.base import Target
@@ -84,7 +84,7 @@ class Place:
 
 
 class PostgresqlPlace(Place):
-    """Of the target postgresql."""
+    """A table of the target postgresql."""
 
     store: Postgresql
 
@@ -95,7 +95,7 @@ class PostgresqlPlace(Place):
 
 
 class AppendingPlace(PostgresqlPlace):
-    """Rows are added by COPY into the table itself."""
+    """A table of the target postgresql without a key: COPY adds the rows."""
 
     columns = Place.columns.replace(" PRIMARY KEY", "")
 
@@ -105,7 +105,7 @@ class AppendingPlace(PostgresqlPlace):
 
 
 class MariaPlace(Place):
-    """Of MariaDB."""
+    """A table of MariaDB."""
 
     columns = Place.columns.replace("timestamp with time zone", "datetime(6)")
     wider = (
@@ -117,7 +117,7 @@ class MariaPlace(Place):
 
 
 class DuckPlace(Place):
-    """Of DuckDB, which has no length of a text."""
+    """A table of DuckDB, which has no texts of limited length."""
 
     columns = Place.columns.replace("PRIMARY KEY", "")
     wider = Place.wider[1:]
@@ -138,7 +138,7 @@ ADDED = [
 
 @pytest.fixture(params=KEYED + ADDED)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """Make the table in each store."""
+    """Create the table in each store."""
     kind, place_type = request.param
     if kind is Postgresql:
         server: Server = request.getfixturevalue("postgresql")
@@ -178,7 +178,7 @@ def test_table_made_wider_while_flushing_takes_rows(place: Place) -> None:
     run.batch([(2, *NARROW[1:])])
     try:
         flush(flusher)
-    except Exception:  # noqa: BLE001 -- of the driver; the loop tries again by another connection
+    except Exception:  # noqa: BLE001 -- of the driver; the flush loop connects again
         flusher.close()
         flush(flusher)
     finally:
@@ -187,8 +187,8 @@ def test_table_made_wider_while_flushing_takes_rows(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ADDED[:1], indirect=True)
-def test_rows_are_not_copied_by_a_former_type(place: Place) -> None:
-    """COPY's binary format has no types: eight bytes of a bigint are a double precision as well."""
+def test_copy_uses_the_present_column_types(place: Place) -> None:
+    """COPY's binary format has no types: eight bytes are a bigint or a double precision."""
     run, flusher = start(place.query), place.query.flusher()
     with contextlib.closing(flusher):
         run.batch([NARROW])
@@ -208,7 +208,7 @@ def test_null_in_column_that_takes_none_now_is_named(place: Place) -> None:
 
 @pytest.mark.parametrize("place", KEYED, indirect=True)
 def test_start_is_refused_while_pending_rows_do_not_fit(place: Place) -> None:
-    """Nothing is published by the new table. When it is as before, the flush goes on."""
+    """The start publishes nothing. After the table is changed back, the flush continues."""
     start(place.query).batch([NARROW])
     place.alter(place.other_key)
     with pytest.raises(
@@ -225,7 +225,7 @@ def test_start_is_refused_while_pending_rows_do_not_fit(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", KEYED[:1], indirect=True)
-def test_start_goes_by_last_plan_while_target_is_down(
+def test_start_uses_last_plan_while_target_is_down(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     reachable = place.query.target
@@ -242,8 +242,8 @@ def test_start_goes_by_last_plan_while_target_is_down(
     assert len(place.rows) == 2
 
 
-def test_dropped_table_is_not_made_again_by_start(tmp_path: Path) -> None:
-    """The rows of before would be missing, and nothing would say so."""
+def test_dropped_table_is_not_created_again_by_start(tmp_path: Path) -> None:
+    """Otherwise the earlier rows would be missing silently."""
     store = Sqlite(tmp_path)
     options = SqlAlchemyOptions(url=store.url, table="t", create_table=True)
     query = PlayedQuery(SqlAlchemyTarget(options), SCHEMA.remove(3))
@@ -258,7 +258,7 @@ def test_dropped_table_is_not_made_again_by_start(tmp_path: Path) -> None:
 
 
 def test_gone_table_of_several_targets_is_named(tmp_path: Path) -> None:
-    """Both have a table of that name; a table of another name is made."""
+    """Both targets have a table of that name. A start creates a table of another name."""
     store = Sqlite(tmp_path)
     other = Sqlite(tmp_path / "other")
     (tmp_path / "other").mkdir()
@@ -286,8 +286,8 @@ def test_gone_table_of_several_targets_is_named(tmp_path: Path) -> None:
     assert other.execute("SELECT id FROM t2") == [(2,)]
 
 
-def test_dropped_table_is_not_made_again_with_other_options(tmp_path: Path) -> None:
-    """The plan in force says that the query has written to the table, whatever options made it."""
+def test_dropped_table_is_not_created_with_other_options(tmp_path: Path) -> None:
+    """The last plan names the table, whatever the options of its start."""
     store = Sqlite(tmp_path)
     options = SqlAlchemyOptions(url=store.url, table="t", create_table=True)
     query = PlayedQuery(SqlAlchemyTarget(options), SCHEMA.remove(3))
@@ -299,7 +299,7 @@ def test_dropped_table_is_not_made_again_with_other_options(tmp_path: Path) -> N
 
 
 def test_start_with_another_schema_compares_pending_rows(tmp_path: Path) -> None:
-    """Epoch 0 was published by the former schema, and the table has lost a column of it."""
+    """The table has lost a column of the former schema, by which epoch 0 was published."""
     store = Sqlite(tmp_path)
     store.execute("CREATE TABLE t (id integer, n integer, note text)")
     schema = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("note", pa.string())])

@@ -1,4 +1,4 @@
-"""A keyspace with more replicas than the cluster has nodes: a start says so, and what helps."""
+"""A keyspace with more replicas than the cluster has nodes is reported at the start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREE = "{'class': 'NetworkTopologyStrategy', 'replication_factor': 3}"
 def test_replication_factor_above_nodes_is_refused_at_the_start(
     cassandra: Node, keyspace: str
 ) -> None:
-    """Not by a timeout in the flush; the statement of the error helps."""
+    """Without the check the flush would time out. The statement in the error helps."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id bigint PRIMARY KEY)")
     cassandra.execute(f"ALTER KEYSPACE {keyspace} WITH replication = {THREE}")
     target = target_of(cassandra, keyspace)
@@ -37,10 +37,10 @@ def test_replication_factor_above_nodes_is_refused_at_the_start(
     assert [row.id for row in cassandra.execute(f"SELECT id FROM {keyspace}.t")] == [1]
 
 
-def test_replication_factor_above_nodes_is_a_warning_where_reached(
+def test_replication_factor_above_nodes_is_a_warning_with_one(
     cassandra: Node, keyspace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ONE is reached by one node; the ledger needs a quorum, so it is in another keyspace."""
+    """One node is enough for ONE. The ledger needs a quorum, so the test puts it in another keyspace."""
     cassandra.execute(f"CREATE TABLE {keyspace}.t (id bigint PRIMARY KEY)")
     cassandra.execute(f"ALTER KEYSPACE {keyspace} WITH replication = {THREE}")
     ledger = f"{keyspace}_l"

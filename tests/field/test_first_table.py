@@ -1,6 +1,6 @@
-"""What people meet with their first table: names, widths, keys and types that the database does not take.
+"""First tables with names, widths, keys or types that the database does not take.
 
-Each remedy that is a statement is run, and the next start passes.
+The tests run each statement of a remedy, and then a start succeeds.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def doubles(count: int) -> pa.Schema:
 
 @pytest.mark.postgresql
 def test_row_wider_than_a_page_is_refused_at_start(of_postgresql: Postgresql) -> None:
-    """Also by a check. A table that createTable would make is not left behind."""
+    """A check refuses it, too. createTable leaves no table."""
     making = postgresql_target(of_postgresql, create_table=True)
     for start in (making.dry_plan, making.plan):
         with pytest.raises(SchemaMismatch, match=r"9,624 bytes in 1,200 columns .* takes 8,160"):
@@ -89,7 +89,7 @@ def test_row_wider_than_a_page_is_refused_at_start(of_postgresql: Postgresql) ->
 def test_row_too_long_for_a_page_is_refused_alone(
     of_postgresql: Postgresql, columns: str, limit: str
 ) -> None:
-    """The server names its limit; the other rows arrive."""
+    """The error has the server's limit, and the other rows arrive."""
     of_postgresql.execute(f"CREATE TABLE t ({columns})")
     names = [column.split()[0] for column in columns.split(", ")]
     fields = pa.schema([(name, pa.string()) for name in names])
@@ -106,7 +106,7 @@ def test_row_too_long_for_a_page_is_refused_alone(
 
 @pytest.mark.postgresql
 def test_name_that_postgresql_would_cut_is_refused(of_postgresql: Postgresql) -> None:
-    """Two of them may be the same after the cut; nothing is created."""
+    """Two cut names may be equal. Nothing is created."""
     fields = pa.schema([("id", pa.int64()), (f"{LONG}1", pa.int64()), (f"{LONG}2", pa.int64())])
     with pytest.raises(
         SchemaMismatch, match="longer than 63 bytes, the most that PostgreSQL takes"
@@ -119,7 +119,7 @@ def test_name_that_postgresql_would_cut_is_refused(of_postgresql: Postgresql) ->
 
 @pytest.mark.mariadb
 def test_name_longer_than_mariadbs_is_refused(of_mariadb: Maria) -> None:
-    """Of a column or the table, by a start and a check; nothing is created."""
+    """A start and a check refuse the name of a column or a table, and create nothing."""
     column = pa.schema([("id", pa.int64()), (LONG, pa.int64())])
     for fields, table in ((column, "t"), (ORDERS, LONG)):
         making = sql_target(of_mariadb, create_table=True, table=table)
@@ -173,7 +173,7 @@ SERIAL = {
 def test_serial_key_beside_a_unique_column_has_a_remedy(
     name: str, mode: str, request: pytest.FixtureRequest
 ) -> None:
-    """Append says what works, and upsert the same."""
+    """Both modes propose the same new table."""
     store: Store = request.getfixturevalue(f"of_{name}")
     store.execute(SERIAL[name])
     with pytest.raises(SchemaMismatch, match="unique") as caught:
@@ -234,7 +234,7 @@ def test_type_without_a_cast_becomes_text(
 
 @pytest.mark.mariadb
 def test_suggested_alter_statements_make_a_mariadb_table_fit(of_mariadb: Maria) -> None:
-    """A column that is missing is added, and one that takes no null takes one."""
+    """They add a missing column, and let a column take nulls."""
     of_mariadb.execute("CREATE TABLE t (code varchar(20), `a need` integer NOT NULL)")
     with pytest.raises(SchemaMismatch) as caught:
         target(of_mariadb).plan(ORDERS, "key")
@@ -246,7 +246,7 @@ def test_suggested_alter_statements_make_a_mariadb_table_fit(of_mariadb: Maria) 
 
 
 def test_column_of_another_case_is_renamed(tmp_path: Path) -> None:
-    """ADD COLUMN would fail: the database takes both names for one."""
+    """ADD COLUMN would fail, since the database ignores the case of names."""
     store = Sqlite(tmp_path)
     store.execute("CREATE TABLE t (Code TEXT, price BIGINT)")
     with pytest.raises(SchemaMismatch) as caught:

@@ -1,4 +1,4 @@
-"""Names and versions of Iceberg tables as Spark's users know them."""
+"""Names and format versions of Iceberg tables as Spark's users write them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ SCHEMA = pa.schema([("v", pa.int64())])
 def test_catalog_in_front_of_the_table_is_refused(
     tmp_path: Path, more: dict[str, str], catalog: str
 ) -> None:
-    """As in Spark, `lake.shop.orders`. It would be a table in a namespace where no reader looks."""
+    """Spark's `lake.shop.orders` would be another table, in a namespace `lake.shop`."""
     options = catalog_options(tmp_path) | {"iceberg.catalog.name": catalog}
     make_table(options, SCHEMA)
     named = options | {"table": "lake.shop.orders"} | more
     with pytest.raises(SchemaMismatch, match="reads lake as a namespace") as caught:
         IcebergTarget(parse(named, IcebergOptions)).plan(SCHEMA, "key")
     assert caught.value.remedy.endswith("set option table to shop.orders.")
-    with query(options, SCHEMA) as running:  # as the remedy says
+    with query(options, SCHEMA) as running:  # the remedy
         running.add([{"v": 1}])
     assert read(options) == [{"v": 1}]
 
 
-def test_namespace_inside_another_is_taken(tmp_path: Path) -> None:
+def test_nested_namespace_is_accepted(tmp_path: Path) -> None:
     options = catalog_options(tmp_path) | {"table": "shop.eu.orders", "createTable": "true"}
     catalog_of(parse(options, IcebergOptions)).create_namespace(("shop",))
     with query(options, SCHEMA) as running:
@@ -43,7 +43,7 @@ def test_namespace_inside_another_is_taken(tmp_path: Path) -> None:
 
 
 def test_format_version_3_is_not_written_by_pyiceberg(tmp_path: Path) -> None:
-    """Once it is, `FORMAT` may be 3 as well. What Spark makes of the remedy is in tests/deploy."""
+    """Once pyiceberg writes it, `FORMAT` may be 3. tests/deploy runs the remedy by Spark."""
     options = parse(catalog_options(tmp_path), IcebergOptions)
     catalog = catalog_of(options)
     catalog.create_namespace(options.identifier[:-1])

@@ -1,4 +1,4 @@
-"""Somebody holds a lock on the table: the flush says so, and goes on when it is released."""
+"""Another session holds a lock on the table. The flush reports it, and continues after its release."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lock_error(query: PlayedQuery) -> TargetUnavailable:
 
 @pytest.mark.postgresql
 def test_lock_on_postgresql_table_names_its_holder(postgresql: Server, schema: str) -> None:
-    """The statement that the error has ends it."""
+    """The statement in the error ends the lock."""
     store = Postgresql(postgresql, schema)
     store.execute("CREATE TABLE t (id bigint)")
     options = PostgresqlOptions(uri=postgresql.uri, table=f"{schema}.t", lock_timeout=0.3)

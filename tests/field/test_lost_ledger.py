@@ -1,4 +1,4 @@
-"""The ledger's table was dropped by somebody who did not know it, and there is no backup of it."""
+"""Somebody has dropped the ledger's table, and there is no backup of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEMA = pa.schema([("id", pa.int64())])
     ]
 )
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """Make a database."""
+    """Create a database."""
     if request.param == "postgresql":
         server: Server = request.getfixturevalue("postgresql")
         return Postgresql(server, request.getfixturevalue("schema"))
@@ -41,8 +41,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return Sqlite(tmp_path) if request.param == "sqlite" else DuckDb(tmp_path)
 
 
-def test_dropped_ledger_is_made_again_by_the_errors(store: Store) -> None:
-    """Each says what to run, and no row comes twice though the log still has all of them."""
+def test_dropped_ledger_is_restored_by_the_errors(store: Store) -> None:
+    """Each error has a command. No row is doubled, although the log still has all rows."""
     store.execute("CREATE TABLE t (id BIGINT)")
     if isinstance(store, Postgresql):
         uri, table = store.server.uri, f"{store.schema}.t"

@@ -1,4 +1,4 @@
-"""Rows that piled up: the target was down or nobody flushed, and the flush brings several epochs at once."""
+"""The target was down or nobody flushed, and one window has several epochs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = pa.schema([("id", pa.int32()), ("v", pa.int32())])
 
 @pytest.mark.parametrize("kind", [Sqlite, DuckDb])
 def test_upserts_of_two_epochs_flush_in_one_window(kind: type[Store], tmp_path: Path) -> None:
-    """DuckDB refused the second batch, as it had not been asked for all of an earlier result."""
+    """DuckDB refuses a statement while an earlier result is not read to its end."""
     store: Store = kind(tmp_path)  # type: ignore[call-arg]
     store.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, v INTEGER)")
     target = SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, table="t", mode="upsert"))

@@ -1,4 +1,4 @@
-"""A server that closes a connection in a quiet hour: the flush opens another one without a word."""
+"""A server closes an idle connection. The flush opens another one, and logs nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def flush_after_quiet_time(
     end_connections: Callable[[], list[Any]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Flush an epoch, let the server close its connections, flush the next one by the same flusher."""
+    """Flush an epoch, let the server close its connections, and flush another epoch by the same flusher."""
     run = query.run()
     run.batch([(1,)])
     with contextlib.closing(query.flusher()) as flusher:

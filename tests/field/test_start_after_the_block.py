@@ -1,4 +1,4 @@
-"""A notebook's second cell starts the query again, and forgets `register`: Spark still has the format."""
+"""A notebook's second cell starts the query again without `register`. Spark still has the format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 def test_query_after_the_block_is_warned_of_once(
     spark: SparkSession, tmp_path: Path, checkpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the newest handle alone; the next block brings its rows."""
+    """The newest handle warns. The next block flushes the rows."""
     source, table = str(tmp_path / "source"), str(tmp_path / "table")
     options = {"target": "delta", "delta.path": table, "createTable": "true"}
 

@@ -1,4 +1,4 @@
-"""A package is upgraded under a notebook: Spark's new workers have it, the driver's process has the old."""
+"""A package is upgraded under a notebook: Spark's new workers have the new version, the driver the old one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 def test_query_that_this_process_cannot_flush_is_refused(
     spark: SparkSession, tmp_path: Path, checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It ran on, nothing flushed it, and the block ended as if all were well."""
+    """Otherwise the query would run without a flusher, and the block would end without an error."""
     source, table = str(tmp_path / "source"), str(tmp_path / "table")
     spark.range(3).write.parquet(source)
     options = {"target": "delta", "delta.path": table, "createTable": "true"}

@@ -1,4 +1,4 @@
-"""Settings by which Spark ends its own Python workers."""
+"""Settings with which Spark ends its own Python workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = {
 
 @pytest.fixture
 def limited(spark: SparkSession, setting: str) -> Iterator[SparkSession]:
-    """Bound the workers of the session for one test."""
+    """Set the limit in the session for one test."""
     for key, value in SETTINGS[setting].items():
         spark.conf.set(key, value)
     yield spark
@@ -46,7 +46,7 @@ def test_worker_that_spark_ends_names_setting(
     setting: str,
     named: str,
 ) -> None:
-    """A commit that waits for space looks idle; a planner without memory gets no thread."""
+    """A commit that waits for space is idle for Spark. A planner without memory cannot start a thread."""
     source = str(tmp_path / "source")
     for _ in range(2):
         limited.range(1000).coalesce(1).write.mode("append").parquet(source)

@@ -1,4 +1,4 @@
-"""Writers that are asked for a layout, as those of files are."""
+"""Queries that request a layout by the writer, as for files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
-    """A stream of two rows."""
+    """Return a stream of two rows."""
     source = str(tmp_path / "source")
     spark.sql("SELECT id, 'monday' AS day FROM range(2)").write.parquet(source)
     return spark.readStream.schema("id bigint, day string").parquet(source)
 
 
 def options(place: Path, **more: str) -> dict[str, str]:
-    """Return the options of a query whose table is made beside its checkpoint."""
+    """Return the options of a query that creates its table beside its checkpoint."""
     table = {"target": "delta", "delta.path": str(place / "table"), "createTable": "true"}
     return {"checkpointLocation": str(place / "checkpoint"), **table, **more}
 
@@ -44,7 +44,7 @@ def writer(rows: DataFrame, options: dict[str, str], *, by_format: bool) -> Data
 def test_clusters_of_the_writer_are_refused(
     spark: SparkSession, rows: DataFrame, tmp_path: Path, *, by_format: bool
 ) -> None:
-    """The test of two queries has `partitionBy`, which Spark itself refuses for foreachBatch."""
+    """Spark itself refuses `partitionBy` for foreachBatch, so another test has it."""
     job = writer(rows, options(tmp_path), by_format=by_format)
     with (
         pytest.raises(OptionError, match=r"clusterBy\(day\)(.|\n)*Leave out"),
@@ -54,10 +54,9 @@ def test_clusters_of_the_writer_are_refused(
     assert not (tmp_path / "table").exists()
 
 
-def test_option_that_the_refusal_names_partitions_the_table(
+def test_option_named_by_the_refusal_partitions_the_table(
     spark: SparkSession, rows: DataFrame, tmp_path: Path
 ) -> None:
-    """The remedy, as it stands in the error."""
     settings = options(tmp_path, partitionColumns="day")
     with wal_sink.register(spark):
         writer(rows, settings, by_format=True).start().awaitTermination()
@@ -69,7 +68,7 @@ def test_option_that_the_refusal_names_partitions_the_table(
 def test_partitioned_query_started_beside_another_is_refused(
     spark: SparkSession, rows: DataFrame, tmp_path: Path
 ) -> None:
-    """Each by its own writer, in a thread of its own."""
+    """Each query starts in a thread of its own."""
     started = threading.Barrier(2)
     jobs = [
         writer(rows, options(tmp_path / "plain"), by_format=True),
@@ -77,7 +76,7 @@ def test_partitioned_query_started_beside_another_is_refused(
     ]
 
     def start(job: DataStreamWriter) -> StreamingQuery:
-        spark.createDataFrame([], "id int")  # else Spark finds no format in a new thread
+        spark.createDataFrame([], "id int")  # otherwise Spark finds no format in a new thread
         started.wait()
         return job.start()
 

@@ -1,4 +1,4 @@
-"""Sessions in a zone that Java knows and Python does not: `UTC+01:00`, `GMT+8`."""
+"""Sessions in a time zone that only Java can parse: `UTC+01:00`, `GMT+8`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ZONES = ("UTC+01:00", "GMT+8", "America/New_York")
 
 @pytest.mark.parametrize("zone", ZONES)
 def test_instants_of_any_zone_become_utc(zone: str) -> None:
-    """Also inside structs, arrays and maps; the batch is a slice, and has nulls."""
+    """Instants are inside structs, arrays and maps. The batch is a slice and has nulls."""
     here, utc = pa.timestamp("us", zone), pa.timestamp("us", "UTC")
     us = int(AT.timestamp() * 1_000_000)
 
@@ -67,7 +67,7 @@ def test_session_in_a_zone_unknown_to_python_writes_rows(
     *,
     by_format: bool,
 ) -> None:
-    """A struct with an instant goes to jsonb, and a row that PostgreSQL cannot hold to quarantine."""
+    """A struct with an instant becomes jsonb. A row that PostgreSQL cannot hold goes into quarantine."""
     postgresql.execute(f"CREATE TABLE {schema}.t (id int, at timestamptz, j jsonb)")
     lake, source = str(tmp_path / "lake"), str(tmp_path / "source")
     rows = in_zone.sql(

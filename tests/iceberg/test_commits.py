@@ -58,9 +58,10 @@ def running(options: dict[str, str]) -> Iterator[Query]:
         yield made
 
 
-def append_elsewhere(options: dict[str, str], v: int) -> None:
-    """Add a row as another writer does."""
-    load(options).append(pa.Table.from_pylist([row(v)], SCHEMA))
+def append_elsewhere(options: dict[str, str], *numbers: int) -> None:
+    """Add rows as another writer does, a commit for each."""
+    for v in numbers:
+        load(options).append(pa.Table.from_pylist([row(v)], SCHEMA))
 
 
 def next_commit(
@@ -197,7 +198,7 @@ def test_old_metadata_deleted_after_a_commit_is_ignored(
             }
         )
     receipts = running.stage([row(1)])
-    next_commit(monkeypatch, after=lambda: [append_elsewhere(options, v) for v in (2, 3)])
+    next_commit(monkeypatch, after=lambda: append_elsewhere(options, 2, 3))
     assert running.commit(receipts) is Outcome.APPLIED
     assert running.row.epoch == 0
     assert values(options) == [1, 2, 3]
@@ -398,8 +399,7 @@ def test_rows_before_an_expired_snapshot_are_not_gone(
 ) -> None:
     """No snapshot shows whether the table still has them."""
     running.add([row(1)])
-    for v in (2, 3):
-        append_elsewhere(options, v)
+    append_elsewhere(options, 2, 3)
     table = load(options)
     expired = [entry.snapshot_id for entry in table.history()[:2]]
     table.maintenance.expire_snapshots().by_ids(expired).commit()

@@ -1,4 +1,4 @@
-"""The comparison of DataFrame and table that targets share: all that does not fit, in one error."""
+"""Comparison of DataFrame and table: one error names all differences."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = [
 
 
 class Rules(TableRules):
-    """Numbers go into INT, all else into TEXT and TIME."""
+    """Numbers fit INT. Everything else fits TEXT and TIME."""
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         if pa.types.is_integer(field.type) == (column.type == "INT"):
@@ -36,8 +36,7 @@ class Rules(TableRules):
         return f"run: ALTER {column.name};"
 
 
-def test_all_that_does_not_fit_is_one_error() -> None:
-    """Names, case, doubles, computed columns, required ones, types, and what the target adds: a line each."""
+def test_error_has_a_line_for_each_difference() -> None:
     names = ["id", "nmae", "note", "n", "x", "x"]
     types = [pa.int64(), pa.string(), pa.decimal128(9, 2), pa.int32(), pa.string(), pa.string()]
     with pytest.raises(SchemaMismatch) as caught:
@@ -87,8 +86,8 @@ def test_fitting_columns_are_planned_in_dataframe_order() -> None:
     )
 
 
-def test_changes_of_a_table_are_in_one_error() -> None:
-    """New columns that a row may leave out, and a column that takes nulls now, do not matter."""
+def test_error_names_all_changes_of_a_table() -> None:
+    """A new column that a row may omit is accepted, and a column that now takes nulls."""
     plan = planned("Id", "name", "note")
     refuse_changed(plan, TABLE)
     refuse_changed(plan, [item._replace(required=False) for item in TABLE])
@@ -137,7 +136,7 @@ def test_changes_of_a_table_are_in_one_error() -> None:
     ],
 )
 def test_expression_for_raw_records_is_shown_once(names: tuple[str, ...], lines: list[str]) -> None:
-    """Kafka has no table, and one expression holds all of them."""
+    """Kafka has no table. One expression puts all columns into the value."""
     with pytest.raises(SchemaMismatch) as caught:
         agreed_columns(pa.schema([(name, pa.int64()) for name in names]), {})
     assert caught.value.what.splitlines()[1:] == [f"  - {line}" for line in lines]

@@ -1,4 +1,4 @@
-"""What a start says of the order of two rows with one key, and only where it matters."""
+"""The text of a start about the order of two rows with one key."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 WHERE: dict[str, Any] = {"keyspace": "shop", "table": "orders", "contact_points": "127.0.0.1"}
 
 
-def test_cassandra_says_by_what_the_newest_row_is_known() -> None:
-    """By position, with the option that lets the event decide; with that option, by its column."""
+def test_cassandra_names_the_order_of_rows() -> None:
+    """By default the position decides, with `cassandra.timestampColumn` the event time."""
     text = CassandraTarget(CassandraOptions(**WHERE)).description["newest"]
     assert "after a shuffle it may be either (see cassandra.timestampColumn)" in text
     timed = CassandraTarget(CassandraOptions(**WHERE, timestamp_column="changed_at"))
     assert "later changed_at" in timed.description["newest"]
 
 
-def test_postgresql_says_it_where_rows_replace_each_other() -> None:
-    """Not where each is added."""
+def test_postgresql_names_the_order_for_upserts_only() -> None:
     options: dict[str, Any] = {"table": "orders", "uri": "postgresql://localhost/shop"}
     assert "newest" not in PostgresqlTarget(PostgresqlOptions(**options)).description
     replacing = PostgresqlTarget(PostgresqlOptions(**options, mode="upsert"))

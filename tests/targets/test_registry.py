@@ -1,4 +1,4 @@
-"""Targets by name."""
+"""Targets are found by their names."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from wal_sink.testing.memory_target import MemoryTarget
 
 
 class Later(MemoryTarget):
-    """Written for an interface that comes later."""
+    """A target for a later interface."""
 
     interface = INTERFACE + 1
 
 
 class Earlier(MemoryTarget):
-    """Written for the interface before."""
+    """A target for the former interface."""
 
     interface = INTERFACE - 1
 
 
-def test_target_is_known_by_name_or_class() -> None:
-    """By its name, and by module:Class."""
+def test_target_is_found_by_name_or_class() -> None:
     assert target_type("cassandra") is CassandraTarget
     assert target_type("wal_sink.targets.cassandra:CassandraTarget") is CassandraTarget
 
 
 def test_distribution_adds_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through an entry point; a real distribution's metadata, found on the path."""
+    """The metadata of a distribution on the path has an entry point."""
     (tmp_path / "far_away.py").write_text(
         "from wal_sink.targets.cassandra import CassandraTarget\n"
         "class FarAway(CassandraTarget): name = 'far'\n"
@@ -72,15 +71,14 @@ def test_distribution_adds_a_target(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ),
     ],
 )
-def test_unknown_target_names_the_known_ones(name: str, says: str) -> None:
-    """Naming what is known, and what to do."""
+def test_unfit_target_is_refused_with_a_remedy(name: str, says: str) -> None:
     with pytest.raises(OptionError, match=f"(?s){says}") as refused:
         target_type(name)
     assert refused.value.remedy
 
 
 def test_author_imports_one_package() -> None:
-    """All names that `docs/targets.md` has; none of them loads a driver."""
+    """The package exports the names of `docs/targets.md`."""
     assert {name for name in targets.__all__ if getattr(targets, name) is None} == set()
     assert dir(targets) == sorted(targets.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Sessions'"):

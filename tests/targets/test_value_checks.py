@@ -1,4 +1,4 @@
-"""Texts that are not UTF-8 and dates that Python does not have, at any depth: the rows, each named once."""
+"""Texts that are not UTF-8, and dates unknown to Python, are refused at any depth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BAD = b"\xff\xfe"
 
 
 def unchecked(*values: bytes | None, large: bool = False) -> pa.Array:
-    """Strings as Spark hands them over, which has not looked at them."""
+    """Return strings as Spark passes them: unvalidated bytes."""
     binary, text = (pa.large_binary(), pa.large_string()) if large else (pa.binary(), pa.string())
     return pa.array(values, binary).view(text)
 
@@ -55,7 +55,7 @@ IDS = pa.array([1, 2, 3, 4])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("begin", [0, 1])
 def test_row_with_invalid_utf8_is_named(case: str, begin: int) -> None:
-    """The first row is named; all are flagged, also in a slice of a larger batch."""
+    """The error names the first row and flags all, also in a slice of a larger batch."""
     column, bad = CASES[case]
     batch = pa.record_batch([IDS, column], names=["id", "c"]).slice(begin)
     with pytest.raises(InvalidRow, match="Column c is not UTF-8") as caught:
@@ -85,12 +85,12 @@ def test_row_with_invalid_utf8_is_named(case: str, begin: int) -> None:
     ids=["text", "binary", "null", "null structs", "filtered", "null lists", "not referred to"],
 )
 def test_bytes_under_a_null_are_not_checked(column: pa.Array) -> None:
-    """Arrow validates bytes under a null and after a slice, too: they are not values of a row."""
+    """Arrow validates bytes under a null and outside of a slice, too, but they are not values of a row."""
     refuse_invalid_utf8(pa.record_batch([IDS, column], names=["id", "c"]))
 
 
-def test_dates_within_python_years_are_read() -> None:
-    """From the first day to the last microsecond, at any depth."""
+def test_dates_within_python_years_are_accepted() -> None:
+    """The range is from the first day to the last microsecond, at any depth."""
     days, us = (-719_162, 2_932_896), (-62_135_596_800 * 10**6, 253_402_300_800 * 10**6 - 1)
     for type_, (first, last) in {
         pa.date32(): days,
