@@ -1,4 +1,4 @@
-"""A package is upgraded under a notebook: Spark's new workers have the new version, the driver the old one."""
+"""A package is upgraded under a notebook: Spark's new workers have another version than the driver."""
 
 from __future__ import annotations
 
