@@ -26,7 +26,7 @@ from tests.iceberg.conftest import (
     query,
     read,
 )
-from tests.support.power import Power
+from tests.support.power_loss import Power
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets import staged_files
@@ -66,17 +66,17 @@ def append_elsewhere(options: dict[str, str], *numbers: int) -> None:
 
 def next_commit(
     patch: pytest.MonkeyPatch,
-    before: Callable[[], object] = lambda: None,
-    after: Callable[[], object] = lambda: None,
+    first: Callable[[], object] = lambda: None,
+    then: Callable[[], object] = lambda: None,
 ) -> None:
     """Run actions before and after the catalog receives the next commit. An exception stops the commit."""
     real: Any = Table._do_commit
 
     def commit(self: Table, *arguments: Any) -> None:
         patch.setattr(Table, "_do_commit", real)
-        before()
+        first()
         real(self, *arguments)
-        after()
+        then()
 
     patch.setattr(Table, "_do_commit", commit)
 
@@ -119,7 +119,7 @@ def test_commit_overtaken_by_another_is_repeated(
     options: dict[str, str], running: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receipts = running.stage([row(1)])
-    next_commit(monkeypatch, before=lambda: append_elsewhere(options, 2))
+    next_commit(monkeypatch, first=lambda: append_elsewhere(options, 2))
     assert running.commit(receipts) is Outcome.APPLIED
     assert values(options) == [1, 2]
     sequences = [snapshot.sequence_number for snapshot in load(options).metadata.snapshots]
@@ -133,7 +133,7 @@ def test_lost_answer_is_unknown(
     """The ledger row then shows whether the commit took effect."""
     receipts = running.stage([row(1)])
     lost = CommitStateUnknownException("gateway timeout")
-    next_commit(monkeypatch, **{"after" if landed else "before": lambda: fail(lost)})
+    next_commit(monkeypatch, **{"then" if landed else "first": lambda: fail(lost)})
     assert running.commit(receipts) is Outcome.UNKNOWN
     assert running.row.epoch == (0 if landed else -1)
     if not landed:
@@ -145,7 +145,7 @@ def commit_and_die(running: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commit a row, and crash after the catalog has the commit."""
     receipts = running.stage([row(1)])
     with monkeypatch.context() as patch, contextlib.suppress(Crash):
-        next_commit(patch, after=lambda: fail(Crash()))
+        next_commit(patch, then=lambda: fail(Crash()))
         running.commit(receipts)
 
 
@@ -198,7 +198,7 @@ def test_old_metadata_deleted_after_a_commit_is_ignored(
             }
         )
     receipts = running.stage([row(1)])
-    next_commit(monkeypatch, after=lambda: append_elsewhere(options, 2, 3))
+    next_commit(monkeypatch, then=lambda: append_elsewhere(options, 2, 3))
     assert running.commit(receipts) is Outcome.APPLIED
     assert running.row.epoch == 0
     assert values(options) == [1, 2, 3]

@@ -158,10 +158,10 @@ def test_record_unfit_for_its_topic_is_refused(kafka: Broker, topic: str) -> Non
         check("x" * 1000)
     with pytest.raises(InvalidRow, match=r"t-.* takes 1000"):
         check("x" * 500, [{"key": "h", "value": b"v" * 500}])
-    with pytest.raises(InvalidRow, match="header has no key, or one with a NUL") as caught:
+    with pytest.raises(InvalidRow, match="header has no key, or a key with a NUL") as caught:
         check(headers=[{"key": None, "value": b"v"}])
     assert caught.value.rows.to_pylist() == [True]
-    with pytest.raises(InvalidRow, match="header has no key, or one with a NUL"):
+    with pytest.raises(InvalidRow, match="header has no key, or a key with a NUL"):
         check(headers=[{"key": "a\0b", "value": b"v"}])
     for number in (-1, 1, 99):
         with pytest.raises(
