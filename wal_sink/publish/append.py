@@ -57,21 +57,26 @@ def split_invalid(batch: pa.RecordBatch, check: Check) -> SplitRows:
 
     :param check: returns the batch as the log has it, or raises `InvalidRow`.
     """
+    taken: list[pa.RecordBatch] = []
     refused: list[Refused] = []
-    while batch.num_rows:
+    unchecked = [batch]
+    while unchecked:
+        batch = unchecked.pop()
+        if not batch.num_rows:
+            continue
         try:
-            return SplitRows((check(batch),), tuple(refused))
+            taken.append(check(batch))
         except InvalidRow as error:
             bad = _broken_rows(error, batch.num_rows)
-            if bad is None and batch.num_rows > 1:
-                halves = _halves(batch, check)
-                return SplitRows(halves.taken, (*refused, *halves.refused))
-            if bad is None:
+            if bad is not None:
+                refused.append(Refused(batch.filter(bad), error))
+                unchecked.append(batch.filter(pc.invert(bad)))
+            elif batch.num_rows == 1:
                 refused.append(Refused(batch, error))
-                break
-            refused.append(Refused(batch.filter(bad), error))
-            batch = batch.filter(pc.invert(bad))
-    return SplitRows((), tuple(refused))
+            else:
+                middle = batch.num_rows // 2
+                unchecked += [batch.slice(middle), batch.slice(0, middle)]
+    return SplitRows(tuple(taken), tuple(refused))
 
 
 def _broken_rows(error: InvalidRow, rows: int) -> pa.Array | None:
@@ -80,15 +85,6 @@ def _broken_rows(error: InvalidRow, rows: int) -> pa.Array | None:
         return None
     bad = error.rows.fill_null(fill_value=False)
     return bad if pc.any(bad).as_py() else None
-
-
-def _halves(batch: pa.RecordBatch, check: Check) -> SplitRows:
-    middle = batch.num_rows // 2
-    first, second = (
-        split_invalid(batch.slice(0, middle), check),
-        split_invalid(batch.slice(middle), check),
-    )
-    return SplitRows(first.taken + second.taken, first.refused + second.refused)
 
 
 OnInvalidRow = Literal["fail", "quarantine"]
