@@ -39,8 +39,8 @@ def test_order_of_named_sources_does_not_count() -> None:
 
 def test_order_of_unnamed_sources_counts() -> None:
     """In `v1` the number of the line identifies the source."""
-    one, other = (parse_offsets(f"v1\n{{}}\n{lines}", "there") for lines in ("5\n6", "6\n5"))
-    assert one.digest != other.digest
+    first, second = (parse_offsets(f"v1\n{{}}\n{lines}", "there") for lines in ("5\n6", "6\n5"))
+    assert first.digest != second.digest
 
 
 def test_offsets_of_numbered_sources_are_read() -> None:

@@ -1,3 +1,3 @@
 """What the tests of a flush loop share."""
 
-from tests.flush.looping import flushing, flushing_in, patient, world  # noqa: F401 - fixtures
+from tests.flush.looping import make_loop, make_loop_over, patient, world  # noqa: F401 - fixtures

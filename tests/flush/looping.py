@@ -53,7 +53,7 @@ class Outage(Faults):
         yield
 
 
-class Flushing:
+class PlayedLoop:
     """A flush loop over a query, as `register` makes it."""
 
     def __init__(self, world: World, faults: Faults, target: str = "") -> None:
@@ -73,7 +73,7 @@ class Flushing:
         reporter = Reporter(world.store, self.name)
         self.loop = FlushLoop(Flusher(pipeline, reporter, clock_us=world.clock))
 
-    def start(self) -> Flushing:
+    def start(self) -> PlayedLoop:
         self.loop.start()
         return self
 
@@ -106,18 +106,18 @@ def world() -> World:
 
 
 @pytest.fixture
-def flushing(world: World, flushing_in: Callable[..., Flushing]) -> Callable[..., Flushing]:
+def make_loop(world: World, make_loop_over: Callable[..., PlayedLoop]) -> Callable[..., PlayedLoop]:
     """Make loops over `world`."""
-    return lambda faults=None, target="": flushing_in(world, faults, target)
+    return lambda faults=None, target="": make_loop_over(world, faults, target)
 
 
 @pytest.fixture
-def flushing_in() -> Iterator[Callable[..., Flushing]]:
+def make_loop_over() -> Iterator[Callable[..., PlayedLoop]]:
     """Make loops over any query. They are stopped after the test, and no thread stays."""
-    made: list[Flushing] = []
+    made: list[PlayedLoop] = []
 
-    def make(world: World, faults: Faults | None = None, target: str = "") -> Flushing:
-        made.append(Flushing(world, faults or Faults(), target))
+    def make(world: World, faults: Faults | None = None, target: str = "") -> PlayedLoop:
+        made.append(PlayedLoop(world, faults or Faults(), target))
         return made[-1]
 
     yield make
@@ -141,4 +141,4 @@ def times(monkeypatch: pytest.MonkeyPatch, first: float, most: float) -> None:
     monkeypatch.setattr("wal_sink.flush.loop._RETRY_MOST_S", most)
 
 
-Flushings = Callable[..., Flushing]
+MakeLoop = Callable[..., PlayedLoop]

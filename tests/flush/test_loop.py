@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from state_backends import open_backend
-from tests.flush.looping import NEVER, Flushing, Flushings, Outage, times
+from tests.flush.looping import NEVER, MakeLoop, Outage, PlayedLoop, times
 from tests.protocol.engine import World
 from tests.support.waiting import until
 from wal_sink import errors
@@ -27,104 +27,104 @@ pytestmark = pytest.mark.usefixtures("patient")
 # --- when the loop reads --------------------------------------------------------------------------
 
 
-def test_loop_flushes_pending_epochs_at_its_start(world: World, flushing: Flushings) -> None:
+def test_loop_flushes_pending_epochs_at_its_start(world: World, make_loop: MakeLoop) -> None:
     world.run().batch([("a", 1)])
-    it = flushing().start()
-    until(lambda: it.is_flushed(0))
+    played = make_loop().start()
+    until(lambda: played.is_flushed(0))
     assert world.table() == {"a": 1}
-    assert it.loop.daemon, "it must not keep the interpreter from ending"
+    assert played.loop.daemon, "it must not keep the interpreter from ending"
 
 
 def test_loop_flushes_when_woken(
-    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+    world: World, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wal_sink.flush.loop.POLL_S", NEVER)
     run = world.run()
-    it = flushing().start()
+    played = make_loop().start()
     for epoch in range(3):
-        until(it.waits)
+        until(played.waits)
         run.batch([("k", epoch)])
         time.sleep(0.05)
-        assert not it.is_flushed(epoch)
-        it.loop.wake()
-        until(lambda epoch=epoch: it.is_flushed(epoch))  # type: ignore[misc]
+        assert not played.is_flushed(epoch)
+        played.loop.wake()
+        until(lambda epoch=epoch: played.is_flushed(epoch))  # type: ignore[misc]
     assert world.table() == {"k": 2}
 
 
 def test_loop_finds_commits_without_events(
-    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+    world: World, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Events may be late, and a crash loses them."""
     monkeypatch.setattr("wal_sink.flush.loop.POLL_S", 0.01)
     run = world.run()
-    it = flushing().start()
+    played = make_loop().start()
     for epoch in range(3):
         run.batch([("k", epoch)])
-        until(lambda epoch=epoch: it.is_flushed(epoch))  # type: ignore[misc]
+        until(lambda epoch=epoch: played.is_flushed(epoch))  # type: ignore[misc]
     assert world.table() == {"k": 2}
 
 
 def test_loop_on_a_local_checkpoint_notices_new_commits(
-    tmp_path: Path, flushing_in: Callable[..., Flushing]
+    tmp_path: Path, make_loop_over: Callable[..., PlayedLoop]
 ) -> None:
     world = World(open_backend(f"{tmp_path}/checkpoint"), open_backend(f"{tmp_path}/log"))
     run = world.run()
-    it = flushing_in(world).start()
-    until(it.waits)
+    played = make_loop_over(world).start()
+    until(played.waits)
     for epoch in range(3):
         run.batch([("k", epoch)])
-        until(lambda epoch=epoch: it.is_flushed(epoch))  # type: ignore[misc]
+        until(lambda epoch=epoch: played.is_flushed(epoch))  # type: ignore[misc]
     assert world.table() == {"k": 2}
 
 
 # --- how the loop ends ----------------------------------------------------------------------------
 
 
-def test_loop_of_an_ended_query_flushes_its_last_epoch(world: World, flushing: Flushings) -> None:
+def test_loop_of_an_ended_query_flushes_its_last_epoch(world: World, make_loop: MakeLoop) -> None:
     run = world.run()
-    it = flushing().start()
-    until(it.waits)
+    played = make_loop().start()
+    until(played.waits)
     for epoch in range(5):
         run.batch([(f"k{epoch}", epoch)])
-    it.loop.end()
-    assert it.ended()
+    played.loop.end()
+    assert played.ended()
     assert world.table() == world.expected()
-    assert it.is_flushed(4)
+    assert played.is_flushed(4)
 
 
-def test_loop_of_an_ended_query_outlives_an_outage(world: World, flushing: Flushings) -> None:
+def test_loop_of_an_ended_query_outlives_an_outage(world: World, make_loop: MakeLoop) -> None:
     """The loop tries again until the outage is over, and then ends."""
     world.run().batch([("a", 1)])
     outage = Outage("write")
-    it = flushing(outage).start()
-    it.loop.end()
+    played = make_loop(outage).start()
+    played.loop.end()
     until(lambda: outage.failures >= 3)
-    assert it.loop.is_alive()
+    assert played.loop.is_alive()
     outage.over.set()
-    assert it.ended()
+    assert played.ended()
     assert world.table() == {"a": 1}
 
 
-def test_query_that_never_published_ends_too(world: World, flushing: Flushings) -> None:
+def test_query_that_never_published_ends_too(world: World, make_loop: MakeLoop) -> None:
     world.run()
-    it = flushing().start()
-    it.loop.end()
-    assert it.ended()
-    assert "connect" not in it.faults.operations
+    played = make_loop().start()
+    played.loop.end()
+    assert played.ended()
+    assert "connect" not in played.faults.operations
 
 
-def test_stopped_loop_lets_another_flusher_go_on(world: World, flushing: Flushings) -> None:
+def test_stopped_loop_lets_another_flusher_go_on(world: World, make_loop: MakeLoop) -> None:
     world.run().batches(*([(f"k{epoch}", epoch)] for epoch in range(50)))
-    it = flushing().start()
-    until(lambda: it.is_flushed(0))
-    it.loop.stop()
-    assert it.ended()
+    played = make_loop().start()
+    until(lambda: played.is_flushed(0))
+    played.loop.stop()
+    assert played.ended()
     assert world.flushed() == world.expected()
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_ended_loop_is_reported_while_its_process_runs(
-    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+    world: World, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     """The loop ends in the middle of a pause, and its last error stays reported.
 
@@ -133,69 +133,69 @@ def test_ended_loop_is_reported_while_its_process_runs(
     times(monkeypatch, first=NEVER, most=NEVER)
     world.run().batch([("a", 1)])
     outage = Outage("write")
-    it = flushing(outage if fails else None).start()
-    until(lambda: it.error() is not None if fails else it.waits())
+    played = make_loop(outage if fails else None).start()
+    until(lambda: played.error() is not None if fails else played.waits())
     with pytest.raises(errors.FlusherAtWork):
-        refuse_flusher(world.store, it.name)
-    it.loop.stop()
-    assert it.ended()
-    refuse_flusher(world.store, it.name)
+        refuse_flusher(world.store, played.name)
+    played.loop.stop()
+    assert played.ended()
+    refuse_flusher(world.store, played.name)
     shown = read_status(Checkpoint(world.checkpoint), world.store)
     assert (shown.doing, shown.flusher_alive) == (ENDED, False)
-    error = it.error()
+    error = played.error()
     assert (error and error.kind) == ("TargetUnavailable" if fails else None)
     assert outage.failures <= 2
     assert world.table() == ({} if fails else {"a": 1})
 
 
-def test_ended_loop_keeps_the_report_of_another_flusher(world: World, flushing: Flushings) -> None:
+def test_ended_loop_keeps_the_report_of_another_flusher(world: World, make_loop: MakeLoop) -> None:
     """The other flusher is in another process, or belongs to another handle of this process."""
     world.run().batch([("a", 1)])
     for flusher in ("elsewhere:1", this_process()):
-        it = flushing().start()
-        until(it.waits)
+        played = make_loop().start()
+        until(played.waits)
         other = FlusherReport(flusher=flusher, doing="writing epoch 1", heartbeat_us=now_us())
-        world.store.replace(paths.REPORT.path(it.name), other.to_json())
-        it.loop.stop()
-        assert it.ended()
-        it.loop.hurry()
-        assert it.report() == other
+        world.store.replace(paths.REPORT.path(played.name), other.to_json())
+        played.loop.stop()
+        assert played.ended()
+        played.loop.hurry()
+        assert played.report() == other
 
 
-def test_loops_of_two_runs_write_each_row_once(world: World, flushing: Flushings) -> None:
+def test_loops_of_two_runs_write_each_row_once(world: World, make_loop: MakeLoop) -> None:
     """A query that is started again in the same process may overlap with its former loop."""
     run = world.run()
-    loops = [flushing().start() for _ in range(2)]
+    loops = [make_loop().start() for _ in range(2)]
     for epoch in range(20):
         run.batch([("k", epoch), (f"k{epoch}", epoch)])
-        for it in loops:
-            it.loop.wake()
-    for it in loops:
-        it.loop.end()
-        assert it.ended()
+        for played in loops:
+            played.loop.wake()
+    for played in loops:
+        played.loop.end()
+        assert played.ended()
     assert world.table() == world.expected()
-    assert [it.error() for it in loops] == [None, None]
+    assert [played.error() for played in loops] == [None, None]
 
 
 def test_backlog_drains_while_new_epochs_come(
-    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+    world: World, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wal_sink.flush.flusher.WINDOW_EPOCHS", 8)
     run = world.run()
     outage = Outage("connect")
-    it = flushing(outage).start()
+    played = make_loop(outage).start()
     for epoch in range(40):
         run.batch([("k", epoch), (f"k{epoch}", epoch)])
-    it.loop.wake()
+    played.loop.wake()
     until(lambda: outage.failures >= 3)
     outage.over.set()
-    while not it.is_flushed(30):
+    while not played.is_flushed(30):
         run.batch([("k", run.next), (f"k{run.next}", run.next)])
-        it.loop.wake()
+        played.loop.wake()
     last = run.next - 1
     assert last > 40, "some came while it drained"
-    it.loop.wake()
-    until(lambda: it.is_flushed(last))
+    played.loop.wake()
+    until(lambda: played.is_flushed(last))
     assert world.table() == world.expected()
     ends = [int(name.split()[1]) for name in outage.operations if name.startswith("finish")]
     assert ends == sorted(ends)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tenacity
 
-from tests.flush.looping import LIST, NEVER, SECONDS, Flushing, Flushings, Outage, times
+from tests.flush.looping import LIST, NEVER, SECONDS, MakeLoop, Outage, PlayedLoop, times
 from tests.protocol.engine import World
 from tests.support.waiting import until
 from wal_sink import errors
@@ -30,16 +30,16 @@ pytestmark = pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("operation", ["connect", "read ledger", "create ledger", "write"])
 @pytest.mark.parametrize("failures", [1, 4])
 def test_loop_after_a_failure_skips_no_epoch(
-    world: World, flushing: Flushings, operation: str, failures: int
+    world: World, make_loop: MakeLoop, operation: str, failures: int
 ) -> None:
     world.run().batches(*([("k", epoch), (f"k{epoch}", epoch)] for epoch in range(3)))
     outage = Outage(operation)
-    it = flushing(outage).start()
+    played = make_loop(outage).start()
     until(lambda: outage.failures >= failures)
     assert world.table() == {}
-    assert not it.is_flushed(0)
+    assert not played.is_flushed(0)
     outage.over.set()
-    until(lambda: it.is_flushed(2))
+    until(lambda: played.is_flushed(2))
     assert world.table() == world.expected()
     done = [name for name in outage.operations if name.startswith("write")]
     assert [int(name.split()[1]) for name in done] == sorted(int(n.split()[1]) for n in done)
@@ -57,7 +57,7 @@ def test_loop_after_a_failure_skips_no_epoch(
 )
 def test_error_of_a_failing_loop_is_in_its_report(
     world: World,
-    flushing: Flushings,
+    make_loop: MakeLoop,
     operation: str,
     error: Callable[[], Exception],
     kind: str,
@@ -67,131 +67,134 @@ def test_error_of_a_failing_loop_is_in_its_report(
     """The report has the epoch of the error, and no error after a pass has succeeded."""
     world.run().batch([("a", 1)])
     outage = Outage(operation, error)
-    it = flushing(outage).start()
+    played = make_loop(outage).start()
     until(lambda: outage.failures >= 2)
-    until(lambda: it.error() is not None)
-    result = it.error()
-    assert result is not None
-    assert (result.kind, result.transient) == (kind, transient)
-    assert str(error()).splitlines()[0] in result.what
+    until(lambda: played.error() is not None)
+    error_report = played.error()
+    assert error_report is not None
+    assert (error_report.kind, error_report.transient) == (kind, transient)
+    assert str(error()).splitlines()[0] in error_report.what
     if operation != LIST:
-        assert result.epoch == 0
-        assert result.remedy
+        assert error_report.epoch == 0
+        assert error_report.remedy
     if not transient:
         with pytest.raises(getattr(errors, kind, errors.WalSinkError)):
             wait_until_flushed(Checkpoint(world.checkpoint), world.store, SECONDS)
     outage.over.set()
-    until(lambda: it.is_flushed(0))
-    until(lambda: it.error() is None)
+    until(lambda: played.is_flushed(0))
+    until(lambda: played.error() is None)
 
 
 @pytest.mark.parametrize("error", [lambda: ConnectionError("x"), lambda: RuntimeError("x")])
 def test_failed_loop_connects_again(
-    world: World, flushing: Flushings, error: Callable[[], Exception]
+    world: World, make_loop: MakeLoop, error: Callable[[], Exception]
 ) -> None:
     """Table, nodes or password may have changed since."""
     world.run().batch([("a", 1)])
     outage = Outage("finish", error)
-    it = flushing(outage).start()
+    played = make_loop(outage).start()
     until(lambda: outage.failures >= 3)
     outage.over.set()
-    until(lambda: it.is_flushed(0))
+    until(lambda: played.is_flushed(0))
     assert outage.operations.count("connect") >= 3
 
 
 @pytest.fixture
 def failed_write(
-    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Flushing, Outage]:
+    world: World, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
+) -> tuple[PlayedLoop, Outage]:
     """Return a loop that pauses after its first write has failed, until a caller hurries it."""
     times(monkeypatch, first=NEVER, most=NEVER)
     world.run().batch([("a", 1)], [("b", 2)])
     outage = Outage("write")
-    it = flushing(outage).start()
-    until(lambda: it.error() is not None)
-    return it, outage
+    played = make_loop(outage).start()
+    until(lambda: played.error() is not None)
+    return played, outage
 
 
-def halt_in_the_next_try(it: Flushing, outage: Outage) -> None:
+def halt_in_the_next_try(played: PlayedLoop, outage: Outage) -> None:
     """Hurry the loop, and let its next write wait for the end of the outage."""
     outage.halts.set()
-    it.loop.hurry()
+    played.loop.hurry()
     until(lambda: outage.failures >= 2)
 
 
 def test_loop_that_rests_after_failures_can_be_hurried(
-    world: World, failed_write: tuple[Flushing, Outage]
+    world: World, failed_write: tuple[PlayedLoop, Outage]
 ) -> None:
-    it, outage = failed_write
+    played, outage = failed_write
     outage.over.set()
 
     def hurried() -> bool:
-        it.loop.hurry()
+        played.loop.hurry()
         time.sleep(0.05)
-        return it.is_flushed(0)
+        return played.is_flushed(0)
 
     until(hurried)
     assert world.table() == {"a": 1, "b": 2}
 
 
 def test_error_stays_until_the_failed_step_succeeds(
-    world: World, failed_write: tuple[Flushing, Outage]
+    world: World, failed_write: tuple[PlayedLoop, Outage]
 ) -> None:
     """A caller that hurries the flush does not clear the error."""
-    it, outage = failed_write
-    halt_in_the_next_try(it, outage)
+    played, outage = failed_write
+    halt_in_the_next_try(played, outage)
     with pytest.raises(errors.FlushTimeout, match="last error: "):
         wait_until_flushed(
-            Checkpoint(world.checkpoint), world.store, 0.1, has_tried=lambda _: it.loop.has_tried()
+            Checkpoint(world.checkpoint),
+            world.store,
+            0.1,
+            has_tried=lambda _: played.loop.has_tried(),
         )
-    assert it.error() is not None
+    assert played.error() is not None
     outage.over.set()
-    until(lambda: it.is_flushed(0))
-    until(lambda: it.error() is None)
+    until(lambda: played.is_flushed(0))
+    until(lambda: played.error() is None)
 
 
 def test_step_that_is_interrupted_ends_no_error(
-    failed_write: tuple[Flushing, Outage], caplog: pytest.LogCaptureFixture
+    failed_write: tuple[PlayedLoop, Outage], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Given a job whose block ends after the first failure, in the middle of the next try."""
-    it, outage = failed_write
-    halt_in_the_next_try(it, outage)
-    it.loop.stop()
+    played, outage = failed_write
+    halt_in_the_next_try(played, outage)
+    played.loop.stop()
     outage.over.set()
-    assert it.ended()
-    assert it.error() is not None
+    assert played.ended()
+    assert played.error() is not None
     assert "works again" not in caplog.text
-    assert not it.is_flushed(0)
+    assert not played.is_flushed(0)
 
 
-def test_caller_gets_the_error_of_an_idle_loop(world: World, flushing: Flushings) -> None:
+def test_caller_gets_the_error_of_an_idle_loop(world: World, make_loop: MakeLoop) -> None:
     """Everything is flushed, and the error comes with the pass that the caller asks for."""
     world.run().flushed_batches([("a", 1)])
     outage = Outage("read ledger", lambda: errors.TargetRefused("no such table", "Restore it."))
-    it = flushing(outage).start()
-    it.loop.hurry()
+    played = make_loop(outage).start()
+    played.loop.hurry()
     with pytest.raises(errors.TargetRefused, match="no such table"):
         wait_until_flushed(
             Checkpoint(world.checkpoint),
             world.store,
             SECONDS,
-            has_tried=lambda _: it.loop.has_tried(),
+            has_tried=lambda _: played.loop.has_tried(),
         )
     outage.over.set()
-    it.loop.hurry()
+    played.loop.hurry()
     checkpoint = Checkpoint(world.checkpoint)
     tried = wait_until_flushed(
-        checkpoint, world.store, SECONDS, has_tried=lambda _: it.loop.has_tried()
+        checkpoint, world.store, SECONDS, has_tried=lambda _: played.loop.has_tried()
     )
     assert tried.epoch == 0
 
 
-def test_waiter_for_one_target_ignores_another_target(world: World, flushing: Flushings) -> None:
+def test_waiter_for_one_target_ignores_another_target(world: World, make_loop: MakeLoop) -> None:
     """Given another target that does not answer."""
     world.run().flushed_batches([("a", 1)])
     stalls = Outage("list ")
     stalls.halts.set()
-    loops = [flushing().start().loop, flushing(stalls, "other").start().loop]
+    loops = [make_loop().start().loop, make_loop(stalls, "other").start().loop]
     until(lambda: stalls.failures > 0)
     checkpoint, store = Checkpoint(world.checkpoint), world.store
     flush = QueryFlush(world.query_id, "run", checkpoint, store, loops)
@@ -204,20 +207,20 @@ def test_waiter_for_one_target_ignores_another_target(world: World, flushing: Fl
 
 def test_loop_that_ends_by_a_bug_logs_it(
     world: World,
-    flushing: Flushings,
+    make_loop: MakeLoop,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Given an error outside of a pass, which is not tried again."""
     world.run()
-    it = flushing()
+    played = make_loop()
 
     def rest() -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(it.loop, "_wait", rest)
-    it.start()
-    assert it.ended()
+    monkeypatch.setattr(played.loop, "_wait", rest)
+    played.start()
+    assert played.ended()
     (record,) = [record for record in caplog.records if "Report this as a bug" in record.message]
     assert record.exc_info
 
@@ -226,11 +229,11 @@ def test_loop_that_ends_by_a_bug_logs_it(
 
 
 def test_pauses_are_random_and_bounded(
-    flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So queries that fail together do not try again at the same time."""
     monkeypatch.undo()
-    tries = flushing().loop._tries
+    tries = make_loop().loop._tries
     state = tenacity.RetryCallState(tries, None, (), {})
 
     def waits(attempt: int) -> list[float]:
@@ -244,7 +247,7 @@ def test_pauses_are_random_and_bounded(
 
 
 def test_pause_of_each_window_begins_short(
-    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+    world: World, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given an overloaded target at which every window fails once."""
     monkeypatch.setattr("wal_sink.flush.flusher.WINDOW_EPOCHS", 1)
@@ -259,28 +262,28 @@ def test_pause_of_each_window_begins_short(
                 raise ConnectionError
             yield
 
-    it = flushing(Shaky("write"))
+    played = make_loop(Shaky("write"))
     counts: list[int] = []
-    failed = it.loop._reporter.failed
+    failed = played.loop._reporter.failed
 
     def note(error: BaseException, **about: Any) -> None:
         counts.append(about["tried"])
         failed(error, **about)
 
-    monkeypatch.setattr(it.loop._reporter, "failed", note)
-    it.start()
-    until(lambda: it.is_flushed(5))
+    monkeypatch.setattr(played.loop._reporter, "failed", note)
+    played.start()
+    until(lambda: played.is_flushed(5))
     assert counts == [1] * 6
 
 
 def test_waiting_loop_reports_its_next_try(
-    world: World, flushing: Flushings, monkeypatch: pytest.MonkeyPatch
+    world: World, make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times(monkeypatch, first=NEVER, most=NEVER)
     world.run().batch([("a", 1)])
-    it = flushing(Outage("write 0")).start()
-    until(lambda: it.error() is not None)
-    report = it.report()
+    played = make_loop(Outage("write 0")).start()
+    until(lambda: played.error() is not None)
+    report = played.report()
     assert report is not None
     assert re.fullmatch(r"trying again at epoch 0: 1 try, the next in \d+ s", report.doing)
 

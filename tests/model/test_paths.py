@@ -61,7 +61,7 @@ def test_path_is_parsed_back(name: str, data: st.DataObject) -> None:
     key = data.draw(KEYS[name])
     path = kind(name).path(key)
     assert kind(name).parse(path) == key
-    parsers = {other for other in KEYS if kind(other).parse(path) is not None}
+    parsers = {second for second in KEYS if kind(second).parse(path) is not None}
     assert parsers == {name, *WIDER.get(name, [])}
     assert path.startswith(kind(name).folder)
     assert check_path(path) == path
@@ -128,25 +128,25 @@ def test_foreign_path_is_not_parsed(path: str) -> None:
 
 @given(EPOCHS, EPOCHS)
 @settings(deadline=None)
-def test_epochs_sort_as_text_in_their_order(one: int, other: int) -> None:
+def test_epochs_sort_as_text_in_their_order(first: int, second: int) -> None:
     makers: list[Callable[[int], str]] = [
         paths.segment_folder,
         paths.refused_folder,
         lambda epoch: paths.MANIFEST.path(ManifestName(epoch, "run")),
     ]
     for make in makers:
-        assert (make(one) < make(other)) == (one < other) or one == other
+        assert (make(first) < make(second)) == (first < second) or first == second
 
 
 @given(st.integers(0, 999_999), st.integers(0, 999_999))
 @settings(deadline=None)
-def test_states_and_partitions_sort_within_their_padding(one: int, other: int) -> None:
+def test_states_and_partitions_sort_within_their_padding(first: int, second: int) -> None:
     makers: list[Callable[[int], str]] = [
         paths.STATE.path,
         lambda number: paths.SEGMENT.path(SegmentName(7, number, 0, "run", "0" * 32)),
     ]
     for make in makers:
-        assert (make(one) < make(other)) == (one < other)
+        assert (make(first) < make(second)) == (first < second)
 
 
 def test_plan_key_is_no_other_place() -> None:

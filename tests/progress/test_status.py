@@ -81,16 +81,16 @@ def test_status_is_shown_at_a_prompt(world: World) -> None:
         world,
         ErrorReport(kind="E", what=what, remedy="Mend\nit.", epoch=1, at_us=NOW_US, transient=True),
     )
-    result = status(world)
-    assert re.search(r"^checkpointed +1$", repr(result), re.MULTILINE)
-    assert re.search(r"^lag +1 epoch, 2 rows, ", repr(result), re.MULTILINE)
-    assert re.search(r"^last error +E: down \\x1b\[31m<b>$", repr(result), re.MULTILINE)
-    assert re.search(r"^what to do +Mend\n +it\.$", repr(result), re.MULTILINE)
+    current = status(world)
+    assert re.search(r"^checkpointed +1$", repr(current), re.MULTILINE)
+    assert re.search(r"^lag +1 epoch, 2 rows, ", repr(current), re.MULTILINE)
+    assert re.search(r"^last error +E: down \\x1b\[31m<b>$", repr(current), re.MULTILINE)
+    assert re.search(r"^what to do +Mend\n +it\.$", repr(current), re.MULTILINE)
 
 
 def test_result_of_a_wait_is_a_sentence() -> None:
-    one = Flushed(epoch=4, rows=1_200, seconds=2.04)
-    assert repr(one) == "every epoch up to 4 is flushed; waited 2.0 s for 1,200 rows"
+    flushed = Flushed(epoch=4, rows=1_200, seconds=2.04)
+    assert repr(flushed) == "every epoch up to 4 is flushed; waited 2.0 s for 1,200 rows"
     assert repr(Flushed(epoch=4, rows=0, seconds=0.0)) == "every epoch up to 4 is flushed"
     assert "nothing is checkpointed yet" in repr(Flushed(epoch=-1, rows=0, seconds=0.0))
 
@@ -116,10 +116,10 @@ def test_status_before_the_first_publish_is_empty(world: World) -> None:
 def test_published_epoch_is_not_pending_before_its_commit(world: World) -> None:
     """Spark may compute the epoch again. Only the log has its rows, so it must not be deleted."""
     world.run().publish([("a", 1)])
-    got = status(world)
-    assert (got.checkpointed, got.published, got.flushed) == (-1, 0, -1)
-    assert (got.pending_epochs, got.pending_rows, got.pending_bytes) == (0, 0, 0)
-    assert not got.safe_to_delete
+    current = status(world)
+    assert (current.checkpointed, current.published, current.flushed) == (-1, 0, -1)
+    assert (current.pending_epochs, current.pending_rows, current.pending_bytes) == (0, 0, 0)
+    assert not current.safe_to_delete
 
 
 def test_pending_rows_are_those_of_the_newest_attempt(world: World) -> None:
@@ -130,22 +130,26 @@ def test_pending_rows_are_those_of_the_newest_attempt(world: World) -> None:
     run.batch([("d", 4)])
     pending = world.state.last.sums
     run.publish([("not yet", 5)])
-    got = status(world)
-    assert (got.checkpointed, got.published, got.flushed) == (2, 3, -1)
-    assert (got.pending_epochs, got.pending_rows) == (3, 4)
-    assert got.pending_bytes == pending.bytes > 0
-    assert not got.safe_to_delete
+    current = status(world)
+    assert (current.checkpointed, current.published, current.flushed) == (2, 3, -1)
+    assert (current.pending_epochs, current.pending_rows) == (3, 4)
+    assert current.pending_bytes == pending.bytes > 0
+    assert not current.safe_to_delete
 
 
 def test_status_of_a_flushed_query_is_safe_to_delete(world: World) -> None:
     run = world.run().flushed_batches([("a", 1)], [("b", 2)])
     marked_us = world.state.targets[0].mark.at_us
-    got = status(world)
-    assert (got.checkpointed, got.published, got.flushed) == (1, 1, 1)
-    assert (got.pending_epochs, got.pending_rows, got.oldest_pending_seconds) == (0, 0, 0.0)
-    assert got.safe_to_delete
-    assert got.flushed_as_of is not None
-    as_of = datetime.fromisoformat(got.flushed_as_of)
+    current = status(world)
+    assert (current.checkpointed, current.published, current.flushed) == (1, 1, 1)
+    assert (current.pending_epochs, current.pending_rows, current.oldest_pending_seconds) == (
+        0,
+        0,
+        0.0,
+    )
+    assert current.safe_to_delete
+    assert current.flushed_as_of is not None
+    as_of = datetime.fromisoformat(current.flushed_as_of)
     assert as_of == datetime.fromtimestamp(marked_us / 1_000_000, UTC)
     run.publish([("c", 3)])
     assert not status(world).safe_to_delete
@@ -156,11 +160,16 @@ def test_epochs_before_the_first_publish_are_not_pending(world: World) -> None:
     for epoch in range(3):
         world.checkpoint.create(f"commits/{epoch}", b"v1\n{}")
     run = world.run()
-    got = status(world)
-    assert (got.checkpointed, got.published, got.pending_epochs) == (2, -1, 0)
+    current = status(world)
+    assert (current.checkpointed, current.published, current.pending_epochs) == (2, -1, 0)
     run.batch([("a", 1)])
-    got = status(world)
-    assert (got.checkpointed, got.published, got.pending_epochs, got.pending_rows) == (3, 3, 1, 1)
+    current = status(world)
+    assert (
+        current.checkpointed,
+        current.published,
+        current.pending_epochs,
+        current.pending_rows,
+    ) == (3, 3, 1, 1)
     assert waited_for(world, world.flush) == (3, 1)
 
 
@@ -168,9 +177,9 @@ def test_epoch_without_manifest_is_pending_all_the_same(world: World) -> None:
     """The state has the sums of its rows and bytes."""
     world.run().batches([("a", 1)], [("b", 2)])
     world.log_backend.delete(world.log_backend.list(paths.MANIFEST.folder)[1:])
-    got = status(world)
-    assert (got.pending_epochs, got.pending_rows) == (2, 2)
-    assert not got.safe_to_delete
+    current = status(world)
+    assert (current.pending_epochs, current.pending_rows) == (2, 2)
+    assert not current.safe_to_delete
 
 
 def test_status_says_how_long_the_flush_lags(world: World) -> None:

@@ -82,18 +82,18 @@ def sources(plan: str) -> str:
 
 def body_run(data: bytes) -> str | None:
     """Return the run that wrote a file of `commits/`; None if a tool wrote it."""
-    result: dict[str, Any] = json.loads(data.split(b"\n")[1])
-    return result.get("by")
+    commit: dict[str, Any] = json.loads(data.split(b"\n")[1])
+    return commit.get("by")
 
 
 def kept(world: World) -> dict[int, str]:
     """Return the run that wrote `commits/N`, by epoch, with files that were purged since."""
-    result = dict(world.keepers)
+    runs = dict(world.keepers)
     for path in world.checkpoint.list("commits/"):
         run = body_run(world.checkpoint.read(path))
         assert run is not None, f"a tool made {path}"
-        result[int(path.removeprefix("commits/"))] = run
-    return result
+        runs[int(path.removeprefix("commits/"))] = run
+    return runs
 
 
 def newest(epochs: Iterable[int], world: World) -> dict[str, int]:
@@ -158,8 +158,8 @@ def needed_is_there(world: World, reason: object) -> None:
         if whose.get(epoch) == manifest["run_id"]:
             for segment in manifest["segments"]:
                 data = segment_bytes(backend, segment)
-                result = (len(data), hashlib.sha256(data).hexdigest())
-                assert result == (segment["bytes"], segment["digest"]), reason
+                actual = (len(data), hashlib.sha256(data).hexdigest())
+                assert actual == (segment["bytes"], segment["digest"]), reason
 
 
 def complete(world: World, epochs: int, reason: object) -> None:

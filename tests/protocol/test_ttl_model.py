@@ -141,22 +141,22 @@ def present(row: dict[str, str | None]) -> dict[str, str]:
 
 def explore(rules: Rules) -> tuple[int, set[str]]:
     """Visit every state; return their number, and the broken invariants."""
-    known, todo, result = {State()}, deque([State()]), set()
+    known, todo, violations = {State()}, deque([State()]), set()
     while todo:
         state = todo.popleft()
-        result.add(broken(state))
+        violations.add(broken(state))
         for reached in steps(rules, state):
             if reached not in known:
                 known.add(reached)
                 todo.append(reached)
-    return len(known), result - {""}
+    return len(known), violations - {""}
 
 
 def test_every_order_of_writes_leaves_the_same_table() -> None:
     """Given rows that are written late or again, no value is visible after its end."""
-    states, result = explore(Rules())
+    states, violations = explore(Rules())
     covered("model of TTLs", f"{states:,} states")
-    assert result == set()
+    assert violations == set()
     assert states > 200
 
 
