@@ -149,9 +149,7 @@ def _of_struct(stored: pa.Array) -> pa.Array:
 def _of_list(stored: pa.Array) -> pa.Array:
     offsets, values = unnest(stored)
     widths = sizes(values)
-    if not pa.types.is_map(
-        stored.type
-    ):  # the entries of a map are structs, which count their lengths
+    if not pa.types.is_map(stored.type):  # its entries are structs, which count lengths
         widths = pc.add(widths, int64(_LENGTH))
     sums = pa.concat_arrays([ZERO, pc.cumulative_sum(widths)])
     ends, begins = sums.take(offsets[1:]), sums.take(offsets[:-1])

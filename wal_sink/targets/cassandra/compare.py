@@ -50,7 +50,7 @@ from wal_sink.text import did_you_mean
 
 def match_columns(
     schema: pa.Schema,
-    live: TableMetadata,
+    metadata: TableMetadata,
     names: Mapping[str, str] = SAME,
     *,
     update: bool = False,
@@ -63,21 +63,21 @@ def match_columns(
     :param update: True if rows are written by UPDATE.
     :raises SchemaMismatch: has a line for each column that does not fit.
     """
-    _refuse_table(schema, live)
-    rules = CassandraRules(schema, live, names, update=update)
+    _refuse_table(schema, metadata)
+    rules = CassandraRules(schema, metadata, names, update=update)
     others = about_other_names(schema, names)
-    return compare(schema, rules.columns, str(live.name), rules, others, names)
+    return compare(schema, rules.columns, str(metadata.name), rules, others, names)
 
 
 class CassandraRules(TableRules):
     """The rules for types and keys of Cassandra, and the statements that alter a table."""
 
     def __init__(
-        self, schema: pa.Schema, live: TableMetadata, names: Mapping[str, str], *, update: bool
+        self, schema: pa.Schema, metadata: TableMetadata, names: Mapping[str, str], *, update: bool
     ) -> None:
-        self._live, self._names, self._update = live, names, update
+        self._live, self._names, self._update = metadata, names, update
         written = {names.get(name, name) for name in schema.names}
-        roles = {column.role for column in live.columns if column.name in written}
+        roles = {column.role for column in metadata.columns if column.name in written}
         self._static_alone = "static" in roles and not roles & {"regular", "clustering"}
 
     @property
@@ -137,15 +137,15 @@ class CassandraRules(TableRules):
 
 
 def used_types(
-    columns: tuple[Column, ...], live: TableMetadata
+    columns: tuple[Column, ...], metadata: TableMetadata
 ) -> dict[str, tuple[tuple[str, str], ...]]:
     """Return the user-defined types of the columns, including types inside of other types."""
-    trees = [parse(column.type, live.types) for column in columns]
+    trees = [parse(column.type, metadata.types) for column in columns]
     names = {name for tree in trees for name in user_type_names(tree)}
-    return {name: tuple(live.types[name]) for name in sorted(names)}
+    return {name: tuple(metadata.types[name]) for name in sorted(names)}
 
 
-def refuse_changed(plan: CassandraPlan, live: TableMetadata) -> None:
+def refuse_changed(plan: CassandraPlan, metadata: TableMetadata) -> None:
     """Refuse a table that has changed since the plan was made.
 
     New columns and new fields of types are accepted.
@@ -153,7 +153,7 @@ def refuse_changed(plan: CassandraPlan, live: TableMetadata) -> None:
     :raises SchemaMismatch: a column is gone, has another type or role, or is new in the key; or a field is
         gone, or has another name or type; or the keyspace bypasses the commit log.
     """
-    now = {column.name: column for column in live.columns}
+    now = {column.name: column for column in metadata.columns}
     changes = [
         f"{column.in_table} was {column.type} ({column.role}), "
         + (f"is {_described(now[column.in_table])}" if column.in_table in now else "is gone")
@@ -163,59 +163,59 @@ def refuse_changed(plan: CassandraPlan, live: TableMetadata) -> None:
     planned = {column.in_table for column in plan.columns}
     changes += [
         f"{column.name} is new, {_described(column)}"
-        for column in live.key
+        for column in metadata.key
         if column.name not in planned and not (column.role == "clustering" and plan.static_alone)
     ]
     changes += [
-        f"type {name} was ({_fields(fields)}), is ({_fields(live.types.get(name, ()))})"
+        f"type {name} was ({_fields(fields)}), is ({_fields(metadata.types.get(name, ()))})"
         for name, fields in plan.details.types.items()
-        if tuple(live.types.get(name, ()))[: len(fields)] != fields
+        if tuple(metadata.types.get(name, ()))[: len(fields)] != fields
     ]
-    if not live.exists:
+    if not metadata.exists:
         changes = ["the table is gone"]
     else:
-        refuse_not_durable(live)
+        refuse_not_durable(metadata)
     if changes:
         raise has_changed(plan.table, changes)
-    refuse_repeated_lists(plan, live)
+    refuse_repeated_lists(plan, metadata)
 
 
-def refuse_not_durable(live: TableMetadata) -> None:
+def refuse_not_durable(metadata: TableMetadata) -> None:
     """Refuse a keyspace whose acknowledged writes are lost when a server process crashes.
 
     :raises SchemaMismatch: the keyspace bypasses the commit log.
     """
-    if not live.durable:
+    if not metadata.durable:
         raise SchemaMismatch(
-            f"Keyspace {live.name.keyspace} has durable_writes = false: acknowledged rows are lost when a"
+            f"Keyspace {metadata.name.keyspace} has durable_writes = false: acknowledged rows are lost when a"
             " server's process ends, after the log has deleted them.",
-            f"Run:\nALTER KEYSPACE {quote(live.name.keyspace)} WITH durable_writes = true;",
+            f"Run:\nALTER KEYSPACE {quote(metadata.name.keyspace)} WITH durable_writes = true;",
         )
 
 
-def _refuse_table(schema: pa.Schema, live: TableMetadata) -> None:
-    keyspace, table = live.name
-    if keyspace not in live.keyspaces:
+def _refuse_table(schema: pa.Schema, metadata: TableMetadata) -> None:
+    keyspace, table = metadata.name
+    if keyspace not in metadata.keyspaces:
         raise SchemaMismatch(
-            f"Keyspace {keyspace} does not exist. {did_you_mean(keyspace, live.keyspaces)}".rstrip(),
+            f"Keyspace {keyspace} does not exist. {did_you_mean(keyspace, metadata.keyspaces)}".rstrip(),
             f"Correct option keyspace, or create it with the replication that you need:\n"
             f"{ddl.create_keyspace(keyspace)}",
         )
-    refuse_not_durable(live)
-    if table in live.views:
+    refuse_not_durable(metadata)
+    if table in metadata.views:
         raise SchemaMismatch(
-            f"{live.name} is a materialized view, which cannot be written to.",
+            f"{metadata.name} is a materialized view, which cannot be written to.",
             "Name its base table.",
         )
-    if not live.exists:
+    if not metadata.exists:
         raise SchemaMismatch(
-            f"Table {live.name} does not exist. {did_you_mean(table, live.tables)}".rstrip(),
+            f"Table {metadata.name} does not exist. {did_you_mean(table, metadata.tables)}".rstrip(),
             f"Correct option table; or set {CREATE_TABLE} to true and {KEY_COLUMNS} to the columns of its"
-            f" key; or create it:\n{ddl.create_table(live.name, schema)}",
+            f" key; or create it:\n{ddl.create_table(metadata.name, schema)}",
         )
-    if any(column.type == "counter" for column in live.columns):
+    if any(column.type == "counter" for column in metadata.columns):
         raise SchemaMismatch(
-            f"{live.name} is a counter table: counters take no write timestamp, so "
+            f"{metadata.name} is a counter table: counters take no write timestamp, so "
             "an increment cannot be written exactly once.",
             "Write the totals to a table without counters: aggregate in Spark, and write them by"
             " wal_sink.batch_writer in update mode.",
@@ -237,7 +237,7 @@ def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[s
             )
 
 
-def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: str) -> None:
+def refuse_no_update(metadata: TableMetadata, columns: Sequence[Column], operation: str) -> None:
     """Refuse rows that no UPDATE can write.
 
     :param columns: the columns of the table that the DataFrame has.
@@ -248,18 +248,19 @@ def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: 
     roles = {column.role for column in columns}
     if not roles & {"static", "regular"}:
         raise SchemaMismatch(
-            f"The DataFrame has only the key of {live.name}, and {WRITE_MODE} is update: no value is set.",
+            f"The DataFrame has only the key of {metadata.name}, and {WRITE_MODE} is update: no value is"
+            " set.",
             f"Add a column, or leave out {WRITE_MODE}: an insert writes rows of keys alone.",
         )
     if "regular" not in roles and "clustering" in roles:
         raise SchemaMismatch(
-            f"The DataFrame has only static columns of {live.name} beside the whole key, and Cassandra"
+            f"The DataFrame has only static columns of {metadata.name} beside the whole key, and Cassandra"
             " refuses an UPDATE of static columns alone that names clustering columns.",
             "Drop the clustering columns, to write partitions; or add a column that is not static.",
         )
-    if "regular" not in roles and operation and any(c.role == "clustering" for c in live.key):
+    if "regular" not in roles and operation and any(c.role == "clustering" for c in metadata.key):
         raise SchemaMismatch(
-            f"The DataFrame has only static columns of {live.name}, and operationColumn is {operation}: a"
+            f"The DataFrame has only static columns of {metadata.name}, and operationColumn is {operation}: a"
             " delete would delete the whole partition with all its rows.",
             "Leave out operationColumn, and clear values by nulls, with cassandra.nulls=write; or add the"
             " clustering columns and a column that is not static.",
@@ -269,7 +270,7 @@ def refuse_no_update(live: TableMetadata, columns: Sequence[Column], operation: 
 _FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"
 
 
-def refuse_repeated_lists(plan: CassandraPlan, live: TableMetadata) -> None:
+def refuse_repeated_lists(plan: CassandraPlan, metadata: TableMetadata) -> None:
     """Refuse options that conflict with lists that are not frozen.
 
     Each write of such a list adds new elements. So each sending of its rows has new, higher timestamps (rule
@@ -282,7 +283,7 @@ def refuse_repeated_lists(plan: CassandraPlan, live: TableMetadata) -> None:
         return
     if plan.details.timestamp_column:
         raise SchemaMismatch(
-            f"{live.name} has lists that are not frozen, and {TIMESTAMP_COLUMN} is given: if a row is"
+            f"{metadata.name} has lists that are not frozen, and {TIMESTAMP_COLUMN} is given: if a row is"
             " written twice with the time of its event, its lists have each element twice.",
             f"{_FROZEN}, or leave out the option.",
         )
@@ -290,13 +291,13 @@ def refuse_repeated_lists(plan: CassandraPlan, live: TableMetadata) -> None:
     seconds = {
         TTL: ttl.ttl_s,
         TTL_COLUMN: ttl.ttl_column,
-        f"default_time_to_live = {live.default_ttl}": live.default_ttl,
+        f"default_time_to_live = {metadata.default_ttl}": metadata.default_ttl,
     }
     if names := ", ".join(name for name, value in seconds.items() if value):
         raise SchemaMismatch(
-            f"{live.name} has lists that are not frozen, and its rows have a TTL in seconds ({names}). The"
-            " TTL counts from a row's timestamp, which grows each time that a list is sent.",
-            f"{_FROZEN}; or use only {EXPIRES_AT_COLUMN}, and run:\nALTER TABLE {live.name} WITH"
+            f"{metadata.name} has lists that are not frozen, and its rows have a TTL in seconds ({names})."
+            " The TTL counts from a row's timestamp, which grows each time that a list is sent.",
+            f"{_FROZEN}; or use only {EXPIRES_AT_COLUMN}, and run:\nALTER TABLE {metadata.name} WITH"
             " default_time_to_live = 0;",
         )
 

@@ -96,7 +96,7 @@ def _suggest_user_type(
 
 
 def new_table(
-    live: TableMetadata,
+    metadata: TableMetadata,
     schema: pa.Schema,
     layout: Layout,
     names: Mapping[str, str],
@@ -106,7 +106,7 @@ def new_table(
     The start compares the DataFrame with this table before it creates the table, so a start that is refused
     creates nothing.
 
-    :param live: the metadata under the table's name; there is no such table yet.
+    :param metadata: the metadata under the table's name; there is no such table yet.
     :param schema: the columns that are written.
     :param layout: the primary key, as `primary_key` returns it.
     :param names: the names that columns of the DataFrame have in the table, if they differ there.
@@ -114,10 +114,10 @@ def new_table(
         `createTable` cannot create.
     """
     refuse_unknown_columns(layout, schema)
-    columns = [_column(live.name, field, layout, names) for field in schema]
+    columns = [_column(metadata.name, field, layout, names) for field in schema]
     by_name = {names.get(name, name): number for number, name in enumerate(layout.key)}
     columns.sort(key=lambda column: by_name.get(column.name, len(by_name)))
-    return live._replace(tables=(*live.tables, live.name.table), columns=tuple(columns))
+    return metadata._replace(tables=(*metadata.tables, metadata.name.table), columns=tuple(columns))
 
 
 def _column(

@@ -140,39 +140,39 @@ def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -
     :raises SchemaMismatch: the role may not create the table, or a table of that name has other columns.
     :raises TargetUnavailable: the table was created, but the nodes do not agree on it yet.
     """
-    live = read_table(session, name)
-    if name.keyspace not in live.keyspaces:
+    metadata = read_table(session, name)
+    if name.keyspace not in metadata.keyspaces:
         raise SchemaMismatch(
             f"Keyspace {name.keyspace} of cassandra.ledgerTable does not exist.",
             f"Correct the option, or create it:\n{ddl.create_keyspace(name.keyspace)}",
         )
-    if not live.exists and create:
+    if not metadata.exists and create:
         _create(session, name)
-        live = read_table(session, name)
-    if live.exists or create:
-        refuse_other_ledger(live)
+        metadata = read_table(session, name)
+    if metadata.exists or create:
+        refuse_other_ledger(metadata)
 
 
-def refuse_other_ledger(live: TableMetadata) -> None:
+def refuse_other_ledger(metadata: TableMetadata) -> None:
     """Refuse a table that is missing, is not durable, or is not a ledger.
 
     :raises SchemaMismatch: names the problem.
     """
-    refuse_not_durable(live)
-    if not live.exists:
+    refuse_not_durable(metadata)
+    if not metadata.exists:
         raise SchemaMismatch(
-            f"The ledger table {live.name} does not exist. It holds how far each query is flushed.",
+            f"The ledger table {metadata.name} does not exist. It holds how far each query is flushed.",
             "If it was dropped, restore it from a backup. For the first query, create it:\n"
-            f"{create_ledger(live.name)};",
+            f"{create_ledger(metadata.name)};",
         )
-    columns = {column.name: column.type for column in live.columns}
-    key = [column.name for column in live.key]
+    columns = {column.name: column.type for column in metadata.columns}
+    key = [column.name for column in metadata.key]
     if key != ["query_id"] or not LEDGER_COLUMNS.items() <= columns.items():
         raise SchemaMismatch(
-            f"{live.name} is not a ledger of wal_sink: it has the columns "
+            f"{metadata.name} is not a ledger of wal_sink: it has the columns "
             f"{', '.join(f'{name} {cql}' for name, cql in columns.items())}.",
             "Name another table in cassandra.ledgerTable. A ledger is created by:\n"
-            f"{create_ledger(live.name)};",
+            f"{create_ledger(metadata.name)};",
         )
 
 

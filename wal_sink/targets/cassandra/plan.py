@@ -51,65 +51,63 @@ def make_plan(
     """
     with connect(options) as connection, errors_translated(options):
         inspect_server(connection.session, options, connection.datacenter)
-        live = read_table(connection.session, options.data)
-        new = _table_to_create(options, schema, live) if options.create_table else None
-        plan = _agree(options, schema, key, new or live)
+        metadata = read_table(connection.session, options.data)
+        new = _table_to_create(options, schema, metadata) if options.create_table else None
+        plan = _agree(options, schema, key, new or metadata)
         ensure_ledger_table(connection.session, options.ledger, create=create)
-        refuse_missing_permissions(connection.session, options, live)
+        refuse_missing_permissions(connection.session, options, metadata)
         if new is None:
             return plan
         statement = create_statement(new)
         if not create:
             return plan.that_creates(statement)
-        with contextlib.suppress(
-            AlreadyExists
-        ):  # another start has created it; it is compared below
+        with contextlib.suppress(AlreadyExists):  # another start was faster
             create_table(connection.session, statement.rstrip(";"), new.name)
         log.info("created the table: %s", statement)
         return _agree(options, schema, key, read_table(connection.session, new.name))
 
 
 def _table_to_create(
-    options: CassandraOptions, schema: pa.Schema, live: TableMetadata
+    options: CassandraOptions, schema: pa.Schema, metadata: TableMetadata
 ) -> TableMetadata | None:
     """Return the table that createTable creates; None if its name is used, or the keyspace is missing."""
-    is_used = live.exists or live.name.table in live.views
-    if is_used or live.name.keyspace not in live.keyspaces:
+    is_used = metadata.exists or metadata.name.table in metadata.views
+    if is_used or metadata.name.keyspace not in metadata.keyspaces:
         return None
-    written = written_columns(schema, options, set(), str(live.name))
+    written = written_columns(schema, options, set(), str(metadata.name))
     layout, names = primary_key(options.layout), options.column_names
-    return new_table(live, written, layout, names)
+    return new_table(metadata, written, layout, names)
 
 
-def _agree(options: CassandraOptions, schema: pa.Schema, key: str, live: TableMetadata) -> Plan:
+def _agree(options: CassandraOptions, schema: pa.Schema, key: str, metadata: TableMetadata) -> Plan:
     """Return the plan by which a DataFrame is written to a table.
 
     :raises SchemaMismatch: the DataFrame does not fit the table.
     """
-    table_names = {column.name for column in live.columns}
-    written = written_columns(schema, options, table_names, str(live.name))
+    table_names = {column.name for column in metadata.columns}
+    written = written_columns(schema, options, table_names, str(metadata.name))
     has_deletes, update = bool(options.operation_column), options.write_mode == "update"
-    columns = match_columns(written, live, options.column_names, update=update)
+    columns = match_columns(written, metadata, options.column_names, update=update)
     key_names = [column.name for column in columns if column.role in KEY]
-    refuse_other_key(live.name, options.layout, key_names)
+    refuse_other_key(metadata.name, options.layout, key_names)
     if update:
-        refuse_no_update(live, columns, options.operation_column)
+        refuse_no_update(metadata, columns, options.operation_column)
     details = CassandraRowPlan(
         keyspace=options.keyspace,
-        table=live.name.table,
+        table=metadata.name.table,
         nulls=options.nulls,
         update=update,
-        clustering=_clustering_order(live, columns) if has_deletes else (),
-        ttl=_row_ttl(options, live),
+        clustering=_clustering_order(metadata, columns) if has_deletes else (),
+        ttl=_row_ttl(options, metadata),
         timestamp_column=options.timestamp_column,
-        types=used_types(columns, live),
+        types=used_types(columns, metadata),
     )
     by_name = {column.name: column for column in columns}
     controls = {*options.controls.values()}
     plan = CassandraPlan(
         key=key,
         target="cassandra",
-        table=str(live.name),
+        table=str(metadata.name),
         columns=tuple(
             by_name.get(field.name) or _control(field, options.operation_column)
             for field in schema
@@ -119,7 +117,7 @@ def _agree(options: CassandraOptions, schema: pa.Schema, key: str, live: TableMe
         unavailable=options.unavailable_value,
         details=details,
     )
-    refuse_repeated_lists(plan, live)
+    refuse_repeated_lists(plan, metadata)
     return msgspec.structs.replace(plan, sent_once=has_lists(plan)).plain
 
 
@@ -134,7 +132,7 @@ HINT_WINDOW_S = 3 * 3600
 
 
 def written_columns(
-    schema: pa.Schema, options: CassandraOptions, table: Collection[str], place: str
+    schema: pa.Schema, options: CassandraOptions, table: Collection[str], table_text: str
 ) -> pa.Schema:
     """Return the columns of a DataFrame that are written to the table.
 
@@ -142,17 +140,17 @@ def written_columns(
     control columns are not written.
 
     :param table: the names of the table's columns.
-    :param place: the table, as errors show it.
+    :param table_text: the table, as errors show it.
     :raises SchemaMismatch: a control column is missing, has another type, or is a column of the table.
     """
     names = options.column_names
     known = {name for name in schema.names if names.get(name, name) in table}
-    schema = without_operation(schema, options.operation_column, known, place)
+    schema = without_operation(schema, options.operation_column, known, table_text)
     if column := options.ttl_column:
         integers = ("tinyint", "smallint", "int", "bigint")
         remedy = 'Make it whole seconds: .cast("bigint").'
         refuse_type(schema, TTL_COLUMN, column, integers, remedy)
-        refuse_written(TTL_COLUMN, column, known, place, "TTLs are")
+        refuse_written(TTL_COLUMN, column, known, table_text, "TTLs are")
     if column := options.expires_at_column:
         remedy = 'Make it an instant: .cast("timestamp").'
         refuse_type(schema, EXPIRES_AT_COLUMN, column, ("timestamp",), remedy)
@@ -163,23 +161,23 @@ def written_columns(
     return pa.schema([field for field in schema if field.name not in controls - known])
 
 
-def _clustering_order(live: TableMetadata, columns: Iterable[Column]) -> tuple[str, ...]:
+def _clustering_order(metadata: TableMetadata, columns: Iterable[Column]) -> tuple[str, ...]:
     """Return the clustering columns in the table's order, by the DataFrame's names; warn of resurrected rows.
 
     A delete with the first of these columns deletes the range of rows under them.
     """
-    if live.gc_grace_s < HINT_WINDOW_S:
+    if metadata.gc_grace_s < HINT_WINDOW_S:
         log.warning(
             "%s has gc_grace_seconds = %d. If a replica misses a delete and is not repaired"
             " within that time, the deleted row comes back. The default is 864000, ten days",
-            live.name,
-            live.gc_grace_s,
+            metadata.name,
+            metadata.gc_grace_s,
         )
     in_dataframe = {column.in_table: column.name for column in columns}
-    return tuple(in_dataframe[key.name] for key in live.key if key.role == "clustering")
+    return tuple(in_dataframe[key.name] for key in metadata.key if key.role == "clustering")
 
 
-def _row_ttl(options: CassandraOptions, live: TableMetadata) -> RowTtl | None:
+def _row_ttl(options: CassandraOptions, metadata: TableMetadata) -> RowTtl | None:
     """Return the TTL that the options set; None if only the table may have a default TTL."""
     ttl = RowTtl(
         ttl_s=options.ttl,
@@ -188,10 +186,10 @@ def _row_ttl(options: CassandraOptions, live: TableMetadata) -> RowTtl | None:
     )
     if ttl != RowTtl():
         return ttl
-    if live.default_ttl:
+    if metadata.default_ttl:
         log.info(
             "%s has default_time_to_live = %d. A row expires that many seconds after it was published",
-            live.name,
-            live.default_ttl,
+            metadata.name,
+            metadata.default_ttl,
         )
     return None

@@ -118,24 +118,24 @@ def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: 
         if not factors or not server.nodes:
             continue
         held = {name: min(rf, server.nodes.get(name, 0)) for name, rf in factors.items()}
-        places = (
+        factor_texts = (
             f"{factor} in {name}, which has {counted(server.nodes.get(name, 0), 'node')}"
             for name, factor in factors.items()
         )
-        text = f"The replication factor of keyspace {keyspace} is {' and '.join(places)}."
+        text = f"The replication factor of keyspace {keyspace} is {' and '.join(factor_texts)}."
         for name, required in required_replicas(level, factors, datacenter).items():
             available = held.get(name, 0) if name else sum(held.values())
             if required > available:
-                few = {place: count for place, count in held.items() if count}
-                few = few or {datacenter: min(3, server.nodes.get(datacenter, 0))}
-                fewer = ", ".join(f"'{place}': {count}" for place, count in few.items())
+                factors = {place: count for place, count in held.items() if count}
+                factors = factors or {datacenter: min(3, server.nodes.get(datacenter, 0))}
+                replication = ", ".join(f"'{place}': {rf}" for place, rf in factors.items())
                 option = "serialConsistencyLevel" if level == serial else "consistencyLevel"
                 raise SchemaMismatch(
                     f"{text} {level} needs {counted(required, 'replica')}, and there can be"
                     f" {available}: no row would ever be acknowledged.",
                     f"Start the missing nodes; or set cassandra.{option} to a level that these nodes can"
                     f" reach; or run:\nALTER KEYSPACE {quote(keyspace)} WITH replication ="
-                    f" {{'class': 'NetworkTopologyStrategy', {fewer}}};",
+                    f" {{'class': 'NetworkTopologyStrategy', {replication}}};",
                 )
         if held != factors:
             log.warning(
@@ -173,7 +173,7 @@ def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> 
 
 
 def refuse_missing_permissions(
-    session: Any, options: CassandraOptions, live: TableMetadata
+    session: Any, options: CassandraOptions, metadata: TableMetadata
 ) -> None:
     """Refuse a role that may not write rows, or may not read and move the ledger.
 
@@ -181,15 +181,15 @@ def refuse_missing_permissions(
     this, and permissions of other products are tested, too.
 
     :param session: the driver's session.
-    :param live: the table. If the table is missing, only the ledger's permissions are tested.
+    :param metadata: the table. If the table is missing, only the ledger's permissions are tested.
     :raises TargetRefused: names the missing permissions.
     """
-    partition = [quote(column.name) for column in live.columns if column.role == "partition"]
+    partition = [quote(column.name) for column in metadata.columns if column.role == "partition"]
     no_rows = " AND ".join(f"{name} IN ()" for name in partition)
     ledger = f"FROM {options.ledger} WHERE query_id IN ()"
     statements = [f"SELECT log_id, epoch, digest {ledger}", f"DELETE {ledger}"]
     if no_rows:
-        statements.insert(0, f"DELETE FROM {live.name} WHERE {no_rows}")  # noqa: S608 -- quoted names
+        statements.insert(0, f"DELETE FROM {metadata.name} WHERE {no_rows}")  # noqa: S608 -- quoted names
     errors = []
     for statement in statements:
         try:

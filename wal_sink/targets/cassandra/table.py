@@ -65,10 +65,10 @@ def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata
     :param node: the driver's host that is read first; None for any.
     :raises Exception: an error of the driver.
     """
-    live = _read(session, name, node)
-    if not live.exists and (other := _node_with_table(session, name)) is not None:
+    metadata = _read(session, name, node)
+    if not metadata.exists and (other := _node_with_table(session, name)) is not None:
         return _read(session, name, other)
-    return live
+    return metadata
 
 
 def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
@@ -76,7 +76,7 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
         names = ("keyspace_name", "table_name")[: len(key)]
         where = " AND ".join(f"{column} = %s" for column in names)
         query = f"SELECT {what} FROM system_schema.{source}" + (where and f" WHERE {where}")  # noqa: S608 -- constants
-        nonlocal node  # another node may lag, and lack the columns
+        nonlocal node  # another node may lag
         answer = session.execute(query, key, host=node)
         node = answer.response_future.coordinator_host
         return list(answer)

@@ -184,20 +184,21 @@ def errors_translated(options: CassandraOptions) -> Iterator[None]:
         raise TargetUnavailable(what, "Repair the cluster, and try again.") from error
 
 
-def choose_datacenter(wanted: str, known: Iterable[str]) -> str:
+def choose_datacenter(option: str, datacenters: Iterable[str]) -> str:
     """Return the local datacenter.
 
-    :param wanted: the datacenter of the option; empty for the only one.
-    :raises OptionError: the datacenter does not exist, or there are several and none is wanted.
+    :param option: the datacenter that the option names; empty for the only one.
+    :param datacenters: the datacenters of the cluster.
+    :raises OptionError: the datacenter does not exist, or there are several and the option is empty.
     """
-    known = sorted(known)
-    if wanted:
-        if wanted not in known:
+    known = sorted(datacenters)
+    if option:
+        if option not in known:
             raise OptionError(
-                f"Option cassandra.localDatacenter is {wanted}, which the cluster does not have.",
+                f"Option cassandra.localDatacenter is {option}, which the cluster does not have.",
                 f"Use one of {', '.join(known)}; names are exact.",
             )
-        return wanted
+        return option
     if len(known) != 1:
         raise OptionError(
             f"The cluster has {len(known)} datacenters: {', '.join(known)}.",
@@ -323,8 +324,8 @@ def _about_tls(options: CassandraOptions, reasons: str) -> str:
         return "If the cluster requires TLS, set cassandra.ssl.enabled."
     if "WRONG_VERSION_NUMBER" in reasons:
         return "The answer is not TLS: leave out cassandra.ssl.enabled, or correct cassandra.port."
-    want = "do not trust" if options.ssl_client_certificate else "require a"
-    return f"Nodes that {want} cassandra.ssl.clientCertificate close the connection."
+    verb = "do not trust" if options.ssl_client_certificate else "require a"
+    return f"Nodes that {verb} cassandra.ssl.clientCertificate close the connection."
 
 
 def _may_pass(refused: AuthenticationFailed) -> bool:
@@ -333,15 +334,15 @@ def _may_pass(refused: AuthenticationFailed) -> bool:
 
 
 def _no_login(cause: Exception, options: CassandraOptions) -> OptionError:
-    who = login(options)
+    role = login(options)
     variables = f"{ENVIRONMENT['username']} and {ENVIRONMENT['password']}"
-    if who is None:
+    if role is None:
         return OptionError(
             f"The cluster at {options.where} requires a login.",
             f"Give cassandra.username and cassandra.password, or set {variables}.",
         )
     return OptionError(
-        f"The cluster at {options.where} refuses the login of cassandra.username {who.username}: {cause}",
+        f"The cluster at {options.where} refuses the login of cassandra.username {role.username}: {cause}",
         f"Correct cassandra.username or cassandra.password, or the variables {variables}."
         f" {VARIABLE_IS_READ}",
     )

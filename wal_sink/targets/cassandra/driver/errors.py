@@ -98,7 +98,7 @@ def was_not_sent(error: Exception) -> bool:
     The buffer is full whenever requests are made faster than the network takes them. That says nothing about
     the cluster.
     """
-    return _is_each(error, lambda cause: isinstance(cause, ConnectionBusy))
+    return _is_every_cause(error, lambda cause: isinstance(cause, ConnectionBusy))
 
 
 def is_refused(error: Exception) -> bool:
@@ -131,7 +131,7 @@ def _is_of_a_node(error: Exception) -> bool:
 
 
 def _is_invalid(error: Exception) -> bool:
-    return _is_each(error, lambda cause: isinstance(cause, InvalidRequest))
+    return _is_every_cause(error, lambda cause: isinstance(cause, InvalidRequest))
 
 
 def effect_unknown(error: Exception) -> bool:
@@ -162,17 +162,21 @@ def _of_hosts(error: NoHostAvailable) -> ErrorClass:
 
     It is fatal only if it is fatal for every host.
     """
-    if _is_each(error, lambda cause: isinstance(cause, _FATAL)):
+    if _is_every_cause(error, lambda cause: isinstance(cause, _FATAL)):
         return "fatal"
-    return "throttle" if _is_each(error, lambda cause: isinstance(cause, _THROTTLE)) else "retry"
+    return (
+        "throttle"
+        if _is_every_cause(error, lambda cause: isinstance(cause, _THROTTLE))
+        else "retry"
+    )
 
 
-def _is_each(error: Exception, is_such: Callable[[Exception], bool]) -> bool:
+def _is_every_cause(error: Exception, predicate: Callable[[Exception], bool]) -> bool:
     """Return True if a predicate holds for an error, or for the errors of all hosts."""
     if not isinstance(error, NoHostAvailable):
-        return is_such(error)
+        return predicate(error)
     errors = of_each_host(error)
-    return bool(errors) and all(map(is_such, errors))
+    return bool(errors) and all(map(predicate, errors))
 
 
 def of_each_host(error: NoHostAvailable) -> list[Exception]:
@@ -259,5 +263,5 @@ def retrying(patience_s: float = PATIENCE_S) -> tenacity.Retrying:
 def is_worth_repeating(error: BaseException) -> bool:
     """Return True if the same request may succeed within seconds."""
     if isinstance(error, WalSinkError) or not isinstance(error, Exception):
-        return False  # raised after such tries
+        return False  # raised after repeated tries
     return not _is_invalid(error) and classify(error) != "fatal"

@@ -135,17 +135,17 @@ class Frames(NamedTuple):
     statements: Any
     node: Any
 
-    def request(self, place: int) -> EncodedBatch:
+    def request(self, position: int) -> EncodedBatch:
         """Return a request as a copy of its bytes.
 
-        :param place: the position of the request in the frames.
+        :param position: of the request in the frames, from 0.
         """
         for number, frame in enumerate(self._split()):
-            if number == place:
+            if number == position:
                 rows = frame[_BEGIN.size : len(frame) - len(self.around.after)]
                 *_, count = _BEGIN.unpack_from(frame)
                 return EncodedBatch(count, rows, self.statements, self.node)
-        raise IndexError(place)
+        raise IndexError(position)
 
     def _split(self) -> Iterator[bytes]:
         at = 0

@@ -127,10 +127,10 @@ class Sent:
         """The number of acknowledged requests."""
         self.failed: list[Failed] = []
         self._frames: Frames | None = frames
-        self._acknowledged_place = 0
+        self._acknowledged_position = 0
         """The position of an acknowledged request in the frames, if there is one."""
         self._streams = streams
-        self._waiting = {stream: place for place, stream in enumerate(streams.ids)}
+        self._waiting = {stream: position for position, stream in enumerate(streams.ids)}
         """The position in the frames of each request without an answer, by its stream."""
         self._on_end = on_end
         self._lock = Lock()  # a lost connection ends requests in several threads
@@ -160,8 +160,8 @@ class Sent:
         """
         frames, self._frames = self._frames, None
         assert frames is not None, "released once"
-        place = self._acknowledged_place
-        return functools.partial(frames.request, place) if self.acknowledged else None
+        position = self._acknowledged_position
+        return functools.partial(frames.request, position) if self.acknowledged else None
 
     def _answered(self, response: Any) -> None:
         """Handle an answer, in a thread of the driver.
@@ -179,14 +179,14 @@ class Sent:
                 self._end()
             return
         with self._lock:
-            place = self._waiting.pop(stream, None)
-            if place is None:
+            position = self._waiting.pop(stream, None)
+            if position is None:
                 return  # ended before
             if error is None:
                 self.acknowledged += 1
-                self._acknowledged_place = place
+                self._acknowledged_position = position
             else:
-                self._fail([place], error)
+                self._fail([position], error)
             if self._waiting:
                 return
         self._streams.end(0)
@@ -200,9 +200,9 @@ class Sent:
                 self._fail(ended.values(), error)
             return list(ended)
 
-    def _fail(self, places: Iterable[int], error: Exception) -> None:
+    def _fail(self, positions: Iterable[int], error: Exception) -> None:
         assert self._frames is not None, "not released yet"
-        self.failed += [Failed(self._frames.request(place), error) for place in places]
+        self.failed += [Failed(self._frames.request(position), error) for position in positions]
 
     def _end(self) -> None:
         self.ended_s = time.monotonic()

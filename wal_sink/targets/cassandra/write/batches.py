@@ -184,7 +184,9 @@ def _order(partitions: npt.NDArray[Any], kinds: npt.NDArray[Any]) -> Ints | None
     The rows of each partition stay together. None if the present order will do.
     """
     adjacent = _ascends(partitions)
-    saved = 0 if _ascends(kinds) else np.count_nonzero(kinds != _ALONE)  # requests, at most
+    saved = (
+        0 if _ascends(kinds) else np.count_nonzero(kinds != _ALONE)
+    )  # an upper bound of requests
     if adjacent and saved * _MOVED_FOR_A_REQUEST <= len(partitions):
         return None
     ranks = np.empty(len(kinds), np.int64)
@@ -234,7 +236,7 @@ class _Cuts:
         limit, ends, weights = self._limit, self._ends, self._weights
         while first < last:
             fits = min(first + limit.shared_partitions, last)
-            # Nearly always as many fit as may share: only else it is searched how many do.
+            # Usually as many partitions fit as may share. Otherwise search for the number that fits.
             if weights[fits] > (most := weights[first] + limit.shared_bytes):
                 fits = bisect_right(weights, most, first, fits) - 1
             if ends[fits] > (rows := ends[first] + limit.rows):

@@ -37,7 +37,7 @@ class DriftWatch:
         self._session = session
         self._table = table
         self._plans: list[CassandraPlan] = []
-        self._live: TableMetadata | None = None
+        self._metadata: TableMetadata | None = None
         """The table's metadata, as they were read last."""
         self._version: UUID | None = None
         self._checked_s = float("-inf")
@@ -45,7 +45,7 @@ class DriftWatch:
     @property
     def default_ttl_s(self) -> int:
         """The table's default TTL in seconds; 0 for none."""
-        return self._live.default_ttl if self._live else 0
+        return self._metadata.default_ttl if self._metadata else 0
 
     def add(self, plan: CassandraPlan) -> None:
         """Compare a plan with its table, now and after each change of the schema.
@@ -79,10 +79,13 @@ class DriftWatch:
 
     def _compare(self, plans: list[CassandraPlan], version: UUID, node: Any) -> None:
         """Compare plans with the table as a node has it."""
-        former, self._live = self._live, retrying()(read_table, self._session, self._table, node)
+        former, self._metadata = (
+            self._metadata,
+            retrying()(read_table, self._session, self._table, node),
+        )
         for plan in plans:
-            refuse_changed(plan, self._live)
-        if former and former.id != self._live.id:
+            refuse_changed(plan, self._metadata)
+        if former and former.id != self._metadata.id:
             raise TargetUnavailable(
                 f"{self._table} was dropped and created again after rows were written to it.",
                 "No action is needed for this window: the flush writes it again. But the new table lacks the"

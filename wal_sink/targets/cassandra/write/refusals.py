@@ -50,7 +50,7 @@ class RefusedRowSearch:
             suspects.append(Failed(row, error))
             if self.witness is None and len(self.refused) + len(suspects) > MOST_REFUSED:
                 raise refusal_error(*suspects[-1])
-        if suspects and not refused.statements.sent_once:  # no row that was taken may be sent again
+        if suspects and not refused.statements.sent_once:  # else no accepted row may be sent again
             suspects = self._refused_again(suspects, send)
         self.refused += [
             RefusedRow(_named_us(failed), refusal_error(*failed)) for failed in suspects
@@ -67,7 +67,7 @@ class RefusedRowSearch:
             if error := self._sent(send, suspect.request):
                 blamed.append(Failed(suspect.request, error))
         if witness is None and self.witness is not None:
-            return self._refused_again(blamed, send)  # with the row that was taken now
+            return self._refused_again(blamed, send)  # with the row that is accepted now
         return blamed
 
     def _sent(self, send: Send, request: EncodedBatch) -> Exception | None:
