@@ -26,6 +26,7 @@ from cassandra.query import PreparedStatement
 from tests.support.cql_driver import OwnStatements, plan_of
 from wal_sink.options import parse
 from wal_sink.targets.cassandra import CassandraOptions
+from wal_sink.targets.cassandra.driver.connection import Connection as OpenConnection
 from wal_sink.targets.cassandra.driver.connection import _profiles
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.write.statements import Statement
@@ -164,6 +165,11 @@ class Nodes(NamedTuple):
 
     session: Any
     hosts: list[Any]
+
+    @property
+    def connection(self) -> Any:
+        """The session as the sink has it."""
+        return OpenConnection(None, self.session, "dc")
 
     def wire(self, number: int = 0) -> Wire:
         """Return the connection to a node."""

@@ -16,7 +16,6 @@ from tests.support.cassandra import NodeTable
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.targets.cassandra.write.batches import requests
 from wal_sink.targets.cassandra.write.refusals import first_row_text
 from wal_sink.targets.cassandra.write.statements import TimestampedRows
 
@@ -112,7 +111,8 @@ def test_refused_delete_is_named_by_its_key(table: NodeTable) -> None:
     batch = target.check(frame(*deletes), plan)
     with connect(target.options) as connection:
         session = CassandraSession(connection, target.options, "q")
-        made = requests(session.prepare(plan), TimestampedRows(batch, np.arange(US, US + 2)))
+        rows = TimestampedRows(batch, np.arange(US, US + 2))
+        made = session.prepare(plan).requests(rows)
         texts = [first_row_text(part) for request in made for part in request.halves() or [request]]
     first, second = texts
     assert "k2=5" in first

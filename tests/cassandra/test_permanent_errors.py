@@ -427,9 +427,7 @@ def test_right_certificates_connect_by_tls(
     encrypted = client | {"clientKey": certificates.encrypted_key}
     with connect(tls(node, **client, clientKey=certificates.client_key)) as connection:
         assert connection.session.execute("SELECT key FROM system.local").one()
-        by = RequestPipeline(
-            connection.session, connection.datacenter, Concurrency(), 5, FlushMetrics()
-        )
+        by = RequestPipeline(connection, Concurrency(), 5, FlushMetrics())
         group = Group()
         group.requests = [EncodedBatch(0, b"", OwnStatements({}, "system"))]
         assert by.send(group)

@@ -53,13 +53,16 @@ def silent(sent: Frame) -> Frame | None:
     return well(sent) if sent.opcode == OPTIONS else None
 
 
-def pipeline_to(
-    to: Nodes, timeout_s: float = 5, most: int = 64, metrics: FlushMetrics | None = None
-) -> RequestPipeline:
+def highest(most: int = 64) -> Concurrency:
+    """Return a limit at its maximum."""
+    concurrency = Concurrency(most)
+    concurrency.limit = most
+    return concurrency
+
+
+def pipeline_to(to: Nodes, timeout_s: float = 5) -> RequestPipeline:
     """Return a pipeline with its highest limit."""
-    law = Concurrency(most)
-    law.limit = most
-    return RequestPipeline(to.session, "dc", law, timeout_s, metrics or FlushMetrics())
+    return RequestPipeline(to.connection, highest(), timeout_s, FlushMetrics())
 
 
 def start(by: RequestPipeline, requests: Sequence[EncodedBatch]) -> bool:
@@ -357,9 +360,9 @@ def sender(
     to: Nodes, timeout_s: float = 5, patience_s: float = 10, most: int = 64
 ) -> tuple[Sender, Counts]:
     """Return a sender with the highest limit, and its metrics."""
-    metrics = Counts()
-    pipeline = pipeline_to(to, timeout_s, most, metrics)
-    return Sender(to.session, pipeline, metrics, timeout_s=60, patience_s=patience_s), metrics
+    metrics, limit = Counts(), highest(most)
+    sender = Sender(to.connection, limit, metrics, timeout_s=timeout_s, patience_s=patience_s)
+    return sender, metrics
 
 
 def written(to: Nodes, count: int) -> list[bytes]:

@@ -31,7 +31,6 @@ from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.errors import is_refused
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.driver.internals import ServerError
-from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline
 from wal_sink.targets.cassandra.write.sender import Sender
 
 FULL_DISK = "Guardrail violated: Write request failed because disk usage exceeds failure threshold"
@@ -123,9 +122,7 @@ def numbers(*batches: EncodedBatch) -> list[int]:
 
 def written(to: Nodes, *batches: EncodedBatch) -> list[int]:
     """Write requests; return the write timestamps of the refused rows."""
-    metrics = FlushMetrics()
-    pipeline = RequestPipeline(to.session, "dc", Concurrency(), 5, metrics)
-    sender = Sender(to.session, pipeline, metrics, timeout_s=60, patience_s=0.3)
+    sender = Sender(to.connection, Concurrency(), FlushMetrics(), timeout_s=5, patience_s=0.3)
     for _, of_one_plan in itertools.groupby(batches, lambda batch: batch.statements):
         sender.send(of_one_plan)
     return [row.us for row in sender.drain()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -26,14 +27,8 @@ from wal_sink.targets.cassandra.row_plan import (
     TTL_S,
     RowTtl,
 )
-from wal_sink.targets.cassandra.write.batches import (
-    Limits,
-    PreparedPlan,
-    SliceBuffer,
-    requests,
-)
+from wal_sink.targets.cassandra.write.batches import PlanRequests
 from wal_sink.targets.cassandra.write.refusals import ledger_us
-from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.statements import (
     Statements,
     TimestampedRows,
@@ -78,12 +73,11 @@ def test_slice_of_one_statement_is_not_divided() -> None:
 def test_request_keeps_the_order_of_a_partitions_rows() -> None:
     """Upserts and deletes of a partition stay together."""
     rows = TimestampedRows(check(CHANGES, PLAN), np.arange(US, US + CHANGES.num_rows))
-    replicas = Replicas(Metadata(), "ks", "dc1")
     by_second = functools.partial(prepared, key=[1])
-    limits = Limits(shared_bytes=0)
-    plan = PreparedPlan(Statements(PLAN, by_second), limits, replicas, SliceBuffer())
+    session = SimpleNamespace(prepare=by_second, cluster=SimpleNamespace(metadata=Metadata()))
+    plan_requests = PlanRequests(PLAN, session, "dc1", batch_rows=3)
     by_partition = {}
-    for request in requests(plan, rows):
+    for request in plan_requests.requests(rows):
         ((key,), own_rows) = rows_of(request)
         by_partition[key] = own_rows
     assert by_partition == {

@@ -22,7 +22,7 @@ from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
 from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline, Sent
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.targets.cassandra.write.batches import Batches, requests
+from wal_sink.targets.cassandra.write.batches import Batches
 from wal_sink.targets.cassandra.write.statements import driver_statement
 
 pytestmark = pytest.mark.cassandra
@@ -163,10 +163,9 @@ def test_statement_forgotten_by_the_server_is_prepared_again(
 def warnings(session: CassandraSession, plan: Plan, rows: RowSlice) -> set[str]:
     """Send each request by itself, and return the server's warnings."""
     texts: set[str] = set()
-    prepared = session.prepare(plan)
-    prepared.buffer.add(rows)
-    (timestamped,) = prepared.buffer.take()
-    for request in requests(prepared, timestamped):
+    requests = session.prepare(plan)
+    requests.buffer.add(rows)
+    for request in requests.take():
         future = session._connection.session.execute_async(driver_statement(request))
         future.result()
         texts.update(future.warnings or ())

@@ -107,10 +107,8 @@ def write(session: IdempotentSession, plan: Plan, *slices: RowSlice) -> None:
     session.drain()
 
 
-def sender_of(session: Any, *, patience_s: float = 10, timeout_s: float = 60) -> Sender:
-    metrics = FlushMetrics()
-    pipeline = RequestPipeline(session, "datacenter1", Concurrency(4), timeout_s, metrics)
-    return Sender(session, pipeline, metrics, timeout_s=timeout_s, patience_s=patience_s)
+def sender_of(connection: Connection, most: int = 4, **seconds: float) -> Sender:
+    return Sender(connection, Concurrency(most), FlushMetrics(), **{"timeout_s": 60.0, **seconds})
 
 
 def send_all(sender: Sender, statements: Iterable[Any]) -> None:
@@ -196,7 +194,7 @@ def test_rows_arrive_after_a_pause(
 
 
 def test_full_socket_fails_no_request(
-    node: EmbeddedCassandra, caplog: pytest.LogCaptureFixture
+    node: EmbeddedCassandra, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused = 0
     patient = options(node, {"cassandra.requestTimeout": "30"})
@@ -205,7 +203,6 @@ def test_full_socket_fails_no_request(
         (pool,) = session.get_pools()
         pool._connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
         insert = session.prepare("INSERT INTO ks.t (id, v) VALUES (?, ?)")
-        law = Concurrency(8)
 
         def feed() -> Iterator[Any]:
             """Go on when the socket is full of the first, which is sent by then: the node reads nothing."""
@@ -214,27 +211,25 @@ def test_full_socket_fails_no_request(
                 while i == 80_001 and pool._connection._socket_writable:
                     time.sleep(0.01)
 
-        class ResumesWhenFull(RequestPipeline):
-            """Lets the node read when the socket is seen to be full, or the driver has refused a request."""
+        has_room, await_group = RequestPipeline.has_room, RequestPipeline.await_group
 
-            def has_room(self, places: float) -> bool:
-                has_room = super().has_room(places)
-                if not has_room:
-                    node.resume()
-                return has_room
+        def resumes_when_full(pipeline: RequestPipeline, places: float) -> bool:
+            if not (has := has_room(pipeline, places)):
+                node.resume()
+            return has
 
-            def await_group(self) -> Sent:
-                nonlocal refused
-                sent = super().await_group()
-                for failed in sent.failed:
-                    refused += was_not_sent(failed.error)
-                    node.resume()
-                return sent
+        def counts_refused(pipeline: RequestPipeline) -> Sent:
+            nonlocal refused
+            sent = await_group(pipeline)
+            for failed in sent.failed:
+                refused += was_not_sent(failed.error)
+                node.resume()
+            return sent
 
+        monkeypatch.setattr(RequestPipeline, "has_room", resumes_when_full)
+        monkeypatch.setattr(RequestPipeline, "await_group", counts_refused)
         node.pause()
-        metrics = FlushMetrics()
-        pipeline = ResumesWhenFull(session, "datacenter1", law, 30, metrics)
-        send_all(Sender(session, pipeline, metrics, timeout_s=60), feed())
+        send_all(sender_of(connection, 8, timeout_s=30), feed())
     assert refused < 20  # a buffer may become full between the check and the push
     assert not [record for record in caplog.records if record.name == Sender.__module__]
     assert {row.id for row in node.execute("SELECT id FROM ks.t")} >= set(range(80_000, 80_050))
@@ -356,11 +351,12 @@ def test_restart_keeps_whole_windows(node: EmbeddedCassandra) -> None:
 
 
 def test_rows_whose_requests_never_end_are_an_outage(
-    node: EmbeddedCassandra, standstill: threading.Event
+    node: EmbeddedCassandra, standstill: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("wal_sink.targets.cassandra.driver.errors._LOST_S", 0.0)
     with connect(options(node)) as connection:
         insert = connection.session.prepare("INSERT INTO ks.t (id, v) VALUES (?, 'x')")
-        sender = sender_of(connection.session, patience_s=1, timeout_s=3)
+        sender = sender_of(connection, patience_s=1, timeout_s=3)
         stand_still(connection, standstill)
         began = time.monotonic()
         with pytest.raises(TargetUnavailable, match="did not acknowledge 3 requests"):
@@ -369,7 +365,7 @@ def test_rows_whose_requests_never_end_are_an_outage(
         assert time.monotonic() - began < 30, "and nothing waits for its end as it disconnects"
     standstill.set()
     with connect(options(node)) as connection:
-        sender = sender_of(connection.session)
+        sender = sender_of(connection)
         send_all(sender, [request_of(insert.bind([50_000 + number])) for number in range(3)])
 
 

@@ -21,7 +21,6 @@ from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.targets.base import RowsRefused
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import connect
-from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline
 from wal_sink.targets.cassandra.write.sender import Sender
 
 pytestmark = pytest.mark.cassandra
@@ -146,9 +145,7 @@ def test_request_accepted_in_parts_blames_no_row(
     with connect(table.target().options) as connection:
         insert = connection.session.prepare(f"INSERT INTO {table.name} (id, c) VALUES (?, ?)")
         insert.is_idempotent = True
-        metrics = FlushMetrics()
-        pipeline = RequestPipeline(connection.session, "datacenter1", Concurrency(), 10, metrics)
-        sender = Sender(connection.session, pipeline, metrics, timeout_s=60)
+        sender = Sender(connection, Concurrency(), FlushMetrics(), timeout_s=10)
         sender.send([request_of(*(insert.bind([i, "x" * 8_000]) for i in range(10)))])
         assert sender.drain() == []
     assert ids(table) == set(range(10))

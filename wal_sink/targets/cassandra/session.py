@@ -20,24 +20,14 @@ from wal_sink.targets.base import IdempotentSession, RefusedRow, RowSlice, RowsR
 from wal_sink.targets.cassandra.driver.concurrency import MOST, Concurrency
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, errors_translated
 from wal_sink.targets.cassandra.driver.errors import longest_s
-from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline
 from wal_sink.targets.cassandra.ledger import Ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.server import missing_permission
 from wal_sink.targets.cassandra.table import read_table
-from wal_sink.targets.cassandra.write.batches import (
-    BYTES,
-    ROWS,
-    PreparedPlan,
-    SliceBuffer,
-    limits,
-    requests,
-)
+from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, PlanRequests
 from wal_sink.targets.cassandra.write.drift import DriftWatch
-from wal_sink.targets.cassandra.write.replicas import Replicas
 from wal_sink.targets.cassandra.write.sender import Sender
-from wal_sink.targets.cassandra.write.statements import Statements
 
 log = line_logger(__name__)
 
@@ -51,9 +41,8 @@ class CassandraSession(IdempotentSession):
     def __init__(self, connection: Connection, options: CassandraOptions, query_id: str) -> None:
         self._connection = connection
         self._options = options
-        self._timeout_s = longest_s(options.request_timeout)
         session = connection.session
-        self._ledger = Ledger(session, options.ledger, query_id, self._timeout_s)
+        self._ledger = Ledger(session, options.ledger, query_id, longest_s(options.request_timeout))
         self._drift = DriftWatch(session, options.data)
         self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
         self._batch_rows = ROWS if options.batch_rows == "auto" else options.batch_rows
@@ -62,7 +51,7 @@ class CassandraSession(IdempotentSession):
             if options.concurrency == "auto"
             else Concurrency(options.concurrency)
         )
-        self._plans: dict[str, PreparedPlan] = {}
+        self._plans: dict[str, PlanRequests] = {}
         self._has_logged = False
         self._metrics = FlushMetrics()
 
@@ -73,10 +62,8 @@ class CassandraSession(IdempotentSession):
     @functools.cached_property
     def _sender(self) -> Sender:
         """The sender, created at its first use, when the metrics are set."""
-        session, timeout_s = self._connection.session, self._options.request_timeout
-        place = session, self._connection.datacenter
-        pipeline = RequestPipeline(*place, self._concurrency, timeout_s, self._metrics)
-        return Sender(session, pipeline, self._metrics, timeout_s=self._timeout_s)
+        timeout_s = self._options.request_timeout
+        return Sender(self._connection, self._concurrency, self._metrics, timeout_s=timeout_s)
 
     def read(self) -> LedgerRow | None:
         """Read the ledger row at the serial consistency level."""
@@ -95,11 +82,11 @@ class CassandraSession(IdempotentSession):
         """
         with self._with_cause():
             self._drift.check(now=False)
-            prepared = self.prepare(plan)
+            requests = self.prepare(plan)
             if not rows.batch.num_rows:
                 return
-            if prepared.buffer.add(rows):
-                self._send(prepared)
+            if requests.buffer.add(rows):
+                self._send(requests)
                 if len(self._sender.refused) >= MOST_REFUSED:
                     self._refuse(self._sender.refused)
 
@@ -109,8 +96,8 @@ class CassandraSession(IdempotentSession):
         :raises Exception: the same errors as `write`.
         """
         with self._with_cause():
-            for prepared in self._plans.values():
-                self._send(prepared)
+            for requests in self._plans.values():
+                self._send(requests)
             self._refuse(self._sender.drain())
         if self._plans and not self._has_logged:
             self._has_logged = True
@@ -138,24 +125,22 @@ class CassandraSession(IdempotentSession):
         """Disconnect. Idempotent."""
         self._connection.close()
 
-    def prepare(self, plan: Plan) -> PreparedPlan:
-        """Return the prepared plan. The first call for a plan compares the plan with the table."""
+    def prepare(self, plan: Plan) -> PlanRequests:
+        """Return what makes requests by a plan. The first call for a plan compares it with the table."""
         if plan.key not in self._plans:
-            typed, session = CassandraPlan.of(plan), self._connection.session
-            table = typed.of_table()
-            self._drift.add(table)
-            keyspace, datacenter = typed.details.keyspace, self._connection.datacenter
-            self._plans[plan.key] = PreparedPlan(
-                Statements(typed, session.prepare),
-                limits(table, self._batch_bytes, self._batch_rows),
-                Replicas(session.cluster.metadata, keyspace, datacenter),
-                SliceBuffer(),
+            typed = CassandraPlan.of(plan)
+            self._drift.add(typed.of_table())
+            self._plans[plan.key] = PlanRequests(
+                typed,
+                self._connection.session,
+                self._connection.datacenter,
+                batch_bytes=self._batch_bytes,
+                batch_rows=self._batch_rows,
             )
         return self._plans[plan.key]
 
-    def _send(self, prepared: PreparedPlan) -> None:
-        for rows in prepared.buffer.take():
-            self._sender.send(requests(prepared, rows, self._drift.default_ttl_s))
+    def _send(self, requests: PlanRequests) -> None:
+        self._sender.send(requests.take(self._drift.default_ttl_s))
 
     def _refuse(self, refused: list[RefusedRow]) -> None:
         """Raise the rows that the server refuses, if any. If the table was altered, raise that instead."""

@@ -28,7 +28,7 @@ from cassandra import OperationTimedOut
 
 from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
-from wal_sink.targets.cassandra.driver.connection import ROWS
+from wal_sink.targets.cassandra.driver.connection import ROWS, Connection
 from wal_sink.targets.cassandra.driver.errors import is_overload
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, Envelope, Frames, envelope
 from wal_sink.targets.cassandra.driver.internals import (
@@ -225,8 +225,6 @@ class RequestPipeline:
 
     One thread uses it. Threads of the driver only put ended groups into a queue.
 
-    :param session: the driver's session.
-    :param datacenter: the local datacenter.
     :param concurrency: limits the requests in flight.
     :param timeout_s: seconds after which a request without an answer has failed.
     :param metrics: gets the number of requests in flight.
@@ -234,15 +232,14 @@ class RequestPipeline:
 
     def __init__(
         self,
-        session: Any,
-        datacenter: str,
+        connection: Connection,
         concurrency: Concurrency,
         timeout_s: float,
         metrics: FlushMetrics,
     ) -> None:
         self.concurrency = concurrency
-        self._session = session
-        self._datacenter = datacenter
+        self._session = connection.session
+        self._datacenter = connection.datacenter
         self._timeout_s = timeout_s
         self._metrics = metrics
         self._requests = 0

@@ -245,42 +245,57 @@ class _Cuts:
             yield ends[first]
 
 
-class PreparedPlan(NamedTuple):
-    """A plan with its statements and its buffered rows."""
+class PlanRequests:
+    """Makes requests of the rows of one plan.
 
-    statements: Statements
-    limits: Limits
-    replicas: Replicas
-    buffer: SliceBuffer
-
-
-def requests(
-    prepared: PreparedPlan, rows: TimestampedRows, default_ttl_s: int = 0
-) -> list[EncodedBatch]:
-    """Make requests of rows of a plan. Their bytes are parts of one buffer.
-
-    :param default_ttl_s: the table's default TTL in seconds; 0 for none.
+    :param plan: the plan with its control columns.
+    :param session: the driver's session.
+    :param datacenter: the local datacenter.
     """
-    statements = prepared.statements
-    encoded, positions, keys = statements.encode(rows, default_ttl_s)
-    sizes = np.diff(encoded.offsets)
-    sizes = sizes if positions is None else sizes[positions]
-    by_partition = keys.dictionary_encode()
-    partitions = by_partition.indices.to_numpy()
-    coordinators = prepared.replicas.coordinators(by_partition.dictionary)
-    batches = divide(partitions, sizes, prepared.limits, coordinators and coordinators.numbers)
-    order = batches.order
-    if positions is not None:
-        order = positions if order is None else positions[order]
-    encoded = encoded if order is None else reordered(encoded, order)
-    data = memoryview(encoded.data)
-    bounds = itertools.pairwise(encoded.offsets[batches.starts].tolist())
-    counts = np.diff(batches.starts).tolist()
-    nodes = [None] * len(counts)
-    if coordinators is not None:
-        numbers = coordinators.numbers[partitions[batches.first_rows()]]
-        nodes = [coordinators.nodes[number] for number in numbers.tolist()]
-    return [
-        EncodedBatch(count, data[begin:end], statements, node)
-        for count, (begin, end), node in zip(counts, bounds, nodes, strict=True)
-    ]
+
+    def __init__(
+        self,
+        plan: CassandraPlan,
+        session: Any,
+        datacenter: str,
+        *,
+        batch_bytes: int = BYTES,
+        batch_rows: int = ROWS,
+    ) -> None:
+        self._statements = Statements(plan, session.prepare)
+        self._limits = limits(plan.of_table(), batch_bytes, batch_rows)
+        self._replicas = Replicas(session.cluster.metadata, plan.details.keyspace, datacenter)
+        self.buffer = SliceBuffer()
+
+    def take(self, default_ttl_s: int = 0) -> Iterator[EncodedBatch]:
+        """Empty the buffer, and yield requests of its rows.
+
+        :param default_ttl_s: the table's default TTL in seconds; 0 for none.
+        """
+        for rows in self.buffer.take():
+            yield from self.requests(rows, default_ttl_s)
+
+    def requests(self, rows: TimestampedRows, default_ttl_s: int = 0) -> list[EncodedBatch]:
+        """Return requests of rows. Their bytes are parts of one buffer."""
+        encoded, positions, keys = self._statements.encode(rows, default_ttl_s)
+        sizes = np.diff(encoded.offsets)
+        sizes = sizes if positions is None else sizes[positions]
+        by_partition = keys.dictionary_encode()
+        partitions = by_partition.indices.to_numpy()
+        coordinators = self._replicas.coordinators(by_partition.dictionary)
+        batches = divide(partitions, sizes, self._limits, coordinators and coordinators.numbers)
+        order = batches.order
+        if positions is not None:
+            order = positions if order is None else positions[order]
+        encoded = encoded if order is None else reordered(encoded, order)
+        data = memoryview(encoded.data)
+        bounds = itertools.pairwise(encoded.offsets[batches.starts].tolist())
+        counts = np.diff(batches.starts).tolist()
+        nodes = [None] * len(counts)
+        if coordinators is not None:
+            numbers = coordinators.numbers[partitions[batches.first_rows()]]
+            nodes = [coordinators.nodes[number] for number in numbers.tolist()]
+        return [
+            EncodedBatch(count, data[begin:end], self._statements, node)
+            for count, (begin, end), node in zip(counts, bounds, nodes, strict=True)
+        ]

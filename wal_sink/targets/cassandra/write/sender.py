@@ -6,7 +6,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
 from cassandra import WriteFailure
 
@@ -14,13 +13,15 @@ from wal_sink.errors import TargetUnavailable, WalSinkError
 from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.log_context import line_logger
 from wal_sink.targets.base import RefusedRow
-from wal_sink.targets.cassandra.driver.connection import ROWS
+from wal_sink.targets.cassandra.driver.concurrency import Concurrency
+from wal_sink.targets.cassandra.driver.connection import ROWS, Connection
 from wal_sink.targets.cassandra.driver.errors import (
     PATIENCE_S,
     classify,
     execute,
     is_refused,
     is_worth_repeating,
+    longest_s,
     retrying,
     was_not_sent,
 )
@@ -47,25 +48,25 @@ class Sender:
 
     One thread uses it.
 
-    :param session: the driver's session.
-    :param metrics: counts the requests that are sent again.
-    :param timeout_s: seconds after which a request through the driver counts as lost.
+    :param concurrency: limits the requests in flight.
+    :param metrics: counts the requests that are sent again, and those in flight.
+    :param timeout_s: seconds to wait for an answer.
     :param patience_s: seconds without any acknowledgement after which the sender gives up.
     """
 
     def __init__(
         self,
-        session: Any,
-        pipeline: RequestPipeline,
+        connection: Connection,
+        concurrency: Concurrency,
         metrics: FlushMetrics,
         *,
         timeout_s: float,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._session = session
-        self._pipeline = pipeline
+        self._session = connection.session
+        self._pipeline = RequestPipeline(connection, concurrency, timeout_s, metrics)
         self._metrics = metrics
-        self._timeout_s = timeout_s
+        self._lost_s = longest_s(timeout_s)
         self._patience_s = patience_s
         self._failures: list[Failed] = []
         self._search = RefusedRowSearch()
@@ -210,7 +211,7 @@ class Sender:
                 driver_statement(request),
                 None,
                 profile=ROWS,
-                timeout_s=self._timeout_s,
+                timeout_s=self._lost_s,
             )
         except Exception as error:  # noqa: BLE001 -- the caller classifies it
             return error
