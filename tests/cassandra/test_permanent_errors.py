@@ -427,11 +427,11 @@ def test_right_certificates_connect_by_tls(
     encrypted = client | {"clientKey": certificates.encrypted_key}
     with connect(tls(node, **client, clientKey=certificates.client_key)) as connection:
         assert connection.session.execute("SELECT key FROM system.local").one()
-        by = RequestPipeline(connection, Concurrency(), 5, FlushMetrics())
+        pipeline = RequestPipeline(connection, Concurrency(), 5, FlushMetrics())
         group = Group()
         group.requests = [EncodedBatch(0, b"", OwnStatements({}, "system"))]
-        assert by.send(group)
-        assert by.await_group().acknowledged == 1
+        assert pipeline.send(group)
+        assert pipeline.await_group().acknowledged == 1
     with connect(tls(node, **encrypted, clientKeyPassword=PASSWORD)):
         pass
     with pytest.raises(OptionError, match="cannot be used"):

@@ -60,29 +60,29 @@ def highest(most: int = 64) -> Concurrency:
     return concurrency
 
 
-def pipeline_to(to: Nodes, timeout_s: float = 5) -> RequestPipeline:
+def pipeline_to(cluster: Nodes, timeout_s: float = 5) -> RequestPipeline:
     """Return a pipeline with its highest limit."""
-    return RequestPipeline(to.connection, highest(), timeout_s, FlushMetrics())
+    return RequestPipeline(cluster.connection, highest(), timeout_s, FlushMetrics())
 
 
-def start(by: RequestPipeline, requests: Sequence[EncodedBatch]) -> bool:
+def start(pipeline: RequestPipeline, requests: Sequence[EncodedBatch]) -> bool:
     """Send requests as one group of any size."""
     group = Group()
     group.requests = list(requests)
-    return by.send(group)
+    return pipeline.send(group)
 
 
-def sent(by: RequestPipeline, requests: Sequence[EncodedBatch]) -> Sent:
+def sent(pipeline: RequestPipeline, requests: Sequence[EncodedBatch]) -> Sent:
     """Send a group, and return it after it has ended."""
-    assert start(by, requests)
-    ended = by.await_group()
-    assert not has_ended(by)
-    assert len(by) == 0
+    assert start(pipeline, requests)
+    ended = pipeline.await_group()
+    assert not has_ended(pipeline)
+    assert len(pipeline) == 0
     return ended
 
 
-def has_ended(by: RequestPipeline) -> bool:
-    return not by._ended.empty()
+def has_ended(pipeline: RequestPipeline) -> bool:
+    return not pipeline._ended.empty()
 
 
 def values(requests: Iterable[Any]) -> list[bytes]:
@@ -94,25 +94,25 @@ def values(requests: Iterable[Any]) -> list[bytes]:
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_group_is_one_push_and_ends_once(version: int) -> None:
-    with nodes(1, version) as to:
-        by = pipeline_to(to)
+    with nodes(1, version) as cluster:
+        pipeline = pipeline_to(cluster)
         requests = [request() for _ in range(20)]
-        ended = sent(by, requests)
+        ended = sent(pipeline, requests)
         assert (ended.acknowledged, ended.failed) == (20, [])
-        assert [value_of(pushed) for pushed in to.wire().pushes[-1]] == [
+        assert [value_of(pushed) for pushed in cluster.wire().pushes[-1]] == [
             value_of(r) for r in requests
         ]
-        assert to.in_use() == NOTHING
+        assert cluster.in_use() == NOTHING
 
 
 @pytest.mark.parametrize("size", [60_000, 200_000])
 def test_large_requests_span_segments(size: int) -> None:
     """Two requests fill one segment; one request needs several segments."""
     requests = [request(size=size) for _ in range(2 if size * 2 < GROUP_BYTES else 1)]
-    with nodes() as to:
-        ended = sent(pipeline_to(to), requests)
+    with nodes() as cluster:
+        ended = sent(pipeline_to(cluster), requests)
         assert ended.acknowledged == len(requests)
-        assert values(to.wire().requests) == values(requests)
+        assert values(cluster.wire().requests) == values(requests)
 
 
 def test_answers_in_any_order_belong_to_their_requests() -> None:
@@ -120,55 +120,57 @@ def test_answers_in_any_order_belong_to_their_requests() -> None:
     def refuses(frame: Frame) -> Frame | None:
         return error(frame, INVALID) if frame.stream % 3 == 0 else silent(frame)
 
-    with nodes() as to:
-        by = pipeline_to(to)
-        to.wire().answer = refuses
+    with nodes() as cluster:
+        pipeline = pipeline_to(cluster)
+        cluster.wire().answer = refuses
         requests = [request() for _ in range(9)]
-        start(by, requests)
-        frames = to.wire().requests
-        assert not has_ended(by)
-        to.wire().reply(*[well(answered) for answered in reversed(frames) if answered.stream % 3])
-        ended = by.await_group()
+        start(pipeline, requests)
+        frames = cluster.wire().requests
+        assert not has_ended(pipeline)
+        cluster.wire().reply(
+            *[well(answered) for answered in reversed(frames) if answered.stream % 3]
+        )
+        ended = pipeline.await_group()
         assert ended.acknowledged == 6
         assert [type(failed.error) for failed in ended.failed] == [InvalidRequest] * 3
         refused = [answered for answered in frames if answered.stream % 3 == 0]
         assert values(failed.request for failed in ended.failed) == values(refused)
-        assert to.in_use() == NOTHING
+        assert cluster.in_use() == NOTHING
 
 
 def test_late_answer_only_frees_its_stream() -> None:
     """Until it comes, no other request may use its stream: the request would receive the late answer."""
-    with nodes() as to:
-        by = pipeline_to(to, timeout_s=0.5)
-        to.wire().answer = silent
+    with nodes() as cluster:
+        pipeline = pipeline_to(cluster, timeout_s=0.5)
+        cluster.wire().answer = silent
         requests = [request() for _ in range(3)]
-        start(by, requests)
-        first, *late = to.wire().requests
-        to.wire().reply(well(first))
-        ended = by.await_group()  # when they are late
+        start(pipeline, requests)
+        first, *late = cluster.wire().requests
+        cluster.wire().reply(well(first))
+        ended = pipeline.await_group()  # when they are late
         assert ended.acknowledged == 1
         assert [type(failed.error) for failed in ended.failed] == [OperationTimedOut] * 2
         streams = {frame.stream for frame in late}
-        assert to.in_use() == (2, streams, streams)
-        to.wire().answer = well
+        assert cluster.in_use() == (2, streams, streams)
+        cluster.wire().answer = well
         for _ in range(400):  # more than there are free streams: none of those is among them
-            again = sent(by, [request()])
+            again = sent(pipeline, [request()])
             assert again.acknowledged == 1
-            assert to.wire().requests[-1].stream not in streams
-        to.wire().reply(*map(well, late))
-        assert to.in_use() == NOTHING
-        assert not has_ended(by)
+            assert cluster.wire().requests[-1].stream not in streams
+        cluster.wire().reply(*map(well, late))
+        assert cluster.in_use() == NOTHING
+        assert not has_ended(pipeline)
 
 
 @pytest.mark.parametrize("number", [1, 5, 150])
 def test_lost_connection_ends_unanswered_requests(number: int) -> None:
     """The driver ends many requests in another thread, and marks the node as down."""
-    with nodes() as to:
-        by = pipeline_to(to)
-        wire = to.wire()
+    with nodes() as cluster:
+        pipeline = pipeline_to(cluster)
+        wire = cluster.wire()
         wire.answer = silent
         requests = [request() for _ in range(number)]
-        start(by, requests)
+        start(pipeline, requests)
         if number > 1:
             wire.reply(well(wire.requests[0]))
         threads = [threading.Thread(target=wire.defunct, args=(OSError("cut"),)) for _ in range(2)]
@@ -176,53 +178,53 @@ def test_lost_connection_ends_unanswered_requests(number: int) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        ended = by.await_group()
+        ended = pipeline.await_group()
         assert ended.acknowledged == (number > 1)
         assert len(ended.failed) == number - ended.acknowledged
         assert {type(failed.error) for failed in ended.failed} == {ConnectionShutdown}
-        assert eventually(lambda: not to.hosts[0].is_up)
-        assert not start(by, [request()])
-        assert not has_ended(by)
+        assert eventually(lambda: not cluster.hosts[0].is_up)
+        assert not start(pipeline, [request()])
+        assert not has_ended(pipeline)
 
 
 def test_push_into_a_closing_connection_ends_once() -> None:
     """The driver raises an error, after it has called the callbacks. The group still ends once."""
-    with nodes() as to:
-        by = pipeline_to(to)
-        wire = to.wire()
+    with nodes() as cluster:
+        pipeline = pipeline_to(cluster)
+        wire = cluster.wire()
 
         def closes(_: bytes) -> None:
             wire.defunct(OSError("cut"))
             raise ConnectionShutdown("closed")
 
         wire.push = closes  # type: ignore[assignment,method-assign]
-        ended = sent(by, [request() for _ in range(4)])
+        ended = sent(pipeline, [request() for _ in range(4)])
         assert len(ended.failed) == 4
 
 
 def test_full_socket_costs_no_stream() -> None:
     """The driver refuses the push. The driver's own requests lose a stream then."""
-    with nodes() as to:
-        by = pipeline_to(to)
-        to.wire()._socket_writable = False
+    with nodes() as cluster:
+        pipeline = pipeline_to(cluster)
+        cluster.wire()._socket_writable = False
         for _ in range(3):
-            ended = sent(by, [request() for _ in range(200)])
+            ended = sent(pipeline, [request() for _ in range(200)])
             assert len(ended.failed) == 200
             assert all(was_not_sent(failed.error) for failed in ended.failed)
-        assert to.in_use() == NOTHING
-        to.wire()._socket_writable = True
-        ended = sent(by, [request()])
+        assert cluster.in_use() == NOTHING
+        cluster.wire()._socket_writable = True
+        ended = sent(pipeline, [request()])
         assert ended.acknowledged == 1
 
 
 def test_answer_and_lost_connection_end_a_request_once() -> None:
     """Answers and the lost connection come from different threads."""
     for _ in range(20):
-        with nodes() as to:
-            by = pipeline_to(to)
-            wire = to.wire()
+        with nodes() as cluster:
+            pipeline = pipeline_to(cluster)
+            wire = cluster.wire()
             wire.answer = silent
-            start(by, [request() for _ in range(120)])
+            start(pipeline, [request() for _ in range(120)])
             frames = wire.requests
             cut = threading.Thread(target=wire.defunct, args=(OSError("cut"),))
             cut.start()
@@ -230,30 +232,30 @@ def test_answer_and_lost_connection_end_a_request_once() -> None:
                 wire.reply(well(answered))
             cut.join()
             until = time.monotonic() + 0.2
-            while not has_ended(by) and time.monotonic() < until:
+            while not has_ended(pipeline) and time.monotonic() < until:
                 time.sleep(0.001)
             # The driver may lose some in this race: it ends them from a copy.
-            by._in_flight[0].expire(0)
-            ended = by.await_group()
-            assert not has_ended(by)
+            pipeline._in_flight[0].expire(0)
+            ended = pipeline.await_group()
+            assert not has_ended(pipeline)
             assert ended.acknowledged + len(ended.failed) == 120
 
 
 def test_late_answer_keeps_no_later_bytes() -> None:
     """The pipeline keeps all groups after the oldest one in flight, which may be late for seconds."""
-    with nodes() as to:
-        by = pipeline_to(to)
-        to.wire().answer = silent
-        assert start(by, [request()])
-        to.wire().answer = well
+    with nodes() as cluster:
+        pipeline = pipeline_to(cluster)
+        cluster.wire().answer = silent
+        assert start(pipeline, [request()])
+        cluster.wire().answer = well
         tracemalloc.start()
         try:
             for _ in range(5):
-                assert start(by, [request(size=60_000)])
-                sent = by.await_group()
+                assert start(pipeline, [request(size=60_000)])
+                sent = pipeline.await_group()
                 assert sent.acknowledged == 1
                 sent.release()
-                to.wire().pushes.clear()
+                cluster.wire().pushes.clear()
             held, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -268,78 +270,78 @@ def of_a_slice(data: bytearray, node: Any = None) -> EncodedBatch:
 
 
 def test_request_in_flight_keeps_no_slice() -> None:
-    with nodes() as to:
-        by, metrics = sender(to)
-        to.wire().answer = silent
+    with nodes() as cluster:
+        sender, metrics = sender_to(cluster)
+        cluster.wire().answer = silent
         data = bytearray()
-        by.send([of_a_slice(data)])
+        sender.send([of_a_slice(data)])
         gc.collect()
-        assert len(to.wire().requests) == metrics.in_flight == 1
+        assert len(cluster.wire().requests) == metrics.in_flight == 1
         data.append(0)  # BufferError while there is a view of it
-        to.wire().defunct(OSError("cut"))
+        cluster.wire().defunct(OSError("cut"))
 
 
 @pytest.mark.parametrize("version", [4, 5])
 def test_failed_request_keeps_its_rows_and_node(version: int) -> None:
-    with nodes(1, version) as to:
-        by = pipeline_to(to)
-        to.wire().answer = lambda frame: error(frame, OVERLOADED)
-        (host,) = to.hosts
+    with nodes(1, version) as cluster:
+        pipeline = pipeline_to(cluster)
+        cluster.wire().answer = lambda frame: error(frame, OVERLOADED)
+        (host,) = cluster.hosts
         requests = [request(host, size=8 + 700 * number) for number in range(12)]
         for number, batch in enumerate(requests):
             data = bytes(batch.data) * (number + 1)
             batch.number, batch.data = number + 1, data
-        ended = sent(by, requests)
+        ended = sent(pipeline, requests)
         assert [failed.request for failed in ended.failed] == requests
-        assert to.in_use() == NOTHING
+        assert cluster.in_use() == NOTHING
 
 
 # --- which node --------------------------------------------------------------------------------
 
 
 def test_rows_go_to_their_replica_and_others_in_turn() -> None:
-    with nodes(3) as to:
-        by = pipeline_to(to)
-        for number, host in enumerate(to.hosts):
+    with nodes(3) as cluster:
+        pipeline = pipeline_to(cluster)
+        for number, host in enumerate(cluster.hosts):
             requests = [request(host) for _ in range(4)]
-            sent(by, requests)
-            assert values(to.wire(number).requests) == values(requests)
+            sent(pipeline, requests)
+            assert values(cluster.wire(number).requests) == values(requests)
         for _ in range(6):
-            sent(by, [request()])
-        assert [len(to.wire(number).requests) for number in range(3)] == [6, 6, 6]
+            sent(pipeline, [request()])
+        assert [len(cluster.wire(number).requests) for number in range(3)] == [6, 6, 6]
 
 
 def test_rows_of_a_lost_node_go_to_others() -> None:
-    with nodes(3) as to:
-        by = pipeline_to(to)
-        to.session.remove_pool(to.hosts[1]).result(5)
-        for node in (None, to.hosts[1]) * 2:
-            sent(by, [request(node)])
-        assert [len(to.wire(number).requests) for number in (0, 2)] == [2, 2]
+    with nodes(3) as cluster:
+        pipeline = pipeline_to(cluster)
+        cluster.session.remove_pool(cluster.hosts[1]).result(5)
+        for node in (None, cluster.hosts[1]) * 2:
+            sent(pipeline, [request(node)])
+        assert [len(cluster.wire(number).requests) for number in (0, 2)] == [2, 2]
 
 
 def test_connection_without_free_streams_takes_no_group() -> None:
     """The driver replaces a connection with too many late streams."""
-    with nodes() as to:
-        by = pipeline_to(to)
-        wire = to.wire()
+    with nodes() as cluster:
+        pipeline = pipeline_to(cluster)
+        wire = cluster.wire()
         wire.in_flight = wire.max_request_id - 1
-        assert not start(by, [request(), request()])
+        assert not start(pipeline, [request(), request()])
         wire.in_flight = 0
         wire.orphaned_threshold_reached = True
-        assert not start(by, [request()])
-        assert to.in_use() == NOTHING
+        assert not start(pipeline, [request()])
+        assert cluster.in_use() == NOTHING
 
 
 def test_group_without_a_connection_goes_by_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RequestPipeline, "send", lambda *_: False)
-    with nodes(3) as to:
-        by, metrics = sender(to)
+    with nodes(3) as cluster:
+        sender, metrics = sender_to(cluster)
         requests = [request() for _ in range(50)]
-        by.send(requests)
-        by.drain()
-        assert written(to, 3) == values(requests)
-        assert {len(push) for number in range(3) for push in to.wire(number).pushes} == {1}
+        sender.send(requests)
+        sender.drain()
+        assert written(cluster, 3) == values(requests)
+        assert {len(push) for number in range(3) for push in cluster.wire(number).pushes} == {1}
         assert metrics.retries == 0
 
 
@@ -356,17 +358,17 @@ class Counts(FlushMetrics):
         self.retries += 1
 
 
-def sender(
-    to: Nodes, timeout_s: float = 5, patience_s: float = 10, most: int = 64
+def sender_to(
+    cluster: Nodes, timeout_s: float = 5, patience_s: float = 10, most: int = 64
 ) -> tuple[Sender, Counts]:
     """Return a sender with the highest limit, and its metrics."""
     metrics, limit = Counts(), highest(most)
-    sender = Sender(to.connection, limit, metrics, timeout_s=timeout_s, patience_s=patience_s)
+    sender = Sender(cluster.connection, limit, metrics, timeout_s=timeout_s, patience_s=patience_s)
     return sender, metrics
 
 
-def written(to: Nodes, count: int) -> list[bytes]:
-    return values(frame for number in range(count) for frame in to.wire(number).requests)
+def written(cluster: Nodes, count: int) -> list[bytes]:
+    return values(frame for number in range(count) for frame in cluster.wire(number).requests)
 
 
 class FailsOnce:
@@ -397,34 +399,34 @@ def test_failed_request_is_sent_again_by_the_driver(
 ) -> None:
     """An overload needs a pause; a forgotten statement does not."""
     node = FailsOnce(code, more)
-    with nodes(answers=node) as to:
-        by, metrics = sender(to)
+    with nodes(answers=node) as cluster:
+        sender, metrics = sender_to(cluster)
         requests = [request() for _ in range(50)]
-        by.send(requests)
-        by.drain()
+        sender.send(requests)
+        sender.drain()
         assert sorted(node.taken) == values(requests)
         assert len(node.seen) == 10
         assert (metrics.retries > 0) is retries
-        assert to.in_use() == NOTHING
+        assert cluster.in_use() == NOTHING
 
 
 def test_patience_ends_when_nodes_are_overloaded() -> None:
     with nodes(
         answers=lambda frame: well(frame) if frame.opcode == OPTIONS else error(frame, OVERLOADED)
-    ) as to:
-        by, metrics = sender(to, patience_s=0.5)
-        by.send([request() for _ in range(3)])
+    ) as cluster:
+        sender, metrics = sender_to(cluster, patience_s=0.5)
+        sender.send([request() for _ in range(3)])
         with pytest.raises(TargetUnavailable, match="acknowledge 3 requests") as raised:
-            by.drain()
+            sender.drain()
         assert isinstance(raised.value.__cause__, OverloadedErrorMessage)
         assert metrics.in_flight == 0
 
 
 def test_unanswered_requests_are_sent_again() -> None:
     """Requests are created only as fast as they can be sent. Unanswered requests are sent again."""
-    with nodes() as to:
-        by, _ = sender(to, timeout_s=0.2, most=8)
-        to.wire().answer = silent
+    with nodes() as cluster:
+        sender, _ = sender_to(cluster, timeout_s=0.2, most=8)
+        cluster.wire().answer = silent
         made: list[Any] = []
 
         def feed() -> Any:
@@ -434,15 +436,15 @@ def test_unanswered_requests_are_sent_again() -> None:
 
         def speaks() -> None:
             assert len(made) <= 8 + MOST_REQUESTS
-            to.wire().answer = well
+            cluster.wire().answer = well
 
         threading.Timer(0.1, speaks).start()
-        by.send(feed())
-        by.drain()
-        taken = [value_of(frame) for frame in to.wire().requests]
+        sender.send(feed())
+        sender.drain()
+        taken = [value_of(frame) for frame in cluster.wire().requests]
         assert set(taken) == set(values(made))
         assert len(taken) > 100  # the silent ones came twice
-        in_flight, _, late = to.in_use()
+        in_flight, _, late = cluster.in_use()
         assert in_flight == len(late) == len(taken) - 100
 
 
@@ -452,26 +454,26 @@ def test_fatal_error_is_raised_and_ends_requests_in_flight() -> None:
     def refuses(frame: Frame) -> Frame:
         return error(frame, 0x2000) if frame.opcode == BATCH else well(frame)
 
-    with nodes() as to:
-        by, _ = sender(to)
-        to.wire().answer = refuses
-        by.send([request() for _ in range(10)])
+    with nodes() as cluster:
+        sender, _ = sender_to(cluster)
+        cluster.wire().answer = refuses
+        sender.send([request() for _ in range(10)])
         with pytest.raises(Exception, match="Syntax error"):
-            by.send([request()])
-        to.wire().answer = well
-        by.send([request()])
-        by.drain()
-        assert to.in_use() == NOTHING
+            sender.send([request()])
+        cluster.wire().answer = well
+        sender.send([request()])
+        sender.drain()
+        assert cluster.in_use() == NOTHING
 
 
 def test_rows_to_send_once_are_not_sent_again() -> None:
     """A failed request may have been carried out (rule `repeatable`)."""
     node = FailsOnce(OVERLOADED)
-    with nodes(answers=node) as to:
-        by, metrics = sender(to)
-        by.send([request(statements=SENT_ONCE) for _ in range(10)])
+    with nodes(answers=node) as cluster:
+        sender, metrics = sender_to(cluster)
+        sender.send([request(statements=SENT_ONCE) for _ in range(10)])
         with pytest.raises(TargetUnavailable, match="did not acknowledge 2 requests: "):
-            by.drain()
+            sender.drain()
         assert len(node.taken) == 8
         assert metrics.retries == 0
 
@@ -479,23 +481,23 @@ def test_rows_to_send_once_are_not_sent_again() -> None:
 def test_unprepared_rows_to_send_once_are_sent_again() -> None:
     """A node that has forgotten a statement has carried out nothing."""
     node = FailsOnce(UNPREPARED, struct.pack(">H", 16) + bytes(16))
-    with nodes(answers=node) as to:
-        by, _ = sender(to)
+    with nodes(answers=node) as cluster:
+        sender, _ = sender_to(cluster)
         requests = [request(statements=SENT_ONCE) for _ in range(50)]
-        by.send(requests)
-        by.drain()
+        sender.send(requests)
+        sender.drain()
         assert sorted(node.taken) == values(requests)
 
 
 def test_unanswered_rows_to_send_once_are_not_sent_again() -> None:
-    with nodes() as to:
-        by, _ = sender(to, timeout_s=0.1)
-        to.wire().answer = silent
+    with nodes() as cluster:
+        sender, _ = sender_to(cluster, timeout_s=0.1)
+        cluster.wire().answer = silent
         requests = [request(statements=SENT_ONCE) for _ in range(5)]
-        by.send(requests)
+        sender.send(requests)
         with pytest.raises(TargetUnavailable, match="acknowledge 5 requests: "):
-            by.drain()
-        assert values(to.wire().requests) == values(requests)
+            sender.drain()
+        assert values(cluster.wire().requests) == values(requests)
 
 
 # --- groups ------------------------------------------------------------------------------------

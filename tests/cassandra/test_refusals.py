@@ -120,9 +120,9 @@ def numbers(*batches: EncodedBatch) -> list[int]:
     return [int.from_bytes(values[0][:8], "big") for batch in batches for _, values in batch.rows()]
 
 
-def written(to: Nodes, *batches: EncodedBatch) -> list[int]:
+def written(cluster: Nodes, *batches: EncodedBatch) -> list[int]:
     """Write requests; return the write timestamps of the refused rows."""
-    sender = Sender(to.connection, Concurrency(), FlushMetrics(), timeout_s=5, patience_s=0.3)
+    sender = Sender(cluster.connection, Concurrency(), FlushMetrics(), timeout_s=5, patience_s=0.3)
     for _, of_one_plan in itertools.groupby(batches, lambda batch: batch.statements):
         sender.send(of_one_plan)
     return [row.us for row in sender.drain()]
@@ -144,8 +144,8 @@ def test_refused_rows_are_named_and_others_written(bad: set[int]) -> None:
     rows = numbers(batch)
     refused = [rows[number] for number in sorted(bad)]
     node = always(*refused)
-    with nodes(answers=node) as to:
-        assert written(to, batch) == refused
+    with nodes(answers=node) as cluster:
+        assert written(cluster, batch) == refused
     assert {*node.taken} == {*rows} - {*refused}
     assert len(node.asked) <= 2 * 11 * len(bad) + 3
 
@@ -154,8 +154,8 @@ def test_row_is_blamed_after_refused_taken_refused() -> None:
     batch = request(rows=4)
     first, *others = numbers(batch)
     node = always(first)
-    with nodes(answers=node) as to:
-        assert written(to, batch) == [first]
+    with nodes(answers=node) as cluster:
+        assert written(cluster, batch) == [first]
     alone = [place for place, (rows, _) in enumerate(node.asked) if rows == [first]]
     begin, end = alone
     assert any(is_taken for _, is_taken in node.asked[begin:end])
@@ -167,8 +167,8 @@ def test_last_row_is_blamed_after_another_is_accepted() -> None:
     batch = request(rows=4)
     *others, last = numbers(batch)
     node = always(last)
-    with nodes(answers=node) as to:
-        assert written(to, batch) == [last]
+    with nodes(answers=node) as cluster:
+        assert written(cluster, batch) == [last]
     begin, end = (place for place, (rows, _) in enumerate(node.asked) if rows == [last])
     assert any(is_taken for _, is_taken in node.asked[begin:end])
     assert {*node.taken} == {*others}
@@ -184,8 +184,8 @@ def test_row_accepted_at_the_second_try_is_written(size: int) -> None:
         return error(frame, INVALID) if bad in rows and not was_alone else None
 
     node = Node(refuses)
-    with nodes(answers=node) as to:
-        assert written(to, batch) == []
+    with nodes(answers=node) as cluster:
+        assert written(cluster, batch) == []
     assert {*node.taken} == {*numbers(batch)}
 
 
@@ -200,8 +200,8 @@ def test_accepted_last_row_lets_others_try_again() -> None:
         return None if was_taken or (rows == [last] and was_alone) else error(frame, INVALID)
 
     node = Node(refuses)
-    with nodes(answers=node) as to:
-        assert written(to, batch) == []
+    with nodes(answers=node) as cluster:
+        assert written(cluster, batch) == []
     assert {*node.taken} == {*numbers(batch)}
 
 
@@ -209,16 +209,16 @@ def test_row_alone_in_its_request_is_compared() -> None:
     """A row that was acknowledged before is sent again."""
     good, bad = request(rows=3), request()
     node = always(*numbers(bad))
-    with nodes(answers=node) as to:
-        assert written(to, good, bad) == numbers(bad)
+    with nodes(answers=node) as cluster:
+        assert written(cluster, good, bad) == numbers(bad)
     assert sorted(node.taken) == sorted(numbers(good) * 2)
 
 
 def test_row_alone_in_its_window_is_named() -> None:
     batch = request()
     node = always(*numbers(batch))
-    with nodes(answers=node) as to:
-        assert written(to, batch) == numbers(batch)
+    with nodes(answers=node) as cluster:
+        assert written(cluster, batch) == numbers(batch)
     assert node.asked == [(numbers(batch), False)] * 3
 
 
@@ -231,8 +231,8 @@ def test_outage_while_halving_blames_no_row() -> None:
             return error(frame, OVERLOADED)
         return error(frame, INVALID) if bad in rows else None
 
-    with nodes(answers=Node(refuses)) as to, pytest.raises(TargetUnavailable):
-        written(to, batch)
+    with nodes(answers=Node(refuses)) as cluster, pytest.raises(TargetUnavailable):
+        written(cluster, batch)
 
 
 def test_row_refused_after_an_overload_is_named() -> None:
@@ -245,8 +245,8 @@ def test_row_refused_after_an_overload_is_named() -> None:
         return error(frame, INVALID) if bad in rows else None
 
     node = Node(refuses)
-    with nodes(answers=node) as to:
-        assert written(to, batch) == [bad]
+    with nodes(answers=node) as cluster:
+        assert written(cluster, batch) == [bad]
     assert {*node.taken} == {*numbers(batch)} - {bad}
 
 
@@ -263,8 +263,8 @@ def test_row_at_which_replicas_fail_is_an_outage() -> None:
         return error(frame, 0x1500, UNKNOWN) if number in rows else None
 
     node = Node(fails)
-    with nodes(answers=node) as to, pytest.raises(TargetUnavailable) as outage:
-        written(to, good, bad)
+    with nodes(answers=node) as cluster, pytest.raises(TargetUnavailable) as outage:
+        written(cluster, good, bad)
     assert "did not acknowledge 1 request" in outage.value.what
     assert isinstance(outage.value.__cause__, WriteFailure)
     assert "CDC space" in outage.value.remedy
@@ -280,8 +280,8 @@ def test_outage_before_the_second_refusal_blames_no_row() -> None:
             return error(frame, OVERLOADED)
         return error(frame, INVALID) if bad in rows else None
 
-    with nodes(answers=Node(refuses)) as to, pytest.raises(TargetUnavailable):
-        written(to, batch)
+    with nodes(answers=Node(refuses)) as cluster, pytest.raises(TargetUnavailable):
+        written(cluster, batch)
 
 
 @pytest.mark.parametrize("size", [1, 600])
@@ -289,10 +289,10 @@ def test_table_that_refuses_all_rows_blames_none(size: int) -> None:
     batches = [request(rows=size) for _ in range(600 // size)]
     node = always(*numbers(*batches))
     with (
-        nodes(answers=node) as to,
+        nodes(answers=node) as cluster,
         pytest.raises(TargetRefused, match="Cassandra refuses the row with"),
     ):
-        written(to, *batches)
+        written(cluster, *batches)
     assert len({row for rows, _ in node.asked if len(rows) == 1 for row in rows}) <= 600
 
 
@@ -304,8 +304,8 @@ def test_request_that_is_too_large_blames_no_row() -> None:
         return error(frame, INVALID) if len(rows) > 30 else None
 
     node = Node(too_large)
-    with nodes(answers=node) as to:
-        assert written(to, batch) == []
+    with nodes(answers=node) as cluster:
+        assert written(cluster, batch) == []
     assert node.taken == numbers(batch)
 
 
@@ -314,8 +314,8 @@ def test_rows_to_send_once_are_accepted_once() -> None:
     good, bad = request(rows=3, statements=SENT_ONCE), request(rows=5, statements=SENT_ONCE)
     number = numbers(bad)[4]
     node = always(number)
-    with nodes(answers=node) as to:
-        assert written(to, good, bad) == [number]
+    with nodes(answers=node) as cluster:
+        assert written(cluster, good, bad) == [number]
     assert sorted(node.taken) == sorted({*numbers(good), *numbers(bad)} - {number})
     assert node.asked.count(([number], False)) == 1
 
@@ -324,6 +324,6 @@ def test_rows_to_send_once_are_not_sent_to_compare() -> None:
     """The refused row itself may be sent again."""
     good, bad = request(rows=3, statements=SENT_ONCE), request()
     node = always(*numbers(bad))
-    with nodes(answers=node) as to:
-        assert written(to, good, bad) == numbers(bad)
+    with nodes(answers=node) as cluster:
+        assert written(cluster, good, bad) == numbers(bad)
     assert sorted(node.taken) == sorted(numbers(good))

@@ -1,13 +1,14 @@
 """Apache Cassandra as a target. docs/cassandra.md says how it treats types, nulls and timestamps.
 
-A line imports from the lines below it. Only what `target` imports late loads the driver.
+A module imports only modules of its line and of lines below. Only what `target` imports late loads the
+driver.
 
 ================  ======================================================================
 `target`          the interface to the sink
 `session`         a flusher's connection
 `plan`            the plan of a query, made when the query starts
-`check`           the casts and refusals in the tasks
 `write/`          from slices of the log to acknowledged requests; changes of the table
+`check`           the casts and refusals in the tasks
 `server`          servers and roles that are refused
 `compare`, `ddl`  a DataFrame compared with a table; statements that create tables
 `ledger`          the ledger's table and row

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, cast
 from uuid import UUID
 
+from wal_sink.targets.cassandra.driver.errors import classify
 from wal_sink.targets.cassandra.row_plan import KEY, TableName
 from wal_sink.targets.cassandra.types import UserTypes
 
@@ -119,8 +120,6 @@ _MOST_ASKED = 3
 
 def _node_with_table(session: Any, name: TableName) -> Any:
     """Return a node that has the table; None if no node that answers has it."""
-    from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- not in tasks
-
     query = "SELECT id FROM system_schema.tables WHERE keyspace_name = %s AND table_name = %s"
     for pool in itertools.islice(tuple(session.get_pools()), _MOST_ASKED):
         try:
