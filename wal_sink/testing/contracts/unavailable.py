@@ -23,6 +23,17 @@ UNAVAILABLE = "__debezium_unavailable_value"
 class UnavailableContract(DeletesContract):
     """The suite for any session of a table with a key."""
 
+    unavailable = UNAVAILABLE
+
+    def draw(self, chance: random.Random, table: Table, text: str) -> Change:
+        """Draw a change of one of 16 keys: a delete, or an upsert with nulls and unavailable cells."""
+        key = chance.choice("abcd"), chance.randrange(4)
+        if chance.random() < 0.2:
+            return ("d", *key, None, None)
+        is_kept = key in table and chance.random() < 0.6
+        t = UNAVAILABLE if is_kept else chance.choice([None, text])
+        return ("u", *key, chance.choice([None, *range(9)]), t)
+
     def test_last_real_value_of_a_window_stays(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
@@ -48,31 +59,6 @@ class UnavailableContract(DeletesContract):
                 ("e", 1): (2, "new"),
                 (UNAVAILABLE, 1): (1, "z"),
             }
-
-    def test_random_unavailable_cells_end_as_in_a_dictionary(
-        self, target: Target, plan: Plan, session: Session
-    ) -> None:
-        """Random upserts with unavailable cells, nulls and deletes, in several slices and windows."""
-        chance = random.Random(46)  # noqa: S311 -- no secret
-        expected: Table = {}
-        slices = []
-        for number in range(12):
-            changes = list[Change]()
-            for i in range(40):
-                key = chance.choice("abcd"), chance.randrange(4)
-                if chance.random() < 0.2:
-                    expected.pop(key, None)
-                    changes.append(("d", *key, None, None))
-                    continue
-                kept = key in expected and chance.random() < 0.6
-                v = chance.choice([None, *range(9)])
-                t = chance.choice([None, f"{number}/{i}"])
-                expected[key] = v, expected[key][1] if kept else t
-                changes.append(("u", *key, v, UNAVAILABLE if kept else t))
-            slices.append(self.slice(target, plan, changes, us=BASE_US + 60 * number))
-        for number in range(0, 12, 3):
-            deliver(session, plan, *slices[number : number + 3])
-        assert self.rows(target) == expected
 
     def test_new_row_with_unavailable_cell_is_refused(
         self, target: Target, plan: Plan, session: Session, query_id: str
