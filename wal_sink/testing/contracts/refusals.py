@@ -17,12 +17,11 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import TargetRefused
-from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import RowSlice, RowsRefused, Session, Target, without
+from wal_sink.targets.base import RowSlice, Session, Target
 from wal_sink.testing.contracts.kills import KillsContract, PlayedKills
-from wal_sink.testing.contracts.ledger import Table, finish, following, row_of
-from wal_sink.testing.contracts.rows import BASE_US, Record, write_all
+from wal_sink.testing.contracts.ledger import Table, row_of
+from wal_sink.testing.contracts.rows import BASE_US, Record, write_all, write_without_refused
 from wal_sink.testing.faults import Crash, Faults, different_faults
 from wal_sink.testing.micro_batches import Rows
 
@@ -50,28 +49,12 @@ class RefusalsContract(KillsContract):
 
     @pytest.mark.parametrize("refused", [(0, 1, 5), range(7)])
     def test_refused_rows_are_named(
-        self, target: Target, plan: Plan, session: Session, query_id: str, refused: Sequence[int]
+        self, target: Target, plan: Plan, session: Session, refused: Sequence[int]
     ) -> None:
         """`RowsRefused` names only refused rows, and a retry without them writes the others."""
         current, rows = row_of(session), self.long_slice(target, plan, 7, refused)
         session.close()  # a session may have cached the table's schema
-        named: dict[int, TargetRefused] = {}
-        for _ in range(len(refused) + 1):
-            with target.connect(query_id) as other:
-                assert other.read() == current
-                try:
-                    other.write(plan, rows._replace(batch=rows.batch.slice(0, 0)))
-                    for part in without(rows, named):
-                        other.write(plan, part)
-                    assert finish(other, current, following(current)) is Outcome.APPLIED
-                    break
-                except RowsRefused as error:
-                    more = {row.us: row.error for row in error.rows}
-                    assert more, "an error without rows"
-                    assert not named.keys() & more.keys()
-                    named |= more
-        else:
-            raise AssertionError("the window is never written")
+        named = write_without_refused(target, plan, rows, current)
         assert sorted(named) == [BASE_US + n for n in refused]
         assert all(error.what and error.remedy for error in named.values())
         assert {k for k, _ in self.rows(target)} == {f"k{n}" for n in range(7) if n not in refused}

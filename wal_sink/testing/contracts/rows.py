@@ -11,10 +11,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from wal_sink.errors import SchemaMismatch
+from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan, plan_key
-from wal_sink.targets.base import RowSlice, Session, Target
+from wal_sink.targets.base import RowSlice, RowsRefused, Session, Target, without
 from wal_sink.testing.contracts.ledger import (
     LedgerContract,
     finish,
@@ -261,3 +261,29 @@ def write_all(
     for plan, rows in slices:
         session.write(plan, rows)
     finish(session, current, following(current))
+
+
+def write_without_refused(
+    target: Target, plan: Plan, rows: RowSlice, current: LedgerRow
+) -> dict[int, TargetRefused]:
+    """Write a window; after `RowsRefused`, write it again without the refused rows, as a flusher does.
+
+    :return: the error of each refused row, by write timestamp.
+    """
+    refused: dict[int, TargetRefused] = {}
+    while True:
+        with target.connect(current.query_id) as session:
+            assert session.read() == current
+            try:
+                session.write(plan, rows._replace(batch=rows.batch.slice(0, 0)))
+                for part in without(rows, refused):
+                    session.write(plan, part)
+                assert finish(session, current, following(current)) is Outcome.APPLIED
+                return refused
+            except RowsRefused as error:
+                errors = {row.us: row.error for row in error.rows}
+                assert errors, "an error without rows"
+                assert not refused.keys() & errors.keys(), (
+                    "a row is refused again without being sent"
+                )
+                refused |= errors

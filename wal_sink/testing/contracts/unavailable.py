@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import random
 
-from wal_sink.errors import TargetRefused
-from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import RowsRefused, Session, Target, without
+from wal_sink.targets.base import Session, Target
 from wal_sink.testing.contracts.deletes import Change, DeletesContract
-from wal_sink.testing.contracts.ledger import Table, finish, following, row_of
-from wal_sink.testing.contracts.rows import BASE_US, deliver
+from wal_sink.testing.contracts.ledger import Table, row_of
+from wal_sink.testing.contracts.rows import BASE_US, deliver, write_without_refused
 
 UNAVAILABLE = "__debezium_unavailable_value"
 """The value of the option `unavailableValue` in the suite."""
@@ -61,7 +59,7 @@ class UnavailableContract(DeletesContract):
             }
 
     def test_new_row_with_unavailable_cell_is_refused(
-        self, target: Target, plan: Plan, session: Session, query_id: str
+        self, target: Target, plan: Plan, session: Session
     ) -> None:
         """A row that the table lacks, or lost by a delete, is named by its timestamp; a retry skips it."""
         deliver(session, plan, self.slice(target, plan, [("c", "b", 1, 1, "x")]))
@@ -73,17 +71,7 @@ class UnavailableContract(DeletesContract):
             *(("c", "q", 1, 1, "x"), ("d", "q", 1, None, None), ("u", "q", 1, 2, UNAVAILABLE)),
         ]
         rows, current = self.slice(target, plan, changes, BASE_US + 100), row_of(session)
-        refused = dict[int, TargetRefused]()
-        for _ in changes:
-            with target.connect(query_id) as again:
-                again.read()
-                try:
-                    for part in without(rows, refused):
-                        again.write(plan, part)
-                    assert finish(again, current, following(current)) is Outcome.APPLIED
-                    break
-                except RowsRefused as caught:
-                    refused |= {row.us: row.error for row in caught.rows}
+        refused = write_without_refused(target, plan, rows, current)
         assert [us - rows.first_us for us in sorted(refused)] == [1, 3, 6]
         for error in refused.values():
             assert "unavailableValue" in error.what
