@@ -279,7 +279,6 @@ def write_without_refused(
                 for part in without(rows, refused):
                     session.write(plan, part)
                 assert finish(session, current, following(current)) is Outcome.APPLIED
-                return refused
             except RowsRefused as error:
                 errors = {row.us: row.error for row in error.rows}
                 assert errors, "an error without rows"
@@ -287,3 +286,5 @@ def write_without_refused(
                     "a row is refused again without being sent"
                 )
                 refused |= errors
+            else:
+                return refused
