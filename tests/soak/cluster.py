@@ -77,11 +77,11 @@ class Sample(NamedTuple):
     """The number of visible rows, by target."""
 
 
-class Found(NamedTuple):
+class TargetResult(NamedTuple):
     """The final rows of a target, and what its reader saw."""
 
     counts: RowCounts
-    looks: int
+    reads: int
     rows_read: int
     unanswered: int
     wrong: Sequence[str]
@@ -90,7 +90,7 @@ class Found(NamedTuple):
 class ClusterOutcome(NamedTuple):
     """The result of the soak."""
 
-    found: Mapping[str, Found]
+    targets: Mapping[str, TargetResult]
     """The results, by target."""
     differ: int
     """The number of rows that are not the same in all targets: they are of different attempts."""
@@ -100,17 +100,17 @@ class ClusterOutcome(NamedTuple):
     recovered_s: Sequence[float]
     """For each round, the seconds until all targets had a new epoch after the last fault."""
     starts: int
-    ended: Counter[str]
+    endings: Counter[str]
     """The last lines of applications that ended by themselves, with their numbers."""
-    said: Counter[str]
+    errors: Counter[str]
     """The last errors of `status`, with the number of times that they were read."""
     samples: Sequence[Sample]
 
     @property
     def exact(self) -> bool:
         """Return True if each target has the topic's rows, of one attempt, and no reader saw a wrong row."""
-        right = all(result.counts.exact and not result.wrong for result in self.found.values())
-        return right and not self.differ and all(f.counts.expected for f in self.found.values())
+        right = all(result.counts.exact and not result.wrong for result in self.targets.values())
+        return right and not self.differ and all(f.counts.expected for f in self.targets.values())
 
 
 class Feed(Background):
@@ -176,8 +176,8 @@ class ClusterSoak:
         self._busy: dict[object, Future[None]] = {}
         self._faults: list[Fault] = []
         self._samples: list[Sample] = []
-        self._said: Counter[str] = Counter()
-        self._ended: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._endings: Counter[str] = Counter()
         self._readers: dict[str, Reader] = {}
 
     def __enter__(self) -> Self:
@@ -265,13 +265,13 @@ class ClusterSoak:
         recovered: list[float] = []
         with ExitStack() as stack:
             with self._feed:
-                self._goes_on()  # the table must exist before a reader reads it
+                self._await_new_epoch()  # the table must exist before a reader reads it
                 for name, store in self._stores().items():
                     self._readers[name] = stack.enter_context(Reader(name, store))
                 until_s = time.monotonic() + seconds
                 while not recovered or time.monotonic() < until_s:
                     self._round()
-                    recovered.append(self._goes_on())
+                    recovered.append(self._await_new_epoch())
                     self._say(f"{self._now():.0f} s: all went on after {recovered[-1]:.0f} s")
             return self._outcome(self._read_the_rest(), recovered)
 
@@ -287,13 +287,13 @@ class ClusterSoak:
     def _round(self) -> None:
         """Inject each fault once, in random order; then wait until all processes run again."""
         for victim, kind in self._random.sample(FAULTS, len(FAULTS)):
-            self._pass(self._random.uniform(*_BETWEEN_S))
-            self._strike(victim, kind)
+            self._wait(self._random.uniform(*_BETWEEN_S))
+            self._inject(victim, kind)
         self._until(lambda: all(item.done() for item in self._busy.values()), "start servers again")
         for item in self._busy.values():
             item.result()
 
-    def _strike(self, victim: str, kind: str) -> None:
+    def _inject(self, victim: str, kind: str) -> None:
         candidates: list[object] = []
 
         def there() -> bool:
@@ -306,10 +306,10 @@ class ClusterSoak:
 
         self._until(there, f"have a {victim} to be {kind}")
         chosen = self._random.choice(candidates)
-        self._say(f"{self._now():.0f} s: {victim} {kind}, {self._where()}")
+        self._say(f"{self._now():.0f} s: {victim} {kind}, {self._progress()}")
         began_s = self._now()
         try:
-            repair = self._hit(chosen, kind, victim)
+            repair = self._stop(chosen, kind, victim)
         except ProcessLookupError:  # the process has just ended
             return
         down_s = self._random.uniform(*_DOWN_S)
@@ -331,7 +331,7 @@ class ClusterSoak:
         }
         return processes[victim]()
 
-    def _hit(self, chosen: object, kind: str, victim: str) -> Callable[[], object]:
+    def _stop(self, chosen: object, kind: str, victim: str) -> Callable[[], object]:
         """Kill or pause a process; return the function that repairs it."""
         if isinstance(chosen, AnyServer):
             (chosen.kill if kind == "killed" else chosen.pause)()
@@ -383,17 +383,17 @@ class ClusterSoak:
             repair()
         self._faults.append(fault._replace(ended_s=self._now()))
 
-    def _pass(self, seconds: float) -> None:
+    def _wait(self, seconds: float) -> None:
         """Wait for some seconds, and supervise the application meanwhile."""
         end_s = time.monotonic() + seconds
         while True:
-            self._look()
+            self._take_sample()
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 return
             time.sleep(min(1, left_s))
 
-    def _look(self) -> None:
+    def _take_sample(self) -> None:
         """Take a sample; start the application again if it has ended."""
         assert self._driver is not None
         if (code := self._driver.process.poll()) is not None:
@@ -403,13 +403,13 @@ class ClusterSoak:
         status = self._status()
         for item in status.targets if status else ():
             if item.last_error:
-                self._said[f"{item.target}: {item.last_error.splitlines()[0][:200]}"] += 1
+                self._errors[f"{item.target}: {item.last_error.splitlines()[0][:200]}"] += 1
         visible = {name: reader.visible for name, reader in self._readers.items()}
         self._samples.append(Sample(self._now(), self._feed.committed, visible))
 
     def _ended_by_itself(self, driver: Driver, what: str) -> None:
         lines = [line for line in driver.log().splitlines() if line.strip()]
-        self._ended[f"{what}: {lines[-1][:200] if lines else ''}"] += 1
+        self._endings[f"{what}: {lines[-1][:200] if lines else ''}"] += 1
         self._say(f"{self._now():.0f} s: {what} ended by itself, {driver.output.name}")
 
     def _status(self) -> Status | None:
@@ -418,7 +418,7 @@ class ClusterSoak:
         except WalSinkError:  # the query has not started
             return None
 
-    def _where(self) -> str:
+    def _progress(self) -> str:
         status = self._status()
         return f"epoch {status.checkpointed}, flushed {status.flushed}" if status else "no epoch"
 
@@ -429,9 +429,9 @@ class ClusterSoak:
             assert time.monotonic() < end_s, (
                 f"it did not {what}: {self._status()}\n{self._driver.log()[-4_000:]}"
             )
-            self._pass(0.5)
+            self._wait(0.5)
 
-    def _goes_on(self) -> float:
+    def _await_new_epoch(self) -> float:
         """Wait until each target has a new epoch; return the seconds."""
         since_s = time.monotonic()
         status = self._status()
@@ -465,21 +465,21 @@ class ClusterSoak:
         rows = self._read_all()
         same = set.intersection(*map(set, rows.values()))
         targets = {
-            name: Found(
+            name: TargetResult(
                 compare_rows(numbers, [number for number, _ in rows[name]]),
-                *(reader.looks, reader.rows_read, reader.unanswered, sorted(reader.wrong)),
+                *(reader.reads, reader.rows_read, reader.unanswered, sorted(reader.wrong)),
             )
             for name, reader in self._readers.items()
         }
         return ClusterOutcome(
-            found=targets,
+            targets=targets,
             differ=len(set.union(*map(set, rows.values())) - same),
             aborted=self._feed.next - len(numbers),
             faults=self._faults,
             recovered_s=recovered,
             starts=len(self._drivers),
-            ended=self._ended,
-            said=self._said,
+            endings=self._endings,
+            errors=self._errors,
             samples=self._samples,
         )
 

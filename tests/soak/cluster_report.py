@@ -17,11 +17,11 @@ _COLOURS = dict(zip(KINDS, ("#d62728", "#8c8c8c", "#1f6fb4"), strict=True))
 
 def tables(outcome: ClusterOutcome) -> Iterator[Table]:
     """Yield the tables of targets, of faults, and of errors."""
-    columns = ("expected", "found", "missing", "extra", "looks of readers", "rows they read")
-    targets = Table("target", *columns, "looks without an answer", "what no reader may see")
-    for name, target in outcome.found.items():
-        counts = (*target.counts[:4], target.looks, target.rows_read, target.unanswered)
-        wrong = "; ".join(target.wrong[:5]) or "nothing"
+    columns = ("expected", "found", "missing", "extra", "reads", "rows that were read")
+    targets = Table("target", *columns, "reads during outages", "wrong rows")
+    for name, target in outcome.targets.items():
+        counts = (*target.counts[:4], target.reads, target.rows_read, target.unanswered)
+        wrong = "; ".join(target.wrong[:5]) or "none"
         targets.add_row(TARGETS[name], *(f"{count:,}" for count in counts), wrong)
     yield targets
     numbers = Counter((fault.victim, fault.kind) for fault in outcome.faults)
@@ -38,10 +38,10 @@ def tables(outcome: ClusterOutcome) -> Iterator[Table]:
     text.add_row(
         "seconds until all targets went on, after a round", f"{median:.0f}, at most {most:.0f}"
     )
-    for how, number in outcome.ended.most_common():
+    for how, number in outcome.endings.most_common():
         text.add_row("ended by itself", f"{number} times: {how}")
-    for error, number in outcome.said.most_common(10):
-        text.add_row("status said", f"in {number} looks: {error}")
+    for error, number in outcome.errors.most_common(10):
+        text.add_row("last error in status", f"{number} times: {error}")
     yield text
 
 

@@ -86,20 +86,20 @@ class FeaturesSoak:
         until_s = time.monotonic() + seconds
         dealt = deal(self._random, _WEIGHTS)
 
-        def next_death() -> str | None:
+        def next_fault() -> str | None:
             left_s = until_s - time.monotonic()
             if not self._grown and left_s < (1 - _GROWS_AT) * seconds:
                 return "growth"
             return next(dealt) if left_s > 0 else None
 
-        return self._run(next_death)
+        return self._run(next_fault)
 
     def run_through(self, deaths: Sequence[str]) -> FeaturesOutcome:
         """Inject these faults one after the other; let the query end; compare."""
         waiting = list(deaths)
         return self._run(lambda: waiting.pop(0) if waiting else None)
 
-    def _run(self, next_death: Callable[[], str | None]) -> FeaturesOutcome:
+    def _run(self, next_fault: Callable[[], str | None]) -> FeaturesOutcome:
         deaths: Counter[str] = Counter()
         with self._node:
             self._node.create_keyspace(KEYSPACE)
@@ -107,11 +107,11 @@ class FeaturesSoak:
             self._driver = self._start()
             try:
                 with self._feed:
-                    while (death := next_death()) is not None:
+                    while (fault := next_fault()) is not None:
                         self._wait()
-                        self._say(f"{death}, epoch {self._checkpointed()}")
-                        self._let_happen(death)
-                        deaths[death] += 1
+                        self._say(f"{fault}, epoch {self._checkpointed()}")
+                        self._inject(fault)
+                        deaths[fault] += 1
                     self._wait()
             finally:
                 self._driver.__exit__(None, None, None)
@@ -157,27 +157,33 @@ class FeaturesSoak:
             last.finish()
 
     def _wait(self) -> None:
-        """Wait, usually until the query has completed an epoch; start it again if it has ended."""
-        _checkpointed = self._checkpointed()
-        patient = self._random.random() < 0.8  # otherwise it is killed while it starts
-        deadline = time.monotonic() + (_PATIENCE_S if patient else self._random.uniform(0, 8))
-        while self._checkpointed() <= _checkpointed and time.monotonic() < deadline:
+        """Wait, usually until the query has completed an epoch."""
+        patient = self._random.random() < 0.8  # otherwise the query is killed while it starts
+        patience_s = _PATIENCE_S if patient else self._random.uniform(0, 8)
+        assert self._has_completed(1, patience_s) or not patient, self._driver.log()
+        time.sleep(self._random.uniform(0, 2))
+
+    def _has_completed(self, epochs: int, patience_s: float = _PATIENCE_S) -> bool:
+        """Return True if the query completes `epochs` more epochs; start it again if it has ended."""
+        goal, deadline = self._checkpointed() + epochs, time.monotonic() + patience_s
+        while self._checkpointed() < goal:
+            if time.monotonic() > deadline:
+                return False
             if self._driver.process.poll() is not None:
                 self._driver = self._start()
             time.sleep(0.1)
-        assert not patient or self._checkpointed() > _checkpointed, self._driver.log()
-        time.sleep(self._random.uniform(0, 2))
+        return True
 
-    def _let_happen(self, death: str) -> None:
-        if death == "growth":
+    def _inject(self, fault: str) -> None:
+        if fault == "growth":
             self._grow()
-        elif death == "pause":
+        elif fault == "pause":
             self._node.pause()
             time.sleep(self._random.uniform(2, 20))
             self._node.resume()
-        elif death == "driver":
+        elif fault == "driver":
             self._driver.kill()
-        elif death == "worker":
+        elif fault == "worker":
             self._kill_worker()
         else:
             self._node.kill()
@@ -207,20 +213,11 @@ class FeaturesSoak:
         An epoch that began before has no long note, and the next one may have only older files. So the third
         epoch has a note that the index refuses.
         """
-        self._go_on(1)
+        assert self._has_completed(1), self._driver.log()
         self._execute(*GROWTH)
         self._feed.long_notes = True
-        self._go_on(3)
+        assert self._has_completed(3), self._driver.log()
         self._grown = True
-
-    def _go_on(self, epochs: int) -> None:
-        """Wait until the query has completed `epochs` more epochs; start it again if it has ended."""
-        reached, deadline = self._checkpointed() + epochs, time.monotonic() + _PATIENCE_S
-        while self._checkpointed() < reached:
-            assert time.monotonic() < deadline, self._driver.log()
-            if self._driver.process.poll() is not None:
-                self._driver = self._start()
-            time.sleep(0.1)
 
     def _execute(self, *statements: str) -> None:
         for statement in statements:

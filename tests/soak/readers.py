@@ -114,7 +114,7 @@ class Reader(Background):
         self._store = store
         self._newest = 0
         self._seen: dict[int, dict[int, str]] = defaultdict(dict)
-        self.looks = self.unanswered = self.rows_read = 0
+        self.reads = self.unanswered = self.rows_read = 0
         self.wrong: set[str] = set()
         """Descriptions of wrong rows."""
 
@@ -132,19 +132,19 @@ class Reader(Background):
         for older in itertools.count():
             if self._left.wait(_EVERY_S):
                 return
-            self.look(older % (self._newest + 1))
-            self.look(self._newest)
-            while self.look(self._newest + 1):
+            self.read_bucket(older % (self._newest + 1))
+            self.read_bucket(self._newest)
+            while self.read_bucket(self._newest + 1):
                 self._newest += 1
 
-    def look(self, bucket: int) -> int:
+    def read_bucket(self, bucket: int) -> int:
         """Read a bucket, and compare it with the previous read; return its number of rows."""
         try:
             rows = self._store.rows(bucket)
         except self._store.unanswered:
             self.unanswered += 1
             return 0
-        self.looks += 1
+        self.reads += 1
         self.rows_read += len(rows)
         keys = dict(rows)
         if len(keys) < len(rows):

@@ -15,7 +15,7 @@ from tests.soak.cells import Cell, Expected, compare
 from tests.soak.cluster import FAULTS, TARGETS, ClusterSoak
 from tests.soak.features import FeaturesSoak, deal
 from tests.soak.readers import Reader, Rows, Store
-from tests.support.neighbours import Counted, Row
+from tests.support.deploy_table import Counted, Row
 
 
 @pytest.mark.test_all
@@ -45,7 +45,7 @@ def test_soak_with_every_process_killed_is_exact(tmp_path: Path, counted: Counte
         outcome = soak.run_for(0)
     faults = {(fault.victim, fault.kind) for fault in outcome.faults}
     assert len(faults) >= len(FAULTS) - 1, "a process may end just before its turn"
-    for name, (counts, *_) in outcome.found.items():
+    for name, (counts, *_) in outcome.targets.items():
         title = f"Kafka to {TARGETS[name]}, of three targets"
         killed = f"{len(faults)} processes killed, paused, overtaken"
         counted(Row(title, pyspark.__version__, killed, counts.expected, counts.found))
@@ -75,7 +75,7 @@ def test_reader_reports_wrong_rows(later: Rows, wrong: str) -> None:
     """A row comes twice, disappears, or changes its key."""
     reader = Reader("store", Pages([(1, "a")], later))
     for _ in range(2):
-        reader.look(0)
+        reader.read_bucket(0)
     assert bool(reader.wrong) == bool(wrong)
     assert wrong in "".join(reader.wrong)
 
