@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.simulator.driver import Driver, FlusherThread
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Thread
-from tests.simulator.processes import Driver, Flushing
 from tests.simulator.target import Database
 from tests.simulator.volume import Volume
-from tests.simulator.world import Saved, Site, World
+from tests.simulator.world import QueryBackup, Site, World
 from wal_sink.admin.query import Query
 from wal_sink.admin.repair import adopt, give_up, set_mark
 from wal_sink.errors import WalSinkError
@@ -154,7 +154,7 @@ class Actions:
             elif flusher.process.alive:
                 flusher.restart()
 
-    def all_flushers(self) -> list[Flushing]:
+    def all_flushers(self) -> list[FlusherThread]:
         """Return the flushers of all processes."""
         world = self.world
         return [
@@ -164,7 +164,7 @@ class Actions:
 
     def save(self) -> None:
         """Back up checkpoint and log."""
-        self.world.saved = [*self.world.saved[-3:], Saved(self.world)]
+        self.world.saved = [*self.world.saved[-3:], QueryBackup(self.world)]
         self.world.happened("backup made")
 
     def restore_query(self, *, targets: bool) -> None:

@@ -88,7 +88,7 @@ class Checker:
         """Record a violation."""
         self.violations.append(what)
 
-    def demand(self, condition: object, what: str) -> None:
+    def require(self, condition: object, what: str) -> None:
         """Record a violation unless a condition is true."""
         if not condition:
             self.violate(what)
@@ -133,7 +133,7 @@ class Checker:
             self.violate(f"{path} is deleted")
         number = paths.STATE.parse(path)
         if number is not None and state is not None:
-            self.demand(number < state.number, f"the newest state, {path}, is deleted")
+            self.require(number < state.number, f"the newest state, {path}, is deleted")
         name = paths.MANIFEST.parse(path) or paths.SEGMENT.parse(path)
         if name is None or state is None:
             return
@@ -141,18 +141,18 @@ class Checker:
         may_go = name.epoch <= state.trimmed and not given_up
         needed = [state.last.manifest, *(final.manifest for final in self.truth.final.values())]
         names = {part for manifest in needed for part in self.named.get(manifest, (manifest,))}
-        self.demand(may_go or path not in names, f"{path} is deleted, and is not trimmed")
+        self.require(may_go or path not in names, f"{path} is deleted, and is not trimmed")
 
     def _created_state(self, old: State | None, new: State) -> None:
         """Check the transition from one state to the next."""
         reason = f"state {new.number} ({new.changed.reason})"
         if old is None:
-            self.demand(
+            self.require(
                 new.number == 1 and new.last.epoch == new.first - 1,
                 f"{reason} is not a first state",
             )
             return
-        self.demand(new.number == old.number + 1, f"{reason} is made from state {old.number}")
+        self.require(new.number == old.number + 1, f"{reason} is made from state {old.number}")
         changed = {
             name
             for name in State.__struct_fields__
@@ -166,22 +166,24 @@ class Checker:
             ),
             None,
         )
-        self.demand(allowed, f"{reason} changes {sorted(changed)}")
-        self.demand(new.first == old.first and new.settled >= old.settled, f"{reason} goes back")
+        self.require(allowed, f"{reason} changes {sorted(changed)}")
+        self.require(new.first == old.first and new.settled >= old.settled, f"{reason} goes back")
         if changed & {"log_id", "checkpoint", "given_up"}:
-            self.demand(self.operator, f"{reason} without an operator")
+            self.require(self.operator, f"{reason} without an operator")
         if "opened" in changed and new.run is not None:
-            self.demand(new.run.run_id not in old.opened, f"{reason}: a superseded run opens again")
+            self.require(
+                new.run.run_id not in old.opened, f"{reason}: a superseded run opens again"
+            )
             if "targets" in changed:
                 done = all(
                     target.mark.epoch == old.last.epoch == old.settled for target in old.live
                 )
-                self.demand(done, f"{reason}: the targets change, and one lacks epochs")
+                self.require(done, f"{reason}: the targets change, and one lacks epochs")
         if "last" in changed:
             self._published(old, new, reason)
         for epoch in range(old.settled + 1, new.settled + 1):
             final = new.last if epoch == new.last.epoch else old.last
-            self.demand(final.epoch == epoch, f"{reason}: nobody knows what is settled as {epoch}")
+            self.require(final.epoch == epoch, f"{reason}: nobody knows what is settled as {epoch}")
             self._settled(final, reason)
         if "targets" in changed and "opened" not in changed:
             for former in old.targets:
@@ -196,20 +198,20 @@ class Checker:
         assert name is not None
         predecessor = former if last.epoch == former.epoch + 1 else former.predecessor
         link = last.predecessor
-        self.demand(link.digest == predecessor.digest, f"{reason} follows on another manifest")
+        self.require(link.digest == predecessor.digest, f"{reason} follows on another manifest")
         follows = last.epoch == former.epoch + 1
-        self.demand(
+        self.require(
             follows or last.epoch == former.epoch > old.settled, f"{reason} is out of order"
         )
-        self.demand(
+        self.require(
             last.first_us > link.last_us <= predecessor.last_us, f"{reason}: timestamps overlap"
         )
-        self.demand(last.last_us >= last.first_us, f"{reason}: timestamps go back")
+        self.require(last.last_us >= last.first_us, f"{reason}: timestamps go back")
         rows = 0
         if self.log.exists(last.manifest):
             data = self.log.get(last.manifest)
             manifest = Manifest.from_file(data, last.manifest).manifest
-            self.demand(manifest_digest(data) == last.digest, f"{reason} names another manifest")
+            self.require(manifest_digest(data) == last.digest, f"{reason} names another manifest")
             rows = sum(segment.rows for segment in manifest.segments)
             segments = (*manifest.segments, *manifest.refused)
             self.named[last.manifest] = (last.manifest, *(segment.path for segment in segments))
@@ -218,60 +220,62 @@ class Checker:
                     self.log.exists(segment.path)
                     and digest(self.log.get(segment.path)) == segment.digest
                 )
-                self.demand(is_durable, f"{reason}: {segment.path} is not there")
+                self.require(is_durable, f"{reason}: {segment.path} is not there")
         else:
             self.violate(f"{reason}: its manifest is not there")
-        self.demand(last.sums.rows == link.sums.rows + rows, f"{reason}: wrong sums")
-        self.demand(last.last_us - last.first_us + 1 >= rows, f"{reason}: too few timestamps")
+        self.require(last.sums.rows == link.sums.rows + rows, f"{reason}: wrong sums")
+        self.require(last.last_us - last.first_us + 1 >= rows, f"{reason}: too few timestamps")
         if self.operator:
             return
-        self.demand(
+        self.require(
             new.run is not None and name.run_id == new.run.run_id, f"{reason} by another run"
         )
         unsynced = {"metadata", f"offsets/{last.epoch}", f"commits/{last.epoch - 1}"} & {
             *self.checkpoint.unsynced
         }
-        self.demand(not unsynced, f"{reason}, and {unsynced} are not durable")
+        self.require(not unsynced, f"{reason}, and {unsynced} are not durable")
         done = last.epoch in self.truth.kept
         again = done and not self.checkpoint.exists(f"commits/{last.epoch}")
-        self.demand(not done or again or self.two_drivers, f"{reason} after Spark has completed it")
+        self.require(
+            not done or again or self.two_drivers, f"{reason} after Spark has completed it"
+        )
 
     def _settled(self, final: EpochManifest, reason: str) -> None:
         epoch = final.epoch
         if not self.operator:
-            self.demand(epoch in self.truth.kept, f"{reason}: Spark has not completed it")
+            self.require(epoch in self.truth.kept, f"{reason}: Spark has not completed it")
         attempt = self.attempt_of(final)
         if attempt is not None and not self.two_drivers:
             runs = self.truth.kept.get(epoch, set())
-            self.demand(attempt.run_id in runs, f"{reason}: another run's attempt was kept")
-        self.demand(
+            self.require(attempt.run_id in runs, f"{reason}: another run's attempt was kept")
+        self.require(
             self.truth.final.setdefault(epoch, final) == final, f"{reason}: {epoch} was final"
         )
 
     def _marked(self, old: State, former: TargetState, later: TargetState, reason: str) -> None:
         mark, times = later.mark, self.truth.marked_us.setdefault(later.name, {})
         row = (old.log_id, mark.epoch, mark.digest)
-        self.demand(row in self.ledgers.get(later.name, ()), f"{reason}: the ledger never said so")
-        self.demand(mark.epoch >= old.trimmed, f"{reason}: below what is trimmed, {old.trimmed}")
+        self.require(row in self.ledgers.get(later.name, ()), f"{reason}: the ledger never said so")
+        self.require(mark.epoch >= old.trimmed, f"{reason}: below what is trimmed, {old.trimmed}")
         final = self.truth.final.get(mark.epoch)
-        self.demand(final is None or final.digest == mark.digest, f"{reason}: another digest")
+        self.require(final is None or final.digest == mark.digest, f"{reason}: another digest")
         for epoch in range(former.mark.epoch + 1, mark.epoch + 1):
             times[epoch] = MACHINE.true_us
         for epoch in [epoch for epoch in times if epoch > mark.epoch]:
             del times[epoch]
 
     def _trimmed(self, old: State, new: State, reason: str) -> None:
-        self.demand(new.trimmed >= old.trimmed, f"{reason}: trimmed goes back")
+        self.require(new.trimmed >= old.trimmed, f"{reason}: trimmed goes back")
         if new.trimmed == old.trimmed:
             return
         for target in new.live:
-            self.demand(
+            self.require(
                 new.trimmed <= target.mark.epoch, f"{reason}: {target.name} lacks what is trimmed"
             )
             since = self.truth.marked_us.get(target.name, {}).get(new.trimmed)
             if self.retention_us and since is not None:
                 kept_us = MACHINE.true_us - since
-                self.demand(kept_us >= self.retention_us, f"{reason}: trimmed after {kept_us} us")
+                self.require(kept_us >= self.retention_us, f"{reason}: trimmed after {kept_us} us")
 
     # --- targets ---
 
@@ -292,12 +296,12 @@ class Checker:
         index, rows = attempt.taken.index(key), len(attempt.taken)
         shift = us - final.first_us - index
         fits = shift % rows == 0 and final.first_us <= us <= final.last_us
-        self.demand(fits if database.lists else shift == 0, f"{what} with timestamp {us}")
+        self.require(fits if database.lists else shift == 0, f"{what} with timestamp {us}")
         versions = database.rows.get((value, key), ())
         if database.kind != "idempotent":
-            self.demand(not versions, f"{what} twice")
+            self.require(not versions, f"{what} twice")
         elif database.lists:
-            self.demand(us not in versions, f"{what} twice with one timestamp")
+            self.require(us not in versions, f"{what} twice with one timestamp")
 
     def ledger_moved(self, database: Database, current: LedgerRow | None, new: LedgerRow) -> None:
         """Check that the target has the epochs up to a new ledger row, whole."""
@@ -307,20 +311,20 @@ class Checker:
         if state is None:
             self.violate(f"{what} before there is a log")
             return
-        self.demand(new.log_id == state.log_id, f"{what} of another log")
+        self.require(new.log_id == state.log_id, f"{what} of another log")
         if self.operator:
             return
         final = self.truth.final.get(new.epoch)
-        self.demand(final is None or final.digest == new.digest, f"{what} with another digest")
+        self.require(final is None or final.digest == new.digest, f"{what} with another digest")
         target = state.target(database.name)
         if target is None:
             self.violate(f"{what}, and the log has no such target")
             return
         if current is not None:
-            self.demand(new.epoch >= current.epoch, f"{what} from {current.epoch}")
+            self.require(new.epoch >= current.epoch, f"{what} from {current.epoch}")
         first = max(target.first, current.epoch + 1 if current is not None else target.first)
         for epoch in range(first, new.epoch + 1):
-            self.demand(epoch in self.truth.kept or epoch <= state.settled, f"{what} before Spark")
+            self.require(epoch in self.truth.kept or epoch <= state.settled, f"{what} before Spark")
             self._whole(database, epoch, what)
 
     def _whole(self, database: Database, epoch: int, what: str) -> None:
@@ -348,12 +352,12 @@ class Checker:
         for index, key in enumerate(attempt.taken):
             if key in attempt.server_refuses:
                 is_kept = final.first_us + index in kept
-                self.demand(is_kept, f"{what}, and {key} of epoch {epoch} is not in refused/")
+                self.require(is_kept, f"{what}, and {key} of epoch {epoch} is not in refused/")
         folder = self.log.paths(paths.refused_folder(epoch))
         by_tasks = [path for path in folder if paths.REFUSED_ROW.parse(path) is None]
         of_tasks = sum(name.rows for path in by_tasks if (name := paths.REFUSED.parse(path)))
         same = of_tasks == attempt.tasks_refuse
-        self.demand(same, f"{what}: {of_tasks} of {attempt.tasks_refuse} rows are in refused/")
+        self.require(same, f"{what}: {of_tasks} of {attempt.tasks_refuse} rows are in refused/")
 
     def complete(self, databases: dict[str, Database], key: str) -> None:
         """Check, at the end, that every target has every epoch."""
@@ -361,14 +365,16 @@ class Checker:
         assert state is not None
         newest = max(self.truth.kept, default=-1)
         what = "at the end"
-        self.demand(
+        self.require(
             state.last.epoch == state.settled == newest, f"{what}: epoch {newest} is not settled"
         )
         for target in state.live:
             database = databases[target.name]
             row = database.ledger.get(f"{key}/{target.name}" if len(databases) > 1 else key)
-            self.demand(row is not None and row.epoch == newest, f"{what}: {target.name} has {row}")
-            self.demand(target.mark.epoch == newest, f"{what}: the mark is {target.mark.epoch}")
+            self.require(
+                row is not None and row.epoch == newest, f"{what}: {target.name} has {row}"
+            )
+            self.require(target.mark.epoch == newest, f"{what}: the mark is {target.mark.epoch}")
             for epoch in range(target.first, newest + 1):
                 self._whole(database, epoch, what)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.simulator.actions import Actions
+from tests.simulator.driver import Driver, FlusherThread
 from tests.simulator.machine import MACHINE
 from tests.simulator.process import Fault, Process
-from tests.simulator.processes import Driver, Flushing
 from tests.simulator.trace import Trace
 from tests.simulator.world import Swarm, World
 from wal_sink.progress.status import Status, read_status
@@ -143,7 +143,7 @@ class History:
         world.flushers = [
             flusher for flusher in world.flushers if flusher.process.alive or flusher.thread.stalled
         ]
-        world.flushers.append(Flushing(world, world.site, process, name))
+        world.flushers.append(FlusherThread(world, world.site, process, name))
         world.happened("flusher")
 
     def stop(self) -> None:

@@ -23,7 +23,7 @@ from wal_sink.protocol.retention import Retention
 from wal_sink.wal.store import LogStore
 
 if TYPE_CHECKING:
-    from tests.simulator.processes import Driver, Flushing
+    from tests.simulator.driver import Driver, FlusherThread
 
 IO_FAULTS = {
     "crashes": (Fault.CRASH_BEFORE, Fault.CRASH_AFTER),
@@ -128,7 +128,7 @@ class Site:
         return LogStore(Mount(self.log, process))
 
 
-class Saved:
+class QueryBackup:
     """A backup of checkpoint and log, with the truth of its moment."""
 
     def __init__(self, world: World) -> None:
@@ -171,9 +171,9 @@ class World:
         }
         self.hosts = [Host("one"), Host("two")]
         self.drivers: list[Driver] = []
-        self.flushers: list[Flushing] = []
+        self.flushers: list[FlusherThread] = []
         """The flushers in processes of their own."""
-        self.saved: list[Saved] = []
+        self.saved: list[QueryBackup] = []
         self.offsets: dict[int, int] = {}
         """The source offset of each planned epoch."""
         self.documented: set[str] = set()
