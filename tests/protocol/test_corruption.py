@@ -204,6 +204,21 @@ def test_lost_log_is_not_made_again(world: World) -> None:
         run.publish([("c", 3)])
 
 
+@pytest.mark.parametrize("manifests", [[], [f"manifests/{0:020}-x.json"]])
+def test_log_of_an_earlier_version_is_refused(world: World, manifests: list[str]) -> None:
+    """Such a log has `log.json` and no state. Neither a run nor a flusher may take it for an empty log."""
+    run = world.run()
+    for path in ["log.json", *manifests]:
+        world.log_backend.create(path, b"{}")
+    for act in (lambda: run.publish([("a", 1)]), world.flush):
+        with pytest.raises(errors.CorruptLog, match=r"log\.json exists") as caught:
+            act()
+        assert "the version that wrote it" in caught.value.remedy
+    status = read_status(Checkpoint(world.checkpoint), world.store)
+    assert (status.safe_to_delete, status.remedy) == (False, caught.value.remedy)
+    assert world.log_backend.list("state/") == []
+
+
 def test_manifest_alone_of_another_attempt_is_not_flushed(world: World) -> None:
     """A manifest is accepted by its digest, even if it is the only one of its epoch."""
     dead = world.run()

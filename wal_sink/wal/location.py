@@ -30,7 +30,7 @@ from wal_sink.errors import CorruptLog, LogFull, LogUnavailable, OptionError, Wr
 from wal_sink.model import paths
 from wal_sink.model.state import State
 from wal_sink.protocol.state import refuse_other_place
-from wal_sink.wal.states import newest
+from wal_sink.wal.states import newest, refuse_former
 from wal_sink.wal.store import LogStore
 
 LOG_FOLDER = "wal_sink"
@@ -215,8 +215,10 @@ def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
     The caller has not found a state. The state is read again, since the first run may have created it
     meanwhile.
 
-    :raises CorruptLog: the first run has created the log, and it is gone.
+    :raises CorruptLog: the first run has created the log, and it is gone; or an earlier version of wal_sink
+        wrote the log.
     """
+    refuse_former(store)
     if checkpoint.log_url() is None or newest(store) is not None:
         return
     raise CorruptLog(

@@ -23,6 +23,9 @@ KEPT = 100
 _DELETED_AT_A_TIME = 20
 """How many states are deleted at a time, by one request."""
 
+_FORMER = "log.json"
+"""An object that every log had before a log had a state."""
+
 Change = Callable[[State], State | None]
 """A transition of `protocol.state` with its arguments. It returns the next state, or None if nothing
 changes."""
@@ -41,6 +44,7 @@ def newest(store: LogStore) -> State | None:
             if not _numbers(
                 store
             ):  # else the first run has created the log since the first listing
+                refuse_former(store)
                 raise _lost(store)
             continue
         state = store.read_record(State, paths.STATE.path(numbers[-1]))
@@ -111,6 +115,19 @@ def update(store: LogStore, change: Change, known: State | None = None) -> State
         if new is None or advance(store, state, new):
             return new or state
         state = existing(store)
+
+
+def refuse_former(store: LogStore) -> None:
+    """Refuse a log that has no state because an earlier version of wal_sink wrote it.
+
+    :raises CorruptLog: the log has an object that only this version wrote.
+    """
+    if store.read(_FORMER) is not None:
+        raise CorruptLog(
+            f"{store.url_of(_FORMER)} exists, and there is no state: an earlier version of wal_sink wrote the"
+            " log.",
+            "Flush it with the version that wrote it, then start the query with a new checkpoint.",
+        )
 
 
 def _numbers(store: LogStore) -> list[int]:
