@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.sql.mariadb import MariaDb
-from tests.sql.stores import Maria, Postgresql
+from tests.sql.stores import Maria, Postgresql, Sqlite
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
@@ -64,5 +66,22 @@ def test_lock_on_mariadb_table_names_its_holder(mariadb: MariaDb, database: str)
         assert "holds a lock on t, or on the ledger's table: perhaps session " in error.what
         assert f"KILL {holder.thread_id()};" in error.remedy
         cursor.execute("UNLOCK TABLES")
+        query.flush()
+    assert store.execute("SELECT id FROM t") == [(1,)]
+
+
+def test_lock_on_sqlite_file_is_no_outage(tmp_path: Path) -> None:
+    store = Sqlite(tmp_path)
+    store.execute("CREATE TABLE t (id bigint)")
+    query = PlayedQuery(
+        SqlAlchemyTarget(SqlAlchemyOptions(url=store.url, table="t", lock_timeout=0.1)), ROWS
+    )
+    query.run().batch([(1,)])
+    with contextlib.closing(sqlite3.connect(store.url.removeprefix("sqlite:///"))) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        error = lock_error(query)
+        assert "holds a lock on t, or on the ledger's table" in error.what
+        assert "outage" not in str(error)
+        holder.rollback()
         query.flush()
     assert store.execute("SELECT id FROM t") == [(1,)]

@@ -88,6 +88,7 @@ SQLITE = Dialect(
         # BUSY, LOCKED, NOMEM, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL
         passing=frozenset({5, 6, 7, 9, 10, 13, 14, 15}),
         refusing=frozenset({18, 19, 20}),  # TOOBIG, CONSTRAINT, MISMATCH
+        locked=frozenset({5}),
     ),
     # With FULL, a power loss may bring back the journal that a COMMIT has deleted, and so undo the COMMIT.
     settings=("PRAGMA synchronous = EXTRA",),
