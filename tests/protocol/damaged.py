@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 from tests.protocol.engine import World
@@ -73,6 +74,20 @@ def delete_manifest(world: World) -> str:
 def delete_plan(world: World) -> str:
     (path,) = world.log_backend.list("plans/")
     edit(world.log_backend, path, None)
+    return path
+
+
+def tear_plan(world: World) -> str:
+    (path,) = world.log_backend.list("plans/")
+    edit(world.log_backend, path, world.log_backend.read(path)[:-20])
+    return path
+
+
+def change_plan(world: World) -> str:
+    """Let the plan name another table."""
+    (path,) = world.log_backend.list("plans/")
+    plan = parsed(world.log_backend.read(path))
+    edit(world.log_backend, path, json.dumps(plan | {"table": "other"}).encode())
     return path
 
 

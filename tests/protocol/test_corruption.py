@@ -15,6 +15,7 @@ from tests.protocol.damaged import (
     BROKEN,
     EPOCHS,
     change_manifest,
+    change_plan,
     delete_manifest,
     delete_plan,
     delete_segment,
@@ -26,6 +27,7 @@ from tests.protocol.damaged import (
     manifest_path,
     segments,
     tear_manifest,
+    tear_plan,
     tear_state,
     truncate,
 )
@@ -86,6 +88,11 @@ def pointing_to(path: Callable[[World], str]) -> Callable[[World], str]:
     return do
 
 
+PLAN_REMEDY = (
+    "start the query once with the former schema and options: the start writes the same plan again. If"
+    f" neither is possible, give the epoch up: `wal-sink give-up CHECKPOINT --epoch {BROKEN}`"
+)
+
 DAMAGES = {
     "flipped byte": Damage(flip_a_byte, errors.CorruptLog),
     "truncated segment": Damage(truncate, errors.CorruptLog),
@@ -95,7 +102,9 @@ DAMAGES = {
         lambda world: change_manifest(world, published_us=1), errors.CorruptLog
     ),
     "missing manifest": Damage(delete_manifest, errors.MissingManifest),
-    "missing plan": Damage(delete_plan, errors.CorruptLog, "start the query once"),
+    "missing plan": Damage(delete_plan, errors.CorruptLog, PLAN_REMEDY),
+    "torn plan": Damage(tear_plan, errors.CorruptLog, PLAN_REMEDY),
+    "changed plan": Damage(change_plan, errors.CorruptLog, PLAN_REMEDY),
     "plan that is a path": Damage(forge(plan="../../other/plans/x"), errors.CorruptLog),
     "torn state": Damage(tear_state, errors.CorruptLog, "Restore the file from a copy"),
     "state of a newer format": Damage(future_state, errors.CorruptLog, "upgrade this one"),
@@ -130,7 +139,7 @@ def test_damaged_object_stops_the_flush_and_is_named(world: World, name: str) ->
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, damage in DAMAGES.items() if "give" in damage.remedy]
+    "name", [name for name, damage in DAMAGES.items() if damage.remedy.startswith("give-up")]
 )
 def test_epoch_given_up_lets_the_flush_go_on(world: World, name: str) -> None:
     """The files of the epoch stay, and all other epochs are flushed."""

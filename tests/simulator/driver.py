@@ -192,7 +192,7 @@ class Run:
             path = paths.PLAN.path(paths.PlanName(name, key))
             plan = driver.log.read_record(Plan, path)
             if plan is None:
-                plan = target.plan(SCHEMA, key)
+                plan = target.plan(SCHEMA, key).for_log(key)
                 driver.log.create(path, plan.to_json())
             self.plans[name] = plan
 

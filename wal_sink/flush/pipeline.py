@@ -52,14 +52,21 @@ class Pipeline:
 def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:
     """Read the plan by which the rows of an epoch were checked.
 
-    :raises CorruptLog: the plan is gone, or cannot be read.
+    :raises CorruptLog: the plan is gone, cannot be read, or has another digest.
     """
     path = paths.PLAN.path(paths.PlanName(target, key))
-    plan = store.read_record(Plan, path)
-    if plan is None:
-        raise CorruptLog(
-            f"The plan {store.url_of(path)} of epoch {epoch} is gone.",
-            "Restore the file from a copy of the log. Or start the query once with the former schema and"
-            " options: the start writes the same plan again.",
-        )
-    return plan
+    problem = "is gone"
+    try:
+        plan = store.read_record(Plan, path)
+        if plan is not None:
+            if plan == plan.for_log(key):
+                return plan
+            problem = "was changed: its digest is another one"
+    except CorruptLog as error:
+        problem = f"cannot be used: {error.what.rstrip('.')}"
+    raise CorruptLog(
+        f"The plan {store.url_of(path)} of epoch {epoch} {problem}.",
+        "Restore the file from a copy of the log. Or delete the rest of it, and start the query once with the"
+        " former schema and options: the start writes the same plan again. If neither is possible, give the"
+        f" epoch up: `wal-sink give-up CHECKPOINT --epoch {epoch}`.",
+    )

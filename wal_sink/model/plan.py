@@ -67,6 +67,8 @@ class Plan(Record, frozen=True, kw_only=True):
     none."""
     details: dict[str, Any] = msgspec.field(default_factory=dict)
     """Other values of the target. A target may derive a plan class that types them."""
+    digest: str = ""
+    """In the log, the digest of the plan without this field; empty outside of the log."""
 
     @property
     def operation(self) -> str | None:
@@ -84,6 +86,11 @@ class Plan(Record, frozen=True, kw_only=True):
     def that_creates(self, statement: str) -> Plan:
         """Return the plan with the statement that creates its missing table."""
         return msgspec.structs.replace(self, details=self.details | {CREATES: statement})
+
+    def for_log(self, key: str) -> Plan:
+        """Return the plan with this key and its digest, as the log keeps it."""
+        bare = msgspec.structs.replace(self, key=key, digest="")
+        return msgspec.structs.replace(bare, digest=digest(bare.to_json()))
 
     def of_table(self) -> Self:
         """Return the plan with the columns of the table alone."""

@@ -128,7 +128,7 @@ class _RunStart(NamedTuple):
             with of_target(name if len(self.targets) > 1 else ""):
                 plans[name] = self._plan(target, former.get(name), same_key=same_key)
         key = content_key(plans)
-        plans = {name: replace(plan, key=key) for name, plan in plans.items()}
+        plans = {name: plan.for_log(key) for name, plan in plans.items()}
         if key not in {plan.key for plan in former.values()}:
             for name, target in self.targets.items():
                 self._refuse_unfit_backlog(name, target, key)
@@ -171,7 +171,7 @@ class _RunStart(NamedTuple):
                     " the options, which createTable makes; or create this one:\n"
                     f"{plan.creates}",
                 )
-            if same_key and plan.to_json() == replace(former, key=self.key).to_json():
+            if same_key and plan.to_json() == replace(former, key=self.key, digest="").to_json():
                 return plan
             return target.plan(self.schema, self.key)  # may also add columns that options ask for
         except TargetUnavailable as error:
@@ -187,7 +187,7 @@ class _RunStart(NamedTuple):
                 target.writes_to or target.name,
                 error.what,
             )
-            return replace(former, key=self.key)
+            return replace(former, key=self.key, digest="")
 
     def _refuse_unfit_backlog(self, name: str, target: Target, key: str) -> None:
         """Refuse to start if pending checkpointed epochs do not fit the table as it is now.

@@ -216,7 +216,7 @@ class Run(Generic[Query_co]):
             path = paths.PLAN.path(paths.PlanName(name, key))
             plan = self.store.read_record(Plan, path)
             if plan is None:
-                plan = FaultyTarget(target, self.faults).plan(schema, key)
+                plan = FaultyTarget(target, self.faults).plan(schema, key).for_log(key)
                 self.store.create(path, plan.to_json())
             plans[name] = plan
         return plans
