@@ -42,20 +42,20 @@ class TargetConnection:
         self._row_is_known = False
         self._receipts: list[bytes] = []
         self.interrupted = False
-        self._at_rest = False
-        self.lost_at_rest = False
+        self._was_idle = False
+        self.lost_while_idle = False
         """True if the first request of the pass failed on a connection of an earlier pass."""
 
     def begin_pass(self) -> None:
         """Record that the pass has sent no request yet."""
-        self._at_rest, self.lost_at_rest = True, False
+        self._was_idle, self.lost_while_idle = True, False
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
         """Provide the session; connect if there is none."""
         # Other sessions keep no connection, or their drivers connect again by themselves.
-        at_rest = self._at_rest and isinstance(self._session, TransactionalSession)
-        self._at_rest = False
+        was_idle = self._was_idle and isinstance(self._session, TransactionalSession)
+        self._was_idle = False
         with target_errors(self._pipeline.target):
             if self._session is None:
                 self._reporter.report("connecting", None)
@@ -66,7 +66,7 @@ class TargetConnection:
             except (WalSinkError, RowsRefused):
                 raise  # the server has answered, so the connection works
             except Exception:
-                self.lost_at_rest = at_rest
+                self.lost_while_idle = was_idle
                 raise
 
     def close(self) -> None:

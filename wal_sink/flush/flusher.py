@@ -1,7 +1,7 @@
 """Brings settled epochs into one target, in order.
 
 `Flusher._pass` has the steps of the protocol in their order: state, commits, settle, ledger, read, write,
-finish, mark, trim. The rest decides when a pass runs, and how an error of a pass is handled.
+finish, mark, trim. The rest of the module decides when a pass runs, and how an error of a pass is handled.
 
 A flusher keeps no state that matters. What is durable decides where it continues, so any number of flushers
 may act on one query, and each may die at any point (`docs/protocol/README.md`).
@@ -62,17 +62,17 @@ class Pass(NamedTuple):
     """Why there is nothing to do, for people."""
 
 
-class _Rest(NamedTuple):
-    """A flusher whose target has every completed epoch. It reads only `commits/` until that changes."""
+class _IdlePeriod(NamedTuple):
+    """A time in which a flusher reads only `commits/`, since its target has every completed epoch."""
 
     committed: int
-    """The last completed epoch when the rest began."""
+    """The last completed epoch. Another one ends the period."""
     until_s: float
-    """When the rest ends, by the monotonic clock: when something may be trimmed, or after 15 minutes,
-    since an operator may have changed the state."""
+    """End of the period by the monotonic clock: when something may be trimmed, or after 15 minutes, since
+    an operator may have changed the state."""
 
 
-_REST_S = 900.0
+_IDLE_S = 900.0
 _ALL_FLUSHED = "everything checkpointed is flushed"
 
 _AGAIN = Pass(idle=False)
@@ -115,7 +115,7 @@ class Flusher:
         self._unanswered: LedgerRow | None = None
         """The row of a `finish` without an answer. Its epochs are counted when the row turns out to be
         set."""
-        self._rest: _Rest | None = None
+        self._idle_period: _IdlePeriod | None = None
         self._rechecks = False
         self._state: State | None = None
         """The state on which the pass is based."""
@@ -134,15 +134,14 @@ class Flusher:
         :raises WalSinkError: the flush is stopped. The next call tries the same step again.
         """
         try:
-            if self._rests():
+            if self._stays_idle():
                 return self._idle(_ALL_FLUSHED)
             try:
                 return self._pass()
             except WalSinkError as error:
-                again = self._pass_after(error)
-                if again is None:
+                if not self._may_succeed_at_once(error):
                     raise
-                return again
+                return _AGAIN
         except OSError as error:
             raise LogUnavailable(
                 f"The log or the checkpoint cannot be used: {error!r}.",
@@ -189,7 +188,7 @@ class Flusher:
         if decision.warning:
             logger.warning("%s", decision.warning)
         if decision.row is None:
-            return self._at_rest(self._trim(state), committed)
+            return self._begin_idle_period(self._trim(state), committed)
         match decision.step:
             case Step.SET_ROW:
                 self.reporter.report("setting the ledger row", decision.row.epoch)
@@ -209,36 +208,36 @@ class Flusher:
                     self._count(chain, window.first, window.last, seconds)
                     marked = self._mark(state, window.finishes, chain)
                     if marked is not None and self.mark >= committed:
-                        return self._at_rest(marked, committed)
+                        return self._begin_idle_period(marked, committed)
         return _AGAIN
 
-    def _pass_after(self, error: WalSinkError) -> Pass | None:
-        """Return the result of a pass that an error ended, if another pass is needed only; None to stop."""
-        if isinstance(error, TargetUnavailable) and self._connection.lost_at_rest:
-            # Servers and proxies close idle connections. In an outage, the next pass reports that it cannot
-            # connect.
+    def _may_succeed_at_once(self, error: WalSinkError) -> bool:
+        """Return True if another pass may succeed at once; False if the error stops the flush."""
+        if isinstance(error, TargetUnavailable) and self._connection.lost_while_idle:
+            # Servers and proxies close idle connections. In an outage the next pass raises, too.
             logger.debug("the connection was closed while it was idle: %s", error.what)
             self.close()
-            return _AGAIN
+            return True
         if error.transient:
-            return None
+            return False
         if newest(self._store) != self._state:
-            return _AGAIN  # the pass combined an old state with newer data
+            return True  # the pass combined an old state with newer data
         if len(self._taken) > 1:
             self._one_by_one_until = self._taken[-1]
-            return _AGAIN
-        return None
+            return True
+        return False
 
-    def _rests(self) -> bool:
+    def _stays_idle(self) -> bool:
         """Return True if the last pass left nothing to do, and Spark has completed no epoch since."""
-        rest, rechecks, self._rest, self._rechecks = self._rest, self._rechecks, None, False
-        if rest is not None and not rechecks:
-            if self.pipeline.checkpoint.last_commit() != rest.committed:
+        period, rechecks = self._idle_period, self._rechecks
+        self._idle_period, self._rechecks = None, False
+        if period is not None and not rechecks:
+            if self.pipeline.checkpoint.last_commit() != period.committed:
                 return False
-            if self._monotonic_s() < rest.until_s:
-                self._rest = rest
+            if self._monotonic_s() < period.until_s:
+                self._idle_period = period
                 return True
-        if rest is not None or rechecks:
+        if period is not None or rechecks:
             self._connection.forget_row()  # the target may have gone back since
         return False
 
@@ -252,7 +251,7 @@ class Flusher:
 
     def close(self) -> None:
         """Release the connection to the target; raises nothing. A later pass connects again."""
-        self._refused = self._rest = None
+        self._refused = self._idle_period = None
         try:
             self._connection.close()
         except Exception:
@@ -260,12 +259,12 @@ class Flusher:
 
     # --- the parts of a pass ---
 
-    def _at_rest(self, state: State, committed: int) -> Pass:
-        """Begin a rest, and return its pass. The target has every completed epoch."""
-        due_us, rest_s = next_trim_us(state, self.pipeline.retention), _REST_S
+    def _begin_idle_period(self, state: State, committed: int) -> Pass:
+        """Begin an idle period, since the target has every completed epoch; return the pass."""
+        due_us, idle_s = next_trim_us(state, self.pipeline.retention), _IDLE_S
         if due_us is not None:
-            rest_s = min(rest_s, (due_us - self._clock_us()) / 1_000_000)
-        self._rest = _Rest(committed, self._monotonic_s() + rest_s)
+            idle_s = min(idle_s, (due_us - self._clock_us()) / 1_000_000)
+        self._idle_period = _IdlePeriod(committed, self._monotonic_s() + idle_s)
         return self._idle(_ALL_FLUSHED)
 
     def _read_window(self, state: State, decision: Decision, chain: Chain) -> Window:
@@ -355,7 +354,7 @@ class Flusher:
                 mark.mark.epoch,
             )
 
-    # --- what is flushed everywhere ---
+    # --- deleting what every target has ---
 
     def _trim(self, state: State) -> State:
         """Record in the state what may be deleted now, and delete it; return the state."""

@@ -61,7 +61,7 @@ class Reporter:
         metrics: FlushMetrics | None = None,
         stopping: Callable[[], str] = lambda: "",
     ) -> None:
-        self._asks_stopping = stopping
+        self._read_stopping = stopping
         self._stopping = ""
         self._store = store
         self._path = paths.REPORT.path(target)
@@ -72,9 +72,9 @@ class Reporter:
         self._doing = "starting"
         self._epoch: int | None = None
         self._error: ErrorReport | None = None
-        self._waits = ""
+        self._retry_text = ""
         self._rate: float | None = None
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
         self._due_s = REPORT_BILLED_S if store is not None and store.billed else REPORT_S
         self._reported_s = 0.0
         self._written_s = float("-inf")
@@ -103,7 +103,7 @@ class Reporter:
             log_epoch(epoch)
         at_once = epoch is None and doing != self._doing
         self._reported_s = time.monotonic()
-        self._doing, self._epoch, self._waits = doing, epoch, ""
+        self._doing, self._epoch, self._retry_text = doing, epoch, ""
         if at_once or self._is_due():
             self._write()
 
@@ -130,7 +130,7 @@ class Reporter:
             return
         self.metrics.succeeded()
         if self._error is not None:
-            self._error, self._waits = None, ""
+            self._error, self._retry_text = None, ""
             self._write()
         if self._failing_since_s is not None:
             seconds, self._failing_since_s = time.monotonic() - self._failing_since_s, None
@@ -147,11 +147,11 @@ class Reporter:
         ours = error if isinstance(error, WalSinkError) else None
         kind, transient = type(error).__name__, ours is not None and ours.transient
         self.metrics.failed(kind if ours else "bug", transient=transient)
-        self._waits = ""
+        self._retry_text = ""
         if wait_s is not None:
             where = "" if self._epoch is None else f" at epoch {self._epoch}"
             state = "trying again" if transient else "stopped until the error is repaired"
-            self._waits = (
+            self._retry_text = (
                 f"{state}{where}: {counted(tried, 'try', 'tries')}, the next in {wait_s:.0f} s"
             )
         self._error = ErrorReport(
@@ -185,7 +185,7 @@ class Reporter:
         """
         if self._store is None or self._written is None:
             return
-        self._doing, self._epoch, self._waits = ENDED, None, ""
+        self._doing, self._epoch, self._retry_text = ENDED, None, ""
         try:
             last = read_report(self._store, self._target)
         except (OSError, WalSinkError):
@@ -201,19 +201,19 @@ class Reporter:
         while not over.wait(_CHECK_S):
             if time.monotonic() - self._reported_s > HUNG_S:
                 continue
-            former, self._stopping = self._stopping, self._asks_stopping()
+            former, self._stopping = self._stopping, self._read_stopping()
             if self._written is not None and (self._is_due() or self._stopping != former):
                 self._write()
 
     def _write(self) -> None:
-        with self._writing:
+        with self._write_lock:
             self._written_s = time.monotonic()
             if self._store is None:
                 return
             doing = self._doing if self._epoch is None else f"{self._doing} epoch {self._epoch}"
             report = FlusherReport(
                 flusher=this_process(),
-                doing=self._waits or doing,
+                doing=self._retry_text or doing,
                 heartbeat_us=self._clock_us(),
                 rows_per_second=self._rate,
                 error=self._error,
