@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-import pytest
-
 from tests.protocol import raw
 from tests.protocol.engine import Rows, World, flush, in_memory
 from wal_sink.errors import WalSinkError
@@ -67,17 +65,6 @@ def script(
 
 
 When = Literal["before", "after", "answer lost"]
-
-
-on_rows = pytest.mark.parametrize(
-    ("role", "when"),
-    [
-        ("flusher", "after"),
-        ("flusher of a backlog", "before"),
-        ("flusher of a backlog", "answer lost"),
-    ],
-)
-"""Faults for tests of the rows of a window, in a window for each epoch and in one window for all."""
 
 
 def every_fault(

@@ -92,9 +92,8 @@ class _Waiting:
 
         :raises WalSinkError: see `wait_until_flushed`.
         """
-        tried = {
-            target.name: has_tried(target.name) for target in self._targets()
-        }  # before the reports are read
+        # Before the reports are read: a pass that ends in between has reported.
+        tried = {target.name: has_tried(target.name) for target in self._targets()}
         self._state = self._read()
         lacking = [target for target in self._targets() if target.mark.epoch < self._goal]
         waited_s = time.monotonic() - self._started_s

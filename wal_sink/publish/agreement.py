@@ -91,9 +91,7 @@ def plans_in_force(
         if last is not None and last.key == key and last.compared:
             return last.plans
         if last is None or last.key != key:
-            refuse_other_log(
-                store, checkpoint
-            )  # before a write could create a folder at a wrong place
+            refuse_other_log(store, checkpoint)  # before a write creates a folder there
     return _RunStart(store, checkpoint, targets, schema, key).agreed(last).plans
 
 
@@ -175,9 +173,8 @@ class _RunStart(NamedTuple):
                 return plan
             return target.plan(self.schema, self.key)  # may also add columns that options ask for
         except TargetUnavailable as error:
-            if (
-                former is None or not same_key
-            ):  # unlike a flush, a start is not tried again by itself
+            if former is None or not same_key:
+                # Unlike a flush, a start is not tried again by itself.
                 raise TargetUnavailable(
                     error.what, f"{error.remedy} Then start the query again."
                 ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from tests.protocol.state_model.conditions import NAMES, Protocol
@@ -335,10 +334,3 @@ def delete(protocol: Protocol, world: World, place: int, name: tuple[str, int, i
 def brief(row: LedgerRow | None) -> str:
     """Return a ledger row as a short text."""
     return "no row" if row is None else f"{row.epoch} {row.digest} of {row.log_id}"
-
-
-def names_of(world: World) -> Iterator[str]:
-    """Yield the errors that have ended runs."""
-    for run in world.runs:
-        if run.at.startswith("end "):
-            yield run.at[4:]
