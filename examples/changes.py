@@ -1,13 +1,13 @@
 """A table that follows another database: `python examples/changes.py [HOST [PORT [KEYSPACE]]]`.
 
-The topic has what Debezium writes of a table of customers. For each change it has a record with the row's
-key, what was done (`op`: c, u, r or d) and the row afterwards (`after`, null for a delete); and after each
-delete a tombstone, a record without a value, by which Kafka forgets the key. `operationColumn` names the
-column with `op`, and `operations` says which of its words is a delete. So the table has, after each
-micro-batch, the customers that the other database had at that point, and no others.
+The topic has the change records that Debezium writes for a table of customers. A record has the key of the
+row, the operation (`op`: c, u, r or d), and the row after the change (`after`, null for a delete). Each
+delete is followed by a tombstone, a record without a value, after which Kafka drops the key.
+`operationColumn` names the column with `op`, and `operations` says which of its words is a delete. After each
+micro-batch the table has exactly the customers that the other database had at that point.
 
-Changes of one key have to come in their order, as they do from a Kafka topic with that key, without a shuffle
-in between: within a micro-batch the last row of a key wins, whether it is an upsert or a delete.
+The changes of a key must arrive in their order, as from a Kafka topic with that key, without a shuffle in
+between. Within a micro-batch the last row of a key wins, whether it is an upsert or a delete.
 """
 
 import json
@@ -32,12 +32,13 @@ OPTIONS = {
     "cassandra.nulls": "write",
     "unavailableValue": UNAVAILABLE,
 }
-"""A null in `after` clears the column: it is the whole row, but for large values that an update has not
-changed. PostgreSQL's log leaves them out, and Debezium writes a text in their place: such a cell stays."""
+"""`after` is the whole row, so a null in it clears the column. PostgreSQL's log leaves out large values that
+an update has not changed. Debezium writes a text in their place, and such a cell keeps its value."""
 
 CHANGES, CUSTOMERS = (180, 160, 140, 120), 30
-"""Changes in each file of the topic. Each is smaller than the one before: after a crash Spark may take two
-files for one micro-batch, and then it takes the larger one first. Kafka keeps the order by itself."""
+"""Number of changes in each file of the topic. Each file is smaller than the one before: after a crash Spark
+may read two files in one micro-batch, and then it reads the larger one first. Kafka keeps the order
+itself."""
 
 
 def changed_customers(spark: SparkSession, topic: str) -> DataFrame:
@@ -58,7 +59,7 @@ def changed_customers(spark: SparkSession, topic: str) -> DataFrame:
 
 
 def write_topic(folder: Path) -> str:
-    """Write the topic as files of JSON records, unless it is there; return the folder."""
+    """Write the topic as files of JSON records, unless it exists; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     if len(list(folder.glob("*.json"))) < len(CHANGES):
         chance = random.Random(2016)
@@ -104,7 +105,7 @@ def main() -> None:
     with wal_sink.register(session()):  # before start(): it adds the format, and flushes
         writer = rows.writeStream.format("wal_sink").options(**shop.options("customers"), **OPTIONS)
         writer.trigger(availableNow=True).start().awaitTermination()
-    # Left the block: the table has the customers of the other database, as of the end of the topic.
+    # After the block, the table has the customers of the other database, as of the end of the topic.
     print(f"customers has every epoch up to {shop.status('customers').flushed}.")
 
 

@@ -1,9 +1,10 @@
-"""Orders per hour and status, while the hour goes on: `python examples/counts.py [HOST [PORT [KEYSPACE]]]`.
+"""Orders per hour and status, also of the present hour: `python examples/counts.py [HOST [PORT [KEYSPACE]]]`.
 
-A windowed aggregation in output mode update: Spark gives out a window whenever it has changed, and the row of
-the table is replaced. So the table is as new as the last micro-batch, and a row is not final before the
-watermark has passed its window; `examples/orders.py` waits for that. Spark takes Python data sources in mode
-append only, so these rows come through `foreachBatch`: same log, same ledger, same commands.
+A windowed aggregation in output mode update: Spark emits a window whenever the window has changed, and the
+row of the table is replaced. So the table is as new as the last micro-batch. A row is final when the
+watermark has passed its window; `examples/orders.py` writes only final rows. Spark supports Python data
+sources only in mode append, so this query writes through `foreachBatch`, with the same log, ledger and
+commands.
 """
 
 from pyspark.sql import functions as F
@@ -31,5 +32,5 @@ with wal_sink.register(session()):  # before start(): it adds the format, and fl
     query = counts.writeStream.outputMode("update").foreachBatch(writer)
     query = query.option("checkpointLocation", options["checkpointLocation"])
     query.trigger(availableNow=True).start().awaitTermination()
-# Left the block: every count that Spark has given out is in Cassandra, or a newer one of its window.
+# After the block, every count that Spark has emitted is in Cassandra, or a newer count of its window.
 print(f"orders_by_hour has every epoch up to {shop.status('orders_by_hour').flushed}.")

@@ -1,14 +1,15 @@
-"""Orders from a Kafka topic, landed in Cassandra exactly once, until it is told to stop.
+"""Orders from a Kafka topic, written to Cassandra exactly once, until the program is stopped.
 
-The topic is written in transactions, of which some are aborted. Each row gets its key by `uuid()`: an order
-that came twice, or from an aborted transaction, would be one more row. Two programs, with the environment
-variables below:
+The topic is written in transactions, and some of them are aborted. Each row gets its key from `uuid()`, so an
+order that is written twice, or is from an aborted transaction, would be an extra row. There are two programs,
+with the environment variables below:
 
     python kafka_orders.py produce
     export PYSPARK_SUBMIT_ARGS='--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 pyspark-shell'
     python kafka_orders.py
 
-spark-submit would do, too, but its JVM does not hand SIGTERM on, and so could not stop in order.
+spark-submit can run the second program, too. But its JVM does not pass SIGTERM on, so the program could not
+stop in order.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def stream() -> None:
         .option("startingOffsets", "earliest")
         # Without it Spark reads aborted transactions, too.
         .option("kafka.isolation.level", "read_committed")
-        # "true": the query fails where retention was faster. "false" goes on without what is gone.
+        # "true": the query fails if Kafka has deleted records that it has not read. "false": it skips them.
         .option("failOnDataLoss", os.environ.get("FAIL_ON_DATA_LOSS", "true"))
         .option("maxOffsetsPerTrigger", 1_000)
         .load()
@@ -101,11 +102,11 @@ def stream() -> None:
             pass
         query.stop()
         query.awaitTermination()  # raises what made the query fail
-    # leaving the block: everything checkpointed is in Cassandra
+    # After the block, everything checkpointed is in Cassandra.
 
 
 def produce() -> None:
-    """Write a transaction a second, and abort every fifth."""
+    """Write a transaction each second, and abort every fifth one."""
     from confluent_kafka import Producer  # noqa: PLC0415
     from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415
 

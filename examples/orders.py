@@ -1,8 +1,8 @@
 """Revenue per product and hour, from a topic of orders: `python examples/orders.py [HOST [PORT [KEYSPACE]]]`.
 
-A windowed aggregation in output mode append: Spark gives out a window once, when the watermark has
-passed its end. So each row of the table is written once and is final. What was not final when the
-query ended stays in Spark's state, and comes when the query goes on.
+A windowed aggregation in output mode append: Spark emits a window once, when the watermark has passed the end
+of the window. So each row of the table is written once and is final. Windows that were not final when the
+query ended stay in Spark's state, and are emitted when the query continues.
 """
 
 from pyspark.sql import functions as F
@@ -20,7 +20,7 @@ sold = (
     shop.events()
     .where("status = 'placed'")
     .withWatermark("changed_at", "12 hours")  # how late an order may come and still count
-    # Kafka and its producers may give out a record twice.
+    # A topic of Kafka may have a record twice.
     .dropDuplicatesWithinWatermark(["order_id"])
     .select("changed_at", F.explode("items").alias("item"))
 )
@@ -34,5 +34,5 @@ revenue = (
 with wal_sink.register(session()):  # before start(): it adds the format, and flushes
     writer = revenue.writeStream.format("wal_sink").options(**shop.options("revenue_by_hour"))
     writer.outputMode("append").trigger(availableNow=True).start().awaitTermination()
-# Left the block: every window that Spark has given out is in Cassandra, once.
+# After the block, every window that Spark has emitted is in Cassandra, once.
 print(f"revenue_by_hour has every epoch up to {shop.status('revenue_by_hour').flushed}.")

@@ -1,7 +1,7 @@
-"""What the examples share: where Cassandra is, and a topic of orders to stream.
+"""The parts that all examples use: the place of Cassandra, and a topic of orders.
 
 Each example takes HOST, PORT and KEYSPACE from its arguments or the environment (CASSANDRA_HOST,
-CASSANDRA_PORT, KEYSPACE), makes its table, and reads the topic to its end.
+CASSANDRA_PORT, KEYSPACE), creates its table, and reads the topic to its end.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ EVENT = (
 
 
 class Shop:
-    """Where the examples write to, and where they keep topic and checkpoints.
+    """The place of Cassandra, and the folder of topic and checkpoints.
 
-    :param arguments: host, port and keyspace, as far as they are not in the environment; None: the program's.
+    :param arguments: host, port and keyspace; a missing one is taken from the environment. None: the
+        arguments of the program.
     """
 
     def __init__(self, arguments: Sequence[str] | None = None) -> None:
@@ -46,7 +47,7 @@ class Shop:
         self.folder = Path(os.environ.get("FOLDER", "shop")).absolute()
 
     def execute(self, *statements: str) -> None:
-        """Run statements in the keyspace, which is made if it is not there."""
+        """Run statements in the keyspace, which is created if it does not exist."""
         with Cluster([self.host], port=self.port, protocol_version=5) as cluster:
             session = cluster.connect()
             session.execute(
@@ -68,7 +69,7 @@ class Shop:
         }
 
     def status(self, table: str) -> wal_sink.Status:
-        """Say how far the query is that writes to a table; Cassandra is not asked."""
+        """Return the status of the query that writes to a table, without a connection to Cassandra."""
         return wal_sink.status(self.options(table)["checkpointLocation"])
 
     def events(self) -> DataFrame:
@@ -84,7 +85,7 @@ class Shop:
 
 
 def session() -> SparkSession:
-    """Return a small Spark in this process, or the one that is there."""
+    """Return the Spark session of this process; start a small one if there is none."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers need wal_sink, too
     spark = SparkSession.builder.config("spark.sql.shuffle.partitions", 2).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -92,10 +93,10 @@ def session() -> SparkSession:
 
 
 def write_topic(folder: Path) -> str:
-    """Write the topic as files of JSON records, unless it is there; return the folder.
+    """Write the topic as files of JSON records, unless it exists; return the folder.
 
-    An order is placed and paid, then shipped or cancelled. Some changes come a file late, after the next
-    change of their order, and some come twice.
+    An order is placed and paid, then shipped or cancelled. Some changes are one file late, after the next
+    change of their order, and some are there twice.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if len(list(folder.glob("*.json"))) < FILES:

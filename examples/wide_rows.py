@@ -1,8 +1,8 @@
 """Each customer's orders in one wide partition: `python examples/wide_rows.py [HOST [PORT [KEYSPACE]]]`.
 
-One partition answers what a customer has ordered, newest first. Structs become user-defined types by the
-names of their fields, arrays become sets or frozen lists, maps become maps. A list has to be frozen: one
-that is not would double its elements when it is written again.
+A partition has the orders of a customer, the newest first. Structs are written to user-defined types by the
+names of their fields, arrays to sets or frozen lists, and maps to maps. The list is frozen: a second write of
+a list that is not frozen would double its elements.
 """
 
 import wal_sink
@@ -18,14 +18,14 @@ shop.execute(
     " WITH CLUSTERING ORDER BY (placed_at DESC, order_id ASC)",
 )
 
-# An order that comes twice needs no care: it is the same row twice.
+# Duplicates need not be dropped: an order that arrives twice is the same row twice.
 placed = shop.events().where("status = 'placed'").withColumnRenamed("changed_at", "placed_at")
 rows = placed.select(
     "customer_id", "placed_at", "order_id", "ship_to", "items", "tags", "notes"
-).repartition("customer_id")  # rows of one partition go in batches: several times as fast
+).repartition("customer_id")  # rows of one partition are sent in batches, which is faster
 
 with wal_sink.register(session()):  # before start(): it adds the format, and flushes
     writer = rows.writeStream.format("wal_sink").options(**shop.options("orders_by_customer"))
     writer.outputMode("append").trigger(availableNow=True).start().awaitTermination()
-# Left the block: everything checkpointed is in Cassandra.
+# After the block, everything checkpointed is in Cassandra.
 print(f"orders_by_customer has every epoch up to {shop.status('orders_by_customer').flushed}.")

@@ -10,7 +10,7 @@ spark = SparkSession.active()
 wal_sink.register(spark)  # adds the format; another process flushes
 folder = spark.conf.get("shop.folder")
 
-# No checkpointLocation: the pipeline fills it in.
+# No checkpointLocation: the pipeline sets it.
 dp.create_sink(
     "orders",
     "wal_sink",
@@ -25,7 +25,7 @@ dp.create_sink(
 
 @dp.append_flow(target="orders")
 def keyed_orders() -> DataFrame:
-    """Give each order a key, which another try at the same rows would not repeat."""
+    """Give each order a key, which differs whenever the row is computed again."""
     incoming = spark.readStream.schema("number long, product string, amount double")
     orders = incoming.option("maxFilesPerTrigger", 1).json(f"{folder}/incoming")
     return orders.withColumn("key", F.expr("uuid()"))
