@@ -110,7 +110,6 @@ def register(
                     exposition.close()
                 raise
             _registered[key] = sink, arguments
-            sink.queries.adopt_running()
         # A port of 0 stands for any port.
         elif arguments != former_arguments or metrics_port not in (
             sink.metrics_port,

@@ -130,9 +130,6 @@ class ConnectQueries:
         """Return True if the session needs a new handle."""
         return self.closed or connect_client.is_stopped(self._spark)
 
-    def adopt_running(self) -> None:
-        """Do nothing: the checkpoints of queries that were running before are not known."""
-
     def retire(self) -> None:
         """Make way for the handle of a new session; followed queries are flushed until the process ends."""
         self._unwatch()

@@ -73,6 +73,7 @@ class Queries(CheckpointListener):
         self._logged_errors: dict[str, str] = {}
         """The error that was logged as a run started, by run id."""
         spark.streams.addListener(self)
+        self._adopt_running()
 
     # --- Spark's events ---------------------------------------------------------------------------
 
@@ -153,18 +154,6 @@ class Queries(CheckpointListener):
     def is_finished(self) -> bool:
         """Return True if the session needs a new handle."""
         return self.closed or spark_session.is_stopped(self._spark)
-
-    def adopt_running(self) -> None:
-        """Start the flush of queries that were running before."""
-        for query in streaming_query.running_queries(self._spark):
-            if not streaming_query.is_active(query):
-                continue  # it is stopping, for example since it was refused
-            try:
-                self._begin(query, str(query.runId), already_runs=True)
-            except Exception:
-                logger.warning(
-                    "query %s runs already and cannot be flushed", query.id, exc_info=True
-                )
 
     def retire(self) -> None:
         """Make way for the handle of a new session; what is checkpointed is still flushed."""
@@ -265,6 +254,18 @@ class Queries(CheckpointListener):
                     del self._flushes[flush.query_id]
                     if flush in pending:
                         self._flushes[flush.query_id] = flush
+
+    def _adopt_running(self) -> None:
+        """Start the flush of queries that are running already."""
+        for query in streaming_query.running_queries(self._spark):
+            if not streaming_query.is_active(query):
+                continue  # it is stopping, for example since it was refused
+            try:
+                self._begin(query, str(query.runId), already_runs=True)
+            except Exception:
+                logger.warning(
+                    "query %s runs already and cannot be flushed", query.id, exc_info=True
+                )
 
     def _begin(self, query: StreamingQuery, run_id: str, *, already_runs: bool = False) -> None:
         """Start the flush of a query, unless the query is refused or of another format.
