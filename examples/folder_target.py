@@ -1,6 +1,6 @@
-"""A target of your own without SQL, whole: a folder of Arrow files, and a catalogue that names them.
+"""A complete target without SQL: a folder of Arrow files, and a catalogue that names them.
 
-Tasks stage rows in files; one replacement of the catalogue adds the files of a window, and moves the ledger
+Tasks stage rows in files. One replacement of the catalogue adds the files of a window, and moves the ledger
 row. Use it as `.option("target", "folder_target:FolderTarget").option("folder.path", "/data/shop")`. The
 folder has an Arrow schema in `schema.arrow`: the columns of the table.
 """
@@ -40,7 +40,7 @@ class FolderOptions(Options, frozen=True, kw_only=True):
 
 
 class Catalogue(msgspec.Struct):
-    """What readers see, and the ledger rows by query: one file, replaced whole."""
+    """The files that readers read, and the ledger row of each query. It is one file, which is replaced."""
 
     files: list[str] = []
     ledger: dict[str, LedgerRow] = {}
@@ -53,7 +53,7 @@ class FolderTarget(Target):
     name = "folder"
     options_type = FolderOptions
     parallel_writes = True
-    transient = (OSError,)  # above all: another flusher has the lock
+    transient = (OSError,)  # for example, another flusher has the lock
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
         """Refuse columns that the table does not have."""
@@ -62,16 +62,16 @@ class FolderTarget(Target):
         return Plan(key=key, target="folder", table=self.options.path, columns=columns)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Take each row: its types are those of the table."""
+        """Accept each row, since its types are those of the table."""
         return batch
 
     def connect(self, query_id: str) -> FolderSession:
-        """Connect; nothing is held."""
+        """Return a session, which holds no connection."""
         return FolderSession(Path(self.options.path), query_id)
 
 
 class FolderSession(StagedSession):
-    """Stages each slice in a file, whose name is the receipt."""
+    """Stages each slice in a file. The name of the file is the receipt."""
 
     def __init__(self, folder: Path, query_id: str) -> None:
         self._folder, self._query_id = folder, query_id
@@ -96,15 +96,15 @@ class FolderSession(StagedSession):
             self._staged.append(name.encode())
 
     def drain(self) -> tuple[bytes, ...]:
-        """Return the names of the files since the last time."""
+        """Return the names of the files that were staged since the last call."""
         staged, self._staged = self._staged, []
         return tuple(staged)
 
     def finish(
         self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        """Replace the catalogue, if the row is the one that was seen and the files are there."""
-        with (self._folder / "lock").open("w") as lock:  # which ends with the file, or the process
+        """Replace the catalogue, if it has the current ledger row and the files exist."""
+        with (self._folder / "lock").open("w") as lock:  # closing the file unlocks it
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             catalogue = self._catalogue()
             names = [receipt.decode() for receipt in (*receipts, *self.drain())]
@@ -126,7 +126,7 @@ class FolderSession(StagedSession):
             (self._folder / receipt.decode()).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     def _catalogue(self) -> Catalogue:
         path = self._folder / "catalogue.json"

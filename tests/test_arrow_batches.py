@@ -23,7 +23,7 @@ def numbers(first: int, count: int) -> pa.RecordBatch:
 def test_joined_batches_have_the_same_rows_in_order(
     sizes: list[int], most_rows: int, most_bytes: int
 ) -> None:
-    """Only a batch that was larger before is above the bounds. No batch is empty."""
+    """A joined batch is within the bounds, and not empty. A larger batch stays as it is."""
     given_batches, first = [], 0
     for size in sizes:
         given_batches.append(numbers(first, size))

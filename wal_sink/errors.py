@@ -368,8 +368,8 @@ class UnknownOffsetsFormat(WalSinkError):
 class Diverged(WalSinkError):
     """One epoch id has two different histories (rules `publish` and `restored`).
 
-    The checkpoint was set back to a backup, two queries ran from it, or it is a copy. The table has one
-    of the two histories. **Only you can decide which one is right.**
+    The checkpoint was set back to a backup, two queries ran from it, or the checkpoint is a copy. The table
+    has one of the two histories. **Only you can decide which one is right.**
 
     What to do: Restore the newer checkpoint, or start with a new one. If checkpoint and log were
     restored from a backup without the target: restore the target, too, or run the `wal-sink

@@ -244,7 +244,7 @@ def test_query_that_starts_again_keeps_its_counts(world: World) -> None:
 
 
 def test_time_of_a_commit_is_that_of_its_file(tmp_path: Path) -> None:
-    """Without a file in a folder, it is the time at which the epoch was published."""
+    """If there is no such file, the time is that of the epoch's publication."""
     (tmp_path / "commits").mkdir()
     file = tmp_path / "commits" / "7"
     file.write_text("v1\n{}")

@@ -1,4 +1,4 @@
-"""The search for the writer that starts a query, in the frames of all threads."""
+"""The search of all threads for the writer that starts a query."""
 
 from __future__ import annotations
 

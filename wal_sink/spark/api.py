@@ -60,7 +60,7 @@ def register(
     handle as a context manager: leaving the block waits until everything checkpointed is in the target.
 
     :param flush: False leaves the flush to another process, such as `wal-sink flush --follow`. Leaving the
-        block then waits for nothing, and logs what is left to that process. `await_flushed` waits for it.
+        block then waits for nothing, and logs what is left to that process. See also `await_flushed`.
     :param metrics_port: the port on which Prometheus can scrape this process; 0 for a free port, which the
         handle's `metrics_port` has. None: no metrics.
     :param metrics_host: the address of this host that the port listens on; 0.0.0.0 lets other hosts scrape,
@@ -70,9 +70,9 @@ def register(
     :param with_format: False leaves the format out, for an application that uses only `batch_writer`: Spark
         then starts one Python worker less, the one that looks for formats.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
-    :raises OptionError: there is no Python for Spark's workers on this host, or, in local mode, it cannot
-        import wal_sink; the session is registered already with other arguments; the port is taken, or is
-        given with `flush=False`; or `metrics_host` is given without a port.
+    :raises OptionError: the Python of Spark's workers is missing on this host, or, in local mode, lacks
+        wal_sink; the session is registered already with other arguments; the port is taken, or is given with
+        `flush=False`; or `metrics_host` is given without a port.
     """
     _check(drain_timeout, metrics_port, metrics_host, flush=flush)
     arguments = {

@@ -108,7 +108,7 @@ class Queries(CheckpointListener):
         flush = self.find(str(event.id))
         if flush is not None and flush.run_id == str(
             event.runId
-        ):  # not an earlier run's late event
+        ):  # else the event is an earlier run's
             flush.terminated = True
             flush.for_each_loop(FlushLoop.end)
 

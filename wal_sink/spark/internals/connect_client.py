@@ -54,10 +54,11 @@ def watch_starts(
     check: Callable[[StreamStart], None],
     started: Callable[[StreamStart, str], None],
 ) -> Callable[[], None]:
-    """Call `check` before a session sends the start of a query, and `started` after; return what ends this.
+    """Call `check` before a session sends the start of a query, and `started` after.
 
     :param check: raises an error to refuse the query; then nothing is sent.
     :param started: gets the start and the query's id.
+    :return: a function that ends these calls.
     """
     session: Any = spark
     client = session.client
