@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import wal_sink
-from tests.spark.conftest import ROWS_PER_FILE, write_source
+from tests.spark.conftest import ROWS_PER_FILE, Shop
 from tests.spark.tables import Table, options
 from wal_sink import errors
-from wal_sink.demo.servers.cassandra import Node
 from wal_sink.spark.batch_writer import BatchWriter, conformed
 from wal_sink.spark.errors import failure_in
 from wal_sink.spark.internals import dataframe
@@ -38,14 +36,14 @@ def run(rows: DataFrame, function: Function, checkpoint: str, mode: str = "updat
 
 
 def test_batch_writer_writes_changed_counts_and_refuses_mistakes(
-    spark: SparkSession, cassandra: Node, keyspace: str, tmp_path: Path
+    shop: Shop,
 ) -> None:
     """The query has two targets, an operation column and an epoch column. Then each mistake is refused."""
-    source = write_source(tmp_path / "source", FILES)
-    rows = spark.readStream.schema("id bigint, text string").option("maxFilesPerTrigger", 1)
-    every = rows.parquet(source)
+    spark, cassandra, keyspace = shop.spark, shop.table.cassandra, shop.table.keyspace
+    shop.add_files(FILES)
+    stream = shop.rows
     counts = (
-        every.groupBy((every.id % GROUPS).alias("k"))
+        stream.groupBy((stream.id % GROUPS).alias("k"))
         .count()
         .selectExpr(
             "k",
@@ -73,7 +71,7 @@ def test_batch_writer_writes_changed_counts_and_refuses_mistakes(
             }.items()
         },
     }
-    place = str(tmp_path / "a checkpoint")
+    place = str(shop.folder / "a checkpoint")
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")  # another zone than the plan's
     with wal_sink.register(spark) as sink:
@@ -94,9 +92,7 @@ def test_batch_writer_writes_changed_counts_and_refuses_mistakes(
     for name in ("live", "copy"):
         result = cassandra.execute(f"SELECT k, n, at, epoch FROM {keyspace}.{name}")
         assert sorted(map(tuple, result)) == [(k, n, at, FILES - 1) for k in range(1, GROUPS)]
-
-    plain = every.selectExpr("uuid() AS key", "id", "text")
-    mistakes(spark, plain, Table(cassandra, keyspace), tmp_path)
+    mistakes(shop)
 
 
 def test_tasks_get_equal_rows_in_every_zone(spark: SparkSession) -> None:
@@ -138,86 +134,77 @@ def test_tasks_get_equal_rows_in_every_zone(spark: SparkSession) -> None:
     assert answers == [answers[0]] * len(answers)
 
 
-def mistakes(spark: SparkSession, rows: DataFrame, table: Table, folder: Path) -> None:
+def mistakes(shop: Shop) -> None:
     """Make each mistake with a checkpoint of its own; nothing is flushed."""
 
     def writer(name: str, **more: Any) -> BatchWriter:
-        settings = options(table) | more
-        return wal_sink.batch_writer(spark, checkpointLocation=str(folder / name), **settings)
+        settings = options(shop.table) | more
+        place = str(shop.folder / name)
+        return wal_sink.batch_writer(shop.spark, checkpointLocation=place, **settings)
 
     def refused(
-        kind: type[errors.WalSinkError],
-        match: str,
+        error: type[errors.WalSinkError],
+        text: str,
         function: Function,
         name: str,
         mode: str = "append",
-        rows: DataFrame = rows,
+        rows: DataFrame | None = None,
     ) -> None:
         with pytest.raises(PySparkException) as caught:
-            run(rows, function, str(folder / name), mode)
+            run(shop.rows if rows is None else rows, function, str(shop.folder / name), mode)
         failure = failure_in(str(caught.value))
-        assert type(failure) is kind
-        assert match in str(failure)
+        assert type(failure) is error
+        assert text in str(failure)
 
-    early = writer("early")
     with pytest.raises(errors.OptionError, match="no batch of a query"):
-        early(spark.range(1).toDF("id"), 0)
+        writer("early")(shop.spark.range(1).toDF("id"), 0)
     with pytest.raises(errors.OptionError, match="Did you mean keyspace"):
         writer("misspelt", keyspac="shop")
     once = writer("skip")
+
+    def skip_first(batch: DataFrame, epoch: int) -> None:
+        if epoch:
+            once(batch, epoch)
+
     with (
         pytest.raises(errors.NotDrained, match="no manifest in the log"),
-        wal_sink.register(spark),
+        wal_sink.register(shop.spark),
     ):
-        refused(
-            errors.MissingManifest,
-            "Epoch 0 has no manifest in the log",
-            lambda batch, epoch: once(batch, epoch) if epoch else None,
-            "skip",
-        )
-    with wal_sink.register(spark):
-        twice = writer("twice")
+        refused(errors.MissingManifest, "Epoch 0 has no manifest in the log", skip_first, "skip")
+    twice, wrong, grouped = writer("twice"), writer("wrong number"), writer("grouped")
 
-        def write_twice(batch: DataFrame, epoch: int) -> None:
-            twice(batch.where("id % 2 = 0"), epoch)
-            twice(batch.where("id % 2 = 1"), epoch)
+    def write_twice(batch: DataFrame, epoch: int) -> None:
+        twice(batch.where("id % 2 = 0"), epoch)
+        twice(batch.where("id % 2 = 1"), epoch)
 
+    def in_a_group(batch: DataFrame, epoch: int) -> None:
+        shop.spark.sparkContext.setJobGroup("reports", "jobs of the application")
+        batch.count()
+        grouped(batch, epoch)
+
+    def wrong_number(batch: DataFrame, _epoch: int) -> None:
+        wrong(batch, 7)
+
+    whole = shop.rows.groupBy("key", "id", "text").count().drop("count")
+    null_key = shop.rows.repartition(2).selectExpr("IF(id = 3, NULL, key) AS key", "id", "text")
+    with wal_sink.register(shop.spark):
         refused(errors.AlreadyPublished, "union", write_twice, "twice")
-        wrong = writer("wrong number")
+        refused(errors.OptionError, "with batch 7, while", wrong_number, "wrong number")
+        refused(errors.OptionError, "before setJobGroup", in_a_group, "grouped")
+        same = "Give both the same location: the query by"
+        refused(errors.OptionError, same, writer("one place"), "another place")
         refused(
             errors.OptionError,
-            "with batch 7, while",
-            lambda batch, _: wrong(batch, 7),
-            "wrong number",
+            'outputMode("update")',
+            writer("complete"),
+            "complete",
+            "complete",
+            whole,
         )
-        grouped = writer("grouped")
-
-        def in_a_group(batch: DataFrame, epoch: int) -> None:
-            spark.sparkContext.setJobGroup("reports", "jobs of the application")
-            batch.count()
-            grouped(batch, epoch)
-
-        refused(errors.OptionError, "before setJobGroup", in_a_group, "grouped")
-        place = writer("one place")
-        refused(
-            errors.OptionError, "Give both the same location: the query by", place, "another place"
-        )
-        all_of_it = writer("complete")
-        whole = rows.groupBy("key", "id", "text").count().drop("count")
-        refused(
-            errors.OptionError, 'outputMode("update")', all_of_it, "complete", "complete", whole
-        )
-        poison = writer("poison")
-        refused(
-            errors.InvalidRow,
-            "Drop such rows",
-            poison,
-            "poison",
-            rows=rows.repartition(2).selectExpr("IF(id = 3, NULL, key) AS key", "id", "text"),
-        )
-        for name in ("twice", "complete", "poison"):
-            location = locate(str(folder / name))
+        refused(errors.InvalidRow, "Drop such rows", writer("poison"), "poison", rows=null_key)
+        for name, manifests in {"twice": 1, "complete": 0, "poison": 0}.items():
+            location = locate(str(shop.folder / name))
             store = location.open_log(location.open_checkpoint().query_id())
-            assert len(store.list("manifests/")) == (1 if name == "twice" else 0)
+            assert len(store.list("manifests/")) == manifests
             assert store.list("segments/") == []
-    assert table.ids() == []
+    assert shop.table.ids() == []

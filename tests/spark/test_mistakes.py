@@ -10,15 +10,13 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import wal_sink
-from tests.spark.conftest import write_source
-from tests.spark.tables import stream
-from tests.support.cassandra import raw_options
+from tests.spark.conftest import Shop
+from tests.spark.tables import Table
 from tests.support.programs import ran
 from tests.support.transcripts import transcript
 from wal_sink import errors
@@ -28,30 +26,12 @@ from wal_sink.spark.errors import failure_in
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
 
 
-class Shop(NamedTuple):
-    """A session, a stream of rows, and the options of a query without a mistake."""
-
-    spark: SparkSession
-    rows: DataFrame
-    options: dict[str, str]
-    folder: Path
-
-    def run(self, rows: DataFrame | None = None, /, mode: str = "append", **more: str) -> None:
-        """Run a query to its end."""
-        options = self.options | {"checkpointLocation": str(self.folder / "checkpoint")} | more
-        writer = (self.rows if rows is None else rows).writeStream.format("wal_sink")
-        writer = writer.outputMode(mode).options(**options).trigger(availableNow=True)
-        writer.start().awaitTermination()
-
-
 @pytest.fixture
 def shop(spark: SparkSession, cassandra: Node, keyspace: str, tmp_path: Path) -> Shop:
-    cassandra.execute(
-        f"CREATE TABLE {keyspace}.orders (key uuid PRIMARY KEY, id bigint, text text)"
-    )
-    options = raw_options(cassandra, keyspace, "orders")
-    rows = stream(spark, write_source(tmp_path / "source", 1, rows=10))
-    return Shop(spark, rows, options, tmp_path)
+    """Return the parts of a query without a mistake."""
+    shop = Shop(spark, Table(cassandra, keyspace, "orders"), tmp_path)
+    shop.add_files(rows=10)
+    return shop
 
 
 def wrong_keyspace(shop: Shop) -> None:
@@ -72,18 +52,19 @@ def null_key(shop: Shop) -> None:
 
 def no_folder_for_the_log(shop: Shop) -> None:
     (shop.folder / "file").write_text("not a folder", encoding="utf-8")
-    shop.run(None, **{"wal.location": str(shop.folder / "file" / "log")})
+    shop.run(**{"wal.location": str(shop.folder / "file" / "log")})
 
 
 def copied_checkpoint(shop: Shop) -> None:
     shop.run()
     shutil.copytree(shop.folder / "checkpoint", shop.folder / "copy")
-    shutil.copy(shop.folder / "source" / "0000.parquet", shop.folder / "source" / "0001.parquet")
+    shop.add_files(rows=10)
     shop.run(checkpointLocation=str(shop.folder / "copy"))
 
 
 def update_mode(shop: Shop) -> None:
-    shop.run(shop.rows.groupBy("text").count(), mode="update")
+    counts = shop.writer(shop.rows.groupBy("text").count()).outputMode("update")
+    counts.trigger(availableNow=True).start().awaitTermination()
 
 
 def unknown_option(shop: Shop) -> None:
@@ -121,7 +102,7 @@ def test_changed_log_location_is_refused_without_a_batch(shop: Shop) -> None:
         pytest.raises(errors.WrongOwner, match=r"Set wal\.location back"),
         wal_sink.register(shop.spark),
     ):
-        shop.run(None, **{"wal.location": str(shop.folder / "elsewhere")})
+        shop.run(**{"wal.location": str(shop.folder / "elsewhere")})
 
 
 APPLICATION = """
@@ -169,5 +150,5 @@ def test_foreign_error_is_not_an_error_of_the_sink() -> None:
 
 def plain(text: str, shop: Shop) -> str:
     """Replace the names of this run by those of the transcripts."""
-    text = text.replace(shop.options["keyspace"], "shop").replace(str(shop.folder), "/data")
+    text = text.replace(shop.table.keyspace, "shop").replace(str(shop.folder), "/data")
     return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<id>", text)
