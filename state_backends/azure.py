@@ -119,7 +119,7 @@ class _Blocks:
 
 
 def explain(error: Exception, url: str) -> Exception | None:
-    """Translate an error of adlfs; return None for an error of other code."""
+    """Translate an error of adlfs; return None if the error is not from Azure or its client."""
     from azure.core import exceptions  # noqa: PLC0415 - comes with adlfs, an extra
 
     if isinstance(error, (FileExistsError, FileNotFoundError)):

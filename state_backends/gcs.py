@@ -74,7 +74,7 @@ class GcsBackend(ObjectStoreBackend):
 
 
 def explain(error: Exception, url: str) -> Exception | None:
-    """Translate an error of gcsfs; return None for an error of other code."""
+    """Translate an error of gcsfs; return None if the error is not from the store or its client."""
     from aiohttp import ClientError  # noqa: PLC0415 - comes with gcsfs, an extra
     from gcsfs.retry import HttpError  # noqa: PLC0415 - the same
     from google.auth.exceptions import GoogleAuthError, TransportError  # noqa: PLC0415 - the same

@@ -96,4 +96,4 @@ class MemoryBackend(StateBackend):
 
 class _Output(BytesIO):
     def close(self) -> None:
-        """Keep the content, which `open_output` reads after the writer may have closed the file."""
+        """Do nothing: a writer may close the file, and `open_output` reads the content afterwards."""

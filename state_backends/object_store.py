@@ -339,7 +339,7 @@ class ObjectStoreBackend(StateBackend):
 
     @abstractmethod
     def _explain(self, error: Exception) -> Exception | None:
-        """Translate an error of the file system; return None for an error of other code.
+        """Translate an error of the file system; return None if it is not from the store or its client.
 
         A `ConnectionError` or `TimeoutError` is retried; a `StateBackendError` is not.
         """

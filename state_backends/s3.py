@@ -24,7 +24,7 @@ _NO_CREDENTIALS = {"CredentialRetrievalError", "NoCredentialsError", "PartialCre
 
 
 def explain(error: Exception, url: str) -> Exception | None:
-    """Translate an error of s3fs; return None for an error of other code."""
+    """Translate an error of s3fs; return None if the error is not from S3 or its client."""
     if isinstance(error, StateBackendError):
         return error
     answer = _answer(error)

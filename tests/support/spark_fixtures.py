@@ -19,7 +19,7 @@ def sessions() -> Iterator[tuple[SparkSession, SparkSession]]:
 
     session = local_session(**{"spark.master": "local[3]"})
     other = session.newSession()
-    # A session without a format refuses the format of another session later.
+    # Without a format of its own, this session would refuse formats that the first session registers.
     other.dataSource.register(WalSinkDataSource)
     yield session, other
     session.stop()

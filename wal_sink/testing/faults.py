@@ -360,7 +360,7 @@ class FaultyStagedSession(FaultySession, StagedSession):
 
 
 def faulty(session: Session, faults: Faults) -> Session:
-    """Wrap a session in the faulty session of its base class."""
+    """Return a faulty session around a session, with the same one of the three base classes."""
     match session:
         case IdempotentSession():
             return FaultyIdempotentSession(session, faults)

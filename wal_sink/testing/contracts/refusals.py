@@ -41,7 +41,7 @@ class RefusalsContract(KillsContract):
         """Make the server accept rows with `long_text` again."""
 
     def long_slice(self, target: Target, plan: Plan, size: int, refused: Sequence[int]) -> RowSlice:
-        """Return `size` checked rows; from now on, the server refuses those with a number in `refused`."""
+        """Return `size` rows that tasks accept; the server refuses those whose numbers are in `refused`."""
         texts = [self.long_text if n in refused else "short" for n in range(size)]
         rows = self.slice(target, plan, [(f"k{n}", n, n, text) for n, text in enumerate(texts)])
         self.refuse_long(target)
