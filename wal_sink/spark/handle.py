@@ -21,10 +21,10 @@ from wal_sink.metrics.server import Exposition
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.spark.connect_queries import ConnectQueries
-from wal_sink.spark.errors import failure_in
 from wal_sink.spark.internals import connect_client
 from wal_sink.spark.messages import log_flushing
 from wal_sink.spark.queries import Queries
+from wal_sink.spark.quoted_error import failure_in
 
 logger = logging.getLogger(__name__)
 

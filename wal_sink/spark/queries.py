@@ -30,12 +30,12 @@ from wal_sink.metrics.server import Exposition
 from wal_sink.publish.agreement import compare_again
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
-from wal_sink.spark.errors import failure_in
 from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.internals import spark_session, streaming_query
 from wal_sink.spark.internals.streaming_query import CheckpointListener
 from wal_sink.spark.messages import log_left_epochs, log_pending, log_start
 from wal_sink.spark.query_flush import Place, QueryFlush, locate
+from wal_sink.spark.quoted_error import failure_in
 from wal_sink.wal.location import owned_state, refuse_other_log, store_errors
 
 logger = logging.getLogger(__name__)
