@@ -1,4 +1,4 @@
-"""The contract of targets that stage, over Delta tables in a folder."""
+"""The contract of staged targets, over Delta tables in a folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContr
 
 
 class TestDelta(StagedContract, RestartContract):
-    """A table without partitions; `test_crashes` has a crash at every access to it."""
+    """A table without partitions. `test_crashes` has failures at each access to the table."""
 
     most_kills = 8
     partition_by: tuple[str, ...] = ()
@@ -52,13 +52,13 @@ class TestDelta(StagedContract, RestartContract):
 
 
 class TestPartitioned(TestDelta):
-    """Files of many partitions."""
+    """A table with many partitions."""
 
     partition_by = ("k",)
 
 
 class TestDeltaDeletes(UnavailableContract):
-    """Rows that delete those of their key, in one commit with rows that are merged."""
+    """Upserts and deletes in one commit."""
 
     @pytest.fixture(params=[(), ("k",)], ids=["plain", "partitioned"])
     def target(self, tmp_path: Path, request: pytest.FixtureRequest) -> DeltaTarget:

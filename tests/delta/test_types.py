@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -20,24 +19,12 @@ from wal_sink.targets.arrow_tables import new_columns
 from wal_sink.targets.delta.columns import DECLARED
 
 MOMENT = datetime.datetime(2024, 2, 29, 23, 59, 59, 999_999, datetime.UTC)
-OLD = datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)
 INT, BIGINT, TEXT = pa.int32(), pa.int64(), pa.string()
 INSTANT = pa.timestamp("us", "UTC")
 
 COLUMNS: dict[str, tuple[pa.DataType, Any, Any]] = {
-    "s": (TEXT, "ä€🎈" * 40, ""),
-    "b": (pa.bool_(), True, False),
-    "i1": (pa.int8(), 127, -128),
     "i2": (pa.int16(), 32_767, -32_768),
     "i4": (INT, 2**31 - 1, -(2**31)),
-    "i8": (BIGINT, 2**63 - 1, -(2**63)),
-    "f": (pa.float32(), 1.5, -math.inf),
-    "d": (pa.float64(), 1e300, -0.0),
-    "dec": (pa.decimal128(38, 18), Decimal(f"{'9' * 20}.{'9' * 18}"), Decimal("-1E-18")),
-    "dt": (pa.date32(), datetime.date(9999, 12, 31), datetime.date(1, 1, 1)),
-    "ts": (INSTANT, MOMENT, OLD),
-    "ntz": (pa.timestamp("us"), MOMENT.replace(tzinfo=None), OLD.replace(tzinfo=None)),
-    "bin": (pa.binary(), b"\x00\xff", b""),
     "a": (pa.list_(INT), [1, None, 3], []),
     "aa": (pa.list_(pa.list_(TEXT)), [["x", None], None, []], []),
     "m": (pa.map_(TEXT, BIGINT), [("k", 1), ("l", None)], []),
@@ -53,6 +40,7 @@ COLUMNS: dict[str, tuple[pa.DataType, Any, Any]] = {
         [],
     ),
 }
+"""By column its type and two values. `test_readers.py` has the other types without parts."""
 
 
 def one(type_: pa.DataType, name: str = "c") -> pa.Schema:
@@ -60,13 +48,13 @@ def one(type_: pa.DataType, name: str = "c") -> pa.Schema:
 
 
 def created(path: Path, schema: pa.Schema, partition_by: list[str] | None = None) -> Query:
-    """Create the table that the error for a missing one proposes."""
+    """Create the table that the error for a missing table proposes."""
     columns = new_columns(schema, (), Schema.from_arrow, "Delta")
     DeltaTable.create(str(path / "t"), columns, partition_by=partition_by)
     return Query(path / "t")
 
 
-def test_extreme_values_of_every_type_arrive(tmp_path: Path) -> None:
+def test_nested_values_arrive(tmp_path: Path) -> None:
     schema = pa.schema([(name, type_) for name, (type_, *_) in COLUMNS.items()])
     query = created(tmp_path, schema)
     rows = [{name: values[i] for name, (_, *values) in COLUMNS.items()} for i in range(2)]

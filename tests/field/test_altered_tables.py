@@ -243,15 +243,17 @@ def test_start_uses_last_plan_while_target_is_down(
 
 
 def test_dropped_table_is_not_created_again_by_start(tmp_path: Path) -> None:
-    """Otherwise the earlier rows would be missing silently."""
+    """Otherwise the earlier rows would be missing silently. Other options of the start change nothing."""
     store = Sqlite(tmp_path)
     options = SqlAlchemyOptions(url=store.url, table="t", create_table=True)
     query = PlayedQuery(SqlAlchemyTarget(options), SCHEMA.remove(3))
     row = (*NARROW[:3], *NARROW[4:])
     start(query).flushed_batches([row])
     store.execute("DROP TABLE t")
-    with pytest.raises(SchemaMismatch, match="is gone, and this query has written") as caught:
-        start(query)
+    for changes in ({"mode": "upsert", "key_columns": "id"}, {}):
+        query.target = SqlAlchemyTarget(replace(options, **changes))
+        with pytest.raises(SchemaMismatch, match="is gone, and this query has written") as caught:
+            start(query)
     store.execute(caught.value.remedy.partition("\n")[2])
     start(query).flushed_batches([row])
     assert len(store.execute("SELECT id FROM t")) == 1
@@ -284,18 +286,6 @@ def test_gone_table_of_several_targets_is_named(tmp_path: Path) -> None:
     start(query).flushed_batches([(2,)])
     assert store.execute("SELECT id FROM t ORDER BY id") == [(1,), (2,)]
     assert other.execute("SELECT id FROM t2") == [(2,)]
-
-
-def test_dropped_table_is_not_created_with_other_options(tmp_path: Path) -> None:
-    """The last plan names the table, whatever the options of its start."""
-    store = Sqlite(tmp_path)
-    options = SqlAlchemyOptions(url=store.url, table="t", create_table=True)
-    query = PlayedQuery(SqlAlchemyTarget(options), SCHEMA.remove(3))
-    start(query).flushed_batches([(*NARROW[:3], *NARROW[4:])])
-    store.execute("DROP TABLE t")
-    query.target = SqlAlchemyTarget(replace(options, mode="upsert", key_columns="id"))
-    with pytest.raises(SchemaMismatch, match="is gone, and this query has written"):
-        start(query)
 
 
 def test_start_with_another_schema_compares_pending_rows(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ SPELLINGS = [
 
 
 def test_delta_rs_removes_only_files_named_by_itself(tmp_path: Path) -> None:
-    """Once delta-rs removes by the path of the log, the check is obsolete."""
+    """Once delta-rs removes files by their path in the log, `why_not_removable` is obsolete."""
     table = tmp_path / "t"
     schema = partitioned(table, "c")
     paths = [f"c={n}{spelling}z/part-0.parquet" for n, spelling in enumerate(SPELLINGS)]

@@ -1,4 +1,4 @@
-"""The contract of targets that stage, over Iceberg tables of a SQL catalog in a folder."""
+"""The contract of staged targets, over Iceberg tables of a SQL catalog in a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flushers and real brokers that die, time out or forget in a transaction."""
+"""Failures of flushers and real brokers during a transaction."""
 
 from __future__ import annotations
 

@@ -38,40 +38,6 @@ def topic(kafka: Broker) -> str:
 
 
 @pytest.mark.parametrize(
-    ("schema", "reason"),
-    [
-        (pa.schema([("key", pa.string())]), "value: it is not in the DataFrame"),
-        (
-            pa.schema([("value", pa.string()), ("id", pa.int64())]),
-            "id: a record of Kafka has no such column",
-        ),
-        (
-            pa.schema([("value", pa.int64())]),
-            "value: .* is string or binary, .* bigint",
-        ),
-        (
-            pa.schema([("value", pa.string()), ("partition", pa.int64())]),
-            "partition: .* is int, .* bigint",
-        ),
-        (
-            pa.schema([("value", pa.string()), ("headers", pa.string())]),
-            "headers: .* is array<struct.*, .* string",
-        ),
-    ],
-)
-def test_unfit_dataframe_is_refused(
-    kafka: Broker, topic: str, schema: pa.Schema, reason: str
-) -> None:
-    with pytest.raises(SchemaMismatch, match=reason):
-        kafka_target(kafka.address, topic).plan(schema, "key")
-
-
-def test_missing_topic_is_named(kafka: Broker) -> None:
-    with pytest.raises(SchemaMismatch, match="There is no topic missing"):
-        kafka_target(kafka.address, "missing").plan(RECORD, "key")
-
-
-@pytest.mark.parametrize(
     ("partitions", "settings", "reason"),
     [
         (2, {"cleanup.policy": "compact"}, "has 2 partitions"),

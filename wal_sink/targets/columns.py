@@ -125,18 +125,18 @@ def match_columns(
     :raises SchemaMismatch: with a line for each problem.
     """
     by_name = {column.name: column for column in columns}
-    problems = [
-        *_about_names(schema, by_name, rules, names),
-        *_about_types(schema, by_name, rules, names),
-        *others,
-    ]
+    pairs = [(field, by_name.get(names.get(field.name, field.name))) for field in schema]
+    problems = [*_about_names(schema, by_name, rules, names)]
+    for field, column in pairs:
+        if column is not None and not column.computed:
+            problems += rules.about_type(field, column)
+    problems += others
     if problems:
         raise SchemaMismatch(
             f"The DataFrame does not fit {table}:\n"
             + "\n".join(f"  - {problem}" for problem in problems),
             "Correct each line above, and start again.",
         )
-    pairs = ((field, by_name[names.get(field.name, field.name)]) for field in schema)
     return tuple(
         Column(
             name=field.name,
@@ -146,6 +146,7 @@ def match_columns(
             column=names.get(field.name, ""),
         )
         for field, column in pairs
+        if column is not None
     )
 
 
@@ -176,18 +177,6 @@ def _about_names(
         filled = column.default or column.computed
         if column.required and not filled and column.name not in written:
             yield f"{column.name}: {rules.about_required(column)}"
-
-
-def _about_types(
-    schema: pa.Schema,
-    by_name: Mapping[str, TableColumn],
-    rules: TableRules,
-    names: Mapping[str, str],
-) -> Iterator[str]:
-    for field in schema:
-        column = by_name.get(names.get(field.name, field.name))
-        if column is not None and not column.computed:
-            yield from rules.about_type(field, column)
 
 
 def refuse_equal_but_for_case(names: Collection[str], database: str) -> None:

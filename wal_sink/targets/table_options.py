@@ -32,6 +32,7 @@ class Layout(NamedTuple):
 NO_LAYOUT = Layout()
 
 _COMMA = re.compile(r",(?![^()]*\))")
+"""A comma outside of parentheses: a partition may be `bucket(16, id)`."""
 
 
 def without_effect(option: str, problem: str, other: str, value: str = "upsert") -> OptionError:
@@ -46,16 +47,6 @@ def without_effect(option: str, problem: str, other: str, value: str = "upsert")
         f"Option {option} is given {problem}.",
         f"Set {other} to {value}, or leave out {option}.",
     )
-
-
-def listed_names(option: str, text: str) -> tuple[str, ...]:
-    """Return the columns that an option lists, or partitions such as `bucket(16, id)`.
-
-    :raises OptionError: a name is repeated.
-    """
-    names = tuple(name.strip() for name in _COMMA.split(text) if name.strip())
-    refuse_repeated(option, names)
-    return names
 
 
 def refuse_repeated(option: str, names: Iterable[str]) -> None:
@@ -95,15 +86,17 @@ class TableOptions(Options, frozen=True, kw_only=True):
 
         :raises OptionError: a column is repeated, or an option would have no effect.
         """
-        options = {PARTITION_COLUMNS: self.partition_columns, KEY_COLUMNS: self.key_columns}
-        for option, names in options.items():
+        listed = []
+        options = {KEY_COLUMNS: self.key_columns, PARTITION_COLUMNS: self.partition_columns}
+        for option, text in options.items():
+            names = tuple(name.strip() for name in _COMMA.split(text) if name.strip())
             is_read = self.create_table or (option == KEY_COLUMNS and self.key_alone)
-            if names.strip() and not is_read:
-                problem = f"without {CREATE_TABLE}: a table that is there stays as it is"
+            if names and not is_read:
+                problem = f"without {CREATE_TABLE}: an existing table stays as it is"
                 raise without_effect(option, problem, CREATE_TABLE, "true")
-        return Layout(
-            *(listed_names(option, options[option]) for option in (KEY_COLUMNS, PARTITION_COLUMNS))
-        )
+            refuse_repeated(option, names)
+            listed.append(names)
+        return Layout(*listed)
 
 
 def refuse_key_and_mode(option: str, mode: str, layout: Layout) -> None:
