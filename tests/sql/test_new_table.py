@@ -42,7 +42,7 @@ def test_table_with_another_key_is_refused(store: Store) -> None:
     fits, other = (store.target(**makes, key_columns=key) for key in ("name,id", "id"))
     agreed(fits)
     assert fits.shape != other.shape, "the plan of the first would be used for the second"
-    with pytest.raises(SchemaMismatch, match=r"names id, and .*t is there with the key id, name"):
+    with pytest.raises(SchemaMismatch, match=r"names id, and .*t exists with the key id, name"):
         agreed(other)
 
 

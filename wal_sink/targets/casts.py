@@ -26,7 +26,8 @@ ArrowType = Callable[[str], pa.DataType | None]
 """Returns the Arrow type that holds a database's type exactly. None for a type that cannot be written."""
 
 Fits = Callable[[str, pa.Array], pa.BooleanArray | None]
-"""Returns which values of a column the server accepts, by the database's type. None means all of them."""
+"""Returns which values of a column the server accepts. Its first argument is the database's type. None means
+all values."""
 
 
 class CastRules(TableRules):
@@ -221,7 +222,7 @@ def _refuse_null(
     if key or column.role == "required":
         refuse(
             values.is_null() if key else not_deleted(values.is_null(), unwritten),
-            "is null and part of the key, and a null equals no other"
+            "is null and part of the key: a null equals no other value"
             if key
             else "is null, and the table's column takes no null",
             'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.',

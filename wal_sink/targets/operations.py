@@ -33,7 +33,7 @@ def refuse_type(
         raise SchemaMismatch(
             f"Option {option} is {column}, and the DataFrame has {count or 'no'} such"
             f" column{'s' * (count > 1)}; it has {', '.join(schema.names)}.",
-            f"Add it, .withColumn({column!r}, …), or correct {option}.",
+            f"Add the column, .withColumn({column!r}, …), or correct {option}.",
         )
     kind = schema.field(column).type
     if spark_type(kind) not in taken:
@@ -55,7 +55,7 @@ def refuse_written(
     if column in known:
         raise SchemaMismatch(
             f"Option {option} is {column}, which is a column of {place}, and {what or 'is'} not written.",
-            f"Give it another name, .withColumnRenamed({column!r}, …); to keep it in the table as well, write"
+            f"Rename it, .withColumnRenamed({column!r}, …). To keep it in the table as well, write"
             " a copy under another name.",
         )
 
@@ -111,9 +111,7 @@ def json_pairs(
     :raises OptionError: the text is not a JSON object, or a name is repeated.
     """
     try:
-        pairs = json.loads(
-            text, object_pairs_hook=tuple
-        )  # an object becomes a tuple, an array a list
+        pairs = json.loads(text, object_pairs_hook=tuple)  # an array is a list
     except ValueError:
         pairs = None
     if not isinstance(pairs, tuple):
@@ -201,8 +199,8 @@ def refuse_undeclared(options: Mapping[str, str], target: str, declared: type[Op
 
 
 _DELETES_OUT = (
-    "Leave it out, and filter deletes out of the DataFrame, or write each as a row with a column that says"
-    " so; or write to a target that deletes, such as cassandra or postgresql."
+    "Leave it out, and filter deletes out of the DataFrame. Or write each delete as a row that a column marks"
+    " as deleted. Or write to a target that deletes, such as cassandra or postgresql."
 )
 _TEXT_WRITTEN = (
     "Leave it out, and the text is written as it is; or write to a target that replaces rows by their"
@@ -211,7 +209,7 @@ _TEXT_WRITTEN = (
 _UNDECLARED = {
     OPERATION_COLUMN: ("cannot delete rows", _DELETES_OUT),
     OPERATIONS: ("cannot delete rows", _DELETES_OUT),
-    UNAVAILABLE_VALUE: ("only adds rows: there is no older value that could stay", _TEXT_WRITTEN),
+    UNAVAILABLE_VALUE: ("only adds rows, so there is no older value to keep", _TEXT_WRITTEN),
 }
 """For each option: what a target without it cannot do, and the remedy."""
 

@@ -19,7 +19,7 @@ Rows = TypeVar("Rows")
 
 MOST_REFUSED = 100
 """The largest number of rows of a window that are refused one by one before the server has accepted any row.
-More than that means that the table is at fault."""
+If more are refused, the table is at fault."""
 
 
 class Savepoints(NamedTuple):
@@ -100,7 +100,9 @@ def refusal(plan: Plan, rows: RowSlice, error: Exception) -> TargetRefused:
     return TargetRefused(
         f"{unquoted(plan.table)} refuses {one_of}a row of epoch {rows.epoch},"
         f" {row_text(rows.batch, plan, 0)}: {_said(error)}",
-        error.remedy if isinstance(error, InvalidRow) else "Change in the target what refuses it.",
+        error.remedy
+        if isinstance(error, InvalidRow)
+        else "Change the rule of the target that refuses the row.",
     )
 
 

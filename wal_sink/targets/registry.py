@@ -82,7 +82,7 @@ def _load(name: str, place: str) -> type[Target]:
         raise OptionError(
             f"Target {name} is written for version {loaded.interface} of the interface of targets, and this"
             f" version of wal_sink has {INTERFACE}.",
-            "Install a newer version of the target. For a target of your own, take the steps of the"
+            "Install a newer version of the target. For a target of your own, follow the"
             f" documentation of targets, and set interface = {INTERFACE} on {loaded.__name__}."
             if loaded.interface < INTERFACE
             else "Install an older version of the target. Or run, on every host of the query and where"

@@ -66,18 +66,18 @@ class TableOptions(Options, frozen=True, kw_only=True):
     """True if the target reads keyColumns for an existing table, too."""
 
     create_table: Annotated[
-        bool, about("whether a table that is missing is made from the DataFrame's schema")
+        bool, about("whether a missing table is created from the DataFrame's schema")
     ] = msgspec.field(name=CREATE_TABLE, default=False)
     key_columns: Annotated[
         str,
         about(
-            "columns of the key, comma-separated, such as of the table that createTable makes",
+            "columns of the key, comma-separated; a table that createTable creates has this key",
             SHAPES,
         ),
     ] = msgspec.field(name=KEY_COLUMNS, default="")
     partition_columns: Annotated[
         str,
-        about("columns by which the table that createTable makes is partitioned, comma-separated"),
+        about("columns by which a table that createTable creates is partitioned, comma-separated"),
     ] = msgspec.field(name=PARTITION_COLUMNS, default="")
 
     @property
@@ -141,7 +141,7 @@ def refuse_other_key(table: object, layout: Layout, key: Collection[str]) -> Non
     """
     if layout.key and {*layout.key} != {*key}:
         raise SchemaMismatch(
-            f"Option {KEY_COLUMNS} names {', '.join(layout.key)}, and {table} is there with the key"
-            f" {', '.join(key)}, by which a row replaces another.",
-            f"Correct {KEY_COLUMNS}, or make the table again with the key that it names.",
+            f"Option {KEY_COLUMNS} names {', '.join(layout.key)}, and {table} exists with the key"
+            f" {', '.join(key)}.",
+            f"Correct {KEY_COLUMNS}, or create the table again with this key.",
         )

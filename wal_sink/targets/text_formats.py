@@ -48,9 +48,7 @@ def as_uuid(column: pa.Array) -> pa.Array:
     if _in_bytes(column):
         return column.cast(pa.binary()).cast(_UUID)
     texts = column.cast(pa.string())
-    digits = pc.replace_substring(
-        texts.fill_null(_NO_UUID), "-", ""
-    )  # 32 digits for each value, without gaps
+    digits = pc.replace_substring(texts.fill_null(_NO_UUID), "-", "")  # 32 for each value
     _, offsets, characters = digits.buffers()
     begin = memoryview(offsets).cast("i")[digits.offset] if len(digits) else 0
     whole = memoryview(characters or b"")[begin : begin + 32 * len(digits)]

@@ -86,6 +86,6 @@ def new_row_error() -> InvalidRow:
     """Return the error of a row with an unavailable cell whose key the table lacks."""
     return InvalidRow(
         f"The table has no row of this key, and a value of the row is unavailable ({UNAVAILABLE_VALUE}).",
-        "Let the source send this row whole, such as by an incremental snapshot of Debezium: a row that is"
-        " new needs all of its values.",
+        "Let the source send this row whole, such as by an incremental snapshot of Debezium: a new row"
+        " needs all of its values.",
     )

@@ -61,7 +61,7 @@ def refuse_invalid_utf8(batch: pa.RecordBatch) -> None:
             )
             raise InvalidRow(
                 f"Column {name} is not UTF-8, in the row with {shown}.",
-                "Mend it by make_valid_utf8(…), or write the bytes as binary: do not cast them to string.",
+                "Repair it by make_valid_utf8(…), or write the bytes as binary, without a cast to string.",
                 column=name,
                 problem=f"Column {name} is not UTF-8.",
                 rows=rows,

@@ -22,8 +22,9 @@ _KNOWN_FEATURES = {
     *("generatedColumns", "invariants", "timestampNtz", "v2Checkpoint"),
     *("variantType", "variantType-preview"),
 }
-"""Features with which delta-rs commits. They require nothing of a writer that appends files, or a column or
-property shows the requirement. `test_feature_is_known_if_a_commit_succeeds` makes a commit with each."""
+"""Features with which delta-rs commits. Such a feature requires nothing of a writer that appends files, or a
+column or property of the table shows what it requires. `test_feature_is_known_if_a_commit_succeeds` makes a
+commit with each."""
 
 _DROPPED = ("rowTracking", "inCommitTimestamp", "materializePartitionColumns", "domainMetadata")
 """Features that Spark can drop, in the order in which it drops them. It drops neither clustering nor column
@@ -83,7 +84,7 @@ def _about_upserts(table: Table) -> Iterator[tuple[str, str]]:
 
 
 def _has_inexact_bounds(type_: pa.DataType) -> bool:
-    """Return True if delta-rs rounds the bounds of a type. It writes none for arrays and maps."""
+    """Return True if delta-rs rounds the bounds of a type. Arrays and maps have no bounds."""
     if pt.is_struct(type_):
         return any(_has_inexact_bounds(field.type) for field in fields(type_))
     return bool(pt.is_decimal(type_) and type_.precision > _EXACT_DIGITS)
@@ -125,7 +126,7 @@ def _obstacles(table: Table) -> Iterator[tuple[str, str]]:
         if name.startswith("delta.constraints."):
             short = name.removeprefix("delta.constraints.")
             yield (
-                f"it has the constraint {short}, which nobody checks for added files",
+                f"it has the constraint {short}, which is not checked for files that wal_sink adds",
                 f"ALTER TABLE delta.`{path}` DROP CONSTRAINT {short}; and filter by .where('{rule}').",
             )
     if _TRANSACTION_RETENTION in table.properties:

@@ -78,10 +78,10 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
         if not _WITHOUT_KEYS.fullmatch(self.path):
             # The path is not repeated.
             raise OptionError(
-                "Option delta.path is a URL with keys in it (a user with a password, or what follows a `?`),"
-                " and the path is written to the log.",
-                "Write it without, such as s3://bucket/orders, and give keys by delta.storageOptions or in"
-                " the environment. If they were in the option of an earlier run, replace them.",
+                "Option delta.path is a URL with a secret in it (a user with a password, or text after a"
+                " `?`), and the path is written to the log.",
+                "Write the URL without it, such as s3://bucket/orders. Give keys by delta.storageOptions or"
+                " in the environment. If a secret was in the option of an earlier run, replace it.",
             )
         if "://" not in self.path and not self.path.startswith("/"):
             raise OptionError(

@@ -124,7 +124,7 @@ flusher changes the row."""
 class DeltaSession(StagedFileSession[Table]):
     """The session of a flusher, or of a task, which only stages."""
 
-    spare = "See that no VACUUM of the table has a retention of minutes."
+    spare = "Check that no VACUUM of the table has a retention of minutes."
 
     def __init__(self, options: DeltaOptions, query_id: str) -> None:
         super().__init__(classify, is_conflict)

@@ -180,9 +180,8 @@ class Table:
 
     def sync(self) -> None:
         """Make the version that was read survive a power loss, since its writer may have died before that."""
-        self.files.sync(
-            [_commit_file(self.version)], may_be_gone=True
-        )  # a checkpoint may delete it
+        # A clean-up after a checkpoint may have deleted the file.
+        self.files.sync([_commit_file(self.version)], may_be_gone=True)
 
     @property
     def version(self) -> int:
@@ -271,7 +270,7 @@ def _commit_file(version: int) -> str:
 
 
 _CONFLICT = "Failed to commit transaction"
-"""The beginning of delta-rs' error for a commit that conflicts with another commit."""
+"""The beginning of delta-rs' error text for a commit that conflicts with another commit."""
 
 
 def is_conflict(error: Exception) -> bool:

@@ -41,13 +41,13 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
         msgspec.field(name="iceberg.catalog.uri", default="")
     )
     warehouse: Annotated[
-        str, about("where the catalog keeps tables, such as s3://lake", CONNECTS)
+        str, about("location of the catalog's tables, such as s3://lake", CONNECTS)
     ] = msgspec.field(name="iceberg.catalog.warehouse", default="")
     properties: Annotated[
         dict[str, str],
         about(
             "any other property of pyiceberg's catalog or file access, such as iceberg.catalog.credential"
-            " or iceberg.catalog.s3.region; it is passed on as it is",
+            " or iceberg.catalog.s3.region; it is passed to pyiceberg unchanged",
             CONNECTS,
             SECRET,
         ),

@@ -136,8 +136,8 @@ def _about_properties(table: Table, options: IcebergOptions) -> Iterator[tuple[s
         compute_statistics_plan(table.schema(), metadata.properties)
     except (NotImplementedError, OSError, ValueError) as error:
         yield (
-            f"pyiceberg cannot write files by its properties: {error}",
-            "Change the property write.parquet.… or write.metadata.metrics.… that the error is about.",
+            f"pyiceberg cannot write files with the table's properties: {error}",
+            "Change the property write.parquet.… or write.metadata.metrics.… that the error names.",
         )
 
 
@@ -151,7 +151,7 @@ def _about_shape(
         if not _computes(field.transform, type_):
             yield (
                 f"it is {how} by {field.transform} of {source}, {type_}, which pyiceberg does not compute",
-                "Change that to another transform, such as bucket, or to another column.",
+                "Use another transform, such as bucket, or another column.",
             )
         elif how == "partitioned" and isinstance(type_, FloatType | DoubleType):
             # pyiceberg selects the rows of a partition by `=`, and NaN equals nothing.
@@ -246,7 +246,7 @@ def iceberg_schema(schema: pa.Schema, required: Sequence[str] = ()) -> Schema:
     except ValueError as error:
         raise OptionError(
             f"Option keyColumns is {', '.join(required)}, and no float or nested value is a key of Iceberg.",
-            "Name other columns; or cast it, such as to a string.",
+            "Name other columns, or cast the column, such as to a string.",
         ) from error
 
 

@@ -23,7 +23,7 @@ _IDS = random.SystemRandom()
 class IcebergSession(StagedFileSession[IcebergTable]):
     """The session of a flusher, or of a task, which only stages."""
 
-    spare = "See that remove_orphan_files spares files of the last days."
+    spare = "Check that remove_orphan_files keeps files of the last days."
 
     def __init__(self, options: IcebergOptions, query_id: str) -> None:
         super().__init__(classify, is_conflict)

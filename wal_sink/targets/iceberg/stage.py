@@ -38,7 +38,7 @@ class IcebergStage(Stage):
         if written != len(rows):
             # pyiceberg selects the rows of a partition by a comparison that a value, such as NaN, fails.
             raise SchemaMismatch(
-                f"The library pyiceberg wrote {written} of {len(rows)} rows to the partitions of the table.",
+                f"Only {written} of {len(rows)} rows were written to the partitions of the table.",
                 "Partition the table by other columns, and report this as a bug.",
             )
 

@@ -256,9 +256,7 @@ class IcebergTable:
 
     def sync(self) -> None:
         """Make the version that was read survive a power loss, since its writer may have died before that."""
-        with contextlib.suppress(
-            FileNotFoundError
-        ):  # after a newer commit old metadata may be deleted
+        with contextlib.suppress(FileNotFoundError):  # deleted after a newer commit
             self.files.sync([self._table.metadata_location])
         _sync_catalog(self._table.catalog)
 

@@ -103,9 +103,7 @@ class LedgerReader:
                 continue
             error = message.error()
             if error is None:
-                until_s = (
-                    time.monotonic() + patience_s
-                )  # records arrive, so no transaction blocks the read
+                until_s = time.monotonic() + patience_s  # no transaction blocks the read
                 if message.key() == self._query_id.encode():
                     self._record = message.value()
             elif error.code() == _END:
@@ -122,9 +120,8 @@ class LedgerReader:
         """Return the offset after the last record of the topic, committed or not. 0 if there is no topic."""
         if not self._topic_exists:
             if not topics.is_there(self.admin, self.topic):
-                topics.create_ledger(
-                    self.admin, self.topic, dry=True
-                )  # raises if the topic may exist
+                # Raises if the topic may exist.
+                topics.create_ledger(self.admin, self.topic, dry=True)
                 return 0
             self._topic_exists, self._next, self._record = True, 0, None
         (future,) = self.admin.list_offsets(

@@ -32,13 +32,13 @@ _PARTITIONERS = {
 
 _INSTEAD = {
     "acks enable.idempotence transactional.id retries max.in.flight.requests.per.connection": (
-        "Leave it out: the sink sets it, as exactly-once needs it."
+        "Leave it out: the sink sets it, since exactly-once depends on it."
     ),
     "delivery.timeout.ms request.timeout.ms max.block.ms": (
         "Set kafka.transaction.timeout.ms, which bounds how long the sink tries to send a record."
     ),
     "batch.size buffer.memory": (
-        "Leave it out: kafka.linger.ms says how long a record waits for others of its batch."
+        "Leave it out: kafka.linger.ms sets how long a record waits for others of its batch."
     ),
     "max.request.size message.max.bytes": (
         "Leave it out: the sink sets it by max.message.bytes of the topics. For larger records run:"
@@ -50,7 +50,7 @@ _INSTEAD = {
     "partitioner.class": (
         "Set kafka.partitioner to murmur2, crc32 or fnv1a; or add a column partition."
     ),
-    "sasl.jaas.config": "Write user and password into kafka.sasl.username and kafka.sasl.password.",
+    "sasl.jaas.config": "Set user and password by kafka.sasl.username and kafka.sasl.password.",
     "ssl.truststore.location ssl.truststore.password ssl.truststore.type": (
         "Give the certificates to trust as PEM, by kafka.ssl.ca.location."
     ),
@@ -63,7 +63,7 @@ OTHERS = {
         "Leave it out: the sink creates no topics of records. Create the topic by: kafka-topics.sh"
         " --bootstrap-server BROKER --create --topic TOPIC"
     ),
-    "includeHeaders": "Leave it out: a column headers is written where the DataFrame has one.",
+    "includeHeaders": "Leave it out: headers are written if the DataFrame has a column headers.",
     **{f"kafka.{name}": remedy for names, remedy in _INSTEAD.items() for name in names.split()},
 }
 """The remedies for options of Spark's Kafka sink and of Java's producer."""
@@ -80,8 +80,8 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     topic: Annotated[
         str,
         about(
-            "Topic of the records; or several, comma-separated, of which each row names one in column"
-            " `topic`",
+            "Topic of the records; or several, comma-separated: then column `topic` of each row names one of"
+            " them",
             SHAPES,
             min_length=1,
         ),
@@ -96,7 +96,7 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     transaction_timeout_ms: Annotated[
         int,
         about(
-            "How long until the broker ends the transaction of a silent flusher. At least 1000 ms, at"
+            "Time after which the broker ends the transaction of a silent flusher. At least 1000 ms, at"
             " most the broker's transaction.max.timeout.ms",
             MILLISECONDS,
             ge=1000,
@@ -106,7 +106,10 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
         Literal["none", "gzip", "snappy", "lz4", "zstd"], about("Compression of the records")
     ] = msgspec.field(name="kafka.compression.type", default="none")
     linger_ms: Annotated[
-        float, about("How long a record waits for others, 0 or more", MILLISECONDS, ge=0)
+        float,
+        about(
+            "Time for which a record waits for others of its batch, 0 or more", MILLISECONDS, ge=0
+        ),
     ] = msgspec.field(name="kafka.linger.ms", default=20)
     partitioner: Annotated[
         Literal["murmur2", "crc32", "fnv1a"],
@@ -139,7 +142,7 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     )
 
     def __post_init__(self) -> None:
-        """Normalize the list of topics, which the start checks and to which the records go.
+        """Normalize the list of topics. The start checks these topics, and the records go to them.
 
         :raises OptionError: option `topic` names no topic, or names the ledger's topic.
         """

@@ -150,7 +150,7 @@ def _about_topics(names: Collection[str], limits: Mapping[str, Limits]) -> Itera
         if "timestamp" in names and limit.past_ms < UNBOUNDED_MS:
             yield (
                 f"timestamp: the topic {topic} refuses a record that is older than {limit.past_ms:,} ms,"
-                " which a record may become in the log. Drop the column, or set the topic's"
+                " and a pending record may exceed this age. Drop the column, or set the topic's"
                 f" message.timestamp.before.max.ms to {UNBOUNDED_MS}."
             )
 

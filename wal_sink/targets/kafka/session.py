@@ -281,9 +281,8 @@ class KafkaSession(TransactionalSession):
                         break
                     except BufferError:  # the queue is full
                         poll(_FULL_BUFFER_S)
-                    except (
-                        KafkaException
-                    ) as error:  # after a refused record, which is reported later
+                    except KafkaException as error:
+                        # A refused record, whose error is reported later, may be the cause.
                         poll(_FULL_BUFFER_S)
                         self._raise_failed()
                         self._raise_cause(error)

@@ -94,9 +94,7 @@ def create_ledger(admin: Any, topic: str, *, dry: bool = False) -> None:
         if kafka_error.code() == KafkaError.TOPIC_ALREADY_EXISTS:
             if dry:
                 raise
-        elif (
-            kafka_error.code() < 0 or kafka_error.retriable()
-        ):  # negative codes of librdkafka are about the connection
+        elif kafka_error.code() < 0 or kafka_error.retriable():  # negative: of the connection
             raise
         else:
             settings = "".join(f" --config {name}={value}" for name, value in _LEDGER.items())
@@ -129,12 +127,12 @@ def _refuse_ledger(admin: Any, topic: str, partitions: int) -> None:
     if policy != "compact":
         raise SchemaMismatch(
             f"The ledger's topic {topic} has the cleanup.policy {policy}: Kafka would delete the ledger.",
-            f"Set it to compact alone:\n{alter} cleanup.policy=compact",
+            f"Set it to compact only:\n{alter} cleanup.policy=compact",
         )
     if int(settings["segment.bytes"]) > _LARGEST_SEGMENT:
         raise SchemaMismatch(
             f"The ledger's topic {topic} has segments of {int(settings['segment.bytes']):,} bytes: Kafka"
-            " compacts full segments alone, and each flusher reads the whole topic when it starts.",
+            " compacts only full segments, and each flusher reads the whole topic when it starts.",
             f"Make them small, at most {_LARGEST_SEGMENT:,} bytes:"
             f"\n{alter} segment.bytes={_LEDGER['segment.bytes']}",
         )
