@@ -60,7 +60,7 @@ class CastRules(TableRules):
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:  # noqa: ARG002
         """Return True if a column may hold the DataFrame's type.
 
-        Override it if the database's words matter.
+        A subclass overrides it if the database's words matter, too.
         """
         return is_castable(source, holds)
 

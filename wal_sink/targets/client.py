@@ -1,4 +1,4 @@
-"""Targets whose client library is an extra: its import, and the errors of a start."""
+"""The base class of targets whose client library is an extra, and the conversion of the client's errors."""
 
 from __future__ import annotations
 

@@ -214,8 +214,8 @@ def refuse_changed(
 
     Refuse a table that no longer takes the rows.
 
-    A change that makes room never stops a flush: tasks have checked the pending rows, and do not check them
-    again. A new column that takes nulls does not matter.
+    A wider type never stops a flush: tasks have checked the pending rows, and do not check them again. A new
+    column that takes nulls does not matter.
 
     :param columns: the columns of the table, as it is now.
     :param others: further changes.

@@ -76,7 +76,7 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
         :raises OptionError: one of these; or an upsert has no key.
         """
         if not _WITHOUT_KEYS.fullmatch(self.path):
-            # The path is not repeated.
+            # The error does not repeat the path, which has the secret.
             raise OptionError(
                 "Option delta.path is a URL with a secret in it (a user with a password, or text after a"
                 " `?`), and the path is written to the log.",

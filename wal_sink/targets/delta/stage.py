@@ -137,7 +137,7 @@ def last_rows(
     names: Sequence[str],
     event: str = "",
 ) -> LastRows:
-    """Return the staged rows that a commit merges: the last row of each key, and each row without a key.
+    """Return the rows that a commit merges: the last row of each key, and each row published for an append.
 
     :param names: the table's columns.
     :param event: the column with the event time. Empty if the order of the log decides.

@@ -85,7 +85,7 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
                     f"Unknown option {_CATALOG}{name}.", f"Did you mean {_CATALOG}{near}?"
                 )
         if urlsplit(self.uri).password is not None or secret_parameter(self.uri):
-            # The address is not repeated.
+            # The error does not repeat the address, which has the password.
             raise OptionError(
                 "Option iceberg.catalog.uri has a password in it, and the address is written to the log.",
                 "Give the whole address in the environment of the driver of Spark and of every flusher, as"
