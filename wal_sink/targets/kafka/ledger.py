@@ -1,4 +1,4 @@
-"""Reads a query's ledger record to the end of its topic, which a conditional update requires.
+"""Reads a query's ledger topic to its end, as a conditional update requires.
 
 The ledger row is the last committed record of a query in a compacted topic. Each query has a topic of its
 own, unless the user names one: see `KafkaOptions.ledger_of`.
@@ -107,7 +107,8 @@ class LedgerReader:
                 if message.key() == self._query_id.encode():
                     self._record = message.value()
             elif error.code() == _END:
-                at_open = True  # or the end of the topic
+                # The reader is at the end of the topic, or before an open transaction.
+                at_open = True
                 self._next = max(self._next, message.offset())
             else:
                 raise KafkaException(error)
