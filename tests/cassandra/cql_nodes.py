@@ -258,7 +258,7 @@ def values_of(sent: Frame) -> list[bytes]:
 
 def value_of(sent: Frame | EncodedBatch) -> bytes:
     """Return the first value of a request."""
-    data = sent.body[3:] if isinstance(sent, Frame) else bytes(sent.data)
+    data = sent.body[3:] if isinstance(sent, Frame) else sent.data
     begin = 3 + len(_ID) + 2
     (length,) = struct.unpack_from(">i", data, begin)
     return data[begin + 4 :][:length]

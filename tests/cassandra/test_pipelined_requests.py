@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import struct
 import threading
 import time
@@ -235,14 +234,14 @@ def test_answer_and_lost_connection_end_a_request_once() -> None:
             while not has_ended(pipeline) and time.monotonic() < until:
                 time.sleep(0.001)
             # The driver may lose some in this race: it ends them from a copy.
-            pipeline._in_flight[0].expire(0)
+            next(iter(pipeline._in_flight)).expire(0)
             ended = pipeline.await_group()
             assert not has_ended(pipeline)
             assert ended.acknowledged + len(ended.failed) == 120
 
 
 def test_late_answer_keeps_no_later_bytes() -> None:
-    """The pipeline keeps all groups after the oldest one in flight, which may be late for seconds."""
+    """The oldest group in flight may be late for seconds."""
     with nodes() as cluster:
         pipeline = pipeline_to(cluster)
         cluster.wire().answer = silent
@@ -252,33 +251,12 @@ def test_late_answer_keeps_no_later_bytes() -> None:
         try:
             for _ in range(5):
                 assert start(pipeline, [request(size=60_000)])
-                sent = pipeline.await_group()
-                assert sent.acknowledged == 1
-                sent.release()
+                assert pipeline.await_group().acknowledged == 1
                 cluster.wire().pushes.clear()
             held, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
         assert held < 60_000
-
-
-def of_a_slice(data: bytearray, node: Any = None) -> EncodedBatch:
-    """Return a request whose rows are a view of a longer buffer."""
-    made = request(node, size=5_000)
-    data += made.data
-    return EncodedBatch(1, memoryview(data), made.statements, node)
-
-
-def test_request_in_flight_keeps_no_slice() -> None:
-    with nodes() as cluster:
-        sender, metrics = sender_to(cluster)
-        cluster.wire().answer = silent
-        data = bytearray()
-        sender.send([of_a_slice(data)])
-        gc.collect()
-        assert len(cluster.wire().requests) == metrics.in_flight == 1
-        data.append(0)  # BufferError while there is a view of it
-        cluster.wire().defunct(OSError("cut"))
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -289,7 +267,7 @@ def test_failed_request_keeps_its_rows_and_node(version: int) -> None:
         (host,) = cluster.hosts
         requests = [request(host, size=8 + 700 * number) for number in range(12)]
         for number, batch in enumerate(requests):
-            data = bytes(batch.data) * (number + 1)
+            data = batch.data * (number + 1)
             batch.number, batch.data = number + 1, data
         ended = sent(pipeline, requests)
         assert [failed.request for failed in ended.failed] == requests

@@ -54,7 +54,7 @@ def rows_by_statement(
     """Return statement and values of each row, one statement after the other."""
     written = []
     for part in statements.divide(rows, ttls):
-        batch = EncodedBatch(part.rows.batch.num_rows, _encoded(part).data, statements)
+        batch = EncodedBatch(part.rows.batch.num_rows, bytes(_encoded(part).data), statements)
         written += [(query_id.decode(), values) for query_id, values in batch.rows()]
     return written
 

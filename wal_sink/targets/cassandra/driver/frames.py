@@ -4,9 +4,8 @@ The driver encodes a BATCH message row by row, from one Python tuple for each ro
 rows of a whole slice at once, and a request is a part of these bytes. The bytes around the rows are the same
 for all batches of a keyspace, so they are taken once from the driver's frame of a batch without rows.
 
-The frames of a group are joined by one call. It is the only copy of the rows on their way to the driver.
-While requests are in flight, only the frames are kept: the rows are parts of a slice of megabytes, which one
-late answer would keep in memory.
+The frames of a group are joined by one call. A request has a copy of its bytes: a view would keep the whole
+slice in memory until the last answer.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class EncodedBatch(msgspec.Struct, gc=False):
 
     number: int
     """The number of rows, at most 65,535: a [short] of the protocol."""
-    data: bytes | memoryview
+    data: bytes
     """The statements of the rows, one after the other."""
     statements: Any
     """The `Statements` of the plan of the rows."""
@@ -52,7 +51,7 @@ class EncodedBatch(msgspec.Struct, gc=False):
 
     def halves(self) -> list[EncodedBatch]:
         """Return two batches with half of the rows each; an empty list for a single row."""
-        data, middle = bytes(self.data), self.number // 2
+        data, middle = self.data, self.number // 2
         if not middle:
             return []
         cut = 0
@@ -63,7 +62,7 @@ class EncodedBatch(msgspec.Struct, gc=False):
 
     def rows(self) -> Iterator[tuple[bytes, list[Any]]]:
         """Yield for each row the id of its statement, and its values: bytes, None or `UNSET_VALUE`."""
-        data, at = bytes(self.data), 0
+        data, at = self.data, 0
         while at < len(data):
             query_id, values, at = _statement(data, at)
             yield query_id, values
@@ -108,14 +107,11 @@ class Envelope(NamedTuple):
     after: bytes
     """The consistency levels, the keyspace, and a default timestamp that no row uses."""
 
-    def frames(self, requests: Sequence[EncodedBatch], streams: Sequence[int]) -> Frames:
-        """Return the frames of requests, in their order.
-
-        :param requests: at least one.
-        """
+    def frames(self, requests: Sequence[EncodedBatch], streams: Sequence[int]) -> bytes:
+        """Return the frames of requests, in their order."""
         version, flags, kind, after = self
         begin, beside = _BEGIN.pack, _BEFORE_ROWS + len(after)
-        pieces: list[bytes | memoryview] = []
+        pieces: list[bytes] = []
         for request, stream in zip(requests, streams, strict=True):
             data = request.data
             size = beside + len(data)
@@ -124,36 +120,7 @@ class Envelope(NamedTuple):
                 data,
                 after,
             )
-        return Frames(self, b"".join(pieces), requests[0].statements, requests[0].node)
-
-
-class Frames(NamedTuple):
-    """The frames of requests for one node, one after the other."""
-
-    around: Envelope
-    data: bytes
-    statements: Any
-    node: Any
-
-    def request(self, position: int) -> EncodedBatch:
-        """Return a request as a copy of its bytes.
-
-        :param position: of the request in the frames, from 0.
-        """
-        for number, frame in enumerate(self._split()):
-            if number == position:
-                rows = frame[_BEGIN.size : len(frame) - len(self.around.after)]
-                *_, count = _BEGIN.unpack_from(frame)
-                return EncodedBatch(count, rows, self.statements, self.node)
-        raise IndexError(position)
-
-    def _split(self) -> Iterator[bytes]:
-        at = 0
-        while at < len(self.data):
-            *_, length = HEADER.unpack_from(self.data, at)
-            end = at + HEADER.size + length
-            yield self.data[at:end]
-            at = end
+        return b"".join(pieces)
 
 
 def envelope(session: Any, profile: Any, keyspace: str) -> Envelope:

@@ -16,9 +16,7 @@ answer.
 
 from __future__ import annotations
 
-import functools
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -30,7 +28,7 @@ from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import ROWS, Connection
 from wal_sink.targets.cassandra.driver.errors import is_overload
-from wal_sink.targets.cassandra.driver.frames import EncodedBatch, Envelope, Frames, envelope
+from wal_sink.targets.cassandra.driver.frames import EncodedBatch, Envelope, envelope
 from wal_sink.targets.cassandra.driver.internals import (
     ConnectionException,
     ErrorMessage,
@@ -108,38 +106,31 @@ def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Itera
 class Sent:
     """A group that was sent by one push.
 
-    It holds the frames of its requests until it is released. It holds neither the requests nor their slice.
-
-    :param frames: the frames of the requests, one for each stream.
-    :param places: the places of the requests, see `Concurrency`.
+    :param streams: one for each request.
     :param on_end: called once, when all requests have ended, by a thread of the driver or by `expire`.
     """
 
-    def __init__(
-        self, frames: Frames, streams: Streams, places: float, on_end: Callable[[Sent], None]
-    ) -> None:
-        self.places = places
-        self.requests = len(streams.ids)
+    def __init__(self, group: Group, streams: Streams, on_end: Callable[[Sent], None]) -> None:
+        self.places = group.places
+        self.requests = len(group.requests)
         self.sent_s = time.monotonic()
         self.ended_s: float | None = None
         """The time of the last end, by the monotonic clock; None if a request has not ended."""
         self.acknowledged = 0
         """The number of acknowledged requests."""
+        self.witness: EncodedBatch | None = None
+        """An acknowledged request."""
         self.failed: list[Failed] = []
-        self._frames: Frames | None = frames
-        self._acknowledged_position = 0
-        """The position of an acknowledged request in the frames, if there is one."""
         self._streams = streams
-        self._waiting = {stream: position for position, stream in enumerate(streams.ids)}
-        """The position in the frames of each request without an answer, by its stream."""
+        self._waiting = dict(zip(streams.ids, group.requests, strict=True))
+        """The requests without an answer, by their streams."""
         self._on_end = on_end
         self._lock = Lock()  # a lost connection ends requests in several threads
 
-    def push(self) -> None:
-        """Send the requests. If they cannot be sent, they end with the error."""
+    def push(self, frames: bytes) -> None:
+        """Send the frames of the requests. If they cannot be sent, the requests end with the error."""
         try:
-            assert self._frames is not None, "not pushed yet"
-            self._streams.push(self._frames.data, self._answered)
+            self._streams.push(frames, self._answered)
         except Exception as error:  # noqa: BLE001 -- the sender classifies it
             if self._end_all(error):
                 self._streams.free()
@@ -151,17 +142,6 @@ class Sent:
         if late:
             self._streams.end(self._streams.reserve_late(late))
             self._end()
-
-    def release(self) -> Callable[[], EncodedBatch] | None:
-        """Drop the frames after all requests have ended.
-
-        :returns: a function that returns an acknowledged request as a copy of its bytes; None if no request
-            is acknowledged.
-        """
-        frames, self._frames = self._frames, None
-        assert frames is not None, "released once"
-        position = self._acknowledged_position
-        return functools.partial(frames.request, position) if self.acknowledged else None
 
     def _answered(self, response: Any) -> None:
         """Handle an answer, in a thread of the driver.
@@ -179,14 +159,14 @@ class Sent:
                 self._end()
             return
         with self._lock:
-            position = self._waiting.pop(stream, None)
-            if position is None:
+            request = self._waiting.pop(stream, None)
+            if request is None:
                 return  # ended before
             if error is None:
                 self.acknowledged += 1
-                self._acknowledged_position = position
+                self.witness = request
             else:
-                self._fail([position], error)
+                self.failed.append(Failed(request, error))
             if self._waiting:
                 return
         self._streams.end(0)
@@ -196,13 +176,8 @@ class Sent:
         """End each request without an answer by an error, and return their streams."""
         with self._lock:
             ended, self._waiting = self._waiting, {}
-            if ended:
-                self._fail(ended.values(), error)
+            self.failed += [Failed(request, error) for request in ended.values()]
             return list(ended)
-
-    def _fail(self, positions: Iterable[int], error: Exception) -> None:
-        assert self._frames is not None, "not released yet"
-        self.failed += [Failed(self._frames.request(position), error) for position in positions]
 
     def _end(self) -> None:
         self.ended_s = time.monotonic()
@@ -244,8 +219,8 @@ class RequestPipeline:
         self._metrics = metrics
         self._requests = 0
         self._places = 0.0
-        self._in_flight: deque[Sent] = deque()
-        """The groups in the order in which they were sent. Some have ended."""
+        self._in_flight: dict[Sent, None] = {}
+        """The groups that were not awaited, in the order in which they were sent."""
         self._ended: SimpleQueue[Sent] = SimpleQueue()
         self._envelopes: dict[str, Envelope] = {}
         self._turn = 0
@@ -271,11 +246,10 @@ class RequestPipeline:
         for pool in self._pools(first.node):
             if (streams := borrow(pool, len(group.requests))) is not None:
                 around = self._around(first.statements.keyspace)
-                frames = around.frames(group.requests, streams.ids)
-                sent = Sent(frames, streams, group.places, self._ended.put)
+                sent = Sent(group, streams, self._ended.put)
                 self._count(sent.requests, sent.places)
-                self._in_flight.append(sent)
-                sent.push()
+                self._in_flight[sent] = None
+                sent.push(around.frames(group.requests, streams.ids))
                 return True
         return False
 
@@ -297,18 +271,17 @@ class RequestPipeline:
         if any(is_overload(failed.error) for failed in sent.failed):
             self.concurrency.overloaded(sent.sent_s, sent.ended_s)
         self._count(-sent.requests, -sent.places)
+        del self._in_flight[sent]
         return sent
 
     def _expire(self) -> float:
         """End the groups that are late. Return the seconds until the next group is late."""
-        while self._in_flight:
-            sent = self._in_flight[0]
+        for sent in self._in_flight:
             if sent.ended_s is None:
                 remaining_s = sent.sent_s + self._timeout_s - time.monotonic()
                 if remaining_s > 0:
                     return remaining_s
                 sent.expire(self._timeout_s)
-            self._in_flight.popleft()
         return float("inf")
 
     def _count(self, requests: int, places: float) -> None:

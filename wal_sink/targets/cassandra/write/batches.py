@@ -276,7 +276,7 @@ class PlanRequests:
             yield from self.requests(rows, default_ttl_s)
 
     def requests(self, rows: TimestampedRows, default_ttl_s: int = 0) -> list[EncodedBatch]:
-        """Return requests of rows. Their bytes are parts of one buffer."""
+        """Return requests of rows."""
         encoded, positions, keys = self._statements.encode(rows, default_ttl_s)
         sizes = np.diff(encoded.offsets)
         sizes = sizes if positions is None else sizes[positions]
@@ -296,6 +296,6 @@ class PlanRequests:
             numbers = coordinators.numbers[partitions[batches.first_rows()]]
             nodes = [coordinators.nodes[number] for number in numbers.tolist()]
         return [
-            EncodedBatch(count, data[begin:end], self._statements, node)
+            EncodedBatch(count, bytes(data[begin:end]), self._statements, node)
             for count, (begin, end), node in zip(counts, bounds, nodes, strict=True)
         ]

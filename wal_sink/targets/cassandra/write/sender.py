@@ -122,9 +122,9 @@ class Sender:
     def _await_group(self) -> None:
         """Wait until a group has ended, and keep its failed requests."""
         sent = self._pipeline.await_group()
-        if (acknowledged := sent.release()) is not None:
+        if sent.witness is not None:
             self._has_progress = True
-            self._search.witness = self._search.witness or acknowledged()
+            self._search.witness = self._search.witness or sent.witness
         self._failures += sent.failed
 
     def _recover(self) -> None:
