@@ -37,7 +37,9 @@ def shared(cassandra: Node) -> Iterator[str]:
     )
     cassandra.execute(f"CREATE TABLE {name}.t (id int PRIMARY KEY)")
     yield name
-    cassandra.session().execute(f"DROP KEYSPACE {name}", timeout=None)  # of many tables
+    cassandra.session().execute(
+        f"DROP KEYSPACE {name}", timeout=None
+    )  # takes long with many tables
 
 
 def options(node: Node, keyspace: str, **options: str) -> CassandraOptions:

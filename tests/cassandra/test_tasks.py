@@ -53,7 +53,7 @@ NESTED: list[tuple[pa.DataType, str, Any]] = [
         {"a": "123e4567-e89b-12d3-a456-426614174000", "b": timedelta(1)},
     ),
 ]
-"""What else is in the batch: every kind of part."""
+"""Further columns of the batch, with every kind of nested type."""
 
 
 def target(**options: str) -> CassandraTarget:

@@ -74,7 +74,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
         str,
         about(
             'JSON object of columns with another name in the table, such as {"customerId":'
-            ' "customer_id"}: the name in the DataFrame, then that in the table',
+            ' "customer_id"}: the name in the DataFrame, then the name in the table',
             SHAPES,
         ),
     ] = msgspec.field(name=COLUMNS_OPTION, default="")
@@ -90,7 +90,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=MAX_TTL_S)] | None,
         about(
             f"TTL of every row from when it was published, 1 to {MAX_TTL_S} seconds."
-            " Default: none, or that of the table",
+            " Default: none, or the default TTL of the table",
             SECONDS,
             SHAPES,
         ),
@@ -154,16 +154,16 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
         float, about("How long to wait for the answer to one request, above 0", SECONDS, gt=0)
     ] = msgspec.field(name="cassandra.requestTimeout", default=10.0)
     local_datacenter: Annotated[
-        str, about("Datacenter to write in. Default: the only one there is")
+        str, about("Datacenter to write in. Default: the only datacenter")
     ] = msgspec.field(name="cassandra.localDatacenter", default="")
     consistency_level: Annotated[
         Literal["ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_QUORUM", "EACH_QUORUM", "LOCAL_ONE"],
         about(
-            "Level of rows and ledger; not ANY, under which a hint that can expire counts as a row"
+            "Consistency level of rows and ledger. Not ANY: a hint that can expire would count as a row"
         ),
     ] = msgspec.field(name="cassandra.consistencyLevel", default="LOCAL_QUORUM")
     serial_consistency_level: Annotated[
-        Literal["SERIAL", "LOCAL_SERIAL"], about("Level of the ledger's Paxos")
+        Literal["SERIAL", "LOCAL_SERIAL"], about("Serial consistency level of the ledger")
     ] = msgspec.field(name="cassandra.serialConsistencyLevel", default="SERIAL")
     ledger_table: Annotated[
         str, about(f"Table of the ledger. Default: <keyspace>.{LEDGER_TABLE}")
@@ -178,7 +178,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
     ] = msgspec.field(name="cassandra.batchRows", default="auto")
     concurrency: Annotated[
         Literal["auto"] | Annotated[int, Meta(ge=1, le=1024)],
-        about("Most requests in flight: auto, or 1 to 1024. Fewer while slow"),
+        about("Most requests in flight: auto, or 1 to 1024. Fewer while the cluster is slow"),
     ] = msgspec.field(name="cassandra.concurrency", default="auto")
 
     def __post_init__(self) -> None:
@@ -218,7 +218,7 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
 
     @property
     def column_names(self) -> Mapping[str, str]:
-        """The table's names of columns that have another one there, by the DataFrame's."""
+        """The table's names of columns that are renamed, by the DataFrame's names."""
         return read_columns(self.columns)
 
     @property
