@@ -46,7 +46,7 @@ from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.driver.pipeline import Group, RequestPipeline, Sent
+from wal_sink.targets.cassandra.driver.pipeline import Group, RequestPipeline, SentGroup
 from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import CassandraSession
@@ -459,7 +459,7 @@ def test_many_requests_share_a_push_over_tls(
     plan = target.plan(batch.schema, "k")
     await_group = RequestPipeline.await_group
 
-    def counted(self: RequestPipeline) -> Sent:
+    def counted(self: RequestPipeline) -> SentGroup:
         sent = await_group(self)
         pushed.update(pushes=1, requests=sent.requests, acknowledged=sent.acknowledged)
         return sent

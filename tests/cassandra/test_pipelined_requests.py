@@ -41,7 +41,7 @@ from wal_sink.targets.cassandra.driver.pipeline import (
     MOST_REQUESTS,
     Group,
     RequestPipeline,
-    Sent,
+    SentGroup,
     grouped,
 )
 from wal_sink.targets.cassandra.write.sender import Sender
@@ -71,7 +71,7 @@ def start(pipeline: RequestPipeline, requests: Sequence[EncodedBatch]) -> bool:
     return pipeline.send(group)
 
 
-def sent(pipeline: RequestPipeline, requests: Sequence[EncodedBatch]) -> Sent:
+def sent(pipeline: RequestPipeline, requests: Sequence[EncodedBatch]) -> SentGroup:
     """Send a group, and return it after it has ended."""
     assert start(pipeline, requests)
     ended = pipeline.await_group()

@@ -20,7 +20,7 @@ from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
-from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline, Sent
+from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline, SentGroup
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.batches import Batches
 from wal_sink.targets.cassandra.write.statements import driver_statement
@@ -98,7 +98,7 @@ class Pushes:
         self.number = self.requests = 0
         await_group = RequestPipeline.await_group
 
-        def counted(pipeline: RequestPipeline) -> Sent:
+        def counted(pipeline: RequestPipeline) -> SentGroup:
             sent = await_group(pipeline)
             self.number += not sent.failed
             self.requests += sent.acknowledged

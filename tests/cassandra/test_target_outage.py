@@ -27,7 +27,7 @@ from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
-from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline, Sent
+from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline, SentGroup
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.drift import DriftWatch
@@ -218,7 +218,7 @@ def test_full_socket_fails_no_request(
                 node.resume()
             return has
 
-        def counts_refused(pipeline: RequestPipeline) -> Sent:
+        def counts_refused(pipeline: RequestPipeline) -> SentGroup:
             nonlocal refused
             sent = await_group(pipeline)
             for failed in sent.failed:

@@ -50,7 +50,7 @@ _AROUND = 128
 """The most bytes of a request beside its rows: of the frame, and of the longest keyspace name."""
 
 
-class Failed(NamedTuple):
+class FailedRequest(NamedTuple):
     """A request that was not acknowledged."""
 
     request: EncodedBatch
@@ -103,14 +103,14 @@ def grouped(requests: Iterable[EncodedBatch], concurrency: Concurrency) -> Itera
     yield from groups.values()
 
 
-class Sent:
+class SentGroup:
     """A group that was sent by one push.
 
     :param streams: one for each request.
     :param on_end: called once, when all requests have ended, by a thread of the driver or by `expire`.
     """
 
-    def __init__(self, group: Group, streams: Streams, on_end: Callable[[Sent], None]) -> None:
+    def __init__(self, group: Group, streams: Streams, on_end: Callable[[SentGroup], None]) -> None:
         self.places = group.places
         self.requests = len(group.requests)
         self.sent_s = time.monotonic()
@@ -120,7 +120,7 @@ class Sent:
         """The number of acknowledged requests."""
         self.witness: EncodedBatch | None = None
         """An acknowledged request."""
-        self.failed: list[Failed] = []
+        self.failed: list[FailedRequest] = []
         self._streams = streams
         self._waiting = dict(zip(streams.ids, group.requests, strict=True))
         """The requests without an answer, by their streams."""
@@ -166,7 +166,7 @@ class Sent:
                 self.acknowledged += 1
                 self.witness = request
             else:
-                self.failed.append(Failed(request, error))
+                self.failed.append(FailedRequest(request, error))
             if self._waiting:
                 return
         self._streams.end(0)
@@ -176,7 +176,7 @@ class Sent:
         """End each request without an answer by an error, and return their streams."""
         with self._lock:
             ended, self._waiting = self._waiting, {}
-            self.failed += [Failed(request, error) for request in ended.values()]
+            self.failed += [FailedRequest(request, error) for request in ended.values()]
             return list(ended)
 
     def _end(self) -> None:
@@ -219,9 +219,9 @@ class RequestPipeline:
         self._metrics = metrics
         self._requests = 0
         self._places = 0.0
-        self._in_flight: dict[Sent, None] = {}
+        self._in_flight: dict[SentGroup, None] = {}
         """The groups that were not awaited, in the order in which they were sent."""
-        self._ended: SimpleQueue[Sent] = SimpleQueue()
+        self._ended: SimpleQueue[SentGroup] = SimpleQueue()
         self._envelopes: dict[str, Envelope] = {}
         self._turn = 0
 
@@ -246,14 +246,14 @@ class RequestPipeline:
         for pool in self._pools(first.node):
             if (streams := borrow(pool, len(group.requests))) is not None:
                 around = self._around(first.statements.keyspace)
-                sent = Sent(group, streams, self._ended.put)
+                sent = SentGroup(group, streams, self._ended.put)
                 self._count(sent.requests, sent.places)
                 self._in_flight[sent] = None
                 sent.push(around.frames(group.requests, streams.ids))
                 return True
         return False
 
-    def await_group(self) -> Sent:
+    def await_group(self) -> SentGroup:
         """Wait until a group has ended, and return it. Each group ends, at the latest by its timeout.
 
         Called only while a group is in flight.

@@ -19,7 +19,7 @@ from wal_sink.targets.base import RefusedRow
 from wal_sink.targets.cassandra.check import key_text
 from wal_sink.targets.cassandra.driver.errors import is_refused
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
-from wal_sink.targets.cassandra.driver.pipeline import Failed
+from wal_sink.targets.cassandra.driver.pipeline import FailedRequest
 from wal_sink.targets.cassandra.row_plan import KEY
 from wal_sink.targets.refusals import MOST_REFUSED, find_refused
 
@@ -45,9 +45,9 @@ class RefusedRowSearch:
             at fault. Or the refused row cannot be named.
         :raises Exception: an error that `send` has returned and that does not concern a row: an outage.
         """
-        suspects = list[Failed]()
+        suspects = list[FailedRequest]()
         for row, error in find_refused(refused, partial(self._sent, send), EncodedBatch.halves):
-            suspects.append(Failed(row, error))
+            suspects.append(FailedRequest(row, error))
             if self.witness is None and len(self.refused) + len(suspects) > MOST_REFUSED:
                 raise refusal_error(*suspects[-1])
         if suspects and not refused.statements.sent_once:  # else no accepted row may be sent again
@@ -57,15 +57,15 @@ class RefusedRowSearch:
         ]
         return len(suspects)
 
-    def _refused_again(self, suspects: list[Failed], send: Send) -> list[Failed]:
+    def _refused_again(self, suspects: list[FailedRequest], send: Send) -> list[FailedRequest]:
         """Send an accepted row, then the suspects. Return the suspects that are refused again."""
         witness = self.witness
         if witness and not witness.statements.sent_once and (outage := send(witness)):
             raise outage
-        blamed = list[Failed]()
+        blamed = list[FailedRequest]()
         for suspect in suspects:
             if error := self._sent(send, suspect.request):
-                blamed.append(Failed(suspect.request, error))
+                blamed.append(FailedRequest(suspect.request, error))
         if witness is None and self.witness is not None:
             return self._refused_again(blamed, send)  # with the row that is accepted now
         return blamed
@@ -80,7 +80,7 @@ class RefusedRowSearch:
         return error
 
 
-def _named_us(failed: Failed) -> int:
+def _named_us(failed: FailedRequest) -> int:
     """Return the write timestamp by which the log finds the only row of a request.
 
     :raises TargetRefused: the row has no such timestamp.

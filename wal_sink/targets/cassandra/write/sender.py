@@ -30,7 +30,7 @@ from wal_sink.targets.cassandra.driver.internals import (
     NoConnectionsAvailable,
     PreparedQueryNotFound,
 )
-from wal_sink.targets.cassandra.driver.pipeline import Failed, RequestPipeline, grouped
+from wal_sink.targets.cassandra.driver.pipeline import FailedRequest, RequestPipeline, grouped
 from wal_sink.targets.cassandra.write.refusals import RefusedRowSearch
 from wal_sink.targets.cassandra.write.statements import driver_statement
 from wal_sink.text import counted
@@ -68,7 +68,7 @@ class Sender:
         self._metrics = metrics
         self._lost_s = longest_s(timeout_s)
         self._patience_s = patience_s
-        self._failures: list[Failed] = []
+        self._failures: list[FailedRequest] = []
         self._search = RefusedRowSearch()
         self._has_progress = False
         """True if a request has succeeded since the last try to repeat the failed requests."""
@@ -101,7 +101,7 @@ class Sender:
                 self._recover()
             if not self._pipeline.send(group):
                 none = NoConnectionsAvailable("no connection takes requests now")
-                self._failures += [Failed(request, none) for request in group.requests]
+                self._failures += [FailedRequest(request, none) for request in group.requests]
 
     def drain(self) -> list[RefusedRow]:
         """Wait until every request is acknowledged.
@@ -158,7 +158,7 @@ class Sender:
             pause.
         """
         pending, self._failures = deque(self._failures), []
-        deferred = list[Failed]()
+        deferred = list[FailedRequest]()
         while pending and not self._failures:
             failed = pending.popleft()
             if is_refused(failed.error):
@@ -171,7 +171,7 @@ class Sender:
         if self._failures:
             self._warn()
 
-    def _send_alone(self, failed: Failed) -> None:
+    def _send_alone(self, failed: FailedRequest) -> None:
         """Send a request again, and wait for its answer."""
         if not was_not_executed(failed.error):
             self._metrics.retried(classify(failed.error))
@@ -179,11 +179,11 @@ class Sender:
         if error is None:
             self._has_progress, self._search.witness = True, failed.request
         elif is_refused(error):
-            self._halve(Failed(failed.request, error))
+            self._halve(FailedRequest(failed.request, error))
         else:
-            self._failures.append(Failed(failed.request, error))
+            self._failures.append(FailedRequest(failed.request, error))
 
-    def _halve(self, failed: Failed) -> None:
+    def _halve(self, failed: FailedRequest) -> None:
         """Find the rows for which a request is refused, and write its other rows.
 
         :raises TargetRefused: the server accepts no row.
@@ -193,7 +193,7 @@ class Sender:
         except WalSinkError:
             raise
         except Exception as outage:  # noqa: BLE001 -- repeated as a failure
-            self._failures.append(Failed(failed.request, outage))
+            self._failures.append(FailedRequest(failed.request, outage))
             return
         self._has_progress = True  # a skipped row needs no further request
         if not refused:
