@@ -23,7 +23,7 @@ from cassandra.io.libevreactor import LibevConnection
 
 from state_backends import open_backend
 from tests.cassandra.certificates import PASSWORD, Certificates
-from tests.cassandra.login import SETTINGS
+from tests.cassandra.login import SETTINGS, superuser
 from tests.protocol.engine import World
 from tests.support.cassandra import options_of
 from tests.support.cassandra_fixtures import QUICK_SCHEMA
@@ -83,24 +83,16 @@ def node(certificates: Certificates) -> Iterator[EmbeddedCassandra]:
 
 @pytest.fixture(scope="module")
 def admin(node: EmbeddedCassandra) -> Iterator[Any]:
-    """A session of the superuser, which the node creates some time after it answers."""
-    for _ in range(100):
-        try:
-            login = {"username": "cassandra", "password": "cassandra"}
-            connection = connect(options(node, **login, requestTimeout="60"))
-            break
-        except OptionError:
-            time.sleep(0.3)
-    session = connection.session
-    session.execute(
-        "CREATE KEYSPACE ks WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
-    )
-    for role in ROLES:
-        session.execute(f"CREATE ROLE {role} WITH LOGIN = true AND PASSWORD = 'first'")
-        for right in ("SELECT", "CREATE"):
-            session.execute(f"GRANT {right} ON KEYSPACE ks TO {role}")
-    yield session
-    connection.close()
+    """A session of the superuser, after it has created the roles."""
+    replication = "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+    with superuser(node) as connection:
+        session = connection.session
+        session.execute(f"CREATE KEYSPACE ks WITH replication = {replication}")
+        for role in ROLES:
+            session.execute(f"CREATE ROLE {role} WITH LOGIN = true AND PASSWORD = 'first'")
+            for right in ("SELECT", "CREATE"):
+                session.execute(f"GRANT {right} ON KEYSPACE ks TO {role}")
+        yield session
 
 
 def options(node: EmbeddedCassandra, **options: str) -> CassandraOptions:

@@ -9,11 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
-from cassandra.policies import RoundRobinPolicy
 
-from tests.cassandra.login import SETTINGS
+from tests.cassandra.login import SETTINGS, superuser
 from tests.support.cassandra import target_of
 from tests.support.cassandra_fixtures import QUICK_SCHEMA
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
@@ -48,31 +45,12 @@ def node() -> Iterator[EmbeddedCassandra]:
 @pytest.fixture(scope="module")
 def admin(node: EmbeddedCassandra) -> Iterator[Any]:
     """A session of the superuser, after it has created the role `flusher`."""
-    session = _superuser(node)
-    session.execute("CREATE KEYSPACE ks WITH replication = " + ONE_REPLICA)
-    session.execute("CREATE TABLE ks.t (id int PRIMARY KEY)")
-    session.execute("CREATE ROLE flusher WITH LOGIN = true AND PASSWORD = 'hunter2'")
-    yield session
-    session.cluster.shutdown()
-
-
-def _superuser(node: EmbeddedCassandra) -> Any:
-    """Connect as the superuser, which the node creates some time after it answers."""
-    profile = ExecutionProfile(load_balancing_policy=RoundRobinPolicy(), request_timeout=30)
-    for _ in range(100):
-        cluster = Cluster(
-            [node.host],
-            node.port,
-            auth_provider=PlainTextAuthProvider("cassandra", "cassandra"),
-            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-            protocol_version=5,
-        )
-        try:
-            return cluster.connect()
-        except NoHostAvailable:
-            cluster.shutdown()
-            time.sleep(0.3)
-    raise AssertionError("The superuser did not appear.")
+    with superuser(node) as connection:
+        session = connection.session
+        session.execute("CREATE KEYSPACE ks WITH replication = " + ONE_REPLICA)
+        session.execute("CREATE TABLE ks.t (id int PRIMARY KEY)")
+        session.execute("CREATE ROLE flusher WITH LOGIN = true AND PASSWORD = 'hunter2'")
+        yield session
 
 
 def target(
