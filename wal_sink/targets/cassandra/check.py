@@ -108,7 +108,7 @@ class InvalidValue(NamedTuple):
     path: str
     """The column, or the part of it, such as `address.zip`."""
     value: pa.Scalar | None
-    """None if several columns are invalid together."""
+    """The invalid value; None if several columns are invalid together."""
     problem: str
     remedy: str
     rows: pa.Array

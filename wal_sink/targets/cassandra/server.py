@@ -37,9 +37,9 @@ class Server(NamedTuple):
 
 
 _KEYSPACES_SERVICE = ("Amazon Keyspaces", "system_schema_mcs")
-"""The name of its cluster, and a keyspace that only this service has."""
+"""The cluster name of Amazon Keyspaces, and a keyspace that only this service has."""
 _COSMOS = ("cosmosprod", "3.11.0")
-"""The name of its cluster in lower case, and the version that it claims."""
+"""The cluster name of Azure Cosmos DB in lower case, and the version that it claims."""
 _COSMOS_HOSTS = re.compile(r"\.cosmos\.(azure\.com|azure\.cn|azure\.us)$")
 _USE = "Write to Apache Cassandra, Astra or Scylla, or to a target of your own."
 

@@ -35,7 +35,7 @@ class TableMetadata(NamedTuple):
     """All tables of the keyspace, without materialized views."""
     views: tuple[str, ...]
     columns: tuple[ColumnMetadata, ...]
-    """The columns; empty if neither a table nor a view has the name."""
+    """The columns of the table or view; empty if there is none of this name."""
     default_ttl: int
     """The TTL in seconds of rows that are written without a TTL; 0 for none."""
     types: UserTypes = MappingProxyType({})

@@ -236,7 +236,7 @@ class ScalarType(NamedTuple):
     cast: Callable[[pa.Array], pa.Array]
     """Casts a column of the DataFrame to the type of the log."""
     constraint: Constraint | None = None
-    """The tasks refuse the values that are bad."""
+    """Marks the values that the tasks refuse."""
     key_constraint: Constraint | None = None
     """A second constraint, for the primary key, keys of maps and elements of sets: the cast must not make
     two different values equal."""

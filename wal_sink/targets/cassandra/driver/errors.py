@@ -158,10 +158,7 @@ def _is_cas_unknown(error: Exception) -> bool:
 
 
 def _of_hosts(error: NoHostAvailable) -> ErrorClass:
-    """Return the error class of an error with one cause for each host.
-
-    It is fatal only if it is fatal for every host.
-    """
+    """Return the class of a `NoHostAvailable`: fatal only if the error of every host is fatal."""
     if _is_every_cause(error, lambda cause: isinstance(cause, _FATAL)):
         return "fatal"
     return (

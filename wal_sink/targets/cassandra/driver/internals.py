@@ -163,9 +163,9 @@ class Streams(NamedTuple):
         return len(orphans)
 
     def end(self, orphans: int) -> None:
-        """Return the connection to its pool: the requests have ended.
+        """Return the connection to its pool, after the requests have ended.
 
-        :param orphans: the number of requests that still wait for a late answer.
+        :param orphans: the number of requests whose answer is late.
         """
         answered = len(self.ids) - orphans
         if not answered:

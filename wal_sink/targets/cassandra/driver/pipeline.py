@@ -43,7 +43,7 @@ GROUP_BYTES = 128 * 1024 - 1
 """The limit of a group: the payload of a segment (native protocol 5, section 2.2). A longer frame goes
 alone."""
 MOST_REQUESTS = 32
-"""The requests of a group. Groups of twice as many do not cost less CPU for each row."""
+"""The most requests of a group. Twice as many would not save CPU."""
 _AT_ONCE = 2
 """The groups that the limit of concurrency allows at once, so the server has work while one is awaited."""
 _AROUND = 128

@@ -38,7 +38,7 @@ class DriftWatch:
         self._table = table
         self._plans: list[CassandraPlan] = []
         self._metadata: TableMetadata | None = None
-        """The table's metadata, as they were read last."""
+        """The table's metadata at the last read."""
         self._version: UUID | None = None
         self._checked_s = float("-inf")
 

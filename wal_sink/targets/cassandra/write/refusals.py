@@ -53,7 +53,7 @@ class RefusedRowSearch:
         if suspects and not refused.statements.sent_once:  # else no accepted row may be sent again
             suspects = self._refused_again(suspects, send)
         self.refused += [
-            RefusedRow(_named_us(failed), refusal_error(*failed)) for failed in suspects
+            RefusedRow(_required_us(failed), refusal_error(*failed)) for failed in suspects
         ]
         return len(suspects)
 
@@ -80,7 +80,7 @@ class RefusedRowSearch:
         return error
 
 
-def _named_us(failed: FailedRequest) -> int:
+def _required_us(failed: FailedRequest) -> int:
     """Return the write timestamp by which the log finds the only row of a request.
 
     :raises TargetRefused: the row has no such timestamp.

@@ -86,8 +86,7 @@ class Sender:
         waits for the requests in flight and repeats the failed ones, with growing pauses, so that it adds no
         load to a cluster in trouble.
 
-        After an error any request since the last `drain` may be lost. The connection is closed, and the
-        sender cannot be used again.
+        After an error any request since the last `drain` may be lost, and the sender must not be used again.
 
         :param requests: created while earlier requests are in flight.
         :raises TargetUnavailable: no request has succeeded for `patience_s`.
