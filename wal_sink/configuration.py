@@ -98,10 +98,10 @@ class Configuration(NamedTuple):
             return
         if not self.sink.one_driver:
             raise OptionError(
-                f"{what} Of two drivers the older one can overwrite what the newer one has written, and rows"
-                " would come twice.",
-                f"{remedy} Or make sure that a driver has ended, and each request of it, before the next one"
-                ' starts: then add .option("checkpoint.oneDriver", "true").',
+                f"{what} If two drivers run, the older one can overwrite what the newer one has written, and"
+                " rows are written twice.",
+                f"{remedy} Or make sure that a driver and all of its requests have ended before the next"
+                ' driver starts; then add .option("checkpoint.oneDriver", "true").',
             )
 
     @property
@@ -210,7 +210,7 @@ def target_names(raw: Mapping[str, str]) -> tuple[str, ...]:
             )
         if name in taken or is_installed(name):
             raise OptionError(
-                f"Option targets names {name}, with which other options begin.",
+                f"Option targets names {name}, and other options begin with this name.",
                 f"Choose another name, such as to_{name}, and begin its options with that.",
             )
     refuse_repeated("targets", listed)

@@ -427,7 +427,7 @@ def restore_or_give_up(epoch: int | None) -> str:
 
 
 def while_refused(epoch: int) -> str:
-    """Return the end of the remedy for rows that a target refuses; the target names the repair before it."""
+    """Return the second part of the remedy for refused rows. The first part, the repair, is the target's."""
     return (
         "The flush then continues by itself. To keep such rows in files, and continue without them, set"
         " onInvalidRow=quarantine. To continue without the epoch: `wal-sink give-up CHECKPOINT"

@@ -118,7 +118,7 @@ def register(
             made_with = {**former_arguments, "metrics_port": sink.metrics_port}
             raise OptionError(
                 f"This session is registered with {', '.join(f'{k}={v}' for k, v in made_with.items())}.",
-                "Pass the same arguments, which return its handle; or close() that before.",
+                "Pass the same arguments, which return its handle; or close() the handle before.",
             )
         return sink
 

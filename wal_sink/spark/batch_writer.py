@@ -142,14 +142,14 @@ class BatchWriter:
         query = streaming_query.active_query(self._spark, execution.query_id)
         if query is None:
             raise OptionError(
-                f"Query {execution.query_id} is not of the session that the writer was given.",
+                f"Query {execution.query_id} is not in the session that the writer was made with.",
                 "Call wal_sink.batch_writer(spark, …) with the session of the query.",
             )
         if str(query.runId) != execution.run_id:
             raise OptionError(
-                f"The job group of the query's thread is {execution.run_id}; Spark names the run by it,"
-                f" {query.runId}, to its tasks.",
-                "Call the writer before setJobGroup, or make other jobs in a thread of their own.",
+                f"The job group of the query's thread is {execution.run_id}, and not the run id"
+                f" {query.runId}. Tasks learn the run id from the job group.",
+                "Call the writer before setJobGroup, or run other jobs in a thread of their own.",
             )
         if (place := _url(streaming_query.checkpoint_root(query))) != self.checkpoint:
             raise OptionError(

@@ -176,7 +176,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             )
         if {message.plans_key for message in ours} != {self.micro_batch.plans_key}:
             raise Fenced(
-                f"Another run of the query has started while batch {batchId} was computed, and goes by"
+                f"Another run of the query has started while batch {batchId} was computed, and uses"
                 " another plan.",
                 "Let one driver at a time run the query.",
             )

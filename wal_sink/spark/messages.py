@@ -127,7 +127,7 @@ def path_ignored(configuration: Configuration) -> str:
 
 
 def killed_as_idle(session_setting: Callable[[str], str | None]) -> str:
-    """Return the warning that Spark ends workers that wait; empty if Spark's settings do not let it.
+    """Return the warning that Spark ends workers that wait; empty if its settings do not say so.
 
     :param session_setting: see `log_start`.
     """

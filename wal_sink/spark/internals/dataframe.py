@@ -34,9 +34,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             field = None
         if field is None or _of_spark_alone(field):
             raise SchemaMismatch(
-                f"Column {column.name} is {column.dataType.simpleString()}, which Spark does not hand to"
-                " Python as it is.",
-                "Make a text of it in the query, a variant by F.to_json, others by .cast; or leave it out.",
+                f"Column {column.name} is {column.dataType.simpleString()}, which Spark does not pass"
+                " to Python unchanged.",
+                "Convert it to a string in the query: a variant by F.to_json, others by .cast. Or leave it"
+                " out.",
             )
         fields.append(field)
     return pa.schema(fields)
@@ -60,7 +61,7 @@ def map_in_arrow(
 ) -> DataFrame:
     """Do what `rows.mapInArrow(function, schema)` does, without pandas on the driver.
 
-    pyspark 4.3.0 refuses to call its own method if pandas is not installed, and does not use it.
+    pyspark's own method raises an error if pandas is not installed, although it does not use pandas (4.3.0).
     """
     udf = UserDefinedFunction(
         function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF

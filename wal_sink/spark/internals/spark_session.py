@@ -123,7 +123,7 @@ def check_session(spark: SparkSession) -> None:
     if not hasattr(spark, "_jsparkSession"):
         raise UnsupportedSpark(
             "This is a Spark Connect session, in which only format wal_sink works: a function for"
-            " foreachBatch would run away from the driver.",
+            " foreachBatch would not run on the driver.",
             'Use df.writeStream.format("wal_sink") in output mode append; or run the query in a classic'
             " session, on the driver (for example with spark-submit).",
         )
