@@ -58,7 +58,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _REASON = ("kind", "refused_by", "column", "reason", "remedy")
-"""The fields of `RefusedGroup` with texts, in the order of `wal.segment.TEXTS`."""
+"""The text fields of `RefusedGroup`, in the order of `wal.segment.TEXTS`."""
 
 _SCHEMA = pa.schema([("epoch", pa.int64()), *((name, pa.string()) for name in (*_REASON, "row"))])
 

@@ -41,9 +41,7 @@ def newest(store: LogStore) -> State | None:
         if not numbers:
             if not store.list(paths.MANIFEST.folder):
                 return None
-            if not _numbers(
-                store
-            ):  # else the first run has created the log since the first listing
+            if not _numbers(store):  # otherwise the first run has just created the log
                 refuse_former(store)
                 raise _lost(store)
             continue
