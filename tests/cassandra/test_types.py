@@ -114,7 +114,7 @@ def test_timestamp_without_zone_names_the_zone_to_set() -> None:
     assert "timestamp_ntz is a clock reading without a zone" in problem
     assert "spark.sql.session.timeZone" in problem
     (nested,) = problems_of(pa.list_(pa.timestamp("us")), "set<timestamp>")
-    assert 'cast it, .withColumn("c", F.col("c").cast("array<timestamp>")).' in nested
+    assert 'Cast it, .withColumn("c", F.col("c").cast("array<timestamp>")).' in nested
 
 
 @pytest.mark.parametrize(

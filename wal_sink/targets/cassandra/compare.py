@@ -41,7 +41,7 @@ from wal_sink.targets.cassandra.types import (
     parse,
     user_type_names,
 )
-from wal_sink.targets.columns import SAME, TableColumn, TableRules, has_changed
+from wal_sink.targets.columns import SAME, TableColumn, TableRules, has_changed, to_cast
 from wal_sink.targets.columns import match_columns as compare
 from wal_sink.targets.sql_text import quote
 from wal_sink.targets.table_options import CREATE_TABLE, KEY_COLUMNS
@@ -75,7 +75,7 @@ class CassandraRules(TableRules):
     def __init__(
         self, schema: pa.Schema, metadata: TableMetadata, names: Mapping[str, str], *, update: bool
     ) -> None:
-        self._live, self._names, self._update = metadata, names, update
+        self._metadata, self._names, self._update = metadata, names, update
         written = {names.get(name, name) for name in schema.names}
         roles = {column.role for column in metadata.columns if column.name in written}
         self._static_alone = "static" in roles and not roles & {"regular", "clustering"}
@@ -91,16 +91,16 @@ class CassandraRules(TableRules):
             TableColumn(
                 column.name,
                 column.type,
-                required=column in self._live.key,
+                required=column in self._metadata.key,
                 default=column.role in may_lack,
                 role=column.role,
             )
-            for column in self._live.columns
+            for column in self._metadata.columns
         ]
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
         """Return a line for each part of a column whose type does not fit."""
-        tree = parse(column.type, self._live.types)
+        tree = parse(column.type, self._metadata.types)
         return [*map(str, mismatches(field.name, field.type, tree))]
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
@@ -120,7 +120,7 @@ class CassandraRules(TableRules):
 
     def to_add(self, field: pa.Field) -> str:
         """Return the statement that adds the column; empty if the column needs more than one statement."""
-        add = ddl.add_column(self._live.name, field)
+        add = ddl.add_column(self._metadata.name, field)
         return f"run: {add}" if add else ""
 
     def about_required(self, column: TableColumn) -> str:
@@ -339,13 +339,13 @@ def _remedy(column: str, cast: str | None, spark: str, part: str | None) -> str:
         return f"Cast it to {part}, in the type to which the whole column is cast."
     if cast is None:
         return "Cast it to a supported type, or drop it from the DataFrame."
-    cast_it = f'ast it, .withColumn("{column}", F.col("{column}").cast("{cast}"))'
+    cast_it = to_cast(column, cast)
     if spark == "timestamp_ntz":
-        return f"Set spark.sql.session.timeZone to the zone of the readings, and c{cast_it}."
+        return f"Set spark.sql.session.timeZone to the zone of the readings. {cast_it}."
     if spark not in CQL_FOR:
-        return f"C{cast_it}."
+        return f"{cast_it}."
     an = "an" if CQL_FOR[spark] == "int" else "a"
-    return f"C{cast_it}, or write to a table where it is {an} {CQL_FOR[spark]}."
+    return f"{cast_it}, or write to a table where it is {an} {CQL_FOR[spark]}."
 
 
 _Differences: TypeAlias = Iterator[tuple[Mismatch, pa.DataType, str | None]]
