@@ -15,6 +15,7 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import ErrorClass, Session, Target
 from wal_sink.targets.sql.session import SqlSession
+from wal_sink.testing.contracts.kills import PlayedKills
 from wal_sink.testing.contracts.ledger import Stored, Table, create, new_query
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.contracts.server_restart import RestartContract
@@ -103,8 +104,8 @@ class FewKills(TestSqlite):
         self.most_kills = most_kills
         self.met: list[str] = []
 
-    def _play(self, target: Target, faults: Faults, expected: Table) -> None:
-        super()._play(target, faults, expected)
+    def _play(self, query: PlayedKills, faults: Faults, expected: Table) -> None:
+        super()._play(query, faults, expected)
         if faults.injected:
             self.met.append(faults.injected)
 

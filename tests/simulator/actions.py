@@ -43,7 +43,7 @@ class Actions:
 
     def operator(self, name: str, act: Callable[[Query], Any], *, faults: bool = True) -> bool:
         """Run a command of an operator; return True if it succeeded."""
-        world, done = self.world, []
+        world, succeeded = self.world, []
         process = world.process("operator")
         if faults and world.chance.random() < 0.3:
             fault = world.chance.choice(world.swarm.io_faults)
@@ -61,7 +61,7 @@ class Actions:
         def give() -> None:
             try:
                 act(query)
-                done.append(True)
+                succeeded.append(True)
             except (OSError, WalSinkError) as error:
                 world.trace.say(f"    {name}: {type(error).__name__}: {error}")
 
@@ -70,8 +70,8 @@ class Actions:
             Thread(process).start(give)
         finally:
             world.checker.operator = False
-        world.happened(f"operator: {name}", "done" if done else "refused")
-        return bool(done)
+        world.happened(f"operator: {name}", "done" if succeeded else "refused")
+        return bool(succeeded)
 
     def _pipeline(self, process: Any, name: str) -> Pipeline:
         return self.world.pipeline(self.world.site, process, name)

@@ -175,10 +175,10 @@ class Checker:
                 new.run.run_id not in old.opened, f"{reason}: a superseded run opens again"
             )
             if "targets" in changed:
-                done = all(
+                all_flushed = all(
                     target.mark.epoch == old.last.epoch == old.settled for target in old.live
                 )
-                self.require(done, f"{reason}: the targets change, and one lacks epochs")
+                self.require(all_flushed, f"{reason}: the targets change, and one lacks epochs")
         if "last" in changed:
             self._published(old, new, reason)
         for epoch in range(old.settled + 1, new.settled + 1):
@@ -234,10 +234,10 @@ class Checker:
             *self.checkpoint.unsynced
         }
         self.require(not unsynced, f"{reason}, and {unsynced} are not durable")
-        done = last.epoch in self.truth.kept
-        again = done and not self.checkpoint.exists(f"commits/{last.epoch}")
+        completed = last.epoch in self.truth.kept
+        again = completed and not self.checkpoint.exists(f"commits/{last.epoch}")
         self.require(
-            not done or again or self.two_drivers, f"{reason} after Spark has completed it"
+            not completed or again or self.two_drivers, f"{reason} after Spark has completed it"
         )
 
     def _settled(self, final: EpochManifest, reason: str) -> None:

@@ -44,7 +44,7 @@ class KillsContract(RowsContract):
         with target.connect(new_query()) as session:
             kinds = type(target), type(session)
         self.play_all(
-            target,
+            lambda: PlayedKills(target, self.frame),
             lambda at: CallFaults(kinds, "finish", at),
             lambda operations: different_faults(operations, "before"),
         )
@@ -52,7 +52,7 @@ class KillsContract(RowsContract):
     def test_answer_that_is_lost_anywhere_loses_nothing(self, target: Target) -> None:
         """An operation takes effect, and the flusher gets an error in place of the answer."""
         self.play_all(
-            target,
+            lambda: PlayedKills(target, self.frame),
             lambda at: Faults(at, "after", AnswerLost),
             lambda operations: [
                 number
@@ -61,24 +61,21 @@ class KillsContract(RowsContract):
             ],
         )
 
-    def query(self, target: Target) -> PlayedKills:
-        """Return a new query to play."""
-        return PlayedKills(target, self.frame)
-
     def play_all(
         self,
-        target: Target,
+        make_query: Callable[[], PlayedKills],
         faults_at: Callable[[int | None], Faults],
         choose: Callable[[Sequence[str]], list[int]],
     ) -> None:
         """Play a query without a fault, then one query for each fault.
 
+        :param make_query: makes a query for each play.
         :param faults_at: makes a fault at an operation, by its number; None makes no fault.
         :param choose: returns the numbers of the operations that get a fault.
         """
         expected: Table = {}
         faultless = faults_at(None)
-        self._play(target, faultless, expected)
+        self._play(make_query(), faultless, expected)
         assert faultless.operations, "a flusher of this target has no operation to fail"
         ends = [k for k, name in enumerate(faultless.operations) if name.startswith("finish ")][-1:]
         others = [k for k in choose(faultless.operations) if k not in ends]
@@ -87,17 +84,16 @@ class KillsContract(RowsContract):
         injected = 0
         for number in sorted(numbers):
             faults = faults_at(number)
-            self._play(target, faults, expected)
+            self._play(make_query(), faults, expected)
             injected += faults.injected is not None
         # A driver may make different calls in each play, so some numbers may not occur again.
         assert injected > len(numbers) / 2, "the operations differ from play to play"
 
-    def _play(self, target: Target, faults: Faults, expected: Table) -> None:
+    def _play(self, query: PlayedKills, faults: Faults, expected: Table) -> None:
         """Play a query with one fault.
 
         :param expected: the rows of the table before this query; the rows of the query are added.
         """
-        query = self.query(target)
         try:
             self._check(query, faults, expected)
         finally:  # an open transaction would block the DROP TABLE after the test

@@ -74,13 +74,12 @@ class RefusalsContract(KillsContract):
             assert other.read() == current
         assert self.rows(target) == {}
 
-    def test_flusher_that_dies_at_refused_rows_loses_nothing(
-        self, target: Target, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_flusher_that_dies_at_refused_rows_loses_nothing(self, target: Target) -> None:
         """With quarantine, each row is in the table or in `refused/`, never in both."""
-        monkeypatch.setattr(self, "query", lambda inner: _Refused(inner, self.frame, self))
         self.play_all(
-            target, lambda at: Faults(at, "before", Crash), lambda k: different_faults(k, "before")
+            lambda: _Refused(target, self.frame, self),
+            lambda at: Faults(at, "before", Crash),
+            lambda operations: different_faults(operations, "before"),
         )
 
 
