@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import options_of
+from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
-from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets.base import RowSlice
-from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
+from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger, server
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.ledger import ledger_id
 from wal_sink.targets.cassandra.row_plan import TableName
@@ -147,3 +148,18 @@ def test_unfit_server_is_refused_at_the_start(cassandra: Node, shared: str) -> N
             target.plan(SCHEMA, "k")
     finally:
         cassandra.execute("DROP KEYSPACE system_schema_mcs")
+
+
+@pytest.mark.parametrize(("ahead_s", "refused"), [(30, False), (90, True), (-3_600, False)])
+def test_driver_whose_clock_is_ahead_is_refused(
+    cassandra: Node, shared: str, monkeypatch: pytest.MonkeyPatch, ahead_s: int, refused: bool
+) -> None:
+    """Its rows would hide what other clients write in the next minutes."""
+    monkeypatch.setattr(server, "now_us", lambda: now_us() + ahead_s * 1_000_000)
+    target = CassandraTarget(options(cassandra, shared))
+    for start in (target.dry_plan, target.plan):
+        if not refused:
+            start(SCHEMA, "k")
+            continue
+        with pytest.raises(OptionError, match=r"\d+ s ahead of the clock of Cassandra at"):
+            start(SCHEMA, "k")

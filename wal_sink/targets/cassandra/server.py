@@ -9,12 +9,14 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Mapping
+from datetime import UTC
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cassandra import InvalidRequest, Unauthorized
 
-from wal_sink.errors import SchemaMismatch, TargetRefused
+from wal_sink.clock import now_us
+from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.targets.cassandra.driver.internals import ServerError, SyntaxException
 from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.table import TableMetadata
@@ -35,6 +37,9 @@ class Server(NamedTuple):
     nodes: Mapping[str, int] = MappingProxyType({})
     """The number of nodes in each datacenter, including nodes that are down."""
 
+
+CLOCK_AHEAD_S = 60
+"""Most seconds by which the driver's clock may be ahead of the clock of a node at a start."""
 
 _KEYSPACES_SERVICE = ("Amazon Keyspaces", "system_schema_mcs")
 """The cluster name of Amazon Keyspaces, and a keyspace that only this service has."""
@@ -151,6 +156,7 @@ def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> 
     :param session: the driver's session.
     :param datacenter: the local datacenter.
     :raises SchemaMismatch: names what the server lacks.
+    :raises OptionError: the clock of this host is ahead.
     :raises Exception: an error of the driver.
     """
     local = session.execute("SELECT release_version, cluster_name FROM system.local").one()
@@ -164,11 +170,34 @@ def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> 
     )
     refuse_unfit(server, options)
     refuse_too_few_nodes(server, options, datacenter)
+    refuse_clock_ahead(session, options)
     if options.consistency_level in ("ONE", "LOCAL_ONE"):
         log.warning(
             "cassandra.consistencyLevel is %s: a row counts as written when one replica has it, and is lost"
             " with that replica. LOCAL_QUORUM survives that",
             options.consistency_level,
+        )
+
+
+def refuse_clock_ahead(session: Any, options: CassandraOptions) -> None:
+    """Refuse a host whose clock is far ahead of the clock of the node that answers.
+
+    The write timestamps of rows come from this host. Cassandra would hide what other clients write until the
+    node's clock has reached these timestamps.
+
+    :param session: the driver's session.
+    :raises OptionError: the clock of this host is more than `CLOCK_AHEAD_S` ahead.
+    """
+    try:
+        local = session.execute("SELECT currentTimestamp() AS now FROM system.local").one()
+    except (InvalidRequest, SyntaxException):
+        return  # the server lacks this function
+    ahead_s = now_us() / 1_000_000 - local.now.replace(tzinfo=UTC).timestamp()
+    if ahead_s > CLOCK_AHEAD_S:
+        raise OptionError(
+            f"The clock of this host, the driver's, is {ahead_s:,.0f} s ahead of the clock of Cassandra at"
+            f" {options.where}. Rows with timestamps of this clock would hide what other clients write.",
+            "Set the clocks of driver and nodes by NTP, then start the query again.",
         )
 
 
