@@ -34,6 +34,8 @@ _TARGETS = (
 
 COMMANDS: dict[str, str] = {
     "adopt --original-is-gone": "Answer yes to `wal-sink adopt CHECKPOINT`: it looks for no other copy.",
+    "adopt --target": "Leave it out: the command binds the ledger rows of all targets.",
+    "adopt --why": "Leave it out: the log keeps no reason.",
     "attach": _TARGETS,
     "check --parquet": "Use `wal_sink.check(df, **options)` in Python.",
     "check --schema": "Use `wal_sink.check(df, **options)` in Python.",
@@ -41,6 +43,7 @@ COMMANDS: dict[str, str] = {
     "inspect": "Use `wal-sink show CHECKPOINT`, or `wal-sink show CHECKPOINT EPOCH`.",
     "new-target": "Copy examples/sqlite_target.py of the repository; the page Targets has the steps.",
     "quarantine --retry": _EXPORT,
+    "quarantine --target": "Leave it out: the list names the target that refused each row.",
     "reset": "Stop the query, and delete its checkpoint folder and its log folder by `rm -r`:"
     " `wal-sink status CHECKPOINT` names both, and says whether that loses rows.",
     "rewind": "A target that went back is brought forward by itself, as long as wal.retention has the epochs."
