@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.clock import now_us
@@ -26,8 +26,8 @@ from wal_sink.wal.store import LogStore
 logger = logging.getLogger(__name__)
 
 CANNOT_REPLAY = frozenset({"TextSocketMicroBatchStream"})
-"""Class names of Spark's own sources that cannot return a row a second time. Whether a source that is not
-Spark's own can is unknown, so there is no message about it."""
+"""Class names of Spark's own sources that cannot return a row a second time. There is no message about
+sources that are not Spark's own, since nothing is known of them."""
 
 KILL_IDLE, IDLE_TIMEOUT = (
     (f"spark.sql.execution.pyspark.udf.{name}", f"spark.python.worker.{name}")
@@ -59,7 +59,7 @@ def log_start(
             unreplayable(lost) if lost else "",
             path_ignored(configuration) if configuration.path else "",
             killed_as_idle(session_setting),
-            *map(given_up, targets_given_up(newest(store), configuration)),
+            *given_up(newest(store), configuration),
         ]
         for warning in filter(None, warnings):
             logger.warning("query %s: %s", query_id, warning)
@@ -149,19 +149,15 @@ def _named(destination: Destination) -> str:
     return f"{destination.kind} {', '.join(tables)}".rstrip()
 
 
-def targets_given_up(state: State | None, configuration: Configuration) -> list[str]:
-    """Return the names of the targets in the options that an operator has given up."""
-    targets = state.targets if state is not None else ()
+def given_up(state: State | None, configuration: Configuration) -> Iterator[str]:
+    """Yield a warning for each target in the options that an operator has given up."""
     names = {destination.name for destination in configuration.destinations}
-    return [target.name for target in targets if target.given_up and target.name in names]
-
-
-def given_up(target: str) -> str:
-    """Return the warning about a target that an operator has given up."""
-    return (
-        f"target {target} was given up, so it gets no rows. To give it rows again, start the query once"
-        " without it, and then with it."
-    )
+    for target in state.targets if state is not None else ():
+        if target.given_up and target.name in names:
+            yield (
+                f"target {target.name} was given up, so it gets no rows. To give it rows again, start the"
+                " query once without it, and then with it."
+            )
 
 
 def _log_visibly(text: str) -> None:
