@@ -270,7 +270,7 @@ def test_rows_name_their_topic_and_timestamp(kafka: Broker) -> None:
     assert times[topics[0]] == ms, "microseconds are cut off"
     assert times[topics[1]] >= began_ms
     far_us = (began_ms + 400 * DAY_MS) * 1000
-    returned = {"topic": topics[1]}
+    returned: dict[str, object] = {"topic": topics[1]}
     mistakes: list[tuple[dict[str, object], str]] = [
         ({"topic": "elsewhere"}, "it is elsewhere, and the option has orders-.*, returns-"),
         ({"topic": None}, "it is None, and the option has"),
