@@ -139,18 +139,6 @@ def test_report_counts_rows_that_a_kill_leaves(
     assert discarded_rows(tmp_path, FLIGHTS_QUERY) == 3
 
 
-def test_application_writes_to_one_target_or_several() -> None:
-    """Only the first of several targets pauses."""
-    one = Stores.at(json.dumps({"postgresql": "postgresql://host/db"})).options("t")
-    assert (one["postgresql.uri"], one["table"]) == ("postgresql://host/db", "t")
-    several = Stores.at(json.dumps({"delta": "/lake", "sql": "/files"})).options("t")
-    assert several["targets"] == "in_delta,in_sql"
-    assert several["in_delta.delta.path"] == "/lake/t"
-    assert several["in_delta.target"] == "wal_sink.demo.delta:PausingDelta"
-    assert several["in_sql.target"] == "sql"
-    assert several["in_sql.sql.url"] == "sqlite:////files/t.db"
-
-
 def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """One command installs the extras of demo and stores."""
     monkeypatch.setitem(OWN, "sql", OWN["sql"]._replace(client=("no_such_client",)))
@@ -184,16 +172,6 @@ def test_demo_option_that_would_fail_later_is_refused(
     done = CliRunner().invoke(app, ["demo", *arguments], env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert named in done.output
-
-
-def test_failed_demo_prints_a_document_of_its_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["demo", "--json", "--picture", "a.doc"])
-    failure = json.loads(done.stdout)
-    assert failure["error"] == "OptionError"
-    assert ".svg" in failure["remedy"]
 
 
 def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:

@@ -111,19 +111,6 @@ def test_flusher_is_shown_as_failing_dead_or_ended(world: World, tmp_path: Path)
     assert "Nothing flushes: start the query again, or run `wal-sink flush file:" in printed
 
 
-def test_drained_query_may_be_deleted(world: World, tmp_path: Path) -> None:
-    batches = world.run().batches([("a", 1)])
-    batches.batch()
-    world.flush()
-    reporter(world).report("resting", None)
-    done = run(tmp_path, "status", "checkpoint", "--json")
-    assert done.code == 0, done.err
-    shown = done.document
-    assert (shown["checkpointed"], shown["flushed"], shown["pending_epochs"]) == (1, 1, 0)
-    assert (shown["safe_to_delete"], shown["unsafe_because"]) == (True, None)
-    assert "everything checkpointed is flushed" in run(tmp_path, "status", "checkpoint").out
-
-
 def test_checkpoint_that_was_set_back_is_reported(world: World, tmp_path: Path) -> None:
     world.run().flushed_batches([("a", 1)], [("b", 2)])
     world.checkpoint.delete(["commits/1"])

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import sys
-from pathlib import Path
 
-from sqlite_target import SqliteOptions, SqliteTarget
-from state_backends import open_backend
-from tests.protocol.engine import World
+from tests.cli.job import KIND, Job, rows_of
 from tests.support.programs import ran
 
 WITHOUT = """
@@ -24,25 +20,13 @@ app()
 """
 
 
-def test_flush_and_status_run_without_pyspark(tmp_path: Path) -> None:
-    database = tmp_path / "shop.db"
-    with sqlite3.connect(database) as connection:
-        connection.execute("CREATE TABLE orders (k TEXT, v INTEGER)")
-    target = SqliteTarget(SqliteOptions(path=str(database), table="orders"))
-    checkpoint = open_backend(str(tmp_path / "checkpoint"))
-    world = World(checkpoint, checkpoint, target)
-    world.log_backend = open_backend(str(tmp_path / "checkpoint" / "wal_sink" / world.query_id))
-    world.run().batch([("a", 1), ("b", 2)])
-    options = ["target=sqlite_target:SqliteTarget", f"sqlite.path={database}", "table=orders"]
-    pairs = [part for option in options for part in ("--option", option)]
-    for command in (["flush", *pairs], ["status"]):
+def test_flush_and_status_run_without_pyspark(job: Job) -> None:
+    for command in (["flush", "--option", f"target={KIND}"], ["status"]):
         done = ran(
             [sys.executable, "-c", WITHOUT, *command, "checkpoint"],
-            cwd=tmp_path,
+            cwd=job.folder,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         assert done.returncode == 0, done.stderr
     assert "none: everything checkpointed is flushed" in done.stdout
-    with sqlite3.connect(database) as connection:
-        rows = connection.execute("SELECT k, v FROM orders ORDER BY k").fetchall()
-    assert rows == [("a", 1), ("b", 2)]
+    assert job.rows() == rows_of(0, 1, 2, 3, 4)
