@@ -12,7 +12,7 @@ from state_backends import open_backend
 from tests.protocol.engine import World, in_memory
 from wal_sink import errors
 from wal_sink.admin import flush
-from wal_sink.admin.flush import FlushDone, never
+from wal_sink.admin.flush import FlushDone, uninterrupted
 from wal_sink.admin.query import Query
 from wal_sink.admin.repair import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
@@ -28,7 +28,9 @@ def world() -> World:
     return World(*in_memory())
 
 
-def drain(world: World, faults: Faults | None = None, wait: flush.Wait = never) -> FlushDone:
+def drain(
+    world: World, faults: Faults | None = None, wait: flush.Wait = uninterrupted
+) -> FlushDone:
     """Flush the epochs that are checkpointed now."""
     (done,) = flush.drain([world.flusher(faults).pipeline], wait=wait)
     return done

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console, Group, RenderableType
 
 from tests.protocol.engine import NOW_US
-from wal_sink.admin.show import Attempt, EpochState, Shown
+from wal_sink.admin.show import Attempt, EpochList, EpochState
 from wal_sink.cli.screens import log_screen, sample_screen
-from wal_sink.cli.terminal import facts, output
+from wal_sink.cli.terminal import fact_table, output
 from wal_sink.clock import iso
 from wal_sink.progress.status import Status, status_lines
 
@@ -58,7 +58,7 @@ def epoch(number: int, state: EpochState, age_s: float, rows: int) -> Attempt:
     )
 
 
-LISTED = Shown(
+LISTED = EpochList(
     query_id=QUERY,
     target="cassandra",
     log=LOG,
@@ -83,7 +83,7 @@ def shown(what: RenderableType, columns: int) -> str:
 
 
 def status_screen(status: Status) -> RenderableType:
-    return facts(*status_lines(status))
+    return fact_table(*status_lines(status))
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -22,7 +22,7 @@ from tests.support.waiting import until
 from wal_sink.admin.query import find_query
 from wal_sink.admin.show import show_epochs
 from wal_sink.cli.screens import log_screen
-from wal_sink.cli.terminal import facts
+from wal_sink.cli.terminal import fact_table
 from wal_sink.clock import now_us
 from wal_sink.demo.local_spark import local_session
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
@@ -70,7 +70,7 @@ def main() -> None:
 
 def status(shown: Status) -> RenderableType:
     """Return the screen of a status."""
-    return facts(*status_lines(shown))
+    return fact_table(*status_lines(shown))
 
 
 def save(name: str, command: str, shown: RenderableType) -> None:

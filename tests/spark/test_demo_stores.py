@@ -17,7 +17,7 @@ from wal_sink.demo.app import start
 from wal_sink.demo.cassandra import Cassandra
 from wal_sink.demo.compare import compare_rows
 from wal_sink.demo.kafka import Kafka
-from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, in_source, in_table, write_sources
+from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, source_rows, table_rows, write_sources
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.demo.servers.kafka import Broker
 from wal_sink.demo.stores import ALONE, STORES, Stores, store_type
@@ -49,7 +49,10 @@ def fill_and_compare(spark: SparkSession, stores: Stores, folder: Path) -> None:
     tenth = spark.read.parquet(str(folder / TENTH.source))
     for store, written in zip(stores.all, in_application.all, strict=True):
         for query in (FLIGHTS, TENTH):
-            wanted, actual = in_source(sources[query.source], query), in_table(store.rows(query))
+            wanted, actual = (
+                source_rows(sources[query.source], query),
+                table_rows(store.rows(query)),
+            )
             assert compare_rows(wanted, actual).exact, (store.target, query.name)
             assert store.count(query.table) == sources[query.source].num_rows
         for _ in range(2):

@@ -41,7 +41,7 @@ Wait = Callable[[float], bool]
 """Waits for a number of seconds. Returns True as soon as the work has to end."""
 
 
-def never(seconds: float) -> bool:
+def uninterrupted(seconds: float) -> bool:
     """Wait for the whole time; never end the work."""
     time.sleep(seconds)
     return False
@@ -217,7 +217,7 @@ def drain(
     pipelines: Sequence[Pipeline],
     rows_per_second: int | None = None,
     *,
-    wait: Wait = never,
+    wait: Wait = uninterrupted,
     progress: Progress = lambda _done, _total: None,
 ) -> list[FlushDone]:
     """Flush the epochs that are checkpointed now to all targets at the same time, and trim the log.

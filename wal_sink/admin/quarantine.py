@@ -40,7 +40,7 @@ class RefusedGroup(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
 
 
-class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
+class QuarantineList(msgspec.Struct, frozen=True, kw_only=True):
     """The document of `quarantine`."""
 
     query_id: str
@@ -49,7 +49,7 @@ class Quarantined(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[RefusedGroup, ...]
 
 
-class Exported(msgspec.Struct, frozen=True, kw_only=True):
+class QuarantineExport(msgspec.Struct, frozen=True, kw_only=True):
     """The document of `quarantine --export`."""
 
     query_id: str
@@ -64,13 +64,13 @@ _SCHEMA = pa.schema([("epoch", pa.int64()), *((name, pa.string()) for name in (*
 
 
 @store_errors()
-def list_quarantine(query: Query) -> Quarantined:
+def list_quarantine(query: Query) -> QuarantineList:
     """Count the refused rows of each epoch and reason.
 
     :raises CorruptLog: a file of refused rows cannot be read.
     """
     groups = Counter((epoch, texts) for epoch, texts, _ in _refused(query))
-    return Quarantined(
+    return QuarantineList(
         query_id=query.query_id,
         log=query.store.url,
         rows=groups.total(),
@@ -100,7 +100,7 @@ def _refused(query: Query) -> Iterator[tuple[int, tuple[str, ...], pa.Scalar]]:
 
 
 @store_errors("The file or the log")
-def export(query: Query, file: str) -> Exported:
+def export(query: Query, file: str) -> QuarantineExport:
     """Copy the refused rows to a file: Parquet or JSON lines, by its suffix.
 
     :raises OptionError: the suffix is unknown, or the file exists or cannot be written.
@@ -135,7 +135,7 @@ def export(query: Query, file: str) -> Exported:
         ) from error
     finally:
         part.unlink(missing_ok=True)
-    return Exported(query_id=query.query_id, file=str(path.absolute()), rows=len(lines))
+    return QuarantineExport(query_id=query.query_id, file=str(path.absolute()), rows=len(lines))
 
 
 def json_value(value: pa.Scalar) -> Any:

@@ -85,7 +85,7 @@ class Query(NamedTuple):
             if settled is None or advance(self.store, state, settled):
                 return settled or state, committed
 
-    def merged(self, state: State) -> dict[str, str]:
+    def merged_options(self, state: State) -> dict[str, str]:
         """Return the options of the newest run, overridden by the operator's options."""
         merged = logged_options(state) | lowered(self.options)
         options = {name: value for name, value in merged.items() if name not in _PLACES}
@@ -96,7 +96,7 @@ class Query(NamedTuple):
 
         :raises OptionError: an option is not valid.
         """
-        return parse(self.merged(state), SinkOptions)
+        return parse(self.merged_options(state), SinkOptions)
 
     def pipelines(self, state: State, name: str = "") -> list[Pipeline]:
         """Return the pipeline of each target that gets epochs.
@@ -106,7 +106,7 @@ class Query(NamedTuple):
             option of the log (see `admin.confirm`), or the log or the options do not have this target.
         """
         check_logged_options(logged_options(state), lowered(self.options))
-        configured = configure(self.merged(state))
+        configured = configure(self.merged_options(state))
         named = {destination.name: destination for destination in configured.destinations}
         wanted = wanted_targets(state, name)
         for target in wanted:
@@ -192,7 +192,7 @@ def connected(pipeline: Pipeline) -> Iterator[TargetConnection]:
         yield connection
 
 
-def move_row(pipeline: Pipeline, expected: LedgerRow | None, new: LedgerRow) -> None:
+def replace_row(pipeline: Pipeline, expected: LedgerRow | None, new: LedgerRow) -> None:
     """Replace the ledger row of a target by compare-and-set, over a new connection.
 
     :param expected: the row that was read before; None for no row.
@@ -204,12 +204,12 @@ def move_row(pipeline: Pipeline, expected: LedgerRow | None, new: LedgerRow) -> 
             return
         row = connection.row()
     now = "it is gone" if row is None else f"it has epoch {row.epoch}"
-    raise at_work(
+    raise flusher_at_work(
         f"The ledger row of target {pipeline.target_name} has changed during the command: {now}."
     )
 
 
-def at_work(what: str, more: str = "") -> FlusherAtWork:
+def flusher_at_work(what: str, more: str = "") -> FlusherAtWork:
     """Return the error of a command that another process disturbs.
 
     :param more: added to the remedy.

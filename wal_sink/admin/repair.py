@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from wal_sink.admin.query import Query, actor, at_work, connected, move_row, one_target
+from wal_sink.admin.query import Query, actor, connected, flusher_at_work, one_target, replace_row
 from wal_sink.clock import now_us
 from wal_sink.errors import OptionError, WrongOwner
 from wal_sink.model import paths
@@ -32,7 +32,7 @@ Confirm = Callable[[str], object]
 """Called with the consequences of a change before the change; raises if the operator does not agree."""
 
 
-def confirmed(_consequences: str) -> None:
+def agree(_consequences: str) -> None:
     """Agree without a question."""
 
 
@@ -48,7 +48,7 @@ class GaveUp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @store_errors()
-def give_up(query: Query, epoch: int | None, name: str, confirm: Confirm = confirmed) -> GaveUp:
+def give_up(query: Query, epoch: int | None, name: str, confirm: Confirm = agree) -> GaveUp:
     """Skip an epoch for one or all targets, or give up a target. Idempotent.
 
     :param epoch: the next epoch of the target; None to give up the target itself.
@@ -163,7 +163,7 @@ class MarkSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @store_errors()
-def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = confirmed) -> MarkSet:
+def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> MarkSet:
     """Set the ledger row of a target to an epoch. If the mark is after the epoch, set the mark, too.
 
     :param name: the target; empty for the only target.
@@ -201,7 +201,7 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = confirmed) 
         " missing. If it has rows of later epochs, they are written again. The target then has them twice,"
         " unless they have keys. Elements of lists that are not frozen are doubled even with keys."
     )
-    move_row(pipeline, former, row)
+    replace_row(pipeline, former, row)
 
     def set_back(state: State) -> State | None:
         if protocol.named_target(state, name).mark.epoch <= epoch:
@@ -224,7 +224,7 @@ def refuse_flusher(store: LogStore, target: str) -> None:
     """
     report, now = read_report(store, target), now_us()
     if report is not None and is_alive(report, now):
-        raise at_work(
+        raise flusher_at_work(
             f"{report.flusher} (host:process) flushes target {target}. Its last report is"
             f" {age_s(report, now):.0f} s old.",
             " A process that was killed on another host counts as alive until 30 s after its last report.",
@@ -242,7 +242,7 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @store_errors()
-def adopt(query: Query, confirm: Confirm = confirmed) -> Adopted:
+def adopt(query: Query, confirm: Confirm = agree) -> Adopted:
     """Bind checkpoint, log and ledger rows to each other, after one of them was moved or made again.
 
     The order of the changes: the state gets a new log id and the present checkpoint, the checkpoint gets the
@@ -281,11 +281,13 @@ def adopt(query: Query, confirm: Confirm = confirmed) -> Adopted:
     )
     new = protocol.adopt(state, uuid.uuid4().hex, checkpoint.url, actor())
     if not advance(query.store, state, new):
-        raise at_work("The log has changed during the command: another process works on the query.")
+        raise flusher_at_work(
+            "The log has changed during the command: another process works on the query."
+        )
     checkpoint.replace_log_url(log)
     for pipeline, row in rows:
         if row is not None:
-            move_row(pipeline, row, protocol.adopted_row(new, row))
+            replace_row(pipeline, row, protocol.adopted_row(new, row))
     return Adopted(
         query_id=query.query_id,
         former={"log_id": state.log_id, "checkpoint": state.checkpoint, "log": named},

@@ -32,7 +32,7 @@ _FIRST_SOURCE = 2
 """Index of the first line with a source in Spark's offsets file."""
 
 
-class Details(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Source offsets, columns, segments and some rows of an attempt."""
 
     first_us: int
@@ -59,11 +59,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     refused_rows: int | None = None
     bytes: int | None = None
     problem: str | None = None
-    details: Details | None = None
+    details: AttemptDetails | None = None
     """Only if the command shows a single epoch."""
 
 
-class Shown(msgspec.Struct, frozen=True, kw_only=True):
+class EpochList(msgspec.Struct, frozen=True, kw_only=True):
     """The epochs in the log, or one of them. An epoch id of -1 means none."""
 
     query_id: str
@@ -83,7 +83,7 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
 @store_errors()
 def show_epochs(
     query: Query, name: str, epoch: int | None = None, *, most: int, rows: int = 0
-) -> Shown:
+) -> EpochList:
     """List the epochs in the log, or show one epoch.
 
     :param name: the target; empty for the slowest one.
@@ -93,7 +93,7 @@ def show_epochs(
     :raises MissingManifest: the epoch is pending, and its manifest is lost.
     :raises OptionError: the epoch was never published, or its files are deleted.
     """
-    log = _Log(query, name)
+    log = _LogReader(query, name)
     state = log.state
     if epoch is None:
         last = max(state.last.epoch, log.committed)
@@ -103,7 +103,7 @@ def show_epochs(
         epochs, attempts = [], [*log.attempts(epoch, rows)]
         if not log.manifests.get(epoch):
             raise _missing_epoch(epoch, log)
-    return Shown(
+    return EpochList(
         query_id=query.query_id,
         target=log.target.name,
         log=query.store.url,
@@ -115,7 +115,7 @@ def show_epochs(
     )
 
 
-def _missing_epoch(epoch: int, log: _Log) -> WalSinkError:
+def _missing_epoch(epoch: int, log: _LogReader) -> WalSinkError:
     trimmed, last = log.state.trimmed, log.state.last.epoch
     if trimmed < epoch <= log.committed:
         return MissingManifest(
@@ -130,7 +130,7 @@ def _missing_epoch(epoch: int, log: _Log) -> WalSinkError:
     )
 
 
-class _Log:
+class _LogReader:
     """The state and the manifests of a log, read once."""
 
     def __init__(self, query: Query, name: str) -> None:
@@ -184,7 +184,7 @@ class _Log:
             is_given_up = epoch in self._given_up
             yield Attempt(epoch=epoch, state="given up" if is_given_up else "no manifest")
 
-    def _details(self, manifest: Manifest, most: int) -> tuple[Details, str | None]:
+    def _details(self, manifest: Manifest, most: int) -> tuple[AttemptDetails, str | None]:
         """Return the details of an attempt, and the error if some of them cannot be read."""
         columns, sample, problem = tuple[Column, ...](), list[dict[str, Any]](), None
         try:
@@ -194,7 +194,7 @@ class _Log:
             sample += islice(self._rows(manifest), most)
         except WalSinkError as error:
             problem = error.summary
-        details = Details(
+        details = AttemptDetails(
             first_us=manifest.first_us,
             offsets=tuple(manifest.offsets.split("\n")[_FIRST_SOURCE:]),
             columns=columns,

@@ -15,7 +15,7 @@ from wal_sink.errors import OptionError
 CheckpointPlace = Annotated[
     str, typer.Argument(metavar="CHECKPOINT", help="The query's checkpointLocation.")
 ]
-Wal = Annotated[
+WalUrl = Annotated[
     str | None,
     typer.Option(
         metavar="URL", help="The query's wal.location. Only needed if the checkpoint lacks it."
@@ -26,7 +26,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
 
 _REPEATABLE = "Repeatable. The variable WAL_SINK_OPTIONS can have more pairs, separated by spaces."
-Pairs = Annotated[
+OptionPairs = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
@@ -34,7 +34,7 @@ Pairs = Annotated[
         f" wal.storageOptions; or an option that an error asks you to confirm. {_REPEATABLE}",
     ),
 ]
-SinkPairs = Annotated[
+SinkOptionPairs = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
@@ -75,7 +75,7 @@ def _of_environment() -> list[str]:
         ) from error
 
 
-def refuse(*rules: tuple[object, str, str]) -> None:
+def refuse_combinations(*rules: tuple[object, str, str]) -> None:
     """Refuse arguments that do not go together.
 
     :param rules: for each rule, a value that is true if the arguments break it, the problem and the remedy.

@@ -14,8 +14,8 @@ from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from wal_sink.cli.arguments import AsJson, refuse
-from wal_sink.cli.terminal import SafeConsole, output, reddened
+from wal_sink.cli.arguments import AsJson, refuse_combinations
+from wal_sink.cli.terminal import SafeConsole, in_red, output
 from wal_sink.errors import OptionError
 from wal_sink.target_info import OWN
 from wal_sink.text import did_you_mean
@@ -92,7 +92,7 @@ def demo(
     with output(as_json=as_json) as console:
         names = [target] if targets is None else [name.strip() for name in targets.split(",")]
         if failover:
-            refuse(
+            refuse_combinations(
                 (
                     targets is not None or target not in ("cassandra", "postgresql"),
                     "--failover always writes to PostgreSQL.",
@@ -114,7 +114,7 @@ def demo(
             )
         console.show(report, *_lines(report))
         for problem in report.problems:
-            console.print(reddened(problem))
+            console.print(in_red(problem))
         if report.problems:
             raise typer.Exit(1)
 

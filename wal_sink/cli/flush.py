@@ -19,13 +19,13 @@ from wal_sink.admin.query import find_query
 from wal_sink.cli.arguments import (
     AsJson,
     CheckpointPlace,
-    Pairs,
+    OptionPairs,
     TargetName,
-    Wal,
+    WalUrl,
     option_values,
-    refuse,
+    refuse_combinations,
 )
-from wal_sink.cli.terminal import SafeConsole, bar, output
+from wal_sink.cli.terminal import SafeConsole, output, progress_bar
 from wal_sink.metrics.server import LOOPBACK, Exposition
 from wal_sink.progress.status import byte_count, epoch_id
 from wal_sink.text import counted
@@ -74,8 +74,8 @@ def flush(
         ),
     ] = False,
     target: TargetName = "",
-    wal: Wal = None,
-    option: Pairs = None,
+    wal: WalUrl = None,
+    option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
     """Flush the epochs that are checkpointed now, without Spark, and trim the log.
@@ -93,7 +93,7 @@ def flush(
     --option wal.retention=0 deletes them at once.
     """
     with output(as_json=as_json) as console:
-        refuse(
+        refuse_combinations(
             (dry_run and follow, "--dry-run does not go with --follow.", "Leave one of them out."),
             (
                 metrics_port is not None and not follow,
@@ -152,7 +152,10 @@ def flush(
             state = query.own_state()
             rate, pipelines = query.sink_options(state), query.pipelines(state, target)
             columns = (MofNCompleteColumn(), TimeRemainingColumn())
-            with _signals() as wait, bar("flushing epochs", *columns, as_json=as_json) as progress:
+            with (
+                _signals() as wait,
+                progress_bar("flushing epochs", *columns, as_json=as_json) as progress,
+            ):
                 done = drain(pipelines, rate.max_rows_per_second, wait=wait, progress=progress)
         console.show_each(done, _print)
 

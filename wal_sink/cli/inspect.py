@@ -15,21 +15,29 @@ from rich.table import Table
 from rich.text import Text
 
 from wal_sink.admin.deep import DeepStatus, deep_status
-from wal_sink.admin.quarantine import Quarantined, export, list_quarantine
+from wal_sink.admin.quarantine import QuarantineList, export, list_quarantine
 from wal_sink.admin.query import Query, find_query
 from wal_sink.admin.show import show_epochs
 from wal_sink.cli.arguments import (
     AsJson,
     CheckpointPlace,
-    Pairs,
-    SinkPairs,
+    OptionPairs,
+    SinkOptionPairs,
     TargetName,
-    Wal,
+    WalUrl,
     option_values,
-    refuse,
+    refuse_combinations,
 )
 from wal_sink.cli.screens import log_screen
-from wal_sink.cli.terminal import SafeConsole, bar, facts, failure, output, print_document, reddened
+from wal_sink.cli.terminal import (
+    SafeConsole,
+    fact_table,
+    failure,
+    in_red,
+    output,
+    print_document,
+    progress_bar,
+)
 from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.status import Line, Status, byte_count, read_status, status_lines
@@ -56,8 +64,8 @@ def status(
         bool, typer.Option("--offline", help="With --deep: do not connect to the target.")
     ] = False,
     target: TargetName = "",
-    wal: Wal = None,
-    option: Pairs = None,
+    wal: WalUrl = None,
+    option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how far the flush is, what the flusher does, and its last error.
@@ -70,25 +78,25 @@ def status(
     lists the errors at which the flush would stop. The exit code is that of the first error, or 0.
     """
     with output(as_json=as_json) as console:
-        refuse(
+        refuse_combinations(
             (deep and watch, "--deep does not go with --watch.", "Leave one of them out."),
             (offline and not deep, "--offline goes with --deep.", "Add --deep."),
         )
         query = find_query(checkpoint, wal, option_values(option))
         if deep:
             size = max(1, read_status(query.checkpoint, query.store).pending_bytes)
-            with bar("reading segments", as_json=as_json) as progress:
+            with progress_bar("reading segments", as_json=as_json) as progress:
                 inspected = deep_status(
                     query, target, offline=offline, progress=lambda done: progress(done, size)
                 )
-            console.show(inspected, facts(*status_lines(inspected), *_findings(inspected)))
+            console.show(inspected, fact_table(*status_lines(inspected), *_findings(inspected)))
             if inspected.findings:
                 raise typer.Exit(inspected.findings[0].exit_code)
         elif watch:
             _watch(query, target, console)
         else:
             reading = read_status(query.checkpoint, query.store, target)
-            console.show(reading, facts(*status_lines(reading)))
+            console.show(reading, fact_table(*status_lines(reading)))
 
 
 def _findings(status: DeepStatus) -> Iterator[Line]:
@@ -132,11 +140,11 @@ def _show_live(readings: Iterator[Reading], console: SafeConsole) -> None:
     with Live(console=console, auto_refresh=False) as live:
         for reading in readings:
             if isinstance(reading, WalSinkError):
-                live.update(reddened(_headline(reading)), refresh=True)
+                live.update(in_red(_headline(reading)), refresh=True)
                 continue
             most = max(most, reading.pending_rows)
             backlog = ProgressBar(max(most, 1), most - reading.pending_rows or int(not most), 40)
-            live.update(Group(facts(*status_lines(reading)), backlog), refresh=True)
+            live.update(Group(fact_table(*status_lines(reading)), backlog), refresh=True)
 
 
 def _print_changes(readings: Iterator[Reading], console: SafeConsole) -> None:
@@ -144,7 +152,7 @@ def _print_changes(readings: Iterator[Reading], console: SafeConsole) -> None:
     headline = ""
     for reading in readings:
         if not headline and isinstance(reading, Status):
-            console.print(facts(*status_lines(reading)))
+            console.print(fact_table(*status_lines(reading)))
         elif _headline(reading) != headline:
             console.print_line(_headline(reading))
         headline = _headline(reading)
@@ -186,8 +194,8 @@ def show(
         int, typer.Option(metavar="N", min=1, help="How many epochs to list at most.")
     ] = 40,
     target: TargetName = "",
-    wal: Wal = None,
-    option: Pairs = None,
+    wal: WalUrl = None,
+    option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
     """List the epochs in the log, or show one epoch with its segments, schema, offsets and some rows.
@@ -202,7 +210,7 @@ def show(
 
 
 def check(
-    checkpoint: CheckpointPlace, *, option: SinkPairs = None, as_json: AsJson = False
+    checkpoint: CheckpointPlace, *, option: SinkOptionPairs = None, as_json: AsJson = False
 ) -> None:
     """Check the options of a query before it starts, and show their effect.
 
@@ -214,7 +222,7 @@ def check(
     """
     with output(as_json=as_json) as console:
         checked = preflight_options({"checkpointLocation": checkpoint, **option_values(option)})
-        console.show(checked, facts(*checked.in_force.items()))
+        console.show(checked, fact_table(*checked.in_force.items()))
 
 
 def quarantine(
@@ -228,8 +236,8 @@ def quarantine(
             help="Write the rows to this new file, whose name ends with .parquet or .jsonl.",
         ),
     ] = "",
-    wal: Wal = None,
-    option: Pairs = None,
+    wal: WalUrl = None,
+    option: OptionPairs = None,
     as_json: AsJson = False,
 ) -> None:
     """List the refused rows that onInvalidRow=quarantine keeps in the log, by epoch and reason.
@@ -248,7 +256,7 @@ def quarantine(
             console.show(quarantined, *_quarantined(quarantined))
 
 
-def _quarantined(quarantined: Quarantined) -> Iterator[RenderableType]:
+def _quarantined(quarantined: QuarantineList) -> Iterator[RenderableType]:
     if not quarantined.rows:
         yield "No rows are in quarantine."
         return

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from wal_sink.cli.arguments import AsJson
-from wal_sink.cli.terminal import facts, output
+from wal_sink.cli.terminal import fact_table, output
 from wal_sink.options import Entry, SinkOptions, reference
 from wal_sink.targets.registry import installed, target_type
 
@@ -64,7 +64,7 @@ def options(
         for group in groups:
             heading = f"Options of target {group.name}" if group.name else "Options of every query"
             entries = ((entry.name, _meaning(entry)) for entry in group.options)
-            texts += [Text(heading, "bold underline"), facts(*entries), ""]
+            texts += [Text(heading, "bold underline"), fact_table(*entries), ""]
         console.show(OptionGroups(groups=groups), *texts)
 
 

@@ -13,9 +13,9 @@ from wal_sink.admin.repair import Confirm
 from wal_sink.cli.arguments import (
     AsJson,
     CheckpointPlace,
-    Pairs,
+    OptionPairs,
     TargetName,
-    Wal,
+    WalUrl,
     Yes,
     option_values,
 )
@@ -60,8 +60,8 @@ def give_up(
         typer.Option(metavar="N", min=0, help="The epoch to skip, at which the flush has stopped."),
     ] = None,
     target: TargetName = "",
-    wal: Wal = None,
-    option: Pairs = None,
+    wal: WalUrl = None,
+    option: OptionPairs = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -93,8 +93,8 @@ def set_mark(
         ),
     ],
     target: TargetName = "",
-    wal: Wal = None,
-    option: Pairs = None,
+    wal: WalUrl = None,
+    option: OptionPairs = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -115,8 +115,8 @@ def set_mark(
 def adopt(
     checkpoint: CheckpointPlace,
     *,
-    wal: Wal = None,
-    option: Pairs = None,
+    wal: WalUrl = None,
+    option: OptionPairs = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:

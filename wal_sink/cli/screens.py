@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from wal_sink.admin.show import Attempt, Details, Shown
-from wal_sink.cli.terminal import facts
+from wal_sink.admin.show import Attempt, AttemptDetails, EpochList
+from wal_sink.cli.terminal import fact_table
 from wal_sink.progress.status import ago, byte_count, epoch_id
 from wal_sink.text import counted, printable
 
@@ -27,7 +27,7 @@ _MOST_CHARACTERS = 80
 """The longest text of a value; longer texts are cut."""
 
 
-def log_screen(shown: Shown, now_us: int) -> RenderableType:
+def log_screen(shown: EpochList, now_us: int) -> RenderableType:
     """Return the screen with a list of epochs, and the details of a single epoch.
 
     :param now_us: the present time, microseconds since 1970. The screen has the age of each epoch.
@@ -63,9 +63,9 @@ def log_screen(shown: Shown, now_us: int) -> RenderableType:
     return Group(*parts)
 
 
-def _details(attempt: Attempt, details: Details) -> Iterator[RenderableType]:
+def _details(attempt: Attempt, details: AttemptDetails) -> Iterator[RenderableType]:
     yield Text("")
-    yield facts(
+    yield fact_table(
         ("run", f"{attempt.run_id}"),
         ("published", f"{attempt.published}, timestamps from {details.first_us} us"),
         ("refused rows", f"{attempt.refused_rows:,}"),
@@ -92,7 +92,7 @@ def sample_screen(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]
         yield Text("\nSome rows")
     for number, row in enumerate(rows, 1):
         yield Text(f"row {number}")
-        yield facts(*((f"  {printable(name)}", _cell(value)) for name, value in row.items()))
+        yield fact_table(*((f"  {printable(name)}", _cell(value)) for name, value in row.items()))
 
 
 def _cell(value: Any) -> str:

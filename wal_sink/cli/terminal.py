@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import msgspec
 import typer
 from rich.console import Console, RenderableType
-from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
@@ -91,12 +90,17 @@ class SafeConsole(Console):
         return super().render_str(_escaped(text), **settings)
 
 
-class SafeFormatter(logging.Formatter):
-    """Escapes control characters in log messages."""
+class ConsoleHandler(logging.Handler):
+    """Prints log records on a console, as lines that only the terminal breaks."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a record."""
-        return _escaped(super().format(record))
+    def __init__(self, console: SafeConsole) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(levelname)-8s %(message)s"))
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        self._console.print_line(self.format(record))
 
 
 def _escaped(text: str) -> str:
@@ -114,16 +118,14 @@ def output(*, as_json: bool) -> Iterator[SafeConsole]:
     console = SafeConsole(as_json=as_json, stderr=as_json)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNBOUNDED
-    handler = RichHandler(console=console, show_path=False, show_time=False)
-    handler.setFormatter(SafeFormatter("%(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    logging.basicConfig(level=logging.WARNING, handlers=[ConsoleHandler(console)])
     # The errors of wal_sink contain what matters in the warnings of the driver.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     try:
         with store_errors("A store or a file"):
             yield console
     except WalSinkError as error:
-        SafeConsole(stderr=True, soft_wrap=True).print(reddened(type(error).__name__, f": {error}"))
+        SafeConsole(stderr=True, soft_wrap=True).print(in_red(type(error).__name__, f": {error}"))
         if as_json:
             print_document(failure(error))
         raise typer.Exit(error.exit_code) from error
@@ -134,7 +136,7 @@ def failure(error: WalSinkError) -> Failure:
     return Failure(error=type(error).__name__, what=error.what, remedy=error.remedy)
 
 
-def reddened(red: str, text: str = "") -> Text:
+def in_red(red: str, text: str = "") -> Text:
     """Return a text in red, followed by a plain text."""
     return Text.assemble((_escaped(red), "red"), _escaped(text))
 
@@ -158,7 +160,7 @@ def print_document(document: msgspec.Struct, indent: int = 2) -> None:
 _STYLES: dict[Level, str] = {"plain": "", "good": "green", "waiting": "yellow", "bad": "red"}
 
 
-def facts(*lines: Line | tuple[str, str]) -> Table:
+def fact_table(*lines: Line | tuple[str, str]) -> Table:
     """Return a table of names and values."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
@@ -169,7 +171,7 @@ def facts(*lines: Line | tuple[str, str]) -> Table:
 
 
 @contextlib.contextmanager
-def bar(
+def progress_bar(
     description: str, *columns: ProgressColumn, as_json: bool
 ) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on standard error while the block runs.

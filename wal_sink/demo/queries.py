@@ -94,15 +94,15 @@ def write_sources(folder: Path, number: int) -> dict[str, pa.Table]:
     return sources
 
 
-def in_source(source: pa.Table, query: Query) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows that the query's table must have, to be compared with `in_table`."""
+def source_rows(source: pa.Table, query: Query) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows that the query's table must have, to be compared with `table_rows`."""
     for batch in source.select(query.columns).to_batches():
         columns = [batch.column(name).to_pylist() for name in query.columns]
         yield from (tuple(map(_comparable, row)) for row in zip(*columns, strict=True))
 
 
-def in_table(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table, to be compared with `in_source`.
+def table_rows(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a table, to be compared with `source_rows`.
 
     :param rows: the rows from the driver of a store.
     """

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from wal_sink.demo.compare import compare_rows
 from wal_sink.demo.kills import KILLS, KillWindow
-from wal_sink.demo.queries import CONTROL, TENTH, Query, in_source, in_table
+from wal_sink.demo.queries import CONTROL, TENTH, Query, source_rows, table_rows
 from wal_sink.demo.stores import Store, Stores
 from wal_sink.demo.watch import Sample
 
@@ -140,7 +140,7 @@ def report(
 
 def comparison(query: Query, source: pa.Table, store: Store) -> Comparison:
     """Compare a query's table in a store with its source."""
-    row_counts = compare_rows(in_source(source, query), in_table(store.rows(query)))
+    row_counts = compare_rows(source_rows(source, query), table_rows(store.rows(query)))
     counts = {**row_counts._asdict(), "examples": tuple(map(str, row_counts.examples))}
     return Comparison(
         query=query.name, sink=query.sink, table=query.table, target=store.target, **counts
