@@ -39,9 +39,10 @@ def unplanned(offsets: str) -> OptionError:
     :param offsets: URL of the missing file of `offsets/`.
     """
     return OptionError(
-        f"Spark starts an epoch without {offsets}: the query has trigger(continuous=…), in which Spark gives"
-        " a Python sink no rows and reports no error, or a mode of Spark that the sink does not know.",
-        _START,
+        f"Spark starts an epoch without {offsets}. Either another driver has overtaken this one in the same"
+        " checkpoint. Or the query has trigger(continuous=…), in which Spark gives a Python sink no rows and"
+        " reports no error. Or it has a mode of Spark that the sink does not know.",
+        f"Find out if two drivers run on the checkpoint. If only this one runs: {_START}",
     )
 
 
