@@ -28,7 +28,7 @@ GROWTH = (
     "ALTER TABLE {}.customers ADD tag text",
     "CREATE INDEX notes ON {}.customers (note)",
 )
-"""Statements that change the table while the query runs; its next start has the column, too."""
+"""Statements that change the table while the query runs; the DataFrame has the column after a restart."""
 
 
 def main(config: dict[str, Any]) -> None:

@@ -69,7 +69,7 @@ VARIABLE = "WAL_SINK_TEST_CASSANDRA"
 
 
 class Choice(NamedTuple):
-    """A class of nodes, and a line that names it and the reason."""
+    """A class of nodes, and a line for pytest's header with its name and the reason for the choice."""
 
     node: Callable[..., Node]
     said: str

@@ -79,7 +79,7 @@ class RowsContract(LedgerContract):
         return changed, rows._replace(batch=rows.batch.rename_columns(names))
 
     def frame(self, records: Sequence[Record | DoubleRecord]) -> pa.RecordBatch:
-        """Return records as a DataFrame; a target whose rows are no table rows overrides this.
+        """Return records as a DataFrame; a target without a table overrides this.
 
         :param records: all have the columns of `SCHEMA`, or all those of `WITH_DOUBLE`.
         """
@@ -142,7 +142,7 @@ class RowsContract(LedgerContract):
     def test_refused_rows_raise_before_finish_has_an_effect(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """`write` or `finish` raises, no row counts, and another session writes the window."""
+        """`write` or `finish` raises, the ledger row stays, and another session writes the window."""
         rows, current = self.slice(target, plan, ROWS), row_of(session)
         with pytest.raises(self.unwritable_error):
             write_all(session, [(plan, rows), self.unwritable(target, plan), (plan, rows)], current)

@@ -35,7 +35,7 @@ class UnavailableContract(DeletesContract):
     def test_last_real_value_of_a_window_stays(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """An unavailable cell keeps the value before it, also across slices; in a key it is a plain text."""
+        """A cell with `UNAVAILABLE` keeps its previous value, also of an earlier slice; a key is text."""
         changes: list[Change] = [
             *(("c", "a", 1, 1, "x"), ("u", "a", 1, 2, UNAVAILABLE)),
             *(("c", "b", 1, 1, "x"), ("u", "b", 1, 2, "y"), ("u", "b", 1, 3, UNAVAILABLE)),
