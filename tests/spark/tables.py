@@ -29,6 +29,13 @@ class Table:
         rows = self.cassandra.execute(f"SELECT id FROM {self.keyspace}.{self.name}")
         return sorted(row.id for row in rows)
 
+    def assert_no_gap(self) -> int:
+        """Assert that the ids of the rows are from 0, without a gap or a repetition; return their number."""
+        ids = self.ids()
+        assert ids
+        assert ids == list(range(len(ids)))
+        return len(ids)
+
     @property
     def config(self) -> dict[str, Any]:
         """The part of a configuration of `tests.spark.app` that names the table."""

@@ -305,9 +305,7 @@ def test_query_that_runs_after_close_is_warned_of(
         assert "wait for the query in it: query.awaitTermination()" in caplog.text
     finally:
         query.stop()
-    ids = shop.table.ids()
-    assert ids
-    assert ids == list(range(len(ids)))
+    shop.table.assert_no_gap()
 
 
 class SlowlyPlanned(DataSource):
@@ -388,8 +386,7 @@ def test_interrupt_at_any_line_of_close_leaves_nothing(shop: Shop) -> None:
     finally:
         query.stop()
     assert len(interrupted) > 8, "not every line was interrupted"
-    ids = shop.table.ids()
-    assert ids == list(range(len(ids)))
+    shop.table.assert_no_gap()
 
 
 def close_with_an_interrupt(sink: wal_sink.Sink, after: list[int]) -> int | None:

@@ -150,13 +150,6 @@ def test_query_without_a_handle_is_refused_by_the_planner(shop: Shop) -> None:
     assert_nothing_written(shop.checkpoint)
 
 
-def assert_no_gap(table: Table) -> None:
-    """Assert that a table has rows, with ids from 0 without a gap or a repetition."""
-    ids = table.ids()
-    assert ids
-    assert ids == list(range(len(ids)))
-
-
 @pytest.mark.cassandra
 def test_refused_query_runs_in_micro_batches_afterwards(shop: Shop) -> None:
     """The query delivers all rows from the first on, and the block does not raise the error."""
@@ -166,7 +159,7 @@ def test_refused_query_runs_in_micro_batches_afterwards(shop: Shop) -> None:
         with live_query(shop.spark, shop.table, shop.checkpoint) as query:
             assert query.id == refused.id
             until(lambda: sink.status(query).flushed >= 1)
-    assert_no_gap(shop.table)
+    shop.table.assert_no_gap()
 
 
 @pytest.mark.cassandra
@@ -207,7 +200,7 @@ def test_query_started_twice_continues_in_its_second_run(
         second.stop()
         assert first.exception() is None
         assert second.exception() is None
-    assert_no_gap(shop.table)
+    shop.table.assert_no_gap()
 
 
 @pytest.mark.cassandra
@@ -225,4 +218,4 @@ def test_second_start_refused_by_spark_leaves_the_first_alone(shop: Shop) -> Non
         reached = sink.status(first).checkpointed
         until(lambda: sink.status(first).flushed > reached + 1)
         first.stop()
-    assert_no_gap(shop.table)
+    shop.table.assert_no_gap()
