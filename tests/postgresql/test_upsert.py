@@ -102,8 +102,8 @@ def test_session_makes_its_temporary_table_once(store: Postgresql) -> None:
         for number in range(5):
             batch = rows((number, "upsert", "a")).drop_columns("op")
             deliver(session, plan, RowSlice(0, target.check(batch, plan), 0))
-        staged = store.execute("SELECT relname FROM pg_class WHERE relname LIKE 'wal_sink %'")
-        assert len(staged) == 1
+        tables = store.execute("SELECT relname FROM pg_class WHERE relname LIKE 'wal_sink %'")
+        assert len(tables) == 1
     assert store.execute("SELECT count(*) FROM t") == [(5,)]
 
 

@@ -183,6 +183,7 @@ def new_store(kind: Any, request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 TABLE = "CREATE TABLE t (id BIGINT NOT NULL, name VARCHAR(20){key})"
+ROW = RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
 
 
 def agreed(target: Target, schema: pa.Schema = SCHEMA) -> Plan:

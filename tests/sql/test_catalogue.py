@@ -10,6 +10,7 @@ import pytest
 
 from tests.sql.mariadb import MySql
 from tests.sql.stores import (
+    ROW,
     SCHEMA,
     TABLE,
     DuckDb,
@@ -22,10 +23,7 @@ from tests.sql.stores import (
     new_query,
 )
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.base import RowSlice
 from wal_sink.testing.contracts.rows import deliver
-
-ROW = pa.record_batch([[1], ["x"]], SCHEMA)
 
 
 def test_computed_column_takes_no_value(store: Store) -> None:
@@ -35,7 +33,7 @@ def test_computed_column_takes_no_value(store: Store) -> None:
     store.execute(f"CREATE TABLE t (id BIGINT, name TEXT, {computed})")
     with pytest.raises(SchemaMismatch, match="twice: the server computes this column"):
         agreed(store.target(), SCHEMA.append(pa.field("twice", pa.int64())))
-    bring(store.target(), ROW)
+    bring(store.target(), ROW.batch)
     assert store.execute("SELECT twice FROM t") == [(2,)]
 
 
@@ -69,7 +67,7 @@ def test_view_is_refused(store: Store) -> None:
         store.paste("ALTER TABLE t RENAME TO u")
         store.paste("CREATE VIEW t AS SELECT * FROM u")
         with pytest.raises(SchemaMismatch, match=r"t is a view"):
-            deliver(session, plan, RowSlice(0, ROW, 0))
+            deliver(session, plan, ROW)
     with pytest.raises(SchemaMismatch, match=r"t is a view"):
         agreed(target)
 
@@ -162,7 +160,7 @@ def test_key_changed_under_a_session_stops_the_flush(store: Store, change: str, 
     with new_query(target) as session:
         store.execute(change)
         with pytest.raises(SchemaMismatch, match=f"its key was id, .*{words}"):
-            deliver(session, plan, RowSlice(0, ROW, 0))
+            deliver(session, plan, ROW)
     assert store.execute("SELECT * FROM t") == []
 
 

@@ -11,13 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.sql.stores import (
-    SCHEMA,
-    TABLE,
-    DuckDb,
-    Sqlite,
-    agreed,
-)
+from tests.sql.stores import ROW, SCHEMA, TABLE, DuckDb, Sqlite, agreed, new_query
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets.base import RowSlice
@@ -35,11 +29,10 @@ def test_file_replaced_under_a_session_takes_no_row(store: Sqlite | DuckDb) -> N
     plan = agreed(target)
     backup = store.path.with_suffix(".backup")
     backup.write_bytes(store.path.read_bytes())
-    rows = RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
     with target.connect("query") as session:
         row = create(session, "query")
         backup.replace(store.path)
-        session.write(plan, rows)
+        session.write(plan, ROW)
         assert finish(session, row, following(row)) is Outcome.CONFLICT
         assert session.read() is None
     assert store.execute("SELECT * FROM t") == []
@@ -75,9 +68,8 @@ def test_duckdb_file_is_open_in_transactions_alone(tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     plan = agreed(target)
-    with target.connect("query") as session:
-        create(session, "query")
-        deliver(session, plan, RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
+    with new_query(target) as session:
+        deliver(session, plan, ROW)
         assert read().stdout == "[(1, 'x')]\n"
         session.write(plan, RowSlice(1, pa.record_batch([[2], ["y"]], SCHEMA), 0))
         assert "Could not set lock" in read().stderr

@@ -7,23 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.sql.mariadb import MySql
-from tests.sql.stores import (
-    SCHEMA,
-    TABLE,
-    Maria,
-    Sqlite,
-    Store,
-    agreed,
-)
+from tests.sql.stores import ROW, SCHEMA, TABLE, Maria, Sqlite, Store, agreed, new_query
 from wal_sink.errors import SchemaMismatch, TargetRefused
-from wal_sink.targets.base import RowSlice
+from wal_sink.model.ledger import Outcome
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
-from wal_sink.testing.contracts.ledger import create, following, row_of
+from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 from wal_sink.testing.contracts.rows import deliver
 from wal_sink.testing.micro_batches import PlayedQuery
 
@@ -34,12 +26,10 @@ def test_engine_without_transactions_is_refused(maria: Maria, table: str) -> Non
     maria.execute(TABLE.format(key=""))
     target = maria.target()
     plan = agreed(target)
-    rows = RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
-    with target.connect("query") as session:
-        create(session, "query")
+    with new_query(target) as session:
         maria.execute(f"ALTER TABLE {table} ENGINE=MyISAM")
         with pytest.raises(SchemaMismatch, match=f"{table} has the storage engine MyISAM"):
-            deliver(session, plan, rows)
+            deliver(session, plan, ROW)
     with pytest.raises(SchemaMismatch, match="MyISAM, which has no transactions") as caught:
         agreed(target)
     assert maria.execute("SELECT * FROM t") == []
@@ -71,6 +61,22 @@ def test_table_on_another_server_is_refused(maria: Maria) -> None:
         maria.server.execute("UNINSTALL SONAME 'ha_federatedx'")
 
 
+def test_compared_table_cannot_be_altered_before_commit(maria: Maria) -> None:
+    """Also before its first row."""
+    maria.execute(TABLE.format(key=""))
+    target = maria.target()
+    plan = agreed(target)
+    with new_query(target) as session, maria.server._connect(maria.database) as other:
+        row = row_of(session)
+        session.write(plan, ROW._replace(batch=ROW.batch.slice(0, 0)))
+        with other.cursor() as cursor:
+            cursor.execute("SET lock_wait_timeout = 1")
+            with pytest.raises(Exception, match="Lock wait timeout"):
+                cursor.execute("ALTER TABLE t ADD x INT")
+        session.write(plan, ROW)
+        assert finish(session, row, following(row)) is Outcome.APPLIED
+
+
 @pytest.mark.parametrize(
     ("table", "trigger", "clause"),
     [
@@ -87,14 +93,12 @@ def test_sqlite_table_that_drops_rows_is_refused(
     store = Sqlite(tmp_path)
     store.execute("CREATE TABLE t (id BIGINT, name TEXT NOT NULL ON CONFLICT ABORT, rollback TEXT)")
     target = store.target()
-    plan, rows = agreed(target), RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0)
+    plan = agreed(target)
     store.execute("DROP TABLE t")
     store.execute(f"CREATE TABLE t (id BIGINT, {table})")
     store.execute(f"CREATE TRIGGER no BEFORE INSERT ON t WHEN NEW.id = 2 BEGIN {trigger}; END")
-    with target.connect("query") as session:
-        create(session, "query")
-        with pytest.raises(SchemaMismatch, match=f"^{clause}"):
-            deliver(session, plan, rows)
+    with new_query(target) as session, pytest.raises(SchemaMismatch, match=f"^{clause}"):
+        deliver(session, plan, ROW)
     for start in (target.plan, target.dry_plan):
         with pytest.raises(SchemaMismatch, match=f"^{clause}"):
             start(SCHEMA, "key")
@@ -174,7 +178,7 @@ def test_isolation_of_the_server_is_not_inherited(maria: Maria) -> None:
         with target.connect("query") as session, target.connect("query") as other:
             row = create(session, "query")
             assert isinstance(session, SqlSession)
-            session.write(plan, RowSlice(0, pa.record_batch([[1], ["x"]], SCHEMA), 0))
+            session.write(plan, ROW)
             assert session._ledger.move(row, following(row))
             assert maria.execute("SELECT epoch FROM wal_sink_ledger") == [(0,)], "no dirty read"
             assert row_of(other) == row

@@ -24,8 +24,8 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import VARIABLE_IS_READ
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOptions
-from wal_sink.targets.postgresql.types import is_staged, staged_type
-from wal_sink.targets.sql import staged
+from wal_sink.targets.postgresql.types import needs_temporary_table, temporary_type
+from wal_sink.targets.sql import bulk
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.types import LISTS
 from wal_sink.targets.sql_text import listed, quote
@@ -193,24 +193,26 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
     :param batch: with columns in the types of the log. A batch without rows runs the same statements.
     :raises Exception: of the driver.
     """
-    if not is_staged(plan):
+    if not needs_temporary_table(plan):
         _copy(connection, str(table), batch, [column.type for column in plan.columns])
         return
-    rows = staged.staged(plan, batch)
-    temporary = _stage(connection, table, plan, rows)
+    rows = bulk.bulk_rows(plan, batch)
+    temporary = _fill_temporary_table(connection, table, plan, rows)
     values = [
         f"{quote(column.name)}::{column.type} AS {quote(column.name)}"
-        if staged_type(column.type)
+        if temporary_type(column.type)
         else quote(column.name)
         for column in plan.of_table().columns
     ]
     query = f"SELECT {', '.join([*values, *map(quote, rows.added)])} FROM {temporary}"  # noqa: S608
     with connection.cursor() as cursor:
-        staged.write(cursor, plan, rows, query)
+        bulk.write(cursor, plan, rows, query)
         cursor.execute(f"TRUNCATE {temporary}")
 
 
-def _stage(connection: Any, table: TableName, plan: Plan, rows: staged.Staged) -> str:
+def _fill_temporary_table(
+    connection: Any, table: TableName, plan: Plan, rows: bulk.BulkRows
+) -> str:
     """Copy rows into a temporary table of this session, and return its name.
 
     The columns of its key have the table's collations, so that the same keys are equal. The other columns
@@ -219,7 +221,7 @@ def _stage(connection: Any, table: TableName, plan: Plan, rows: staged.Staged) -
     kind = f"{'d' * rows.deletes}{'u' * bool(rows.flags)}"
     temporary = f"pg_temp.{quote(f'wal_sink {plan.key[:32]} {kind}')}"
     columns, key = plan.of_table().columns, key_of(plan)
-    types = [staged_type(column.type) or column.type for column in columns]
+    types = [temporary_type(column.type) or column.type for column in columns]
     listed_columns = [
         quote(column.name)
         if column.name in key and type_ == column.type

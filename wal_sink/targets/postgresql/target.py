@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -61,7 +61,6 @@ class PostgresqlTarget(KeyedTarget):
     """Writes to PostgreSQL 12 and later by COPY, each window in one transaction with its ledger row."""
 
     name = "postgresql"
-    client = "wal_sink.targets.postgresql.connection"
     options_type: type[Options] = PostgresqlOptions
     parameter = "%s"
     error_codes = ERROR_CODES
@@ -70,6 +69,12 @@ class PostgresqlTarget(KeyedTarget):
     types, new = TYPES, NEW
     options: PostgresqlOptions
     longest = PostgresqlOptions.longest, "bytes"
+
+    def connector(self) -> Callable[[Any], Any]:
+        """Import the driver; return the function that connects."""
+        from wal_sink.targets.postgresql.connection import connect  # noqa: PLC0415 -- loads the driver
+
+        return connect
 
     # --- the catalogue ---
 

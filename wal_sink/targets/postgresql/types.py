@@ -141,7 +141,7 @@ def refuse_wide_row(types: Iterable[str], table: str) -> None:
         )
 
 
-def staged_type(words: str) -> str | None:
+def temporary_type(words: str) -> str | None:
     """Return the type of a column in the temporary table; None: the column's own type.
 
     pgpq does not encode all types as elements of an array. The server casts these from another type.
@@ -156,6 +156,6 @@ def staged_type(words: str) -> str | None:
     return None
 
 
-def is_staged(plan: Plan) -> bool:
+def needs_temporary_table(plan: Plan) -> bool:
     """Return True if rows go through a temporary table: rows with a key, and rows that the server casts."""
-    return bool(key_of(plan)) or any(staged_type(column.type) for column in plan.columns)
+    return bool(key_of(plan)) or any(temporary_type(column.type) for column in plan.columns)

@@ -47,7 +47,7 @@ def missing_table(table: str, hint: str = "", statement: str = "") -> SchemaMism
 
 
 def refused_by_server(error: Exception, remedy: str) -> TargetRefused:
-    """Return the error of a statement that the server refuses, with a remedy that is known."""
+    """Return the error of a refused statement whose remedy is known."""
     return TargetRefused(f"The target refuses: {answer(error)}", remedy)
 
 

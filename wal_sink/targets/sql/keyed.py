@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -67,10 +66,11 @@ class KeyedTarget(SqlTarget):
     longest = 2**31, "characters"
     """The length of the longest name of a table or a column, and its unit: characters or bytes."""
 
-    client: ClassVar[str]
-    """The module that imports the client, and whose `connect` opens a connection; set on the class."""
-
     # --- what a database overrides ---
+
+    @abstractmethod
+    def connector(self) -> Callable[[Any], Any]:
+        """Import the client; return the function that connects, of the options."""
 
     @abstractmethod
     def unique(self, connection: Any) -> Sequence[Unique]:
@@ -110,19 +110,19 @@ class KeyedTarget(SqlTarget):
 
     def open(self) -> Any:
         """Connect."""
-        return self._client().connect(self.options)
+        return self._connector()(self.options)
 
     def load(self) -> None:
         """Import the client."""
-        self._client()
+        self._connector()
 
-    def _client(self) -> Any:
+    def _connector(self) -> Callable[[Any], Any]:
         """Import the client.
 
-        :raises OptionError: it is not installed.
+        :raises OptionError: the client is not installed.
         """
         with importing(self):
-            return import_module(self.client)
+            return self.connector()
 
     @property
     def table_name(self) -> str:

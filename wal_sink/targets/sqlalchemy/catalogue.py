@@ -44,8 +44,8 @@ _MYSQL_COLUMNS = """
     FROM information_schema.columns
     WHERE table_name = %s AND table_schema = COALESCE(%s, DATABASE()) ORDER BY ordinal_position"""
 _COLUMNS = {"DuckDB": _DUCKDB_COLUMNS, "MySQL": _MYSQL_COLUMNS, "MariaDB": _MYSQL_COLUMNS}
-"""Queries by `Dialect.title`. Each row has: name; type; character set, unless it holds every text; whether
-the column refuses nulls; whether it has a default; whether it is computed."""
+"""Queries by `Dialect.title`. Each row has the name, the type, the character set (null if it holds every
+text), and three flags: the column refuses nulls, has a default, is computed."""
 
 
 def read_tables(connection: Connection, schema: str) -> Mapping[str, bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +35,6 @@ class SqlAlchemyTarget(KeyedTarget):
     """Writes to a database that SQLAlchemy reaches, each window in one transaction with its ledger row."""
 
     name = "sql"
-    client = "wal_sink.targets.sqlalchemy.connection"
     options_type: type[Options] = SqlAlchemyOptions
     options: SqlAlchemyOptions
 
@@ -52,6 +51,12 @@ class SqlAlchemyTarget(KeyedTarget):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.options,)
+
+    def connector(self) -> Callable[[Any], Any]:
+        """Import SQLAlchemy; return the function that connects."""
+        from wal_sink.targets.sqlalchemy.connection import connect  # noqa: PLC0415 -- loads SQLAlchemy
+
+        return connect
 
     @property
     def shape(self) -> Mapping[str, str]:

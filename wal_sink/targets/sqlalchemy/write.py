@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from wal_sink.model.plan import Plan
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.deletes import are_deletes
-from wal_sink.targets.sql import staged
+from wal_sink.targets.sql import bulk
 from wal_sink.targets.sql.database import Database
 from wal_sink.targets.sql.ledger import with_values
 from wal_sink.targets.sqlalchemy.dialects import DUCKDB, SQLITE, Dialect
@@ -123,7 +123,7 @@ def _around(target: Database, dialect: Dialect, plan: Plan) -> tuple[str, str]:
     if dialect.is_mysql:
         changes = ", ".join(f"{name} = VALUES({name})" for name in others or key[:1])
         return begin, f" ON DUPLICATE KEY UPDATE {changes}"
-    return begin, staged.on_conflict(key, others)
+    return begin, bulk.on_conflict(key, others)
 
 
 def delete(target: Database, plan: Plan) -> str:
@@ -149,15 +149,15 @@ def _write_arrow(
     target: Database, cursor: Any, raw: Any, plan: Plan, batch: pa.RecordBatch
 ) -> None:
     """Write rows by statements that read the batch. DuckDB's index decides which keys are equal."""
-    rows = staged.staged(plan, batch)
+    rows = bulk.bulk_rows(plan, batch)
     raw.register(_BATCH, rows.batch)
     query = _as_in_table(target, plan, rows) if key_of(plan) else f"SELECT * FROM {_BATCH}"  # noqa: S608
-    staged.write(cursor, plan, rows, query, target.quote)
+    bulk.write(cursor, plan, rows, query, target.quote)
     # After an error only ROLLBACK may follow. It also unregisters the batch.
     raw.unregister(_BATCH)
 
 
-def _as_in_table(target: Database, plan: Plan, rows: staged.Staged) -> str:
+def _as_in_table(target: Database, plan: Plan, rows: bulk.BulkRows) -> str:
     """Return a SELECT of the registered batch, cast to the table's types and collations.
 
     Types and collations decide which keys are equal: a uuid has no case, and a collation may ignore case.

@@ -27,7 +27,7 @@ FLAG = "wal_sink:unavailable {}"
 out if the batch has no such cell."""
 
 
-class Staged(NamedTuple):
+class BulkRows(NamedTuple):
     """The rows of a batch with added columns, such as `ORDINAL`."""
 
     batch: pa.RecordBatch
@@ -42,7 +42,7 @@ class Staged(NamedTuple):
         return DELETED in self.added
 
 
-def staged(plan: Plan, batch: pa.RecordBatch) -> Staged:
+def bulk_rows(plan: Plan, batch: pa.RecordBatch) -> BulkRows:
     """Return rows of the log with the columns that the statements need."""
     rows = batch.select([column.name for column in plan.of_table().columns])
     added: dict[str, pa.Array] = {ORDINAL: pa.array(range(rows.num_rows), pa.int64())}
@@ -51,20 +51,20 @@ def staged(plan: Plan, batch: pa.RecordBatch) -> Staged:
         if not rows.num_rows or pc.any(deletes).as_py():
             added[DELETED] = deletes
     unavailable = flags_of(batch, plan)
-    flags = {name: FLAG.format(place) for place, name in enumerate(unavailable)}
+    flags = {name: FLAG.format(position) for position, name in enumerate(unavailable)}
     added |= {flags[name]: values for name, values in unavailable.items()}
     for name, values in added.items():
         rows = rows.append_column(name, values)
     types = {name: "bigint" if name == ORDINAL else "boolean" for name in added}
-    return Staged(rows, types, flags)
+    return BulkRows(rows, types, flags)
 
 
 def write(
-    cursor: Any, plan: Plan, rows: Staged, query: str, quoted: Callable[[str], str] = quote
+    cursor: Any, plan: Plan, rows: BulkRows, query: str, quoted: Callable[[str], str] = quote
 ) -> None:
-    """Write staged rows into the table.
+    """Write rows into the table.
 
-    :param query: a SELECT that returns the staged rows.
+    :param query: a SELECT that returns the rows.
     :param quoted: quotes a name.
     :raises InvalidRow: a row has an unavailable cell, and the table has no row of its key.
     :raises Exception: of the driver.
@@ -76,60 +76,60 @@ def write(
 
 
 def _statements(
-    plan: Plan, rows: Staged, query: str, quoted: Callable[[str], str]
+    plan: Plan, rows: BulkRows, query: str, quoted: Callable[[str], str]
 ) -> Iterator[str]:
     """Yield the statements. A SELECT counts the rows that have an unavailable cell and a new key."""
     names = [quoted(column.name) for column in plan.of_table().columns]
     key = [quoted(name) for name in key_of(plan)]
     if not key:
         listed = ", ".join(names)
-        yield f"INSERT INTO {plan.table} ({listed}) SELECT {listed} FROM ({query}) AS staged"  # noqa: S608
+        yield f"INSERT INTO {plan.table} ({listed}) SELECT {listed} FROM ({query}) AS source"  # noqa: S608
         return
     if rows.deletes:
         yield delete(plan.table, key, query)
         query = after_delete(key, query)
     if rows.flags:
         flags = {quoted(name): quoted(flag) for name, flag in rows.flags.items()}
-        yield from partial(plan.table, names, key, query, flags)
+        yield from upsert_with_unavailable(plan.table, names, key, query, flags)
     else:
         yield upsert(plan.table, names, key, query)
 
 
-def delete(table: str, key: Sequence[str], rows: str) -> str:
+def delete(table: str, key: Sequence[str], query: str) -> str:
     """Return the statement that deletes each key for which the batch has a delete.
 
     The key may have an upsert after its delete. The upsert then adds a new row. Columns that the DataFrame
     lacks get their defaults, and not the values of the deleted row.
 
     :param table: the name of the table, quoted, as the names in `key`.
-    :param rows: a SELECT that returns the staged rows.
+    :param query: a SELECT that returns the rows.
     """
     same = " AND ".join(f"existing.{name} = deleted.{name}" for name in key)
     return (
-        f"DELETE FROM {table} AS existing USING (SELECT DISTINCT {', '.join(key)} FROM ({rows}) AS staged"  # noqa: S608
+        f"DELETE FROM {table} AS existing USING (SELECT DISTINCT {', '.join(key)} FROM ({query}) AS source"  # noqa: S608
         f" WHERE {quote(DELETED)}) AS deleted WHERE {same}"
     )
 
 
-def after_delete(key: Sequence[str], rows: str) -> str:
-    """Return a SELECT of the staged rows that come after the last delete of their keys."""
+def after_delete(key: Sequence[str], query: str) -> str:
+    """Return a SELECT of the rows that come after the last delete of their keys."""
     ordinal = quote(ORDINAL)
     last = f"max({ordinal}) FILTER (WHERE {quote(DELETED)}) OVER (PARTITION BY {', '.join(key)})"
     return (
-        f"SELECT * FROM (SELECT *, {last} AS wal_sink_last_delete FROM ({rows}) AS staged) AS staged"  # noqa: S608
+        f"SELECT * FROM (SELECT *, {last} AS wal_sink_last_delete FROM ({query}) AS source) AS source"  # noqa: S608
         f" WHERE wal_sink_last_delete IS NULL OR {ordinal} > wal_sink_last_delete"
     )
 
 
-def upsert(table: str, names: Sequence[str], key: Sequence[str], rows: str) -> str:
+def upsert(table: str, names: Sequence[str], key: Sequence[str], query: str) -> str:
     """Return the statement that adds the last row of each key, or replaces the table's row of the key.
 
     :param table: the name of the table, quoted, as the names in `names` and `key`.
-    :param rows: a SELECT that returns the staged rows, without deletes.
+    :param query: a SELECT that returns the rows, without deletes.
     """
     listed, by = ", ".join(names), ", ".join(key)
     last = (
-        f"SELECT DISTINCT ON ({by}) {listed} FROM ({rows}) AS staged"  # noqa: S608
+        f"SELECT DISTINCT ON ({by}) {listed} FROM ({query}) AS source"  # noqa: S608
         f" ORDER BY {by}, {quote(ORDINAL)} DESC"
     )
     others = [name for name in names if name not in key]
@@ -145,8 +145,8 @@ def on_conflict(key: Sequence[str], others: Sequence[str]) -> str:
     return f" ON CONFLICT ({', '.join(key)}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
 
 
-def partial(
-    table: str, names: Sequence[str], key: Sequence[str], rows: str, flags: Mapping[str, str]
+def upsert_with_unavailable(
+    table: str, names: Sequence[str], key: Sequence[str], query: str, flags: Mapping[str, str]
 ) -> Iterator[str]:
     """Yield the statements for rows with unavailable cells.
 
@@ -155,16 +155,16 @@ def partial(
     columns of the table's row for which it has values. The first statement counts the rows of this kind whose
     key the table lacks.
 
-    :param table: see `upsert`, as `names`, `key` and `rows`.
+    :param table: see `upsert`, as `names`, `key` and `query`.
     :param flags: the names of the `FLAG` columns by the columns with unavailable cells, quoted.
     """
     by = ", ".join(key)
     values = [_last_value(name, flags.get(name), by) for name in names]
     values += [
-        f"bool_and(staged.{flag}) OVER (PARTITION BY {by}) AS {flag}" for flag in flags.values()
+        f"bool_and(source.{flag}) OVER (PARTITION BY {by}) AS {flag}" for flag in flags.values()
     ]
     last = (
-        f"(SELECT DISTINCT ON ({by}) {', '.join(values)} FROM ({rows}) AS staged"  # noqa: S608
+        f"(SELECT DISTINCT ON ({by}) {', '.join(values)} FROM ({query}) AS source"  # noqa: S608
         f" ORDER BY {by}, {quote(ORDINAL)} DESC) AS new"
     )
     is_partial = f"({' OR '.join(f'new.{flag}' for flag in flags.values())})"
@@ -180,9 +180,9 @@ def partial(
 
 def _last_value(name: str, flag: str | None, by: str) -> str:
     if flag is None:
-        return f"staged.{name}"
-    order = f"staged.{flag}, staged.{quote(ORDINAL)} DESC"
-    return f"first_value(staged.{name}) OVER (PARTITION BY {by} ORDER BY {order}) AS {name}"
+        return f"source.{name}"
+    order = f"source.{flag}, source.{quote(ORDINAL)} DESC"
+    return f"first_value(source.{name}) OVER (PARTITION BY {by} ORDER BY {order}) AS {name}"
 
 
 def _assigned(name: str, flag: str | None) -> str:
