@@ -23,7 +23,8 @@ def test_ddl_of_a_missing_table_can_be_pasted(store: Store) -> None:
     upsert = store.target(**ledger, mode="upsert", create_table=True, key_columns="id,name")
     with pytest.raises(SchemaMismatch, match=r"There is no table .*t\.") as caught:
         agreed(append, ODD_NAMES)
-    in_error = caught.value.remedy.partition("\n")[2]
+    remedy, _, in_error = caught.value.remedy.partition("\n")
+    assert "createTable to true if this query has not written to the table yet" in remedy
     shown = upsert.dry_plan(ODD_NAMES, "key").creates
     row = pa.record_batch([[1], *[["x"]] * (len(ODD_NAMES) - 1)], schema=ODD_NAMES)
     for ddl, target in ((in_error, append), (shown, upsert)):

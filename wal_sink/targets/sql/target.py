@@ -57,9 +57,7 @@ class SqlTarget(Database):
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table."""
         with self._connected() as connection:
-            plan = self.agree(connection, schema, key)
-            connection.rollback()
-        return plan
+            return self.agree(connection, schema, key)
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
         """Compare the DataFrame with the table.
