@@ -93,8 +93,8 @@ def count_datafusion(path: str, column: str, value: Any) -> int:
     """Count by delta-rs' own query engine."""
     wanted = "IS NULL" if value is None else f"= {literal(value, COLUMNS[column][0])}"
     query = QueryBuilder().register("t", DeltaTable(path))
-    result = query.execute(f'SELECT count(*) AS n FROM t WHERE "{column}" {wanted}').read_all()
-    return int(result["n"][0].as_py())
+    counted = query.execute(f'SELECT count(*) AS n FROM t WHERE "{column}" {wanted}').read_all()
+    return int(counted["n"][0].as_py())
 
 
 def literal(value: Any, type_: pa.DataType) -> str:

@@ -158,7 +158,7 @@ def test_added_and_merged_rows_share_no_window(tmp_path: Path) -> None:
     world.flush()
     assert pairs(path) == [("a", 3), ("b", 1), ("c", 3)]
     history = DeltaTable(path).history()
-    text = {item.get("userMetadata"): item.get("isBlindAppend", False) for item in history}
+    text = {entry.get("userMetadata"): entry.get("isBlindAppend", False) for entry in history}
     assert text["wal_sink: epochs 1 to 2"] is False, "epochs that are merged share one"
 
 
@@ -222,8 +222,8 @@ def test_struct_with_a_required_field_is_merged(
         rows = [{"k": "a", "v": 1, "x": value}, {"k": "b", "v": 2, "x": x}]
         query.add(pa.RecordBatch.from_pylist(rows, schema))
     query.add(batch([("c", 3)]))
-    result = {row["k"]: row["x"] for row in table_of(path)}
-    assert result == {"a": value, "b": None, "c": None}
+    stored = {row["k"]: row["x"] for row in table_of(path)}
+    assert stored == {"a": value, "b": None, "c": None}
 
 
 def at(*rows: tuple[str, int, int | None]) -> pa.RecordBatch:

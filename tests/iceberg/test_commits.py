@@ -42,14 +42,14 @@ def row(v: int) -> dict[str, Any]:
 
 
 def values(options: dict[str, str]) -> list[int]:
-    return sorted(item["v"] for item in read(options))
+    return sorted(record["v"] for record in read(options))
 
 
 @pytest.fixture
 def options(tmp_path: Path) -> dict[str, str]:
-    result = catalog_options(tmp_path)
-    make_table(result, SCHEMA)
-    return result
+    named = catalog_options(tmp_path)
+    make_table(named, SCHEMA)
+    return named
 
 
 @pytest.fixture

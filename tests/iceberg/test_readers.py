@@ -132,7 +132,7 @@ def test_partition_has_its_rows(tmp_path: Path, name: str, by: Any) -> None:
     with query(options, schema) as running:
         running.add(rows)
     assert sorted(read(options), key=lambda row: row["other"]) == rows
-    partitions = {str(item["partition"]) for item in load(options).inspect.files().to_pylist()}
+    partitions = {str(file["partition"]) for file in load(options).inspect.files().to_pylist()}
     assert len(partitions) == (4 if isinstance(by, BucketTransform) else len(rows))
 
 
@@ -149,11 +149,11 @@ def test_files_are_sorted_as_the_table_says(tmp_path: Path) -> None:
     ]
     with query(options, schema) as running:
         running.add(rows)
-    result = read(options)
-    assert [row["k"] for row in result] == ["b"] * 4 + ["a"] * 4 + [None] * 4
-    assert [row["v"] for row in result][::4] == [None] * 3
+    stored = read(options)
+    assert [row["k"] for row in stored] == ["b"] * 4 + ["a"] * 4 + [None] * 4
+    assert [row["v"] for row in stored][::4] == [None] * 3
     buckets = [
-        BucketTransform(1000).transform(table.schema().find_type("v"))(r["v"]) for r in result
+        BucketTransform(1000).transform(table.schema().find_type("v"))(r["v"]) for r in stored
     ]
     assert buckets[1:4] == sorted(buckets[1:4])
 

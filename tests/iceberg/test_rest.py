@@ -59,5 +59,5 @@ def test_racing_finishes_from_one_ledger_row_have_one_winner(options: dict[str, 
             assert running.row == rows[outcomes.index(Outcome.APPLIED)]
             staged = running.stage([{"k": "a", "v": row.epoch}])
             assert running.commit(staged) is Outcome.APPLIED
-        assert sorted(item["v"] for item in read(options)) == [-1, 1, 3]
+        assert sorted(record["v"] for record in read(options)) == [-1, 1, 3]
         assert len(load(options).metadata.snapshots) == 4

@@ -95,9 +95,9 @@ def test_ledger_topic_has_small_compacted_segments(kafka: Broker) -> None:
     resource = ConfigResource(ResourceType.TOPIC, made.options.ledger_of(topic))
     admin = AdminClient({"bootstrap.servers": kafka.address})  # kept until its request ends
     (future,) = admin.describe_configs([resource]).values()
-    result = future.result()
-    assert result["cleanup.policy"].value == "compact"
-    assert int(result["segment.bytes"].value) <= 1 << 20
+    settings = future.result()
+    assert settings["cleanup.policy"].value == "compact"
+    assert int(settings["segment.bytes"].value) <= 1 << 20
 
 
 @pytest.mark.test_all

@@ -102,11 +102,11 @@ def test_missing_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_list_of_topics_is_normalized(options: str, topic: str) -> None:
     """Spaces, empty names and repetitions do not count."""
-    result = kafka_target("localhost:1", options)
-    assert (result.options.topic, result.writes_to) == (topic, topic)
-    assert result.options.topics == tuple(topic.split(","))
-    assert result.shape == kafka_target("localhost:1", topic).shape
-    assert pickle.loads(pickle.dumps(result.options)) == result.options
+    made = kafka_target("localhost:1", options)
+    assert (made.options.topic, made.writes_to) == (topic, topic)
+    assert made.options.topics == tuple(topic.split(","))
+    assert made.shape == kafka_target("localhost:1", topic).shape
+    assert pickle.loads(pickle.dumps(made.options)) == made.options
 
 
 def test_compacted_topic_takes_no_record_without_a_key(kafka: Broker, topic: str) -> None:
@@ -166,15 +166,15 @@ def test_key_chooses_the_partition_by_its_hash(kafka: Broker, partitioner: str) 
     kafka.create_topic(topic, partitions=count)
     made = kafka_target(kafka.address, topic, **{"kafka.partitioner": partitioner})
     producer = Producer({**made.options.client, **made.options.producer})
-    result: dict[bytes, int] = {}
+    partitions: dict[bytes, int] = {}
     for key in java:
         producer.produce(
-            topic, b"v", key, on_delivery=lambda _, m: result.update({m.key(): m.partition()})
+            topic, b"v", key, on_delivery=lambda _, m: partitions.update({m.key(): m.partition()})
         )
     assert producer.flush(30) == 0
     hashes = java if partitioner == "murmur2" else {key: zlib.crc32(key) for key in java}
     positive = 0x7FFFFFFF if partitioner == "murmur2" else 0xFFFFFFFF
-    assert result == {key: (number & positive) % count for key, number in hashes.items()}
+    assert partitions == {key: (number & positive) % count for key, number in hashes.items()}
 
 
 def test_records_for_another_topic_stop_the_flush(kafka: Broker, topic: str) -> None:

@@ -75,8 +75,8 @@ def test_misfit_type_is_named_in_terms_of_spark() -> None:
 
 def planned(*columns: str) -> Plan:
     fields = [(name, pa.int64() if name == "Id" else pa.string()) for name in columns]
-    result = match_columns(pa.schema(fields), TABLE, "t", Rules())
-    return Plan(key="k", target="t", table="t", columns=result)
+    matched = match_columns(pa.schema(fields), TABLE, "t", Rules())
+    return Plan(key="k", target="t", table="t", columns=matched)
 
 
 def test_fitting_columns_are_planned_in_dataframe_order() -> None:
@@ -90,7 +90,7 @@ def test_error_names_all_changes_of_a_table() -> None:
     """A new column that a row may omit is accepted, and a column that now takes nulls."""
     plan = planned("Id", "name", "note")
     refuse_changed(plan, TABLE)
-    refuse_changed(plan, [item._replace(required=False) for item in TABLE])
+    refuse_changed(plan, [column._replace(required=False) for column in TABLE])
     refuse_changed(plan, [*TABLE, TableColumn("new", "INT")])
     now = [TABLE[0]._replace(type="BIG"), TABLE[4]._replace(required=True)]
     with pytest.raises(SchemaMismatch) as caught:

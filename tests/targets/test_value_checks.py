@@ -64,7 +64,7 @@ def test_row_with_invalid_utf8_is_named(case: str, begin: int) -> None:
     assert f"the row with id={first}, c=" in caught.value.what
     assert "make_valid_utf8" in caught.value.remedy
     assert (caught.value.column, caught.value.rows.to_pylist()) == ("c", bad[begin:])
-    refuse_invalid_utf8(batch.filter(pa.array([not item for item in bad[begin:]])))
+    refuse_invalid_utf8(batch.filter(pa.array([not flag for flag in bad[begin:]])))
 
 
 @pytest.mark.parametrize(
@@ -99,17 +99,17 @@ def test_dates_within_python_years_are_accepted() -> None:
     }.items():
         fits = pa.array([first, None, last], type_)
         assert beyond_python(fits) is None
-        assert [item for item in fits.to_pylist() if item is not None]
+        assert [date for date in fits.to_pylist() if date is not None]
         for wrong in (first - 1, last + 1):
             column = pa.array([0, wrong, None], type_)
-            result = beyond_python(column)
-            assert result is not None
-            assert result.to_pylist() == [False, True, False]
+            flags = beyond_python(column)
+            assert flags is not None
+            assert flags.to_pylist() == [False, True, False]
             with pytest.raises((ValueError, OverflowError)):
                 column.to_pylist()
     nested = pa.array([[0], [], [1, days[1] + 1]], pa.list_(pa.date32()))
-    result = beyond_python(nested)
-    assert result is not None
-    assert result.to_pylist() == [False, False, True]
+    flags = beyond_python(nested)
+    assert flags is not None
+    assert flags.to_pylist() == [False, False, True]
     assert beyond_python(pa.array([2**63 - 1, -(2**63)], pa.timestamp("ns"))) is None
     assert beyond_python(pa.array([2**63 - 1])) is None

@@ -240,5 +240,5 @@ def completed(rows: pa.Table, types: pa.Schema) -> pa.Table:
         for field in types
         if not pt.is_null(field.type)
     }
-    others = {name: rows[name] for name in rows.column_names if name not in columns}
-    return pa.table(columns | others)
+    further = {name: rows[name] for name in rows.column_names if name not in columns}
+    return pa.table(columns | further)

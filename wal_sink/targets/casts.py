@@ -195,16 +195,16 @@ def _cast(
             unwritten = flag if deletes is None else pc.or_(deletes, flag)
             _refuse_null(column, array, unwritten, key=column.name in key_of(plan))
             arrays.append(stored(column, array))
-        except InvalidValueError as bad:
-            shown = shorten(as_python(values[bad.row]))
+        except InvalidValueError as invalid:
+            shown = shorten(as_python(values[invalid.row]))
             raise InvalidRow(
-                f"Column {column.name} of {plan.table} ({shown}) {bad.problem}, in"
-                f" {row_text(batch, plan, bad.row)}.",
-                bad.remedy.replace("{name}", column.name),
+                f"Column {column.name} of {plan.table} ({shown}) {invalid.problem}, in"
+                f" {row_text(batch, plan, invalid.row)}.",
+                invalid.remedy.replace("{name}", column.name),
                 column=column.name,
-                problem=f"Column {column.name} of {plan.table} {bad.problem}.",
-                rows=bad.rows,
-            ) from bad.__cause__
+                problem=f"Column {column.name} of {plan.table} {invalid.problem}.",
+                rows=invalid.rows,
+            ) from invalid.__cause__
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 

@@ -31,8 +31,8 @@ def planned_operations(
         is_word = pc.fill_null(pc.equal(words, text(word)), FALSE)
         operations = pc.if_else(is_word, text(meaning), operations)
     if operations.null_count:
-        bad = operations.is_null()
-        row = pc.index(bad, TRUE).as_py()
+        unknown = operations.is_null()
+        row = pc.index(unknown, TRUE).as_py()
         listed = ", ".join(f"{word!r} ({meaning})" for word, meaning in plan.operations.items())
         problem = f"is not an operation: {OPERATION_COLUMN} knows {listed}"
         raise InvalidRow(
@@ -40,7 +40,7 @@ def planned_operations(
             f"Correct or drop such rows, or add the word to {OPERATIONS}.",
             column=plan.operation,
             problem=f"Column {plan.operation} {problem}.",
-            rows=bad,
+            rows=unknown,
         )
     return operations
 

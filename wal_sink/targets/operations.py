@@ -192,9 +192,9 @@ def refuse_undeclared(options: Mapping[str, str], target: str, declared: type[Op
     :param options: all options, by their names in lower case.
     :raises OptionError: one of the options is given.
     """
-    known = {field.lower() for field in declared.__struct_encode_fields__}
+    names = {field.lower() for field in declared.__struct_encode_fields__}
     for name, (cannot, remedy) in _UNDECLARED.items():
-        if name.lower() in options and name.lower() not in known:
+        if name.lower() in options and name.lower() not in names:
             raise OptionError(f"Option {name} is given, and target {target} {cannot}.", remedy)
 
 

@@ -110,10 +110,10 @@ def _said(error: Exception) -> str:
     """Return the reason of a check or of a driver's error, with column and constraint if they are known."""
     if isinstance(error, InvalidRow):
         return f"{error.what.rstrip('.')}{error.column and f', column {error.column}'}"
-    known: Any = getattr(error, "diag", None)  # set by psycopg
+    details: Any = getattr(error, "diag", None)  # set by psycopg
     parts = [f"{type(error).__name__}: {' '.join(str(error).split())}"]
     for noun in ("column", "constraint"):
-        name = getattr(known, f"{noun}_name", None)
+        name = getattr(details, f"{noun}_name", None)
         if name and name not in parts[0]:
             parts.append(f"{noun} {name}")
     return ", ".join(parts)

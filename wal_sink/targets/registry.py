@@ -46,14 +46,14 @@ def target_type(name: str) -> type[Target]:
         return _load(name, OWN[name].place)
     if ":" in name:
         return _load(name, name)
-    known = _registered()
-    if name not in known:
+    places = _registered()
+    if name not in places:
         raise OptionError(
             f"Option target is {name}, and no such target is installed."
-            f" {did_you_mean(name, known)}".rstrip(),
-            f"Use one of {', '.join(sorted(known))}, or the module:Class of your own.",
+            f" {did_you_mean(name, places)}".rstrip(),
+            f"Use one of {', '.join(sorted(places))}, or the module:Class of your own.",
         )
-    return _load(name, known[name])
+    return _load(name, places[name])
 
 
 def _registered() -> dict[str, str]:

@@ -45,8 +45,8 @@ def mark(rows: pa.RecordBatch, plan: Plan, key: Sequence[str]) -> Marked:
         if column.source in _SOURCES and column.name not in key:
             values = _plain(columns[column.name])
             word = plan.unavailable
-            wanted = text(word) if is_text(values.type) else blob(word.encode())
-            flag = flags[column.name] = pc.fill_null(pc.equal(values, wanted), FALSE)
+            placeholder = text(word) if is_text(values.type) else blob(word.encode())
+            flag = flags[column.name] = pc.fill_null(pc.equal(values, placeholder), FALSE)
             if pc.any(flag).as_py():
                 columns[column.name] = pc.if_else(flag, null(values.type), values)
     return Marked(pa.RecordBatch.from_arrays([*columns.values()], names=[*columns]), flags)

@@ -150,8 +150,8 @@ def holds_planned(plan: Plan, types: pa.Schema) -> Holds:
 
     :param types: the types of the table as it is now.
     """
-    held = holds(plan, types)
-    return lambda now, column: held(now, column) and _is_as_long(now, column)
+    is_held = holds(plan, types)
+    return lambda now, column: is_held(now, column) and _is_as_long(now, column)
 
 
 def _is_as_long(now: TableColumn, planned: Column) -> bool:
@@ -166,10 +166,10 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
 
     :raises InvalidRow: a value does not fit its column, or cannot name a partition.
     """
-    held = stored_as_planned(plan)
+    cast_to_plan = stored_as_planned(plan)
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
-        array = held(column, values)
+        array = cast_to_plan(column, values)
         _refuse_length(column, array)
         if column.name == plan.details.get(EVENT):
             refuse(

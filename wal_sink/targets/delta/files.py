@@ -68,10 +68,10 @@ class Files:
 
     def missing(self, paths: Iterable[str]) -> list[str]:
         """Return the paths whose files are missing."""
-        asked = list(paths)
-        infos = self._storage.get_file_info(asked)
+        listed = list(paths)
+        infos = self._storage.get_file_info(listed)
         return [
-            path for path, info in zip(asked, infos, strict=True) if info.type == FileType.NotFound
+            path for path, info in zip(listed, infos, strict=True) if info.type == FileType.NotFound
         ]
 
     def sync(self, paths: Iterable[str], *, may_be_gone: bool = False) -> None:

@@ -56,10 +56,8 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
         properties = _properties(columns, layout)
         statement = _statement(path, written, layout, properties)
         if not options.create_table:
-            made = f"deltalake.Schema.from_json({Schema.from_arrow(columns).to_json()!r})"
-            by_python = (
-                f"deltalake.DeltaTable.create({path!r}, {made}, configuration={properties!r})"
-            )
+            schema_text = f"deltalake.Schema.from_json({Schema.from_arrow(columns).to_json()!r})"
+            by_python = f"deltalake.DeltaTable.create({path!r}, {schema_text}, configuration={properties!r})"
             raise SchemaMismatch(
                 f"There is no Delta table at {path}.",
                 f"Correct option delta.path, or set {CREATE_TABLE} to true, or create it by Spark:"
@@ -196,6 +194,6 @@ def _properties(columns: pa.Schema, layout: Layout) -> dict[str, str]:
 def _statement(path: str, schema: pa.Schema, layout: Layout, properties: dict[str, str]) -> str:
     """Return Spark's statement that creates the table."""
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-    more = f" TBLPROPERTIES ({listed})" if listed else ""
+    suffix = f" TBLPROPERTIES ({listed})" if listed else ""
     partition = [*map(spark_name, layout.partition)]
-    return spark_statement(f"delta.`{path}`", schema, layout.key, partition, "DELTA") + more
+    return spark_statement(f"delta.`{path}`", schema, layout.key, partition, "DELTA") + suffix

@@ -155,8 +155,8 @@ class Table:
                 name = quote(field.name)
                 changes[name] = f"CASE WHEN s.{quote(flag)} THEN t.{name} ELSE s.{name} END"
         deleted = f"s.{quote(DELETED)}"
-        mine, its = (f"{alias}.{quote(event)}" for alias in "st")
-        is_later = f"{its} IS NULL OR {mine} >= {its}" if event else None
+        new_time, old_time = (f"{alias}.{quote(event)}" for alias in "st")
+        is_later = f"{old_time} IS NULL OR {new_time} >= {old_time}" if event else None
         merger.when_matched_delete(deleted).when_matched_update(changes, is_later)
         read = self.version
         merger.when_not_matched_insert(values, f"NOT {deleted}").execute()
@@ -167,12 +167,12 @@ class Table:
         """Return the keys of rows that the table has, at the version that was read."""
         listed = ", ".join(map(quote, keys))
         query = QueryBuilder().register("t", self._table).execute(f"SELECT {listed} FROM t")  # noqa: S608
-        known = set[tuple[object, ...]]()
+        matches = set[tuple[object, ...]]()
         for batch in pa.RecordBatchReader.from_stream(query):
             columns = [batch[key].cast(rows[key].type) for key in keys]
             same = pc.is_in(columns[0], rows[keys[0]].combine_chunks())
-            known |= {*zip(*(column.filter(same).to_pylist() for column in columns), strict=True)}
-        return known
+            matches |= {*zip(*(column.filter(same).to_pylist() for column in columns), strict=True)}
+        return matches
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add columns in one commit."""

@@ -20,11 +20,11 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
 
     :raises InvalidRow: a value does not fit its column, or cannot name the folder of a partition.
     """
-    held = stored_as_planned(plan)
+    cast_to_plan = stored_as_planned(plan)
     folders, widths = plan.details[FOLDERS], plan.details[WIDTHS]
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
-        array = held(column, values)
+        array = cast_to_plan(column, values)
         if (beyond := beyond_python(array)) is not None:
             problem = f"is outside of the years 1 to 9999, and does not fit into {column.type}"
             refuse(beyond, problem, "Filter such rows out; most often the unit is wrong.")

@@ -239,10 +239,10 @@ def iceberg_schema(schema: pa.Schema, required: Sequence[str] = ()) -> Schema:
     :raises OptionError: a column cannot be part of a key.
     """
     columns = new_columns(schema, required, _pyarrow_to_schema_without_ids, "Iceberg")
-    made = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(columns))
-    key = [made.find_field(name).field_id for name in required]
+    fresh = assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(columns))
+    key = [fresh.find_field(name).field_id for name in required]
     try:
-        return Schema(*made.fields, identifier_field_ids=key)
+        return Schema(*fresh.fields, identifier_field_ids=key)
     except ValueError as error:
         raise OptionError(
             f"Option keyColumns is {', '.join(required)}, and no float or nested value is a key of Iceberg.",

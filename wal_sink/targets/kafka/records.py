@@ -166,8 +166,8 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     ]
     checked = pa.record_batch(arrays, names=[column.name for column in plan.columns])
     for fault in _faults(checked, planned_limits(plan)):
-        bad = pc.fill_null(fault.bad, FALSE)
-        row = pc.index(bad, TRUE).as_py()
+        refused = pc.fill_null(fault.bad, FALSE)
+        row = pc.index(refused, TRUE).as_py()
         if row >= 0:
             raise InvalidRow(
                 f"{fault.problem}: {fault.detail(row)}.",
@@ -175,7 +175,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
                 " start reads the limits of the topics.",
                 column=fault.column,
                 problem=f"{fault.problem}.",
-                rows=bad,
+                rows=refused,
             )
     return checked
 
@@ -243,8 +243,8 @@ def _faults(checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> Iterator[F
 
 def _fault_of_headers(headers: pa.Array, _: _Topics) -> Iterator[Fault]:
     keys = pc.struct_field(headers.flatten(), "key")
-    bad = pc.fill_null(pc.match_substring(keys, "\0"), TRUE)
-    positions = pc.list_parent_indices(headers.fill_null([])).filter(bad)
+    unfit = pc.fill_null(pc.match_substring(keys, "\0"), TRUE)
+    positions = pc.list_parent_indices(headers.fill_null([])).filter(unfit)
     yield Fault(
         "headers",
         pc.is_in(pa.array(range(len(headers)), pa.int64()), positions),

@@ -274,10 +274,10 @@ class KafkaSession(TransactionalSession):
             for topic, key, value, headers, partition, ms in records(
                 rows.batch, self._options.topic
             ):
-                more = {} if headers is None else {"headers": headers}
+                extra = {} if headers is None else {"headers": headers}
                 while True:
                     try:
-                        produce(topic, value, key, partition, not_delivered, timestamp=ms, **more)
+                        produce(topic, value, key, partition, not_delivered, timestamp=ms, **extra)
                         break
                     except BufferError:  # the queue is full
                         poll(_FULL_BUFFER_S)
