@@ -29,7 +29,6 @@ NAMES = ["Ascii", "UTF8", "Boolean", "Byte", "Short", "Int32", "Long", "Integer"
 NAMES += ["Decimal", "Timestamp", "SimpleDate", "Time", "Duration", "UUID", "TimeUUID"]
 NAMES += ["InetAddress", "Bytes"]
 SIMPLE = {kind.typename: kind for kind in (getattr(cqltypes, f"{name}Type") for name in NAMES)}
-KEY = ("partition", "clustering")
 
 Field = tuple[str, Role, str, pa.DataType]
 """A column: its name, its role, its CQL type, and its type in the DataFrame."""
@@ -124,28 +123,15 @@ def column_for_driver(column: pa.Array, tree: CqlType) -> list[Any]:
 
 
 def bind(
-    batch: pa.RecordBatch,
-    plan: CassandraPlan,
-    timestamps_us: Sequence[int],
-    *,
-    timestamp_first: bool = False,
-    ttls: Sequence[int] | None = None,
-    expired: bool = False,
+    batch: pa.RecordBatch, plan: CassandraPlan, timestamps_us: Sequence[int]
 ) -> list[tuple[Any, ...]]:
-    """Return the values that the driver would bind for rows, followed or preceded by the timestamp.
-
-    :param expired: True if the rows have expired.
-    """
+    """Return what the driver would bind of rows: the values, then the timestamp."""
     columns = []
-    for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
-        keeps = plan.details.nulls == "unset"
+    keeps = plan.details.nulls == "unset"
+    for tree, values in zip(column_types(plan), batch.columns, strict=True):
         bound = column_for_driver(values, tree)
-        bound = [UNSET_VALUE if value is None and keeps else value for value in bound]
-        if expired and column.role not in KEY:
-            bound = [value if value is UNSET_VALUE else None for value in bound]
-        columns.append(bound)
-    beside = [list(item) for item in (timestamps_us, ttls) if item is not None]
-    return list(zip(*(beside + columns if timestamp_first else columns + beside), strict=True))
+        columns.append([UNSET_VALUE if value is None and keeps else value for value in bound])
+    return list(zip(*columns, timestamps_us, strict=True))
 
 
 class DriverRow:

@@ -23,12 +23,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.arrow_scalars import blob
+from wal_sink.targets.arrow_scalars import blob, null
 from wal_sink.targets.cassandra.arrow_buffers import (
     Array,
     binaries,
     booleans,
     elements,
+    flags,
     indices,
     texts,
     unnest,
@@ -418,7 +419,6 @@ def encode(
     *,
     timestamp_first: bool = False,
     ttls: Array | None = None,
-    expired: bool = False,
 ) -> Encoded:
     """Encode a batch that `check` has returned.
 
@@ -429,32 +429,37 @@ def encode(
     :param timestamps_us: write timestamps, microseconds since 1970, int64.
     :param head: the bytes before each row.
     :param timestamp_first: True to put the timestamp before the columns.
-    :param ttls: seconds, encoded after the timestamp; None if the statement has no TTL.
-    :param expired: True to write nulls in place of the values outside of the key.
+    :param ttls: the seconds until each row expires, encoded after the timestamp; None if the statement has no
+        TTL. The values of an expired row, with 0 or less, become nulls with a TTL of one second.
     """
     rows = batch.num_rows
     absent = UNSET if plan.details.nulls == "unset" else NULL
+    expired = None if ttls is None or ttls.min(initial=1) > 0 else ttls < 1
     pieces: list[Pieces] = [constant(head)] if head else []
     columns: list[Pieces] = []
     for planned, tree, column in zip(plan.columns, column_types(plan), batch.columns, strict=False):
         flag = batch.schema.get_field_index(flag_name(planned.name))
-        null = absent if flag < 0 else np.where(booleans(batch.column(flag)), UNSET, absent)
-        if expired and planned.role not in KEY:
-            columns.append(_as_null(column, null))
-        else:
-            columns += prefixed(column, tree, null)
+        length = absent if flag < 0 else np.where(booleans(batch.column(flag)), UNSET, absent)
+        if expired is not None and planned.role not in KEY:
+            column, length = _without_expired(column, length, expired)  # noqa: PLW2901
+        columns += prefixed(column, tree, length)
     using: list[Pieces] = [fixed(_TIMESTAMP_BYTES, ">i4"), fixed(timestamps_us, ">i8")]
     if ttls is not None:
-        using += [fixed(_TTL_BYTES, ">i4"), fixed(ttls, ">i4")]
+        using += [fixed(_TTL_BYTES, ">i4"), fixed(np.maximum(ttls, 1), ">i4")]
     pieces += [*using, *columns] if timestamp_first else [*columns, *using]
     data, offsets = varying(joined(pieces, rows), rows)
     return Encoded(data, offsets.astype(np.int64, copy=False))
 
 
-def _as_null(column: pa.Array, absent: int | Array) -> Pieces:
-    if not column.null_count:
-        return fixed(NULL, ">i4")
-    return fixed(np.where(booleans(column.is_valid()), NULL, absent), ">i4")
+def _without_expired(
+    column: pa.Array, absent: int | Array, expired: Array
+) -> tuple[pa.Array, Array]:
+    """Return a column with nulls for the values of expired rows, and the length of each null.
+
+    :param absent: the lengths of the nulls that the column has.
+    """
+    lengths_of_nulls = np.where(expired & booleans(column.is_valid()), NULL, absent)
+    return pc.if_else(flags(~expired), column, null(column.type)), lengths_of_nulls
 
 
 def concatenated_rows(parts: Sequence[Encoded]) -> Encoded:

@@ -84,9 +84,7 @@ class StatementRows(NamedTuple):
     rows: TimestampedRows
     """The rows with the columns of the statement."""
     ttls: Ints | None = None
-    """The TTL of each row in seconds, 1 or more; None if the statement has no TTL."""
-    expired: bool = False
-    """True if the rows have expired: their values are written as nulls, with a TTL of one second."""
+    """The seconds until each row expires, see `remaining_ttls`; None if the statement has no TTL."""
 
 
 class EncodedRows(NamedTuple):
@@ -146,26 +144,24 @@ class Statements:
         :raises Exception: an error of the driver: it cannot prepare a statement.
         """
         rows = with_event_times(rows, self._plan)
-        masks = _masks(rows.batch, self._plan, ttls)
+        masks = _masks(rows.batch, self._plan)
         if len(masks) == 1:
-            return [self._part(way, None, rows, ttls) for way in masks]
-        return [self._part(way, mask, rows, ttls) for way, mask in masks.items()]
+            return [self._part(depth, None, rows, ttls) for depth in masks]
+        return [self._part(depth, mask, rows, ttls) for depth, mask in masks.items()]
 
     def _part(
-        self, way: RowWay, mask: Flags | None, rows: TimestampedRows, ttls: Ints | None
+        self, delete_depth: int | None, mask: Flags | None, rows: TimestampedRows, ttls: Ints | None
     ) -> StatementRows:
-        if way.delete_depth is not None:
+        if delete_depth is not None:
             ttls = None
-        statement = self._statement(way.delete_depth, with_ttl=ttls is not None)
+        statement = self._statement(delete_depth, with_ttl=ttls is not None)
         batch, positions = table_rows(rows.batch, statement.plan), None
         timestamps_us = rows.timestamps_us
         if mask is not None:
             batch, positions = batch.filter(flags(mask)), np.flatnonzero(mask)
             timestamps_us = timestamps_us[mask]
             ttls = None if ttls is None else ttls[mask]
-        ttls = None if ttls is None else np.maximum(ttls, 1)
-        part = TimestampedRows(batch, timestamps_us)
-        return StatementRows(statement, positions, part, ttls, way.expired)
+        return StatementRows(statement, positions, TimestampedRows(batch, timestamps_us), ttls)
 
     def _statement(self, delete_depth: int | None, *, with_ttl: bool) -> Statement:
         key = delete_depth, with_ttl
@@ -256,7 +252,6 @@ def _encoded(part: StatementRows) -> Encoded:
         statement.head,
         timestamp_first=statement.timestamp_first,
         ttls=part.ttls,
-        expired=part.expired,
     )
 
 
@@ -301,43 +296,27 @@ def remaining_ttls(
     return remaining_s
 
 
-class RowWay(NamedTuple):
-    """How a row is written."""
+def _masks(batch: pa.RecordBatch, plan: CassandraPlan) -> dict[int | None, Flags]:
+    """Return the flags of the rows of each statement. There is at least one statement.
 
-    delete_depth: int | None = None
-    """For a delete the number of clustering columns in its WHERE clause; None for an upsert."""
-    expired: bool = False
-    """True for an upsert that has expired: see `StatementRows.expired`."""
-
-
-def _masks(
-    batch: pa.RecordBatch, plan: CassandraPlan, ttls: Ints | None = None
-) -> dict[RowWay, Flags]:
-    """Return the flags of the rows that are written in each way. There is at least one way.
-
-    :param ttls: as `remaining_ttls` returns them.
+    The key is the number of clustering columns by which a delete finds rows; None for upserts.
     """
-    upserts = np.ones(batch.num_rows, np.bool_)
-    if plan.operation is None and ttls is None:
-        return {RowWay(): upserts}
-    masks: dict[RowWay, Flags] = {}
-    if plan.operation is not None:
-        deletes = are_deletes(batch.column(plan.operation)).to_numpy(zero_copy_only=False)
-        upserts = ~deletes
-        masks = _deletes(batch, plan.details.clustering, deletes)
-    expired = ~upserts if ttls is None else ttls < 1
-    masks |= {RowWay(expired=True): upserts & expired, RowWay(): upserts & ~expired}
-    return {way: mask for way, mask in masks.items() if mask.any()} or {RowWay(): upserts}
+    if plan.operation is None:
+        return {None: np.ones(batch.num_rows, np.bool_)}
+    deletes = are_deletes(batch.column(plan.operation)).to_numpy(zero_copy_only=False)
+    upserts = ~deletes
+    masks = {**_deletes(batch, plan.details.clustering, deletes), None: upserts}
+    return {depth: mask for depth, mask in masks.items() if mask.any()} or {None: upserts}
 
 
 def _deletes(
     batch: pa.RecordBatch, clustering: tuple[str, ...], deletes: Flags
-) -> dict[RowWay, Flags]:
+) -> dict[int, Flags]:
     """Divide deletes by the number of their clustering columns. In the log, nulls come after values."""
     depths = np.full(batch.num_rows, len(clustering), np.int64)
     for name in clustering:
         depths -= batch.column(name).is_null().to_numpy(zero_copy_only=False)
-    return {RowWay(depth): deletes & (depths == depth) for depth in range(len(clustering) + 1)}
+    return {depth: deletes & (depths == depth) for depth in range(len(clustering) + 1)}
 
 
 def positions_in_parts(parts: list[StatementRows]) -> Ints | None:
