@@ -305,13 +305,14 @@ def _masks(batch: pa.RecordBatch, plan: CassandraPlan) -> dict[int | None, Flags
         return {None: np.ones(batch.num_rows, np.bool_)}
     deletes = are_deletes(batch.column(plan.operation)).to_numpy(zero_copy_only=False)
     upserts = ~deletes
-    masks = {**_deletes(batch, plan.details.clustering, deletes), None: upserts}
+    masks = _deletes(batch, plan.details.clustering, deletes)
+    masks[None] = upserts
     return {depth: mask for depth, mask in masks.items() if mask.any()} or {None: upserts}
 
 
 def _deletes(
     batch: pa.RecordBatch, clustering: tuple[str, ...], deletes: Flags
-) -> dict[int, Flags]:
+) -> dict[int | None, Flags]:
     """Divide deletes by the number of their clustering columns. In the log, nulls come after values."""
     depths = np.full(batch.num_rows, len(clustering), np.int64)
     for name in clustering:
