@@ -208,7 +208,7 @@ def test_log_and_history_name_the_epochs(query: Query) -> None:
 
 
 def test_vacuum_deletes_uncommitted_files(query: Query) -> None:
-    """VACUUM deletes orphans of a dead process, and neither committed rows nor the ledger."""
+    """VACUUM deletes the files of a dead process. It keeps committed rows and the ledger."""
     query.add(batch([("a", 1)]))
     current = row_of(query.session)
     (receipt,) = query.stage(batch([("a", 2)]))

@@ -1,4 +1,4 @@
-"""A Delta table has the rows of the DataFrame: every type of Spark that Delta has."""
+"""Values of each type of Spark arrive in a Delta table unchanged, or are refused."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ AT = {"delta.timestampColumn": "at"}
 def test_rows_published_for_other_options_stop_the_flush(
     tmp_path: Path, published: dict[str, str], present: dict[str, str], error: str
 ) -> None:
-    """By the present options such rows would replace other rows, or later ones."""
+    """With the present options the pending rows would replace the rows of other keys, or later rows."""
     DeltaTable.create(str(tmp_path / "t"), TIMED)
     earlier, after = Query(tmp_path / "t", **published), Query(tmp_path / "t", **present)
     plan = earlier.plan(TIMED)

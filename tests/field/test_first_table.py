@@ -234,7 +234,7 @@ def test_type_without_a_cast_becomes_text(
 
 @pytest.mark.mariadb
 def test_suggested_alter_statements_make_a_mariadb_table_fit(of_mariadb: Maria) -> None:
-    """They add a missing column, and let a column take nulls."""
+    """The statements add a missing column, and let a column take nulls."""
     of_mariadb.execute("CREATE TABLE t (code varchar(20), `a need` integer NOT NULL)")
     with pytest.raises(SchemaMismatch) as caught:
         target(of_mariadb).plan(ORDERS, "key")
