@@ -115,7 +115,9 @@ def new_columns(
     for column in columns:
         alone = pa.schema([column])
         try:
-            pq.write_table(alone.empty_table(), pa.BufferOutputStream())  # raises for an empty struct
+            pq.write_table(
+                alone.empty_table(), pa.BufferOutputStream()
+            )  # raises for an empty struct
             table_type(alone)
         except Exception as error:
             raise SchemaMismatch(
