@@ -115,9 +115,8 @@ def new_columns(
     for column in columns:
         alone = pa.schema([column])
         try:
-            pq.write_table(
-                alone.empty_table(), pa.BufferOutputStream()
-            )  # raises for an empty struct
+            # Parquet raises an error for a struct without fields.
+            pq.write_table(alone.empty_table(), pa.BufferOutputStream())
             table_type(alone)
         except Exception as error:
             raise SchemaMismatch(
