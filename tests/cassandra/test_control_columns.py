@@ -153,7 +153,7 @@ COLUMNS: list[Field] = [
     ("m", "regular", "map<int, text>", pa.map_(pa.int32(), pa.string())),
 ]
 PLAN = plan_of(*COLUMNS, operations={"U": "upsert", "D": "delete"}, clustering=("a", "b"))
-"""The plan of a key (k, a, b), whose columns have another order in the DataFrame."""
+"""A plan with the key (k, a, b). The DataFrame has these columns in another order."""
 
 SCHEMA = pa.schema([(name, kind) for name, _, _, kind in COLUMNS])
 

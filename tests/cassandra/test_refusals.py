@@ -98,7 +98,7 @@ class Node:
 
     def __init__(self, refuses: Callable[[Node, list[int], Frame], Frame | None]) -> None:
         self.asked: list[tuple[list[int], bool]] = []
-        """The rows of each request, and whether they were taken."""
+        """The rows of each request, and True if they were written."""
         self._refuses = refuses
 
     def __call__(self, frame: Frame) -> Frame:

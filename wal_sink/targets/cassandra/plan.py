@@ -53,7 +53,7 @@ def make_plan(
         inspect_server(connection.session, options, connection.datacenter)
         metadata = read_table(connection.session, options.data)
         new = _table_to_create(options, schema, metadata) if options.create_table else None
-        plan = _agree(options, schema, key, new or metadata)
+        plan = _plan_for_table(options, schema, key, new or metadata)
         ensure_ledger_table(connection.session, options.ledger, create=create)
         refuse_missing_permissions(connection.session, options, metadata)
         if new is None:
@@ -64,7 +64,7 @@ def make_plan(
         with contextlib.suppress(AlreadyExists):  # another start was faster
             create_table(connection.session, statement.rstrip(";"), new.name)
         log.info("created the table: %s", statement)
-        return _agree(options, schema, key, read_table(connection.session, new.name))
+        return _plan_for_table(options, schema, key, read_table(connection.session, new.name))
 
 
 def _table_to_create(
@@ -79,7 +79,9 @@ def _table_to_create(
     return new_table(metadata, written, layout, names)
 
 
-def _agree(options: CassandraOptions, schema: pa.Schema, key: str, metadata: TableMetadata) -> Plan:
+def _plan_for_table(
+    options: CassandraOptions, schema: pa.Schema, key: str, metadata: TableMetadata
+) -> Plan:
     """Return the plan by which a DataFrame is written to a table.
 
     :raises SchemaMismatch: the DataFrame does not fit the table.
