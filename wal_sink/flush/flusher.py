@@ -162,7 +162,7 @@ class Flusher:
         committed = checkpoint.last_commit()  # after the state: rule `settle`
         settled = protocol.settle(state, committed, self._actor())
         if settled is not None:
-            # If a new query uses the folder, it wrote its metadata before these `commits/`.
+            # A new query in this folder writes its id before `commits/`. Then these commits are not ours.
             protocol.refuse_other_place(state, checkpoint.query_id(), checkpoint.url)
             if not advance(self._store, state, settled):
                 return _AGAIN

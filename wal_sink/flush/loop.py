@@ -127,10 +127,8 @@ class FlushLoop(threading.Thread):
         """Wait until there may be something to do."""
         until_s = time.monotonic() + self._poll_s
         step_s = READ_S if self._commit_watcher.can_watch else self._poll_s
-        while (left_s := until_s - time.monotonic()) > 0 and not self._woken.wait(
-            min(step_s, left_s)
-        ):
-            if self._commit_watcher.has_new_commit():
+        while (left_s := until_s - time.monotonic()) > 0:
+            if self._woken.wait(min(step_s, left_s)) or self._commit_watcher.has_new_commit():
                 return
 
     def _flush_until_idle(self) -> bool:

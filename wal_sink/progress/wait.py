@@ -101,11 +101,8 @@ class _Waiting:
         for target in self._targets():
             report = read_report(self._store, target.name)
             stopped = stopping_error(report, now_us())
-            if (
-                stopped
-                and tried.get(target.name, True)
-                and (target in lacking or _is_open(report, target))
-            ):
+            is_open = target in lacking or _is_open(report, target)
+            if stopped and is_open and tried.get(target.name, True):
                 raise stopped
             # A report that changes proves that the flusher runs, whatever its host's clock says.
             changed = report != self._reports.get(target.name)
