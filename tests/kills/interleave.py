@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
+from itertools import count
+from typing import Generic, NamedTuple, TypeVar
 
 from greenlet import getcurrent, greenlet
 
 from tests.protocol import raw
 from tests.protocol.engine import World, flush
 from wal_sink.testing.faults import Faults
+
+End = TypeVar("End")
 
 
 class Turns(Faults):
@@ -28,8 +32,6 @@ class Turns(Faults):
         self._stops = list(stops)
         self._counts = counts
         self.stopped_before: list[str] = []
-        self.steps: list[list[str]] = []
-        """Each counted operation, with the other operations up to the next counted one."""
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
@@ -40,9 +42,6 @@ class Turns(Faults):
                 self.stopped_before.append(name)
                 getcurrent().parent.switch()  # until the next turn
             self.operations.append(name)
-            self.steps.append([name])
-        elif self.steps:
-            self.steps[-1].append(name)
         yield
 
 
@@ -73,6 +72,33 @@ def take_turns(first: Process, second: Process, look: Callable[[], object]) -> N
         for process in (first, second):
             process.turn()
             look()
+
+
+class History(NamedTuple, Generic[End]):
+    """What two processes did, for a pair of stops."""
+
+    first: Turns
+    second: Turns
+    end: End
+    """The result of the test for this history."""
+
+
+def pairs_of_stops(play: Callable[[int, int], History[End]]) -> Iterator[History[End]]:
+    """Yield the history of every pair of stops (k, j).
+
+    The first process stops before its k-th operation, the second process runs to its j-th operation, the
+    first process runs to its end, and then the second one.
+
+    :param play: plays one pair.
+    """
+    for k in count():
+        for j in count():
+            history = play(k, j)
+            yield history
+            if j >= len(history.second.operations):
+                break
+        if k >= len(history.first.operations):
+            return
 
 
 def two_flushers(

@@ -1,9 +1,8 @@
 """Two flushers of one query: every way to stop one of them anywhere and let the other one run.
 
 Some epochs are completed, one of them after the attempt of a dead run. Flusher A stops before its k-th
-operation, flusher B runs to its end or to its j-th operation, A runs to its end, then B: all pairs (k, j),
-those with equal histories once. Flushers are not fenced: the ledger row moves once, and both write the same
-rows.
+operation, flusher B runs to its end or to its j-th operation, A runs to its end, then B: all pairs (k, j).
+Flushers are not fenced: the ledger row moves once, and both write the same rows.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.kills.every_fault import new_world
-from tests.kills.interleave import two_flushers
-from tests.kills.pairs_of_stops import History, pairs_of_stops
+from tests.kills.interleave import History, pairs_of_stops, two_flushers
 from tests.kills.test_two_drivers import rows
 from tests.protocol import raw
 from tests.protocol.adding import AddingWorld, StagingTarget
@@ -67,13 +65,11 @@ def test_flushers_stopped_anywhere_write_one_table(kind: str) -> None:
         raw.complete(world, epochs, (k, first.stopped_before, j, second.stopped_before))
         world.forget()
         wrote = [any(op.startswith("write ") for op in t.operations) for t in (first, second)]
-        return History(first.steps, second.steps, all(wrote))
+        return History(first, second, all(wrote))
 
-    pairs = list(pairs_of_stops(play))
-    both = sum(pair.history.end for pair in pairs)
-    played = sum(pair.is_new for pair in pairs)
+    both_wrote = [history.end for history in pairs_of_stops(play)]
     covered(
         f"two flushers, {kind}, pairs of stops",
-        f"{len(pairs)}, in {both} of which both wrote rows; {played} histories",
+        f"{len(both_wrote)}, in {sum(both_wrote)} of which both wrote rows",
     )
-    assert both
+    assert any(both_wrote)
