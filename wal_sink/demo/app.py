@@ -65,7 +65,7 @@ def main(application: Application) -> None:
         def begin(query: Query) -> StreamingQuery:
             return start(spark, query, folder, stores, endless=endless)
 
-        # The control is first, while the processors are idle: its Python process may start too slowly.
+        # The control starts first, since its Python process may time out on busy processors: see `start`.
         running = {query: begin(query) for query in reversed(queries)}
         while endless and not (folder / STOP_FILE).exists():
             running |= {query: begin(query) for query, run in running.items() if not run.isActive}
