@@ -217,7 +217,7 @@ class Child(AnyServer):
             self._process.wait()
 
     def pause(self) -> None:
-        """Stop the process by SIGSTOP, while its connections stay open. Return after all its threads stopped."""
+        """Stop the process by SIGSTOP, while its connections stay open. Wait until all threads stop."""
         process = self._running_process()
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
