@@ -118,8 +118,8 @@ def connect(options: PostgresqlOptions) -> BoundedConnection:
             raise OptionError(
                 f"Option postgresql.uri {options.uri} leads to a pooler, such as PgBouncer, and not to the"
                 " server: the settings of a session could be lost between its transactions.",
-                "Name the server itself, by its own port. A flusher keeps one connection: a pooler spares"
-                " none.",
+                "Name the server itself, by its own port. A flusher keeps one connection open, so a"
+                " pooler saves nothing.",
             )
         if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
             raise TargetUnavailable(

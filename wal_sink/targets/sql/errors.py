@@ -83,7 +83,7 @@ def unreadable_ledger(ledger: str, error: Exception, statement: str) -> TargetRe
     return TargetRefused(
         f"The ledger's table {ledger} cannot be read: {answer(error)}.",
         "If there is no such table, the options name another database or schema than this query wrote to, or"
-        " the table was dropped. Name the former one, or restore the table from a backup. If neither is"
+        " the table was dropped. Name the former database, or restore the table from a backup. If neither is"
         f" possible, create it, and the next error says how to go on. Run:\n{statement};",
     )
 
@@ -115,8 +115,8 @@ def ledger_without_rollback(ledger: str) -> SchemaMismatch:
 def ledger_that_ignores_case(ledger: str) -> SchemaMismatch:
     """Return the error of a ledger that compares texts without upper and lower case."""
     return SchemaMismatch(
-        f"Texts of the ledger's table {ledger} are equal without upper and lower case: a flusher could"
-        " mistake another row for its own.",
+        f"The ledger's table {ledger} compares texts without upper and lower case: a flusher could mistake"
+        " another row for its own.",
         "Give its columns a collation that compares bytes (in MariaDB and MySQL: ALTER TABLE … CONVERT TO"
         " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin).",
     )

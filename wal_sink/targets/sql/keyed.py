@@ -251,7 +251,7 @@ class KeyedTarget(SqlTarget):
         sizes = {name: len(name.encode() if unit == "bytes" else name) for name in names}
         if long := [name for name in names if sizes[name] > most]:
             raise SchemaMismatch(
-                f"{', '.join(long)}: longer than {most} {unit}, the most that {self.title} takes of a name.",
+                f"Names are longer than {most} {unit}, the most that {self.title} takes: {', '.join(long)}.",
                 f'Rename a column, .withColumnRenamed("{long[-1]}", …), or the table, in option table.',
             )
         untyped = [field for field in written if not new_type(self.new, field.type, key=False)]

@@ -54,7 +54,7 @@ def upsert_key(
     if key is None:
         raise SchemaMismatch(
             f"{table} has no primary key, by which {mode} = upsert finds the row to replace."
-            + (f" These do not serve: {listed}." if others else ""),
+            + (f" These unique indexes cannot be the key: {listed}." if others else ""),
             f"Give the table a primary key; or set {mode} to append.",
         )
     written = {column.in_table for column in columns}
@@ -69,8 +69,8 @@ def upsert_key(
         )
     if missing:
         raise SchemaMismatch(
-            f"{', '.join(missing)}: in the key of {table} and not in the DataFrame.",
-            "Add it to the DataFrame, or make a key of columns that it has.",
+            f"Columns of the key of {table} are not in the DataFrame: {', '.join(missing)}.",
+            "Add them to the DataFrame, or make a key of columns that the DataFrame has.",
         )
     return key
 

@@ -67,7 +67,9 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
     """
     tables = read_tables(connection, name.schema)
     if tables.get(name.table):
-        raise SchemaMismatch(f"{name.text} is a view.", "Name a table, or put one in its place.")
+        raise SchemaMismatch(
+            f"{name.text} is a view.", "Name a table, or replace the view by a table."
+        )
     if name.table not in tables:
         if connection.dialect.is_file:
             _refuse_other_case(name, tables)
@@ -246,7 +248,8 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
         for (engine,) in connection.query(_ENGINES, (name.schema or None, name.table)):
             raise SchemaMismatch(
                 f"{name.text} has the storage engine {engine}, which has no transactions, or does not commit"
-                " together with others: after a crash a part of a window would be there, or come twice.",
+                " together with others: after a crash the table could have a part of a window, or a window"
+                " twice.",
                 "Copy the rows into a table with ENGINE=InnoDB, or run:\n"
                 f"ALTER TABLE {name.text} ENGINE=InnoDB;",
             )

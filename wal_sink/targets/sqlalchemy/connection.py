@@ -234,7 +234,10 @@ def _url(options: SqlAlchemyOptions) -> sa.URL:
     except ModuleNotFoundError as error:
         raise _missing(options, error) from error
     except (sa.exc.ArgumentError, ValueError) as error:
-        raise OptionError(f"Option sql.url {options.url}: {error}", "Correct it.") from error
+        raise OptionError(
+            f"Option sql.url {options.url}: {error}",
+            "Write it as dialect+driver://user@host:port/database.",
+        ) from error
     if dialect.is_async:
         raise OptionError(
             f"Option sql.url {options.url} names an asynchronous driver.",

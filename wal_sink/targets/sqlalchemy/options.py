@@ -95,7 +95,10 @@ def _refuse_database(dialect: Dialect, url: str) -> None:
     path = rest.partition("/")[2]
     remedy = f"Name a file: {url.partition(':')[0]}:////data/shop.db, with four slashes."
     if not path or path.startswith((":memory:", "file:")) or "mode=memory" in parameters:
-        raise OptionError(f"Option sql.url {url} is a database in memory, of one process.", remedy)
+        raise OptionError(
+            f"Option sql.url {url} is a database in memory, which only one process can read.",
+            remedy,
+        )
     if not path.startswith("/"):
         raise OptionError(
             f"Option sql.url {url} is relative to the folder of each process: they would write to several"
