@@ -9,6 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.cli.job import KIND, Job, batches, rows_of
@@ -18,6 +19,7 @@ from tests.support.waiting import until
 from wal_sink.demo.servers.process import choose_port
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
+from wal_sink.model.plan import Plan
 from wal_sink.progress.report import FlusherReport, read_report
 from wal_sink.protocol.retention import Retention
 
@@ -172,8 +174,10 @@ def test_rows_go_to_the_table_of_the_options(job: Job) -> None:
     """
     job.execute("CREATE TABLE other (k TEXT, v INTEGER)")
     (path,) = job.store.list(paths.PLAN.folder)
-    plan = json.loads(job.log_backend.read(path))
-    job.log_backend.replace(path, json.dumps(plan | {"table": '"other"'}).encode())
+    plan = job.store.read_record(Plan, path)
+    assert plan is not None
+    forged = msgspec.structs.replace(plan, table='"other"').for_log(plan.key)
+    job.log_backend.replace(path, forged.to_json())
     refused = job.command("flush")
     assert (refused.code, refused.document["error"]) == (2, "OptionError")
     assert "--option table=other" in refused.document["remedy"]
