@@ -35,7 +35,12 @@ from wal_sink.targets.sql import errors
 from wal_sink.targets.sql.options import KeyedOptions, TableName
 from wal_sink.targets.sql.target import SqlTarget
 from wal_sink.targets.sql.types import NewTypes, Types, arrow_type, new_type
-from wal_sink.targets.sql.unique import Unique, changes_of_key, refuse_unique, upsert_key
+from wal_sink.targets.sql.unique import (
+    Unique,
+    changes_of_key,
+    refuse_unique_for_append,
+    upsert_key,
+)
 from wal_sink.targets.sql_text import create_statement
 from wal_sink.targets.table_options import (
     NO_LAYOUT,
@@ -220,10 +225,10 @@ class KeyedTarget(SqlTarget):
         matched = match_columns(written, columns, table, KeyedRules(self))
         key_columns: tuple[str, ...] = ()
         if options.mode == "upsert":
-            key_columns = upsert_key(table, unique, matched, mode).columns
+            key_columns = upsert_key(table, unique, matched, mode, self.quote).columns
             refuse_other_key(table, options.layout, key_columns)
         else:
-            refuse_unique(table, unique, matched, mode)
+            refuse_unique_for_append(table, unique, matched, mode, self.quote)
         return Plan(
             key=key,
             target=self.name,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column
-from wal_sink.targets.sql_text import quote
 
 
 class Unique(NamedTuple):
@@ -36,7 +34,11 @@ class Unique(NamedTuple):
 
 
 def upsert_key(
-    table: object, unique: Sequence[Unique], columns: Sequence[Column], mode: str
+    table: str,
+    unique: Sequence[Unique],
+    columns: Sequence[Column],
+    mode: str,
+    quote: Callable[[str], str],
 ) -> Unique:
     """Return the key of an upsert: the primary key, or the only unique index.
 
@@ -45,6 +47,7 @@ def upsert_key(
     :param unique: the unique indexes of the table, the primary key first.
     :param columns: the columns of the plan.
     :param mode: the name of the option, such as `sql.mode`.
+    :param quote: quotes a name as the database does.
     :raises SchemaMismatch: the table has no such index, or several; or the DataFrame lacks one of its
         columns.
     """
@@ -63,7 +66,7 @@ def upsert_key(
         raise SchemaMismatch(
             f"{table} has more than one unique index: {key.text} finds the row to replace, and {listed}"
             " would find another one, or refuse the row.",
-            _own_table(table, others[0], columns)
+            _own_table(table, others[0], columns, mode, quote)
             if missing
             else f"Drop the others: {' '.join(index.drop for index in others)}",
         )
@@ -75,8 +78,12 @@ def upsert_key(
     return key
 
 
-def refuse_unique(
-    table: object, unique: Sequence[Unique], columns: Sequence[Column], mode: str
+def refuse_unique_for_append(
+    table: str,
+    unique: Sequence[Unique],
+    columns: Sequence[Column],
+    mode: str,
+    quote: Callable[[str], str],
 ) -> None:
     """Refuse to append to a table with a unique index on columns of the DataFrame: it could refuse a row.
 
@@ -85,6 +92,7 @@ def refuse_unique(
 
     :param columns: the columns of the plan.
     :param mode: the name of the option, such as `sql.mode`.
+    :param quote: quotes a name as the database does.
     :raises SchemaMismatch: the table has such an index.
     """
     written = {column.in_table for column in columns}
@@ -96,24 +104,29 @@ def refuse_unique(
                 " server, and stop the flush.",
                 f"Set {mode} to upsert, which replaces the row of the key; or drop the index: {index.drop}"
                 if is_key
-                else f"{_own_table(table, index, columns)} Or drop the index: {index.drop}",
+                else f"{_own_table(table, index, columns, mode, quote)}Or drop the index: {index.drop}",
             )
 
 
-def _own_table(table: object, index: Unique, columns: Sequence[Column]) -> str:
+def _own_table(
+    table: str,
+    index: Unique,
+    columns: Sequence[Column],
+    mode: str,
+    quote: Callable[[str], str],
+) -> str:
     """Return the remedy to write to another table, which has only this index."""
-    listed = ", ".join(_as_pasted(column.in_table) for column in columns)
-    new, key = f"{table}_rows", ", ".join(map(_as_pasted, index.columns))
-    create = f"CREATE TABLE {new} AS SELECT {listed} FROM {table} WHERE 1 = 0;"  # noqa: S608 -- to read
-    return (
-        f"Write to a table of its own, whose only key is that of {index.name}, with option table={new} and"
-        f" mode upsert: {create} ALTER TABLE {new} ADD PRIMARY KEY ({key});"
+    *schema, name = table.split(".")
+    former, new = (".".join(map(quote, [*schema, last])) for last in (name, f"{name}_rows"))
+    listed, key = (
+        ", ".join(map(quote, names))
+        for names in ([column.in_table for column in columns], index.columns)
     )
-
-
-def _as_pasted(name: str) -> str:
-    """Return a name for a statement; quoted only if it has to be, as MariaDB has other quotes."""
-    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else quote(name)
+    create = f"CREATE TABLE {new} AS SELECT {listed} FROM {former} WHERE 1 = 0;"  # noqa: S608 -- to read
+    return (
+        f"Write to a table of its own, whose only key is that of {index.name}, with option table={table}_rows"
+        f" and {mode}=upsert:\n{create}\nALTER TABLE {new} ADD PRIMARY KEY ({key});\n"
+    )
 
 
 def changes_of_key(key: Sequence[str], unique: Sequence[Unique]) -> Sequence[str]:
