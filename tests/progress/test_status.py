@@ -448,10 +448,11 @@ def test_error_ends_when_another_flusher_flushes_its_epoch(world: World) -> None
     assert status(world).last_error == "TargetUnavailable: down"
 
 
-def test_status_names_the_table_of_the_newest_run(world: World) -> None:
-    batches = world.run()
-    assert status(world).writes_to == ""
-    batches.batch([("a", 1)])
-    run = world.state.run
-    assert run is not None
-    assert status(world).writes_to == run.options.get("target", "")
+def test_status_names_kind_and_table_of_the_newest_run(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for epoch, table in enumerate(["old", "new"]):
+        options = {"target": "postgresql", "table": table}
+        monkeypatch.setattr(type(world), "options", options)
+        world.run().batch([("a", epoch)])
+    assert status(world).writes_to == "postgresql, new"
