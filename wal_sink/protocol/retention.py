@@ -43,9 +43,10 @@ class Retention(NamedTuple):
 def earlier_marks(
     former: Mark, size: int, retention: Retention, now_us: int
 ) -> tuple[EarlierMark, ...]:
-    """Return the earlier marks of a target whose mark moves.
+    """Return the marks that a target keeps beside its new mark, at most `EARLIER`.
 
-    A mark from the future is dropped: it was made on a host whose clock was ahead. This delays a trim.
+    `trimmable` reads from these marks how long the target has had each epoch. A mark that is later than
+    `now_us` is dropped, since the clock of its host was ahead. The epochs up to it are then trimmed later.
 
     :param former: the mark before the move.
     :param size: bytes of all epochs up to the new mark.

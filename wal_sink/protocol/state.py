@@ -63,7 +63,7 @@ class Actor(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """What a run tells the log when it opens."""
+    """What a run writes into the state of a log when the run opens the log."""
 
     query_id: str
     checkpoint: str

@@ -99,12 +99,12 @@ def to_cast(name: str, ddl: str) -> str:
 
 
 def cast_to(name: str, ddl: str) -> str:
-    """Return the expression that casts a column of the DataFrame."""
+    """Return the call of `withColumn` that casts a column of the DataFrame, as text for a remedy."""
     return with_column(name, f'F.col("{name}").cast("{ddl}")')
 
 
 def with_column(name: str, expression: str) -> str:
-    """Return the expression that replaces a column of the DataFrame."""
+    """Return the call of `withColumn` that replaces a column of the DataFrame, as text for a remedy."""
     return f'.withColumn("{name}", {expression})'
 
 

@@ -133,7 +133,7 @@ class Stage(ABC):
     def drain(self) -> list[Receipt]:
         """Write all rows, and return the receipts of the files when they are durable.
 
-        :raises FileNotFoundError: a file is missing. The others get no receipts.
+        :raises FileNotFoundError: a file was deleted before it was durable. No receipt is returned.
         """
         self._end()
         self._of_table.sync(receipt.path for receipt in self._done)

@@ -1,7 +1,8 @@
 """Stages rows of one plan in Parquet files that no version of the table names yet.
 
-For an upsert each staged row has its write timestamp beside it. The commit merges the last row of each key:
-the row with the highest timestamp, or with the latest event time. See `Table.merge`.
+For an upsert a further column has the write timestamp of each row. The commit merges the last row of each
+key. The last row is the row with the highest write timestamp. With `delta.timestampColumn` it is the row
+with the latest event time. See `Table.merge`.
 """
 
 from __future__ import annotations

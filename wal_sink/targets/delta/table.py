@@ -164,7 +164,7 @@ class Table:
             self.commit([], transactions, reason)
 
     def known_keys(self, rows: pa.Table, keys: Sequence[str]) -> set[tuple[object, ...]]:
-        """Return the keys of rows that the table has, at the version that was read."""
+        """Return keys of the table, at the version that was read: at least the keys that `rows` has, too."""
         listed = ", ".join(map(quote, keys))
         query = QueryBuilder().register("t", self._table).execute(f"SELECT {listed} FROM t")  # noqa: S608
         matches = set[tuple[object, ...]]()

@@ -35,7 +35,8 @@ _PASSING = texts("08 25006 25P03 40 53 55006 55P03 57 58")
 def _sqlstate(error: BaseException) -> Code:
     """Return the SQLSTATE of an error.
 
-    A RAISE may have any SQLSTATE. It counts as "P0001" unless its own SQLSTATE may pass.
+    A trigger's RAISE can have any SQLSTATE. Unless it is one of `_PASSING`, the error counts as P0001, which
+    refuses a row.
     """
     code = getattr(error, "sqlstate", None)
     source = getattr(getattr(error, "diag", None), "source_function", None)

@@ -38,7 +38,7 @@ class BulkRows(NamedTuple):
 
     @property
     def deletes(self) -> bool:
-        """True if rows may be deletes."""
+        """True if the rows have the column `DELETED`: some of them may be deletes."""
         return DELETED in self.added
 
 

@@ -123,7 +123,7 @@ class Database(Target):
             cursor.executemany(statement, list(rows))
 
     def quote(self, name: str) -> str:
-        """Quote an exact name, by the SQL standard. A `%` is not doubled: see `with_values`."""
+        """Quote a name by the SQL standard, which keeps its case. `with_values` doubles each `%` in it."""
         return quote(name)
 
     # --- statements ---

@@ -36,7 +36,10 @@ class ErrorCodes(NamedTuple):
         return matches(self.read(driver_error(error)), self.locked)
 
     def classify(self, error: Exception) -> ErrorClass:
-        """Return the class of an error. An error without a code means that the connection is lost."""
+        """Return "retry" for an error that may pass by itself, otherwise "fatal".
+
+        An OperationalError or InterfaceError without a code is a lost connection, and may pass.
+        """
         if isinstance(error, TargetUnavailable):
             return "retry"
         error = driver_error(error)

@@ -158,10 +158,10 @@ def _write_arrow(
 
 
 def _as_in_table(target: Database, plan: Plan, rows: bulk.BulkRows) -> str:
-    """Return a SELECT of the registered batch, cast to the table's types and collations.
+    """Return a SELECT of the batch that is registered with DuckDB, in the table's types and collations.
 
-    Types and collations decide which keys are equal: a uuid has no case, and a collation may ignore case.
-    Only UNION with the table applies its collations.
+    Type and collation decide which keys are equal: "A" and "a" are one key as a uuid, or under NOCASE. DuckDB
+    applies a column's collation only in a UNION with the table.
     """
     typed = [(target.quote(column.name), column.type) for column in plan.of_table().columns]
     cast = ", ".join(f"CAST({name} AS {type_}) AS {name}" for name, type_ in typed)
