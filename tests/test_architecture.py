@@ -284,7 +284,7 @@ def test_members_of_a_package_import_without_circles() -> None:
         assert circle(children(parent)) == [], parent
 
 
-def test_graph_is_printed() -> None:
+def test_packages_import_lower_layers_in_no_circle() -> None:
     """`pytest -s` shows the graph. It has no circle, and no import of a higher layer."""
     up = [
         ends for ends in arrows() if list(PACKAGES).index(ends[0]) < list(PACKAGES).index(ends[1])

@@ -132,7 +132,7 @@ def test_storage_options_reach_the_tasks() -> None:
         ("ftp://host/ck", "'ftp'"),
     ],
 )
-def test_store_unfit_for_an_option_is_refused(url: str, reason: str) -> None:
+def test_location_that_no_store_has_is_refused(url: str, reason: str) -> None:
     for options in ({"checkpoint": url}, {"checkpoint": "/ck", "wal__location": url}):
         with pytest.raises(OptionError, match=reason) as caught:
             configured(**options)

@@ -113,7 +113,7 @@ def plan(*columns: Column) -> CassandraPlan:
 
 
 @pytest.mark.parametrize("keys", ["", "a"])
-def test_no_rows_make_no_request(keys: str) -> None:
+def test_request_count_of_none_and_one_row(keys: str) -> None:
     assert requests(keys) == list(keys)
 
 

@@ -201,7 +201,7 @@ def test_push_into_a_closing_connection_ends_once() -> None:
         assert len(ended.failed) == 4
 
 
-def test_full_socket_costs_no_stream() -> None:
+def test_request_to_a_full_socket_keeps_no_stream() -> None:
     """The driver refuses the push. The driver's own requests lose a stream then."""
     with nodes() as cluster:
         pipeline = pipeline_to(cluster)

@@ -78,7 +78,7 @@ NETWORK = {"class": "org.apache.cassandra.locator.NetworkTopologyStrategy", "a":
         ({"class": "EverywhereStrategy"}, {"a": 1}, "ALL", "SERIAL", ""),
     ],
 )
-def test_level_beyond_the_nodes_is_refused(
+def test_consistency_level_beyond_the_nodes_is_refused(
     replication: dict[str, str], nodes: dict[str, int], level: str, serial: str, problem: str
 ) -> None:
     server = CASSANDRA._replace(keyspaces={"shop": replication}, nodes=nodes)

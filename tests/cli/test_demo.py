@@ -202,7 +202,7 @@ def outcome(ours: str, control: str, deaths: int = len(KILLS)) -> Report:
         (outcome("abc", "abcx", deaths=2), "flushed"),
     ],
 )
-def test_demo_with_wrong_rows_fails(result: Report, problem: str | None) -> None:
+def test_report_of_a_demo_names_its_problem(result: Report, problem: str | None) -> None:
     if problem is None:
         assert result.problems == []
     else:

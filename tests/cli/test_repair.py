@@ -41,7 +41,7 @@ def test_restored_target_within_retention_needs_no_command(job: Job) -> None:
     assert job.rows() == rows_of(0, 1, 2, 3, 4)
 
 
-def test_restored_target_before_retention_needs_mark(job: Job) -> None:
+def test_target_restored_to_a_trimmed_epoch_needs_set_mark(job: Job) -> None:
     """Epochs that the log has deleted stay missing. Later epochs are flushed."""
     job.retention = Retention(us=0, bytes=0)
     batches(job, 5)

@@ -214,7 +214,7 @@ def test_remedy_for_features_names_what_spark_drops(
     assert caught.value.remedy.startswith(remedy.format(path=path))
 
 
-def test_append_only_table_takes_appended_rows_alone(query: Query) -> None:
+def test_append_only_table_takes_appends_and_refuses_upserts(query: Query) -> None:
     """The first row that replaces another one would stop the flush forever."""
     table = DeltaTable(query.path)
     table.alter.set_table_properties(

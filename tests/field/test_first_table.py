@@ -218,7 +218,7 @@ def test_missing_database_comes_with_its_statement(
         ("duckdb", "interval"),
     ],
 )
-def test_type_without_a_cast_becomes_text(
+def test_type_without_a_cast_is_refused_with_an_alter(
     name: str, type_: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     store: Store = DuckDb(tmp_path) if name == "duckdb" else request.getfixturevalue(f"of_{name}")

@@ -184,7 +184,7 @@ def test_drivers_stopped_three_times_apply_whole_attempts() -> None:
 
 
 @pytest.mark.rule("one-publisher")
-def test_run_after_its_epoch_completed_is_fenced(world: World) -> None:
+def test_newer_run_is_fenced_if_the_older_completed(world: World) -> None:
     """Both runs compute epoch 1. The older one has completed it, so the newer one opens nothing."""
     older = world.run().batches([("a", 0)])
     newer = world.run()

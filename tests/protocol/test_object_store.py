@@ -47,7 +47,7 @@ def test_lost_answers_to_creates_change_nothing(s3: S3) -> None:
     assert world.log_backend.list("segments/") == world.log_backend.list("manifests/") == []
 
 
-def test_status_needs_the_checkpoints_url_alone(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_finds_the_log_by_the_checkpoint(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given the URL that Spark uses, and a log at its default place inside the checkpoint."""
     url = f"{s3.bucket().replace('s3:', 's3a:')}/ck"
     location = locate(url, wal_options=s3.options)

@@ -102,7 +102,7 @@ def test_rows_tasks_refuse_at_every_fault_are_kept_once(role: str, when: When) -
         pytest.param("flusher of a backlog", "answer lost", marks=pytest.mark.test_all),
     ],
 )
-def test_rows_servers_refuse_at_every_fault_are_kept_once(role: str, when: When, kind: str) -> None:
+def test_rows_that_servers_refuse_are_quarantined_once(role: str, when: When, kind: str) -> None:
     def world() -> World:
         options = MemoryOptions(keys="k")
         target = {"transactions": AddingTarget, "staged": StagingTarget}.get(kind)

@@ -42,6 +42,6 @@ def test_name_of_the_sinks_own_columns_is_refused(name: str) -> None:
         assert "Rename the column" in caught.value.remedy
 
 
-def test_sinks_own_columns_have_names_that_are_refused() -> None:
+def test_sinks_own_columns_have_the_reserved_prefix() -> None:
     for name in (TTL_S, EXPIRES_US, TIMESTAMP_US, ORDINAL, DELETED):
         assert name.startswith(RESERVED)
