@@ -61,8 +61,6 @@ class Reporter:
         metrics: FlushMetrics | None = None,
         stopping: Callable[[], str] = lambda: "",
     ) -> None:
-        self._read_stopping = stopping
-        self._stopping = ""
         self._store = store
         self._path = paths.REPORT.path(target)
         self._target = target
@@ -75,13 +73,15 @@ class Reporter:
         self._retry_text = ""
         self._rate: float | None = None
         self._write_lock = threading.Lock()
-        self._due_s = REPORT_BILLED_S if store is not None and store.billed else REPORT_S
+        self._period_s = REPORT_BILLED_S if store is not None and store.billed else REPORT_S
+        self._read_stopping = stopping
+        self._stopping = ""
+        """The last answer of `stopping`."""
         self._reported_s = 0.0
         self._written_s = float("-inf")
         self._written: FlusherReport | None = None
-        self._once_per_minute = OncePerMinute()
-        self._failing_since_s: float | None = None
-        self._failures = OncePerMinute()
+        self._warnings_of_another = OncePerMinute()
+        self._failures = _FailureLog()
 
     @contextlib.contextmanager
     def beating(self) -> Iterator[None]:
@@ -132,10 +132,7 @@ class Reporter:
         if self._error is not None:
             self._error, self._retry_text = None, ""
             self._write()
-        if self._failing_since_s is not None:
-            seconds, self._failing_since_s = time.monotonic() - self._failing_since_s, None
-            self._failures = OncePerMinute()
-            logger.warning("the flush works again, after %.0f s of failures", seconds)
+        self._failures.ended()
 
     def failed(self, error: BaseException, *, tried: int = 1, wait_s: float | None = None) -> None:
         """Record an error. Log it if the step is tried again.
@@ -164,18 +161,7 @@ class Reporter:
         )
         self._write()
         if wait_s is not None:
-            self._log_failure(error, kind, tried)
-
-    def _log_failure(self, error: BaseException, kind: str, tried: int) -> None:
-        """Log an error, at most once a minute for each error class: the texts of one outage differ."""
-        if self._failing_since_s is None:
-            self._failing_since_s = time.monotonic()
-        if self._failures.is_due(kind):
-            logger.warning(
-                "the flush failed, %s in %.0f s. It is tried again. Cause: %s",
-                *(counted(tried, "try", "tries"), time.monotonic() - self._failing_since_s, error),
-                exc_info=None if isinstance(error, WalSinkError) else error,
-            )
+            self._failures.failed(error, tried)
 
     def ended(self) -> None:
         """Report that the flusher has ended, with its last error, unless another flusher has reported since.
@@ -194,7 +180,7 @@ class Reporter:
             self._write()
 
     def _is_due(self) -> bool:
-        return time.monotonic() - self._written_s > self._due_s
+        return time.monotonic() - self._written_s > self._period_s
 
     def _beat(self, over: threading.Event) -> None:
         """Repeat the last report when it is old, unless there is none yet or the flusher hangs."""
@@ -220,8 +206,11 @@ class Reporter:
                 stopping=self._stopping,
             )
             try:
-                if self._gives_way_now(self._store):
+                last = self._read_last(self._store)
+                if last is not None and self._gives_way and is_alive(last, self._clock_us()):
                     return
+                if last is not None and not self._gives_way and last.doing != ENDED:
+                    _warn_of_another(last)
                 self._store.replace(self._path, report.to_json())
                 self._written = report
             except (OSError, WalSinkError) as error:
@@ -232,18 +221,49 @@ class Reporter:
                     error,
                 )
 
-    def _gives_way_now(self, store: LogStore) -> bool:
-        """Return True if this flusher gives way to another process that reports; if not, warn of it."""
-        is_asked = self._written is not None and self._once_per_minute.is_due()
-        last = read_report(store, self._target) if self._gives_way or is_asked else None
-        if last is None or last.flusher == this_process():
-            return False
-        if self._gives_way:
-            return is_alive(last, self._clock_us())
-        if last.doing != ENDED:
+    def _read_last(self, store: LogStore) -> FlusherReport | None:
+        """Return the report of another process; None if there is none, or no read is due."""
+        is_due = self._written is not None and self._warnings_of_another.is_due()
+        last = read_report(store, self._target) if self._gives_way or is_due else None
+        return None if last is None or last.flusher == this_process() else last
+
+
+class _FailureLog:
+    """Logs the failures of a flush, and the end of a series of failures."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self._lines = OncePerMinute()
+
+    def failed(self, error: BaseException, tried: int) -> None:
+        """Log an error, at most once a minute for each class of errors: the texts of one outage differ.
+
+        :param tried: number of tries in a row.
+        """
+        now_s = time.monotonic()
+        if self._since_s is None:
+            self._since_s = now_s
+        if self._lines.is_due(type(error).__name__):
             logger.warning(
-                "another process flushes this query, too: %s (host:process). Each row is still written once."
-                " If that process is an earlier driver of the query that hangs, end it: Spark may not end it",
-                last.flusher,
+                "the flush failed, %s in %.0f s. It is tried again. Cause: %s",
+                counted(tried, "try", "tries"),
+                now_s - self._since_s,
+                error,
+                exc_info=None if isinstance(error, WalSinkError) else error,
             )
-        return False
+
+    def ended(self) -> None:
+        """Log that the flush works again, if it has failed."""
+        if self._since_s is not None:
+            seconds = time.monotonic() - self._since_s
+            logger.warning("the flush works again, after %.0f s of failures", seconds)
+            self._since_s, self._lines = None, OncePerMinute()
+
+
+def _warn_of_another(last: FlusherReport) -> None:
+    """Warn of another process that flushes the query."""
+    logger.warning(
+        "another process flushes this query, too: %s (host:process). Each row is still written once."
+        " If that process is an earlier driver of the query that hangs, end it: Spark may not end it",
+        last.flusher,
+    )
