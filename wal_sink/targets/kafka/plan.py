@@ -7,8 +7,9 @@ import pyarrow as pa
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.kafka import topics
+from wal_sink.targets.kafka.columns import agreed_columns
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.targets.kafka.records import TOPICS, Limits, agreed_columns
+from wal_sink.targets.kafka.records import TOPICS, Limits
 from wal_sink.targets.kafka.session import transactional
 
 _START = "start"

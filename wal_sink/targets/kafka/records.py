@@ -1,9 +1,9 @@
-"""The columns of a Kafka record: their types, and the records that tasks refuse. No I/O, but a clock."""
+"""The records of Kafka: their types and bytes, and the records that tasks refuse. No I/O, but a clock."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
-from wal_sink.model.plan import Column, Plan, canonical, is_array, spark_ddl
+from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_scalars import FALSE, TRUE, shorten
-from wal_sink.targets.columns import TableColumn, TableRules, match_columns, to_cast, with_column
 
 TYPES = {
     "key": pa.binary(),
@@ -27,24 +26,17 @@ TYPES = {
 """The types of Spark's own Kafka sink, and `timestamp`, which that sink lacks. Texts are encoded as UTF-8.
 Microseconds of a timestamp are cut off. Only `value` is required."""
 
-COLUMNS = [
-    TableColumn(name, "string or binary" if name in ("key", "value") else spark_ddl(type_))
-    for name, type_ in TYPES.items()
-]
-
 LARGEST_OF_CLIENT = 1_000_000_000
 """The bytes of the largest record that librdkafka sends."""
 
 _OVERHEAD = 128
 """The largest number of bytes of a record beside key, value and headers: lengths, and the head of its
 batch."""
+_HEADER_OVERHEAD = 10
+"""The largest number of bytes of the two lengths of a header."""
 _CLOCKS_MS = 60_000
-"""The largest difference between the clocks of tasks and brokers."""
-_JSON = (
-    "value: it is not in the DataFrame. Put all columns into it,"
-    " .select(F.to_json(F.struct('*')).alias('value'))."
-)
-
+"""The largest difference between the clocks of tasks and brokers. A task refuses a record this much before
+its topic does."""
 
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[str, bytes | None, bytes | None, Headers | None, int, int]
@@ -80,81 +72,6 @@ def planned_limits(plan: Plan) -> dict[str, Limits]:
     return msgspec.convert(plan.details[TOPICS], dict[str, Limits])
 
 
-class RecordRules(TableRules):
-    """Rules for the columns of a record, which have fixed types."""
-
-    noun = "a record of Kafka"
-
-    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Compare the DataFrame's type with the types that `check` casts."""
-        if _fits(field.type, TYPES[column.name]):
-            return []
-        return [self.types_differ(field, column.type, f"{_conversion(field, column)}.")]
-
-    def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
-        """Refer to the line about `value`, which has one expression for all columns."""
-        if field.name.lower() in free or "value" not in free:
-            return super().about_missing(field, free)
-        return "Put it into value, as below."
-
-
-def _conversion(field: pa.Field, column: TableColumn) -> str:
-    """Return the expression that converts a column of the DataFrame to the type of a record's column."""
-    name, source = field.name, field.type
-    cast = to_cast(name, column.type.removesuffix(" or binary"))
-    if name in ("key", "value") and source.num_fields:
-        words, expression = "Make JSON of it", f"F.to_json('{name}')"
-    elif name == "headers" and pa.types.is_map(source):
-        values = "binary" if source.item_type == pa.binary() else "string"
-        entries = f"F.col('{name}').cast('map<string,{values}>')"
-        words, expression = "Make an array of its entries", f"F.map_entries({entries})"
-    elif name == "headers" and not is_array(source):
-        key, value = "F.lit('…').alias('key')", f"F.col('{name}').cast('string').alias('value')"
-        words, expression = "Make headers of it", f"F.array(F.struct({key}, {value}))"
-    elif name == "timestamp" and pa.types.is_integer(source):
-        words, expression = "If it counts milliseconds", f"F.timestamp_millis('{name}')"
-    else:
-        return cast
-    return f"{words}, {with_column(name, expression)}"
-
-
-def agreed_columns(schema: pa.Schema, limits: Mapping[str, Limits]) -> tuple[Column, ...]:
-    """Compare a DataFrame's columns with the columns of a record and the limits of the topics.
-
-    :raises SchemaMismatch: with a line for each problem.
-    """
-    return match_columns(
-        schema, COLUMNS, RecordRules.noun, RecordRules(), _about_topics(schema.names, limits)
-    )
-
-
-def _about_topics(names: Collection[str], limits: Mapping[str, Limits]) -> Iterator[str]:
-    if "value" not in {name.lower() for name in names}:
-        yield _JSON
-    if len(limits) > 1 and "topic" not in names:
-        yield (
-            f"topic: option topic names {', '.join(limits)}, and no column says which of them a row goes to."
-            " Add column topic, or name one topic."
-        )
-    for topic, limit in limits.items():
-        if limit.compacted and "key" not in names:
-            yield (
-                f"key: the topic {topic} is compacted, and Kafka refuses records without a key in it. Add the"
-                " column, or set the topic's cleanup.policy to delete."
-            )
-        if "timestamp" in names and limit.own_time:
-            yield (
-                f"timestamp: the topic {topic} gives records the time at which they arrive. Drop the column,"
-                " or set the topic's message.timestamp.type to CreateTime."
-            )
-        if "timestamp" in names and limit.past_ms < UNBOUNDED_MS:
-            yield (
-                f"timestamp: the topic {topic} refuses a record that is older than {limit.past_ms:,} ms,"
-                " and a pending record may exceed this age. Drop the column, or set the topic's"
-                f" message.timestamp.before.max.ms to {UNBOUNDED_MS}."
-            )
-
-
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     """Cast a batch to a record's types.
 
@@ -180,7 +97,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
     return checked
 
 
-class Fault(NamedTuple):
+class _Fault(NamedTuple):
     """A reason for which topics refuse some records of a batch."""
 
     column: str
@@ -200,10 +117,12 @@ class _Topics:
     def __init__(self, checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> None:
         self.names = [*limits]
         self._limits = limits
-        self.position = pa.nulls(checked.num_rows, pa.int32()).fill_null(0)
+        self.position = (
+            pc.index_in(checked["topic"], value_set=pa.array(self.names))
+            if "topic" in checked.schema.names
+            else pa.repeat(pa.scalar(0, pa.int32()), checked.num_rows)
+        )
         """The position of each record's topic in `names`. Null for an unknown topic."""
-        if "topic" in checked.schema.names:
-            self.position = pc.index_in(checked["topic"], value_set=pa.array(self.names))
 
     def limit(self, name: str) -> pa.Array:
         """Return a limit for each record, by the name of a field of `Limits`."""
@@ -215,11 +134,11 @@ class _Topics:
         return self.names[int(self.position[row].as_py())]
 
 
-def _faults(checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> Iterator[Fault]:
+def _faults(checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> Iterator[_Fault]:
     """Yield what topics refuse. An unknown topic is the first fault, since it has no limits."""
     names, topics = checked.schema.names, _Topics(checked, limits)
     if "topic" in names:
-        yield Fault(
+        yield _Fault(
             "topic",
             topics.position.is_null(),
             "A record's topic is not listed in option topic",
@@ -229,7 +148,7 @@ def _faults(checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> Iterator[F
             "Add it to option topic, or filter such rows out.",
         )
     size, largest = _sizes(checked), topics.limit("largest")
-    yield Fault(
+    yield _Fault(
         "",
         pc.greater(size, largest),
         "A record is larger than its topic takes",
@@ -241,11 +160,11 @@ def _faults(checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> Iterator[F
             yield from fault(checked[name], topics)
 
 
-def _fault_of_headers(headers: pa.Array, _: _Topics) -> Iterator[Fault]:
+def _fault_of_headers(headers: pa.Array, _: _Topics) -> Iterator[_Fault]:
     keys = pc.struct_field(headers.flatten(), "key")
     unfit = pc.fill_null(pc.match_substring(keys, "\0"), TRUE)
     positions = pc.list_parent_indices(headers.fill_null([])).filter(unfit)
-    yield Fault(
+    yield _Fault(
         "headers",
         pc.is_in(pa.array(range(len(headers)), pa.int64()), positions),
         "A header has no key, or a key with a NUL character, at which the client would cut it off",
@@ -254,9 +173,9 @@ def _fault_of_headers(headers: pa.Array, _: _Topics) -> Iterator[Fault]:
     )
 
 
-def _fault_of_partition(partition: pa.Array, topics: _Topics) -> Iterator[Fault]:
+def _fault_of_partition(partition: pa.Array, topics: _Topics) -> Iterator[_Fault]:
     count = topics.limit("partitions")
-    yield Fault(
+    yield _Fault(
         "partition",
         pc.or_(pc.less(partition, 0), pc.greater_equal(partition, count)),
         "A topic has no such partition",
@@ -265,8 +184,8 @@ def _fault_of_partition(partition: pa.Array, topics: _Topics) -> Iterator[Fault]
     )
 
 
-def _fault_of_key(key: pa.Array, topics: _Topics) -> Iterator[Fault]:
-    yield Fault(
+def _fault_of_key(key: pa.Array, topics: _Topics) -> Iterator[_Fault]:
+    yield _Fault(
         "key",
         pc.and_(pc.is_null(key), topics.limit("compacted")),
         "A record has no key, and its topic is compacted",
@@ -275,17 +194,17 @@ def _fault_of_key(key: pa.Array, topics: _Topics) -> Iterator[Fault]:
     )
 
 
-def _faults_of_timestamp(times: pa.Array, topics: _Topics) -> Iterator[Fault]:
-    yield Fault(
+def _faults_of_timestamp(times: pa.Array, topics: _Topics) -> Iterator[_Fault]:
+    yield _Fault(
         "timestamp",
         pc.less(times.cast(pa.int64()), 1),
-        "A record's time is before 1970",
+        "A record's time is not after 1970-01-01 00:00",  # to the client, 0 means now
         lambda row: f"it is {times[row]}, and Kafka has no such time",
         "Filter such rows out, or set the time to null: then the record gets the time of the flush.",
     )
     ahead = pc.subtract(times.cast(pa.int64()), pa.scalar(time.time_ns() // 1_000_000))
     most = topics.limit("ahead_ms")
-    yield Fault(
+    yield _Fault(
         "timestamp",
         pc.greater(ahead, pc.max_element_wise(pc.subtract(most, _CLOCKS_MS), 0)),
         "A record's time is further ahead than its topic takes",
@@ -294,7 +213,7 @@ def _faults_of_timestamp(times: pa.Array, topics: _Topics) -> Iterator[Fault]:
     )
 
 
-_FAULTS: Mapping[str, Callable[[pa.Array, _Topics], Iterator[Fault]]] = {
+_FAULTS: Mapping[str, Callable[[pa.Array, _Topics], Iterator[_Fault]]] = {
     "headers": _fault_of_headers,
     "partition": _fault_of_partition,
     "key": _fault_of_key,
@@ -305,10 +224,11 @@ _FAULTS: Mapping[str, Callable[[pa.Array, _Topics], Iterator[Fault]]] = {
 
 def _sizes(checked: pa.RecordBatch) -> pa.Array:
     """Return an upper bound of the bytes of each record, as a topic counts them."""
-    size = pa.nulls(checked.num_rows, pa.int64()).fill_null(_OVERHEAD)
-    for name in {"key", "value"}.intersection(checked.schema.names):
-        bytes_of = pc.cast(pc.binary_length(checked[name]), pa.int64())
-        size = pc.add(size, pc.fill_null(bytes_of, 0))
+    size = pa.repeat(pa.scalar(_OVERHEAD, pa.int64()), checked.num_rows)
+    for name in ("key", "value"):
+        if name in checked.schema.names:
+            bytes_of = pc.cast(pc.binary_length(checked[name]), pa.int64())
+            size = pc.add(size, pc.fill_null(bytes_of, 0))
     if "headers" in checked.schema.names:
         headers = map(_header_bytes, checked["headers"].to_pylist())
         size = pc.add(size, pa.array(headers, pa.int64()))
@@ -340,19 +260,7 @@ def _pairs(headers: list[dict[str, Any]] | None) -> Headers | None:
 
 
 def _header_bytes(headers: list[dict[str, Any]] | None) -> int:
-    return sum(len((h["key"] or "").encode()) + len(h["value"] or b"") + 10 for h in headers or ())
-
-
-_ALSO = {
-    pa.binary(): (pa.string(),),
-    pa.int32(): (pa.int8(), pa.int16()),
-    TYPES["headers"]: (pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])),),
-}
-"""Further types that `check` casts to the type of a record's column."""
-
-
-def _fits(source: pa.DataType, type_: pa.DataType) -> bool:
-    source = canonical(source)
-    if pa.types.is_timestamp(type_):
-        return bool(pa.types.is_timestamp(source) and source.tz is not None)
-    return bool(source == canonical(type_) or source in _ALSO.get(type_, ()))
+    return sum(
+        len((h["key"] or "").encode()) + len(h["value"] or b"") + _HEADER_OVERHEAD
+        for h in headers or ()
+    )
