@@ -13,7 +13,7 @@ GROUP = "wal_sink.state_backends"
 """The entry points of stores in other packages: `scheme = "module:Class"`. The class is a `StateBackend`,
 whose constructor takes a URL and storage options."""
 
-_OWN = {
+_CLASSES = {
     "s3": "state_backends.s3:S3Backend",
     "gs": "state_backends.gcs:GcsBackend",
     "abfs": "state_backends.azure:AzureBackend",
@@ -22,7 +22,7 @@ _OWN = {
 
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs"}
 
-_INSTEAD = {
+_REFUSED = {
     "hdfs": "Its client has no create that fails where a file exists, so two drivers could both succeed. Use"
     " an object store (s3, gs, abfss), or a folder on a mount that all hosts share",
     "dbfs": "Use the bucket itself (s3, gs, abfss), which Databricks' clusters reach as well",
@@ -53,10 +53,10 @@ def open_backend(url: str, storage_options: Mapping[str, object] | None = None) 
         raise StateBackendError("the URL of a store must not be empty or contain a NUL")
     scheme = url_scheme(url)
     rest = url if scheme == "" else url.partition(":")[2]
-    if scheme in _OWN:
-        return _load(scheme, _OWN[scheme])(url, storage_options)
-    if scheme in _INSTEAD:
-        raise StateBackendError(f"a log cannot be in {scheme}://. {_INSTEAD[scheme]}")
+    if scheme in _CLASSES:
+        return _load(scheme, _CLASSES[scheme])(url, storage_options)
+    if scheme in _REFUSED:
+        raise StateBackendError(f"a log cannot be in {scheme}://. {_REFUSED[scheme]}")
     if scheme not in {"", "file", "memory"}:
         return _registered(scheme)(url, storage_options)
     if storage_options:
@@ -77,6 +77,18 @@ def url_scheme(url: str) -> str:
     return _ALIASES.get(scheme, scheme)
 
 
+def child_url(url: str, *parts: str) -> str:
+    """Return the URL of a folder in the store at `url`: its object `x` is the object `<parts>/x` there.
+
+    Nothing is encoded, and a relative `url` stays relative.
+
+    :raises ValueError: if a part is not a path.
+    """
+    if not url:
+        raise ValueError("the URL of a store must not be empty")
+    return "/".join([url.rstrip("/"), *map(check_path, parts)]) if parts else url
+
+
 @functools.cache
 def _registered(scheme: str) -> Callable[..., StateBackend]:
     """Return the class that an entry point names for a scheme."""
@@ -92,33 +104,21 @@ def _registered(scheme: str) -> Callable[..., StateBackend]:
     )
 
 
-def _load(scheme: str, place: str) -> Callable[..., StateBackend]:
-    module, _, attribute = place.partition(":")
+def _load(scheme: str, class_path: str) -> Callable[..., StateBackend]:
+    module, _, attribute = class_path.partition(":")
     try:
         loaded = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise StateBackendError(
-            f"the store for {scheme}:// is {place}, which cannot be imported: {error}. Install the missing"
-            " package"
+            f"the store for {scheme}:// is {class_path}, which cannot be imported: {error}. Install the"
+            " missing package"
         ) from error
     if not (isinstance(loaded, type) and issubclass(loaded, StateBackend)):
         raise StateBackendError(
-            f"the store for {scheme}:// is {place}, and not a StateBackend: derive it from"
+            f"the store for {scheme}:// is {class_path}, and not a StateBackend: derive it from"
             " state_backends.StateBackend"
         )
     return loaded
-
-
-def child_url(url: str, *parts: str) -> str:
-    """Return the URL of a folder in the store at `url`: its object `x` is the object `<parts>/x` there.
-
-    Nothing is encoded, and a relative `url` stays relative.
-
-    :raises ValueError: if a part is not a path.
-    """
-    if not url:
-        raise ValueError("the URL of a store must not be empty")
-    return "/".join([url.rstrip("/"), *map(check_path, parts)]) if parts else url
 
 
 def _file_path(rest: str) -> str:

@@ -41,6 +41,10 @@ class Candidate(NamedTuple):
 
 
 Find = Callable[[], Iterable[Candidate]]
+"""Returns the queries that are there now."""
+
+_LIST = ""
+"""The place of an error of `Find` itself, which concerns no query."""
 
 
 class _Followed(NamedTuple):
@@ -86,7 +90,7 @@ class Follower:
         finally:
             for followed in self._followed.values():
                 for flusher in followed.flushers:
-                    flusher.stop()
+                    flusher.stop()  # all of them first, so that they end at the same time
             for place in list(self._followed):
                 self._end(place)
         return list(self._outcomes.values())
@@ -96,9 +100,9 @@ class Follower:
         try:
             candidates = {candidate.place: candidate for candidate in self._find()}
         except (OSError, WalSinkError) as error:
-            self._complain("", error)
+            self._complain(_LIST, error)
             return
-        self._complaints.pop("", None)
+        self._complaints.pop(_LIST, None)
         for place in self._followed.keys() - candidates.keys():
             self._say(f"The log {place} is gone. Nothing more is flushed from it")
             self._end(place)
@@ -122,7 +126,7 @@ class Follower:
         state = query.own_state()
         options = logged_options(state)
         if followed is not None:
-            is_same = followed[:2] == (query.query_id, options)
+            is_same = (followed.query_id, followed.options) == (query.query_id, options)
             if is_same and all(flusher.is_alive() for flusher in followed.flushers):
                 return
             self._end(candidate.place)

@@ -69,9 +69,10 @@ def options(
 
 
 def _meaning(entry: Entry) -> str:
-    notes = [entry.takes, f"default {entry.default}" if entry.default else "no default"]
     if entry.default == "required":
-        notes[-1] = "required"
+        notes = [entry.takes, "required"]
+    else:
+        notes = [entry.takes, f"default {entry.default}" if entry.default else "no default"]
     if entry.environment:
         notes.append(f"or the variable {entry.environment}")
     if entry.secret:

@@ -110,7 +110,7 @@ class RowStore(Store):
 
 
 STORES = tuple(name for name in OWN if find_spec(f"wal_sink.demo.{name}"))
-"""Names of the targets with a store. The module of a store has the name of its target."""
+"""Names of the targets with a store. The store of target `x` is class `X` of module `wal_sink.demo.x`."""
 
 ALONE = ("kafka",)
 """Stores with other columns than the rest, so that no log can be for both."""
@@ -119,8 +119,8 @@ ALONE = ("kafka",)
 def store_type(target: str) -> type[Store]:
     """Import and return the class of a store. The import needs the client of the target."""
     module = import_module(f"wal_sink.demo.{target}")
-    store_type: type[Store] = getattr(module, target.capitalize())
-    return store_type
+    loaded: type[Store] = getattr(module, target.capitalize())
+    return loaded
 
 
 class Stores(NamedTuple):

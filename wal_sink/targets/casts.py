@@ -18,7 +18,12 @@ from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan, canonical, is_array, is_blob, is_text, spark_ddl
 from wal_sink.targets.arrow_scalars import TRUE, as_python, shorten
 from wal_sink.targets.columns import TableColumn, TableRules, refuse_other_schema, to_cast
-from wal_sink.targets.deletes import are_deletes, keys_of_deletes, not_deleted, planned_operations
+from wal_sink.targets.deletes import (
+    are_deletes,
+    except_deletes,
+    operations_of_rows,
+    without_values_of_deletes,
+)
 from wal_sink.targets.unavailable import Marked, flags_of, mark, with_flags
 from wal_sink.targets.value_checks import beyond_python
 
@@ -153,9 +158,9 @@ def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
     :raises InvalidRow: a row cannot be written. The error names the column and the first such row.
     """
     refuse_other_schema(batch.schema, plan)
-    operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
+    operations = operations_of_rows(batch, plan, functools.partial(row_text, batch, plan))
     deletes = None if operations is None else are_deletes(operations)
-    rows = batch if deletes is None else keys_of_deletes(batch, deletes, key_of(plan))
+    rows = batch if deletes is None else without_values_of_deletes(batch, deletes, key_of(plan))
     marked = mark(rows, plan, key_of(plan))
     return with_flags(_cast(batch, marked, plan, stored, operations), marked.flags)
 
@@ -221,7 +226,7 @@ def _refuse_null(
     """
     if key or column.role == "required":
         refuse(
-            values.is_null() if key else not_deleted(values.is_null(), unwritten),
+            values.is_null() if key else except_deletes(values.is_null(), unwritten),
             "is null and part of the key: a null equals no other value"
             if key
             else "is null, and the table's column takes no null",

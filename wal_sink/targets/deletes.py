@@ -15,7 +15,7 @@ from wal_sink.targets.operations import DELETE, OPERATION_COLUMN, OPERATIONS
 _DELETE = text(DELETE)
 
 
-def planned_operations(
+def operations_of_rows(
     batch: pa.RecordBatch, plan: Plan, row_text: Callable[[int], str]
 ) -> pa.Array | None:
     """Return the operation of each row, as the log stores it. None if the plan has no operation column.
@@ -48,12 +48,12 @@ def planned_operations(
 def are_deletes(operations: pa.Array) -> pa.Array:
     """Return which rows are deletes.
 
-    :param operations: the result of `planned_operations`.
+    :param operations: the result of `operations_of_rows`.
     """
     return pc.equal(operations, _DELETE)
 
 
-def keys_of_deletes(
+def without_values_of_deletes(
     batch: pa.RecordBatch, deletes: pa.Array, keys: Collection[str]
 ) -> pa.RecordBatch:
     """Return the batch with nulls in place of the values of deletes outside of the key.
@@ -69,8 +69,8 @@ def keys_of_deletes(
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def not_deleted(flags: pa.Array, deletes: pa.Array | None) -> pa.Array:
-    """Return flags of rows, False for deletes.
+def except_deletes(flags: pa.Array, deletes: pa.Array | None) -> pa.Array:
+    """Return the flags of rows, with False for deletes.
 
     :param deletes: None if no row is a delete.
     """

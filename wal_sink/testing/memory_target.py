@@ -31,7 +31,7 @@ from wal_sink.targets.base import (
     Session,
     Target,
 )
-from wal_sink.targets.deletes import planned_operations
+from wal_sink.targets.deletes import operations_of_rows
 from wal_sink.targets.operations import (
     DELETE,
     OperationColumn,
@@ -152,7 +152,7 @@ class MemoryTarget(Target):
                 )
         if plan.operation is None:
             return batch
-        operations = planned_operations(batch, plan, lambda row: f"row {row}")
+        operations = operations_of_rows(batch, plan, lambda row: f"row {row}")
         return batch.set_column(
             batch.schema.names.index(plan.operation), plan.operation, operations
         )

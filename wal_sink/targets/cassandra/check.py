@@ -40,7 +40,12 @@ from wal_sink.targets.cassandra.types import (
     column_types,
 )
 from wal_sink.targets.columns import refuse_other_schema
-from wal_sink.targets.deletes import are_deletes, keys_of_deletes, not_deleted, planned_operations
+from wal_sink.targets.deletes import (
+    are_deletes,
+    except_deletes,
+    operations_of_rows,
+    without_values_of_deletes,
+)
 from wal_sink.targets.unavailable import mark, with_flags
 
 MAX_KEY_BYTES = 65_535
@@ -86,7 +91,7 @@ def _cast_rows(
         if key and values.null_count:
             missing = values.is_null()
             if column.role == "clustering":  # a delete without it is a delete of a range
-                missing = not_deleted(missing, deletes)
+                missing = except_deletes(missing, deletes)
             problem = "is part of the primary key and null"
             remedy = f'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.'
             refuse_invalid(batch, plan, InvalidValue.first(missing, name, None, problem, remedy))
@@ -295,7 +300,7 @@ def read_controls(batch: pa.RecordBatch, plan: CassandraPlan) -> Controls:
     """
     columns: dict[str, pa.Array] = {}
     deletes = None
-    operations = planned_operations(batch, plan, functools.partial(row_text, batch, plan))
+    operations = operations_of_rows(batch, plan, functools.partial(row_text, batch, plan))
     if operations is not None:
         columns[str(plan.operation)] = operations
         deletes = are_deletes(operations)
@@ -326,7 +331,7 @@ def without_deleted_values(
         range.
     """
     keys = {column.name for column in table.columns if column.role in KEY}
-    rows = keys_of_deletes(rows, deletes, keys)
+    rows = without_values_of_deletes(rows, deletes, keys)
     clustering = table.details.clustering
     for name, following in itertools.pairwise(clustering):
         gaps = pc.and_(rows.column(name).is_null(), rows.column(following).is_valid())
@@ -353,7 +358,7 @@ def _null_for_deletes(values: pa.Array, deletes: pa.Array | None) -> pa.Array:
 
 def _upserts_with(flags: pa.Array, deletes: pa.Array | None = None) -> pa.Array:
     """Return flags of rows, False for deletes and for null flags."""
-    return not_deleted(pc.fill_null(flags, FALSE), deletes)
+    return except_deletes(pc.fill_null(flags, FALSE), deletes)
 
 
 def _refuse(
@@ -372,7 +377,7 @@ def _refuse(
 def _bad_seconds(seconds: pa.Array, deletes: pa.Array | None) -> list[Reason]:
     return [
         (
-            not_deleted(seconds.is_null(), deletes),
+            except_deletes(seconds.is_null(), deletes),
             "is null, and not a TTL in seconds",
             "Fill it in, .na.fill(…), or write rows that never expire by a query of their own.",
         ),
@@ -393,7 +398,7 @@ def _bad_expiry(expiry: pa.Array, deletes: pa.Array | None, now_us: int) -> list
     last_us = now_us + MAX_TTL_S * _SECOND_US
     return [
         (
-            not_deleted(expiry.is_null(), deletes),
+            except_deletes(expiry.is_null(), deletes),
             "is null, and not a time of expiry",
             "Fill it in, or write rows that never expire by a query of their own.",
         ),

@@ -21,10 +21,16 @@ from wal_sink.targets.unavailable import flags_of, new_row_error
 ORDINAL = "wal_sink:ordinal"
 """The column with the position of a row in its batch."""
 DELETED = "wal_sink:deleted"
-"""The column that is true for a delete; left out if no row is a delete. A batch without rows has it."""
-FLAG = "wal_sink:unavailable {}"
-"""The column that is true if a cell is unavailable, for a table's column that is named by its position; left
-out if the batch has no such cell."""
+"""The column that is true for a delete; left out if no row is a delete. A batch without rows has the column, so
+that it runs every statement of its plan."""
+
+
+def flag_column(position: int) -> str:
+    """Return the name of the column that is true if a cell is unavailable.
+
+    :param position: the position of the cell's column among the columns with unavailable cells.
+    """
+    return f"wal_sink:unavailable {position}"
 
 
 class BulkRows(NamedTuple):
@@ -34,7 +40,7 @@ class BulkRows(NamedTuple):
     added: Mapping[str, str]
     """The types of the added columns, by their names."""
     flags: Mapping[str, str]
-    """The names of the `FLAG` columns, by the columns with unavailable cells."""
+    """The names of the `flag_column`s, by the columns with unavailable cells."""
 
     @property
     def deletes(self) -> bool:
@@ -51,7 +57,7 @@ def bulk_rows(plan: Plan, batch: pa.RecordBatch) -> BulkRows:
         if not rows.num_rows or pc.any(deletes).as_py():
             added[DELETED] = deletes
     unavailable = flags_of(batch, plan)
-    flags = {name: FLAG.format(position) for position, name in enumerate(unavailable)}
+    flags = {name: flag_column(position) for position, name in enumerate(unavailable)}
     added |= {flags[name]: values for name, values in unavailable.items()}
     for name, values in added.items():
         rows = rows.append_column(name, values)
@@ -156,7 +162,7 @@ def upsert_with_unavailable(
     key the table lacks.
 
     :param table: see `upsert`, as `names`, `key` and `query`.
-    :param flags: the names of the `FLAG` columns by the columns with unavailable cells, quoted.
+    :param flags: the names of the `flag_column`s by the columns with unavailable cells, quoted.
     """
     by = ", ".join(key)
     values = [_last_value(name, flags.get(name), by) for name in names]
