@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from wal_sink.admin.deep import DeepStatus, deep_status
+from wal_sink.admin.deep_status import DeepStatus, deep_status
 from wal_sink.admin.quarantine import QuarantineList, export, list_quarantine
 from wal_sink.admin.query import Query, find_query
 from wal_sink.admin.show import show_epochs

@@ -21,8 +21,8 @@ from wal_sink.targets.unavailable import flags_of, new_row_error
 ORDINAL = "wal_sink:ordinal"
 """The column with the position of a row in its batch."""
 DELETED = "wal_sink:deleted"
-"""The column that is true for a delete; left out if no row is a delete. A batch without rows has the column, so
-that it runs every statement of its plan."""
+"""The column that is true for a delete; left out if no row is a delete. A batch without rows has the column,
+so that the batch runs every statement of its plan."""
 
 
 def flag_column(position: int) -> str:

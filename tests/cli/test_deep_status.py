@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.job import KIND, Job, batches, rows_of
-from wal_sink.admin.deep import deep_status
+from wal_sink.admin.deep_status import deep_status
 from wal_sink.admin.query import find_query
 from wal_sink.model import paths
 
