@@ -105,7 +105,11 @@ def die(victims: Sequence[Victim], number: int, folder: Path) -> None:
 def application(victims: Sequence[Victim], number: int, folder: Path) -> Driver:
     """Start the application for the `number`-th time."""
     config = {
-        "settings": {"spark.master": "local[4]"},
+        "settings": {
+            "spark.master": "local[4]",
+            # Forgetful queries count what is left. Spark reads this setting late, so all queries have it.
+            "spark.sql.streaming.asyncLogPurge.enabled": "false",
+        },
         "queries": [victim.config(number) for victim in victims],
     }
     file = folder / f"config-{number}.json"

@@ -117,10 +117,7 @@ class Repeatedly(Victim):
 class Forgetful(Repeatedly):
     """Spark retains one batch only. Nothing that Spark purges is needed after a kill."""
 
-    settings: ClassVar[dict[str, str]] = {
-        "spark.sql.streaming.minBatchesToRetain": "1",
-        "spark.sql.streaming.asyncLogPurge.enabled": "false",  # a query may end before that thread
-    }
+    settings: ClassVar[dict[str, str]] = {"spark.sql.streaming.minBatchesToRetain": "1"}
 
     def check(self) -> None:
         """Check also that Spark has purged older batches."""
