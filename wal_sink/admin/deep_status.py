@@ -161,7 +161,10 @@ class _Inspection:
                 self._compare(pipeline, lacking[target_name])
 
     def _lacks_after(self, state: State, target: TargetState) -> int:
-        """Return the last epoch that a target needs no more, by its mark and its ledger row."""
+        """Return the epoch after which a target lacks rows: the lower one of its mark and its ledger row.
+
+        Epochs after it that were given up count as present.
+        """
         row = self.rows.get(target.name)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         given_up = state.epochs_given_up(target.name)

@@ -188,9 +188,10 @@ def _check_targets(names: Sequence[str]) -> None:
 
 
 def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
-    """Check packages and files at the start, since the demo would fail after minutes.
+    """Check packages and files at the start. Without this check the demo would fail after minutes.
 
-    :raises OptionError: a package is missing, or the demo cannot write to the picture or the folder.
+    :raises OptionError: a package is missing, the picture's ending or folder does not fit, or the demo's
+        folder is not empty.
     """
     clients = {name: OWN[name].client for name in targets if OWN[name].client}
     needed = [*_DEMO_PACKAGES, *(package for client in clients.values() for package in client)]

@@ -106,7 +106,10 @@ class RowStore(Store):
 
     @abstractmethod
     def insert(self, table: str, rows: Sequence[Row], at_half: AtHalf) -> None:
-        """Send one or more rows."""
+        """Send one or more rows.
+
+        :param at_half: called after half of the rows; for a write of all rows at once, before the write.
+        """
 
 
 STORES = tuple(name for name in OWN if find_spec(f"wal_sink.demo.{name}"))

@@ -84,7 +84,9 @@ class TargetConnection:
     def row(
         self, may_keep: Callable[[LedgerRow | None], bool] = lambda _row: True
     ) -> LedgerRow | None:
-        """Return the ledger row; None if the target has none. It is read once, and again after an error.
+        """Return the ledger row; None if the target has none.
+
+        The row is kept until an error, `forget_row` or `finish`. Then the next call reads the row again.
 
         :param may_keep: returns True if the row that an earlier pass read is still valid.
         """

@@ -224,7 +224,10 @@ class QueryMetrics(FlushMetrics):
             yield family
 
     def is_over(self, read: Snapshot | None, now_s: float) -> bool:
-        """Return True if the flush ended more than `KEEP_S` ago, and nothing is pending."""
+        """Return True if the flush has ended and nothing is pending, both for more than `KEEP_S`.
+
+        Each scrape calls this method, which remembers the first call that found both.
+        """
         if self.running or read is None or read.backlog.epochs:
             self.idle_since_s = None
             return False

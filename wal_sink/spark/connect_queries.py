@@ -1,8 +1,9 @@
 """The queries of a Spark Connect session, or of a pipeline: those it started, and those it follows.
 
 A Connect client has no JVM, and may not reach checkpoint, log and target. The query runs without the client.
-So nothing is flushed here, unless the application calls `follow`: `wal-sink flush --follow` flushes, on a
-host that reaches all three. A run publishes by its commits alone, so no row is at risk.
+So the client does not flush, unless the application calls `follow`. Otherwise `wal-sink flush --follow`
+flushes on a host that reaches all three. Until then the rows are safe in the log: a query publishes its
+epochs without a flusher.
 
 The server tells a client the id of a query, and not its checkpoint. So this module remembers the checkpoint
 that the client sends with a query. It also refuses what the sink does not support, before anything is sent.

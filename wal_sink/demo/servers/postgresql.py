@@ -358,7 +358,7 @@ def _children(parent: int) -> list[int]:
 
 
 def _has_memory(pid: int) -> bool:
-    """Return True if a process still has memory. An ended process that nobody has waited for has none."""
+    """Return True if a process still runs. A zombie has ended, and its memory is free."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (ProcessLookupError, FileNotFoundError):

@@ -44,7 +44,7 @@ class CheckpointListener(StreamingQueryListener):
     """
 
     def checkpointed(self, query_id: str) -> None:
-        """Handle that a query has written a file of `commits/`."""
+        """Act on a new epoch that a query has checkpointed: a new file of `commits/` is there."""
         raise NotImplementedError
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802

@@ -76,9 +76,10 @@ class Unnested(NamedTuple):
 
 
 def unnest(column: pa.Array) -> Unnested:
-    """Flatten a column of lists or maps.
+    """Return the offsets and the elements of a column of lists or maps.
 
-    The column may be a slice, and have any layout of lists. The values under its nulls are arbitrary.
+    The column may be a slice, and of any list type of Arrow (large, view, fixed size). The elements do not
+    contain what the buffers have below a null list.
     """
     if pa.types.is_map(column.type):
         column = _entries(column)

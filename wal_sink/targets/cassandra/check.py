@@ -324,7 +324,7 @@ def read_controls(batch: pa.RecordBatch, plan: CassandraPlan) -> Controls:
 def without_deleted_values(
     rows: pa.RecordBatch, table: CassandraPlan, deletes: pa.Array
 ) -> pa.RecordBatch:
-    """Return the rows with nulls for the values of deletes outside of the key.
+    """Return the rows. In a delete, each column outside of the key becomes null.
 
     :param table: the plan of the rows' columns.
     :raises InvalidRow: a delete has a null before a clustering column with a value. CQL cannot delete such a

@@ -91,7 +91,7 @@ class LedgerFiles:
                 self._files.delete(self._path(number))
 
     def lost(self) -> CorruptLog:
-        """Return the error for a row whose file is missing."""
+        """Return the error for a ledger row whose file is missing."""
         return CorruptLog(
             f"The Delta table's log points to a ledger row of query {self._query_id} whose file in"
             " _wal_sink/ is gone.",

@@ -60,7 +60,7 @@ class SqlAlchemyTarget(KeyedTarget):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """The options that shape a plan, and the name of the database, whose types the plan has."""
+        """What decides how a plan looks: the options, and the database, which has types of its own."""
         return {"database": self.options.backend, **super().shape}
 
     # --- statements ---

@@ -32,7 +32,10 @@ FIELDS = pa.schema([(COLUMN, pa.string()), *SCHEMA])
 
 
 class DeletesContract(Suite):
-    """The suite for any session: windows are written one after the other."""
+    """The suite for targets with option `operationColumn`.
+
+    It fits any session, since a window starts only when the window before has ended.
+    """
 
     @pytest.fixture
     def plan(self, target: Target) -> Plan:

@@ -19,7 +19,10 @@ UNAVAILABLE = "__debezium_unavailable_value"
 
 
 class UnavailableContract(DeletesContract):
-    """The suite for any session of a table with a key."""
+    """The suite for targets with option `unavailableValue`, over a table with a key.
+
+    A cell with this value keeps the value that the table has.
+    """
 
     unavailable = UNAVAILABLE
 
