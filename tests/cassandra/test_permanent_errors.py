@@ -200,6 +200,7 @@ def test_retyped_column_stops_before_rows_are_written(flushing: Flushing, admin:
     flushing.batch(("b", 2))
     flushing.stops("SchemaMismatch", "v was bigint (regular), is timestamp (regular)")
     assert flushing.status().flushed == 0
+    assert table(admin) == {}
     admin.execute("ALTER TABLE ks.t DROP v")
     flushing.stops("v was bigint (regular), is gone")
     admin.execute("DROP TABLE ks.t")

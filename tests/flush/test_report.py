@@ -204,8 +204,11 @@ def test_report_that_cannot_be_written_stops_nothing(
     assert f"{PATH} cannot be written" in caplog.text
 
 
-def test_stop_of_a_run_is_reported_at_once(store: LogStore) -> None:
-    """Only the report tells a `commit()` that waits for space in another process."""
+def test_stop_of_a_run_is_reported_at_once(
+    store: LogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A `commit()` that waits for space in another process learns of the stop only by the report."""
+    monkeypatch.setattr("wal_sink.flush.report.REPORT_S", 3_600)
     stopping = [""]
     own = Reporter(store, TARGET, Clock(), stopping=lambda: stopping[0])
     with own.beating():

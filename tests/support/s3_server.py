@@ -40,7 +40,7 @@ class Front:
     `keeping-…`   answers to bulk deletions that no object was deleted
 
     After `/hold/NAME`, the next copy to an object whose path ends with NAME waits for `/release/NAME`.
-    `/held/NAME` returns whether a copy waits.
+    `/held/NAME` returns whether a copy waits. `/again` counts the requests of each object from 1 again.
     """
 
     def __init__(self) -> None:
@@ -72,6 +72,9 @@ class Front:
             case "counts":
                 counts, self._counts = self._counts, Counter()
                 return counts
+            case "again":
+                self._seen.clear()
+                return True
             case "hold":
                 self._holds[name] = threading.Event()
                 return self._held.pop(name, None) is None
