@@ -244,8 +244,10 @@ class RequestPipeline:
         """
         first = group.requests[0]
         for pool in self._pools(first.node):
+            around = self._around(
+                first.statements.keyspace
+            )  # before streams are taken: it may raise
             if (streams := borrow(pool, len(group.requests))) is not None:
-                around = self._around(first.statements.keyspace)
                 sent = SentGroup(group, streams, self._ended.put)
                 self._count(sent.requests, sent.places)
                 self._in_flight[sent] = None

@@ -78,20 +78,20 @@ class DriftWatch:
         self._checked_s = time.monotonic()
 
     def _compare(self, plans: list[CassandraPlan], version: UUID, node: Any) -> None:
-        """Compare plans with the table as a node has it."""
-        former, self._metadata = (
-            self._metadata,
-            retrying()(read_table, self._session, self._table, node),
-        )
+        """Compare plans with the table as a node has it.
+
+        :raises SchemaMismatch, TargetUnavailable: see `check`.
+        """
+        metadata = retrying()(read_table, self._session, self._table, node)
         for plan in plans:
-            refuse_changed(plan, self._metadata)
-        if former and former.id != self._metadata.id:
+            refuse_changed(plan, metadata)
+        if self._metadata and self._metadata.id != metadata.id:
             raise TargetUnavailable(
                 f"{self._table} was dropped and created again after rows were written to it.",
                 "No action is needed for this window: the flush writes it again. But the new table lacks the"
                 " rows of earlier epochs.",
             )
-        self._version = version
+        self._metadata, self._version = metadata, version
 
     def _schema_version(self) -> tuple[UUID, Any]:
         """Return the version of a node's schema, and the node.

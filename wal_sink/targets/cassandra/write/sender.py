@@ -109,7 +109,7 @@ class Sender:
         :raises Exception: the same errors as `send`.
         """
         self._await_all()
-        while self._failures:
+        if self._failures:
             self._recover()
         search, self._search = self._search, RefusedRowSearch()
         return search.refused
