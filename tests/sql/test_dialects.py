@@ -40,6 +40,7 @@ def test_percent_is_doubled_where_the_driver_reads_it() -> None:
 def test_table_in_errors_has_no_quotes(quoted: str) -> None:
     """Whichever quotes the database uses."""
     assert unquoted(quoted) == 'shop.a.b"c'
+    assert unquoted("shop.`my-orders`") == "shop.`my-orders`"
 
 
 class DatabaseError(Exception):

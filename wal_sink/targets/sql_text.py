@@ -26,13 +26,18 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(map(quote, names))
 
 
+_QUOTED = r'"(?:[^"]|"")*"|`(?:[^`]|``)*`'
+
+
 def unquoted(names: str) -> str:
     """Return quoted identifiers with dots between them as an option names them, without quotes.
 
     Accepts quotes of the SQL standard and of MySQL. Any other text is returned unchanged.
     """
-    parts = re.findall(r'"(?:[^"]|"")*"|`(?:[^`]|``)*`', names)
-    return ".".join(part[1:-1].replace(part[-1] * 2, part[-1]) for part in parts) or names
+    if not re.fullmatch(rf"(?:{_QUOTED})(?:\.(?:{_QUOTED}))*", names):
+        return names
+    parts = re.findall(_QUOTED, names)
+    return ".".join(part[1:-1].replace(part[-1] * 2, part[-1]) for part in parts)
 
 
 def spark_table(parts: Iterable[str]) -> str:
