@@ -46,9 +46,9 @@ from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
 
-_LISTED_FROM = 10
-"""From this number of segments on, a bucket is listed: one request for 1,000 segments instead of one for
-each."""
+_MOST_UNLISTED = 10
+"""With more segments than this, a bucket is listed: one request for 1,000 segments instead of one for each
+segment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,8 +227,8 @@ class Publisher:
     def _refuse_missing_files(self, epoch: int, files: Sequence[SegmentRef]) -> None:
         """Refuse an epoch if a segment is missing or has a wrong size (rule `segments`)."""
         backend = self.store.backend
-        many = self.store.billed and len(files) > _LISTED_FROM
-        sizes = backend.sizes(paths.segment_folder(epoch)) if many else {}
+        is_listed = self.store.billed and len(files) > _MOST_UNLISTED
+        sizes = backend.sizes(paths.segment_folder(epoch)) if is_listed else {}
         for segment in files:
             size = sizes.get(segment.path)
             if size is None:
