@@ -179,6 +179,11 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> M
     refuse_flusher(query.store, name)
     last = min(committed, state.last.epoch)
     first = max(state.trimmed, target.first - 1)
+    if first > last:
+        raise OptionError(
+            f"Spark has not completed epoch {first} yet, after which target {name} begins.",
+            "Wait until Spark has completed the epoch.",
+        )
     if not first <= epoch <= last:
         possible = f"one of {first} to {last}" if first < last else str(first)
         raise OptionError(

@@ -186,7 +186,7 @@ class Checkpoint:
         """
         path = f"offsets/{epoch}"
         try:
-            text = self._backend.read(path).decode()
+            text = self._backend.read(path).decode(errors="replace")
         except FileNotFoundError:
             return None
         return parse_offsets(text, f"{self.url}/{path}")
