@@ -244,7 +244,7 @@ def test_every_module_has_a_package() -> None:
 
 
 @pytest.mark.parametrize("outside", OUTSIDE)
-def test_few_modules_import_a_package_of_others(outside: str) -> None:
+def test_third_party_package_is_imported_only_where_allowed(outside: str) -> None:
     allowed = OUTSIDE[outside].split()
     assert {name for name in importers(outside) if not within(name, allowed)} == set()
 

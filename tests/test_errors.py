@@ -39,7 +39,7 @@ EVERY = [
         ("It says:\n  - no.", "It says: - no. What to do: Restore it. Or skip it."),
     ],
 )
-def test_line_of_a_log_has_sentences(what: str, line: str) -> None:
+def test_error_in_one_line_gets_its_full_stop(what: str, line: str) -> None:
     """A full stop is added if a text has none."""
     assert WalSinkError(what, "Restore it.\nOr skip it.").one_line == line
 

@@ -141,7 +141,7 @@ def test_example_of_the_wheel_writes_all_rows(
     assert "none: everything checkpointed is flushed" in printed
 
 
-def test_example_is_short_and_in_one_place() -> None:
+def test_readme_has_the_short_example_and_its_commands() -> None:
     """README and examples/ have the same program. The README has the two commands for a clone."""
     assert quick_start() == EXAMPLE.read_text(encoding="utf-8")
     assert len([line for line in quick_start().splitlines() if line]) <= 15

@@ -71,7 +71,7 @@ def test_renamed_column_is_written_to_its_table_column() -> None:
     assert checked.fits == "bigint to b int"
 
 
-def test_plan_with_column_names_is_read_back() -> None:
+def test_plan_with_column_names_survives_json() -> None:
     logged = Plan.from_json(plan(clustering=("day",)).plain.to_json(), "plan")
     assert logged == plan(clustering=("day",)).plain
     assert CassandraPlan.of(logged) == plan(clustering=("day",))
@@ -107,7 +107,7 @@ def test_plan_with_column_names_is_read_back() -> None:
         ),
     ],
 )
-def test_names_that_do_not_fit_are_refused(names: dict[str, str], lines: list[str]) -> None:
+def test_unfit_mapping_of_columns_is_refused(names: dict[str, str], lines: list[str]) -> None:
     with pytest.raises(SchemaMismatch) as caught:
         match_columns(SCHEMA, live(*COLUMNS), names)
     assert [line for line in lines if line not in str(caught.value)] == []

@@ -123,7 +123,7 @@ def test_overloaded_server_refuses_few_requests() -> None:
     assert server.answered > 0.2 * 10 * 2 / 0.001
 
 
-def test_high_latency_halves_the_limit() -> None:
+def test_limit_falls_with_high_latency_and_recovers() -> None:
     """The limit falls while the server is slow, and grows again after that."""
     server = Server(workers=50, work_s=0.02)
     law = Concurrency()

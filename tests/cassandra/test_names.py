@@ -46,6 +46,6 @@ def test_partition_key_is_the_first_column_by_default(
     ("key", "partition", "text"),
     [("", "", "names no column"), ("", "a", "names no column"), ("a", "b", "names b")],
 )
-def test_missing_primary_key_is_refused(key: str, partition: str, text: str) -> None:
+def test_empty_key_or_partition_outside_key_is_refused(key: str, partition: str, text: str) -> None:
     with pytest.raises(OptionError, match=text):
         primary_key(layout(key, partition))

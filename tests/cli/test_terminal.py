@@ -100,7 +100,7 @@ def test_wrong_argument_is_named_or_corrected(typed: str, text: str) -> None:
         ),
     ],
 )
-def test_value_of_each_type_has_json(value: pa.Scalar, json: str) -> None:
+def test_arrow_value_is_shown_as_json(value: pa.Scalar, json: str) -> None:
     assert msgspec.json.encode(json_value(value)).decode() == json
 
 

@@ -204,7 +204,7 @@ COPY = (
         (["domainMetadata", "clustering"], COPY),
     ],
 )
-def test_remedy_for_features_names_what_spark_drops(
+def test_remedy_for_unsupported_features_drops_them_or_copies(
     tmp_path: Path, features: list[str], remedy: str
 ) -> None:
     """Spark runs these statements in tests/deploy/test_engines.py."""

@@ -217,7 +217,7 @@ def test_partition_beyond_the_year_9999_is_refused(
     query.add(batch.filter(pa.array([True, False, True])))
 
 
-def test_filter_by_several_partitions_finds_its_rows(tmp_path: Path) -> None:
+def test_filter_finds_rows_in_table_with_several_partition_columns(tmp_path: Path) -> None:
     schema = pa.schema([("d", pa.date32()), ("region", TEXT), ("v", BIGINT)])
     query = created(tmp_path, schema, ["d", "region"])
     keys = [(datetime.date(2024, 1, n), region) for n in (1, 2) for region in ("eu", "a b") * 3]

@@ -54,7 +54,9 @@ def test_open_ledger_transaction_is_ended_by_the_next_flusher(
     raw.complete(world, 1, "")
 
 
-def test_dead_flusher_blocks_no_other_query(kafka: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_flusher_blocks_others_only_in_shared_ledger_topic(
+    kafka: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each query has a ledger topic of its own.
 
     In a topic for several queries the error names the open transaction, which only its own query can end.

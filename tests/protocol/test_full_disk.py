@@ -56,7 +56,7 @@ def test_task_that_fills_the_disk_leaves_nothing(
     assert [name for name in small_disk.files() if "segments" in name or ".tmp" in name] == []
 
 
-def test_quota_is_a_full_log_and_denied_is_not() -> None:
+def test_exceeded_quota_is_log_full_and_denied_unavailable() -> None:
     with pytest.raises(LogFull, match="file:///log"), log_errors("file:///log"):
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
     refused = pytest.raises(LogUnavailable, match=r"file:///log cannot be used: .*denied")

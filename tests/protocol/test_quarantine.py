@@ -42,7 +42,7 @@ class BadTextWorld(AddingWorld):
         return pa.record_batch(arrays, names=["k", "v"])
 
 
-def test_text_not_utf8_is_refused_for_every_target() -> None:
+def test_invalid_utf8_is_refused_before_the_targets_check() -> None:
     """The task refuses it, though the target's own check accepts it."""
     world = BadTextWorld()
     with pytest.raises(errors.InvalidRow, match=r"Column k .*is not UTF-8, in the row with .*v=2"):

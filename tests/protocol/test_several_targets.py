@@ -122,7 +122,9 @@ def test_target_added_to_a_drained_log_gets_later_epochs() -> None:
     assert [(target.name, target.first) for target in world.state.targets] == [(ADDED, 1)]
 
 
-def test_target_that_comes_back_skips_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_returning_target_lacks_epochs_between_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The warning names the epochs that the target lacks."""
     world = SeveralWorld()
     world.run().flushed_batches([("a", 1)])

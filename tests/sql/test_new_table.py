@@ -86,7 +86,7 @@ def test_partitions_in_sqlite_are_refused(tmp_path: Path) -> None:
         Sqlite(tmp_path).target(create_table=True, partition_columns="id")
 
 
-def test_columns_without_a_type_come_with_casts(tmp_path: Path) -> None:
+def test_refusal_of_unsupported_types_proposes_casts(tmp_path: Path) -> None:
     """The casts are one chain of calls, which can be pasted."""
     columns = [("id", pa.int64()), ("cost", pa.decimal128(10, 2)), ("tags", pa.list_(pa.string()))]
     with pytest.raises(SchemaMismatch) as caught:
