@@ -123,7 +123,7 @@ class Forgetful(Repeatedly):
         """Check also that Spark has purged older batches."""
         super().check()
         names = [path.name for path in Path(self.checkpoint, "offsets").iterdir()]
-        assert min(int(name) for name in names if name.isdecimal()) >= self.files - 2
+        assert min(int(name) for name in names if name.isdecimal()) >= self.files - 2, names
 
 
 class Updating(Repeatedly):

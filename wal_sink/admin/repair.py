@@ -62,16 +62,26 @@ def give_up(query: Query, epoch: int | None, name: str, confirm: Confirm = agree
         )
     state, committed = query.settled()
     if epoch is None:
-        lacks = state.last.epoch - protocol.named_target(state, name).mark.epoch
-        confirm(
-            f"Target {name} will get no more rows. It lacks the last {counted(lacks, 'published epoch')}."
-            " The log will keep no epochs for this target. To write later epochs to it again, start the query"
-            " once without the target, and then with it."
-        )
-        new = update(query.store, lambda state: protocol.give_up_target(state, name, actor()))
-        return GaveUp(query_id=query.query_id, targets=(name,), epoch=None, state=new.number)
-    if epoch == state.last.epoch + 1 <= committed:
+        return _give_up_target(query, state, name, confirm)
+    was_never_published = epoch == state.last.epoch + 1 and epoch <= committed
+    if was_never_published:
         return _give_up_missing(query, state, committed, name, confirm)
+    return _skip_epoch(query, state, epoch, name, confirm)
+
+
+def _give_up_target(query: Query, state: State, name: str, confirm: Confirm) -> GaveUp:
+    lacks = state.last.epoch - protocol.named_target(state, name).mark.epoch
+    confirm(
+        f"Target {name} will get no more rows. It lacks the last {counted(lacks, 'published epoch')}."
+        " The log will keep no epochs for this target. To write later epochs to it again, start the query"
+        " once without the target, and then with it."
+    )
+    new = update(query.store, lambda newest: protocol.give_up_target(newest, name, actor()))
+    return GaveUp(query_id=query.query_id, targets=(name,), epoch=None, state=new.number)
+
+
+def _skip_epoch(query: Query, state: State, epoch: int, name: str, confirm: Confirm) -> GaveUp:
+    """Skip a published epoch for one target, or for every target that lacks the epoch."""
     lacking = (
         [protocol.named_target(state, name)]
         if name
@@ -115,13 +125,13 @@ def _give_up_missing(
     published = create_manifest(store, path, manifest)
     made = published.manifest.as_epoch_manifest(path, published.digest)
 
-    def publish(state: State) -> State | None:
-        if state.last.as_predecessor() != made.predecessor and state.last != made:
+    def publish(newest: State) -> State | None:
+        if newest.last.as_predecessor() != made.predecessor and newest.last != made:
             raise OptionError(
-                f"The log has changed during the command: its newest epoch is {state.last.epoch}.",
+                f"The log has changed during the command: its newest epoch is {newest.last.epoch}.",
                 "If the epoch is still missing, run the command again.",
             )
-        return protocol.give_up_missing(state, made, committed, actor())
+        return protocol.give_up_missing(newest, made, committed, actor())
 
     new = update(store, publish)
     targets = tuple(target.name for target in new.targets)
@@ -173,21 +183,21 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> M
     :raises MissingManifest: the log does not have the digest of the epoch.
     """
     state, committed = query.settled()
-    target = one_target(state, name)
-    name = protocol.live_target(state, target.name).name
+    target = protocol.live_target(state, one_target(state, name).name)
+    name = target.name
     (pipeline,) = query.pipelines(state, name)
     refuse_flusher(query.store, name)
     last = min(committed, state.last.epoch)
-    first = max(state.trimmed, target.first - 1)
-    if first > last:
+    lowest = max(state.trimmed, target.first - 1)
+    if lowest > last:
         raise OptionError(
-            f"Spark has not completed epoch {first} yet, after which target {name} begins.",
+            f"Spark has not completed epoch {lowest} yet, after which target {name} begins.",
             "Wait until Spark has completed the epoch.",
         )
-    if not first <= epoch <= last:
-        possible = f"one of {first} to {last}" if first < last else str(first)
+    if not lowest <= epoch <= last:
+        possible = f"one of {lowest} to {last}" if lowest < last else str(lowest)
         raise OptionError(
-            f"The flush cannot continue after epoch {epoch}: the log has the epochs after {first}, and ends"
+            f"The flush cannot continue after epoch {epoch}: the log has the epochs after {lowest}, and ends"
             f" with epoch {last}.",
             f"Give --to {possible}. The epochs after it are flushed again.",
         )
@@ -208,10 +218,10 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> M
     )
     replace_row(pipeline, former, row)
 
-    def set_back(state: State) -> State | None:
-        if protocol.named_target(state, name).mark.epoch <= epoch:
+    def set_back(newest: State) -> State | None:
+        if protocol.named_target(newest, name).mark.epoch <= epoch:
             return None  # the next flusher sets the mark by the ledger row
-        return protocol.went_back(state, name, row, chain, actor())
+        return protocol.went_back(newest, name, row, chain, actor())
 
     update(query.store, set_back)
     return MarkSet(

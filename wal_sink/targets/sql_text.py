@@ -66,11 +66,11 @@ def spark_statement(
 
 
 def create_statement(
-    table: object,
+    table: str,
     schema: pa.Schema,
     layout: Layout,
     type_of: Callable[[pa.Field], str],
-    quote: Callable[[str], str],
+    quote_name: Callable[[str], str],
     suffix: str = "",
 ) -> str:
     """Return a CREATE TABLE by the SQL standard. Columns of the key take no null.
@@ -78,13 +78,15 @@ def create_statement(
     :param table: the quoted name.
     :param schema: the columns that are written.
     :param type_of: returns the type of a column in the database's words.
+    :param quote_name: quotes a name as the database does.
     :param suffix: the text after the columns, such as the partitions.
     """
     lines = [
-        f"  {quote(field.name)} {type_of(field)}{' NOT NULL' if field.name in layout.key else ''}"
+        f"  {quote_name(field.name)} {type_of(field)}{' NOT NULL' if field.name in layout.key else ''}"
         for field in schema
     ]
     if layout.key:
-        lines.append(f"  PRIMARY KEY ({', '.join(map(quote, layout.key))})")
+        lines.append(f"  PRIMARY KEY ({', '.join(map(quote_name, layout.key))})")
     body = ",\n".join(lines)
-    return f"CREATE TABLE {table} (\n{body}\n){suffix and f' {suffix}'}"
+    end = f" {suffix}" if suffix else ""
+    return f"CREATE TABLE {table} (\n{body}\n){end}"

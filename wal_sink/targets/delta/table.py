@@ -1,7 +1,6 @@
 """A Delta table at one version: its schema, its log, and commits on exactly this version.
 
-The undocumented names of deltalake in this module have
-a canary in `tests/delta/test_commits.py`.
+The undocumented names of deltalake in this module have a canary in `tests/delta/test_commits.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote as percent_encoded
 from urllib.parse import unquote
 
@@ -31,13 +31,10 @@ from wal_sink.targets.unavailable import flag_name
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
 """Further features that a version of the protocol requires of writers. Newer versions name their features."""
 
-
 _MAPPING = "delta.columnMapping.mode"
-
 
 _UNWRITTEN = re.compile(r'VariantType|PrimitiveType\("void"\)')
 """Types that wal_sink does not write, as delta-rs prints them."""
-
 
 _NOT_ENCODED = "!$&'()+,-.:;=@_~/"
 """Characters, beside letters and digits, that delta-rs (1.6.6) does not encode in the path of a removed
@@ -45,6 +42,16 @@ file."""
 
 _USUAL_PATH = r"^[A-Za-z0-9_=.-][A-Za-z0-9_=./-]*$"
 """A path that delta-rs removes unchanged. Most paths match, and only others are compared one by one."""
+
+_CONFLICT = "Failed to commit transaction"
+"""The beginning of delta-rs' error text for a commit that conflicts with another commit."""
+
+RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
+"""The property with which delta-spark names no folder by the values of a partition."""
+
+MERGED, DELETED = "wal_sink:merged", "wal_sink:deleted"
+"""Columns of rows for `Table.merge`: True if a row replaces the row of its key, and True if it deletes that
+row."""
 
 
 def why_not_removable(path: str) -> str:
@@ -59,14 +66,6 @@ def why_not_removable(path: str) -> str:
         return "its path is absolute, as in a shallow clone"
     removed = percent_encoded(unquote(path), safe=_NOT_ENCODED)
     return "" if removed == path else f"the commit would remove {removed}, which is not a file"
-
-
-RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
-"""The property with which delta-spark names no folder by the values of a partition."""
-
-MERGED, DELETED = "wal_sink:merged", "wal_sink:deleted"
-"""Columns of rows for `Table.merge`: True if a row replaces the row of its key, and True if it deletes that
-row."""
 
 
 class Table:
@@ -108,10 +107,7 @@ class Table:
             "append",
             self._table.schema(),
             partition_by=self.partitioned_by,
-            commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": f"wal_sink: {reason}", "isBlindAppend": True},
-                app_transactions=[Transaction(app, v) for app, v in transactions.items()],
-            ),
+            commit_properties=_properties(reason, transactions, isBlindAppend=True),
         )
 
     def merge(
@@ -134,7 +130,8 @@ class Table:
         """
         self.refuse_unremovable()  # at the version on which the commit is made
         exact = [plain(field).with_nullable(True) for field in self.types]
-        rows = renamed(rows.to_batches(), pa.schema([*exact, *[*rows.schema][len(exact) :]]))
+        flags = [*rows.schema][len(exact) :]
+        rows = renamed(rows.to_batches(), pa.schema([*exact, *flags]))
         names = [quote(field.name) for field in exact]
         same = " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
         merger = self._table.merge(
@@ -143,10 +140,7 @@ class Table:
             source_alias="s",
             target_alias="t",
             streamed_exec=False,  # so delta-rs skips files by the bounds of the rows
-            commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": f"wal_sink: {reason}"},
-                app_transactions=[Transaction(app, v) for app, v in transactions.items()],
-            ),
+            commit_properties=_properties(reason, transactions),
         )
         values = {name: f"s.{name}" for name in names}
         changes = dict(values)
@@ -155,7 +149,7 @@ class Table:
                 name = quote(field.name)
                 changes[name] = f"CASE WHEN s.{quote(flag)} THEN t.{name} ELSE s.{name} END"
         deleted = f"s.{quote(DELETED)}"
-        new_time, old_time = (f"{alias}.{quote(event)}" for alias in "st")
+        new_time, old_time = f"s.{quote(event)}", f"t.{quote(event)}"
         is_later = f"{old_time} IS NULL OR {new_time} >= {old_time}" if event else None
         merger.when_matched_delete(deleted).when_matched_update(changes, is_later)
         read = self.version
@@ -164,14 +158,15 @@ class Table:
             self.commit([], transactions, reason)
 
     def known_keys(self, rows: pa.Table, keys: Sequence[str]) -> set[tuple[object, ...]]:
-        """Return keys of the table, at the version that was read: at least the keys that `rows` has, too."""
+        """Return the keys that both `rows` and the read version of the table have, and perhaps more keys."""
         listed = ", ".join(map(quote, keys))
         query = QueryBuilder().register("t", self._table).execute(f"SELECT {listed} FROM t")  # noqa: S608
         matches = set[tuple[object, ...]]()
         for batch in pa.RecordBatchReader.from_stream(query):
             columns = [batch[key].cast(rows[key].type) for key in keys]
             same = pc.is_in(columns[0], rows[keys[0]].combine_chunks())
-            matches |= {*zip(*(column.filter(same).to_pylist() for column in columns), strict=True)}
+            values = [column.filter(same).to_pylist() for column in columns]
+            matches.update(zip(*values, strict=True))
         return matches
 
     def add_columns(self, columns: pa.Schema) -> None:
@@ -265,12 +260,19 @@ class Table:
             return DeltaTable(self.path, storage_options=self._options)
 
 
+def _properties(reason: str, transactions: dict[str, int], **more: Any) -> CommitProperties:
+    """Return the properties of a commit.
+
+    :param transactions: the version of each writer's transaction.
+    """
+    return CommitProperties(
+        custom_metadata={"userMetadata": f"wal_sink: {reason}", **more},
+        app_transactions=[Transaction(app, version) for app, version in transactions.items()],
+    )
+
+
 def _commit_file(version: int) -> str:
     return f"_delta_log/{version:020}.json"
-
-
-_CONFLICT = "Failed to commit transaction"
-"""The beginning of delta-rs' error text for a commit that conflicts with another commit."""
 
 
 def is_conflict(error: Exception) -> bool:
