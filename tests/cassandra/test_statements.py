@@ -27,14 +27,13 @@ from wal_sink.targets.cassandra.row_plan import (
     TTL_S,
     RowTtl,
 )
+from wal_sink.targets.cassandra.rows import TimestampedRows, remaining_ttls
 from wal_sink.targets.cassandra.write.batches import PlanRequests
 from wal_sink.targets.cassandra.write.refusals import ledger_us
 from wal_sink.targets.cassandra.write.statements import (
     Statements,
-    TimestampedRows,
     _encoded,
     positions_in_parts,
-    remaining_ttls,
 )
 
 US = 1_700_000_000_000_000

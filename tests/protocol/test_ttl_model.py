@@ -17,7 +17,7 @@ import pytest
 
 from tests.protocol.cases import covered
 from wal_sink.targets.cassandra.row_plan import RowTtl
-from wal_sink.targets.cassandra.write.statements import TimestampedRows, remaining_ttls
+from wal_sink.targets.cassandra.rows import TimestampedRows, remaining_ttls
 
 LAST_S = 9
 S_US = 1_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterable
 
 import msgspec
 import pyarrow as pa
@@ -22,17 +21,14 @@ from wal_sink.targets.cassandra.driver.connection import connect, errors_transla
 from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.options import (
-    EXPIRES_AT_COLUMN,
-    TIMESTAMP_COLUMN,
-    TTL_COLUMN,
     CassandraOptions,
     primary_key,
 )
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan, RowTtl
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.rows import clustering_order, row_ttl, written_columns
 from wal_sink.targets.cassandra.server import inspect_server, refuse_missing_permissions
 from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.targets.cassandra.types import has_lists
-from wal_sink.targets.operations import refuse_type, refuse_written, without_operation
 from wal_sink.targets.table_options import refuse_other_key
 
 log = logging.getLogger(__name__)
@@ -99,8 +95,8 @@ def _plan_for_table(
         table=metadata.name.table,
         nulls=options.nulls,
         update=update,
-        clustering=_clustering_order(metadata, columns) if has_deletes else (),
-        ttl=_row_ttl(options, metadata),
+        clustering=clustering_order(metadata, columns) if has_deletes else (),
+        ttl=row_ttl(options, metadata),
         timestamp_column=options.timestamp_column,
         types=used_types(columns, metadata),
     )
@@ -127,71 +123,3 @@ def _control(field: pa.Field, operation: str) -> Column:
     """Return the plan's entry of a control column: it is read, and not written."""
     role: Role = "operation" if field.name == operation else "control"
     return Column(name=field.name, source=str(canonical(field.type)), type=role, role=role)
-
-
-HINT_WINDOW_S = 3 * 3600
-"""Seconds for which other nodes keep writes for a replica that is down (`max_hint_window`)."""
-
-
-def written_columns(
-    schema: pa.Schema, options: CassandraOptions, table: Collection[str], table_text: str
-) -> pa.Schema:
-    """Return the columns of a DataFrame that are written to the table.
-
-    A column with the time of expiry or of the event is written if the table has a column of its name. Other
-    control columns are not written.
-
-    :param table: the names of the table's columns.
-    :param table_text: the table, as errors show it.
-    :raises SchemaMismatch: a control column is missing, has another type, or is a column of the table.
-    """
-    names = options.column_names
-    known = {name for name in schema.names if names.get(name, name) in table}
-    schema = without_operation(schema, options.operation_column, known, table_text)
-    if column := options.ttl_column:
-        integers = ("tinyint", "smallint", "int", "bigint")
-        remedy = 'Make it whole seconds: .cast("bigint").'
-        refuse_type(schema, TTL_COLUMN, column, integers, remedy)
-        refuse_written(TTL_COLUMN, column, known, table_text, "TTLs are")
-    if column := options.expires_at_column:
-        remedy = 'Make it an instant: .cast("timestamp").'
-        refuse_type(schema, EXPIRES_AT_COLUMN, column, ("timestamp",), remedy)
-    if column := options.timestamp_column:
-        remedy = 'Make it an instant, .cast("timestamp"), or a bigint of microseconds since 1970.'
-        refuse_type(schema, TIMESTAMP_COLUMN, column, ("timestamp", "bigint"), remedy)
-    controls = {options.ttl_column, options.expires_at_column, options.timestamp_column}
-    return pa.schema([field for field in schema if field.name not in controls - known])
-
-
-def _clustering_order(metadata: TableMetadata, columns: Iterable[Column]) -> tuple[str, ...]:
-    """Return the clustering columns in the table's order, by the DataFrame's names; warn of resurrected rows.
-
-    A delete with the first of these columns deletes the range of rows under them.
-    """
-    if metadata.gc_grace_s < HINT_WINDOW_S:
-        log.warning(
-            "%s has gc_grace_seconds = %d. If a replica misses a delete and is not repaired"
-            " within that time, the deleted row comes back. The default is 864000, ten days",
-            metadata.name,
-            metadata.gc_grace_s,
-        )
-    in_dataframe = {column.in_table: column.name for column in columns}
-    return tuple(in_dataframe[key.name] for key in metadata.key if key.role == "clustering")
-
-
-def _row_ttl(options: CassandraOptions, metadata: TableMetadata) -> RowTtl | None:
-    """Return the TTL that the options set; None if only the table may have a default TTL."""
-    ttl = RowTtl(
-        ttl_s=options.ttl,
-        ttl_column=options.ttl_column,
-        expires_at_column=options.expires_at_column,
-    )
-    if ttl != RowTtl():
-        return ttl
-    if metadata.default_ttl:
-        log.info(
-            "%s has default_time_to_live = %d. A row expires that many seconds after it was published",
-            metadata.name,
-            metadata.default_ttl,
-        )
-    return None

@@ -11,15 +11,11 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import ErrorClass, IdempotentSession, Target
 from wal_sink.targets.cassandra.options import (
-    EXPIRES_AT_COLUMN,
-    TIMESTAMP_COLUMN,
-    TTL,
-    TTL_COLUMN,
     CassandraOptions,
     with_environment,
 )
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.operations import BY_POSITION, described
+from wal_sink.targets.operations import BY_POSITION
 
 
 class CassandraTarget(Target):
@@ -43,6 +39,8 @@ class CassandraTarget(Target):
     @property
     def description(self) -> Mapping[str, str]:
         """The cluster, the consistency level, the table, and what becomes of rows."""
+        from wal_sink.targets.cassandra.rows import describe  # noqa: PLC0415 -- pyarrow.compute
+
         options = self.options
         nulls = {"unset": "a null keeps the older value", "write": "a null clears the older value"}
         ledger = f"{options.ledger.keyspace}.{options.ledger.table}"
@@ -60,7 +58,7 @@ class CassandraTarget(Target):
             "nulls": f"{options.nulls}: {nulls[options.nulls]} (cassandra.nulls)",
             "newest": f"{BY_POSITION} (see cassandra.timestampColumn)",
             **({"write": update} if options.write_mode == "update" else {}),
-            **_row_texts(options),
+            **describe(options),
         }
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
@@ -103,18 +101,3 @@ class CassandraTarget(Target):
         from wal_sink.targets.cassandra.driver.errors import classify  # noqa: PLC0415 -- the driver
 
         return classify(error)
-
-
-def _row_texts(options: CassandraOptions) -> Mapping[str, str]:
-    """Return the texts that are logged about deletes, TTLs and event times, by heading."""
-    texts = described(options)
-    if options.ttl is not None:
-        texts["ttl"] = f"{options.ttl} s from when the row was published ({TTL})"
-    if column := options.ttl_column:
-        texts["ttl"] = f"seconds in {column}, from when the row was published ({TTL_COLUMN})"
-    if column := options.expires_at_column:
-        texts["ttl"] = f"until {column} ({EXPIRES_AT_COLUMN})"
-    if column := options.timestamp_column:
-        newest = f"of two versions of a row the one with the later {column} ({TIMESTAMP_COLUMN})"
-        texts["newest"] = newest
-    return texts

@@ -27,9 +27,10 @@ from wal_sink.targets.cassandra.arrow_buffers import Ints
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import reordered
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.rows import TimestampedRows
 from wal_sink.targets.cassandra.types import column_types, has_lists
 from wal_sink.targets.cassandra.write.replicas import Replicas
-from wal_sink.targets.cassandra.write.statements import Statements, TimestampedRows
+from wal_sink.targets.cassandra.write.statements import Statements
 
 BUFFER_ROWS = 8_192
 """The rows that are encoded at once. A call costs as much as 600 rows: less than a tenth of the whole."""

@@ -16,10 +16,10 @@ from functools import partial
 
 from wal_sink.errors import TargetRefused
 from wal_sink.targets.base import RefusedRow
-from wal_sink.targets.cassandra.check import key_text
 from wal_sink.targets.cassandra.driver.errors import is_refused
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.pipeline import FailedRequest
+from wal_sink.targets.cassandra.invalid_values import key_text
 from wal_sink.targets.cassandra.row_plan import KEY
 from wal_sink.targets.refusals import MOST_REFUSED, find_refused
 

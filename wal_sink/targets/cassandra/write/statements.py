@@ -3,10 +3,6 @@
 An upsert is an INSERT, by which a row without values exists, too; or an UPDATE, by `cassandra.writeMode`.
 Every statement has a marker for the write timestamp. Of two statements for one key the one with the higher
 timestamp wins, in whichever order they arrive.
-
-A row is written late after an outage, and again after a crash. A TTL that started at the time of writing
-would expire later each time. So the second in which a row expires is fixed, and an upsert has the remaining
-TTL.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import pyarrow as pa
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
 from wal_sink.clock import now_us
-from wal_sink.targets.cassandra.arrow_buffers import Ints, elements, flags
+from wal_sink.targets.cassandra.arrow_buffers import Ints, flags
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.encode import (
     Encoded,
@@ -30,28 +26,16 @@ from wal_sink.targets.cassandra.encode import (
     routing_keys,
 )
 from wal_sink.targets.cassandra.row_plan import (
-    EXPIRES_US,
     KEY,
-    MAX_TTL_S,
-    TIMESTAMP_US,
-    TTL_S,
     CassandraPlan,
-    RowTtl,
 )
+from wal_sink.targets.cassandra.rows import TimestampedRows, remaining_ttls, with_event_times
 from wal_sink.targets.deletes import are_deletes
 from wal_sink.targets.sql_text import quote
 from wal_sink.targets.unavailable import flag_name
 
 Flags = npt.NDArray[np.bool_]
 _SECOND_US = 1_000_000
-
-
-class TimestampedRows(NamedTuple):
-    """Rows of the log with their write timestamps."""
-
-    batch: pa.RecordBatch
-    timestamps_us: Ints
-    """Microseconds since 1970, one for each row."""
 
 
 class Statement(NamedTuple):
@@ -260,40 +244,6 @@ def table_rows(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
     names = [column.name for column in plan.of_table().columns]
     names += [flag for flag in map(flag_name, names) if flag in batch.schema.names]
     return batch if names == batch.schema.names else batch.select(names)
-
-
-def with_event_times(rows: TimestampedRows, plan: CassandraPlan) -> TimestampedRows:
-    """Return the rows with their event times as write timestamps, if the plan has event times."""
-    if not plan.details.timestamp_column:
-        return rows
-    return rows._replace(timestamps_us=elements(rows.batch.column(TIMESTAMP_US), "i8"))
-
-
-def remaining_ttls(
-    rows: TimestampedRows, ttl: RowTtl | None, now_s: int, default_ttl_s: int = 0
-) -> Ints | None:
-    """Return the seconds until each row expires, 0 or less for an expired row; None if rows never expire.
-
-    A row expires in the second of its timestamp in the ledger plus its TTL, whatever its event time is. So it
-    expires in the same second each time it is written.
-
-    :param now_s: the present time, seconds since 1970.
-    :param default_ttl_s: the table's default TTL in seconds, used if no option sets a TTL; 0 for none.
-    """
-    if ttl is None and not default_ttl_s:
-        return None
-    ttl = ttl or RowTtl()
-    if ttl.expires_at_column:
-        expiry_s = -(-elements(rows.batch.column(EXPIRES_US), "i8") // _SECOND_US)
-        longest_s: Ints | int = MAX_TTL_S
-    else:
-        longest_s = ttl.ttl_s or default_ttl_s
-        if ttl.ttl_column:
-            longest_s = elements(rows.batch.column(TTL_S), "i8")
-        expiry_s = rows.timestamps_us // _SECOND_US + longest_s
-    # A timestamp ahead of the clock must not lengthen a TTL.
-    remaining_s: Ints = np.minimum(expiry_s - now_s, longest_s)
-    return remaining_s
 
 
 def _masks(batch: pa.RecordBatch, plan: CassandraPlan) -> dict[int | None, Flags]:
