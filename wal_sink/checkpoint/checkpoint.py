@@ -186,7 +186,7 @@ class Checkpoint:
         """
         path = f"offsets/{epoch}"
         try:
-            text = self._backend.read(path).decode(errors="replace")
+            text = self._backend.read(path).decode(errors="backslashreplace")
         except FileNotFoundError:
             return None
         return parse_offsets(text, f"{self.url}/{path}")
