@@ -1,4 +1,8 @@
-"""Fail unless the tests that need real servers ran: a skipped or deselected test proves nothing."""
+"""Fail unless the tests that need real servers ran: a skipped or deselected test proves nothing.
+
+The numbers are about half of the tests of each folder. A folder that lost its server
+fails; a test more or less does not.
+"""
 
 import sys
 from collections import Counter
@@ -6,16 +10,17 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 AT_LEAST = {
-    "tests.cassandra": 30,
+    "tests.cassandra": 600,
+    "tests.connect": 10,
+    "tests.delta": 50,
     "tests.docker": 4,
-    "tests.postgresql": 150,
-    "tests.sql": 300,
-    "tests.kafka": 50,
-    "tests.delta": 100,
-    "tests.spark": 15,
-    "tests.kills": 60,
-    "tests.protocol": 100,
-    "tests.metrics": 25,
+    "tests.kafka": 25,
+    "tests.kills": 10,
+    "tests.metrics": 12,
+    "tests.postgresql": 75,
+    "tests.protocol": 250,
+    "tests.spark": 60,
+    "tests.sql": 140,
 }
 
 cases = list(ElementTree.parse(Path(sys.argv[1])).iter("testcase"))  # noqa: S314 - written by us
