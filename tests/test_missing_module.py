@@ -23,7 +23,7 @@ from wal_sink.flush.tasks import FlushTask
 from wal_sink.flush.window import Window
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
-from wal_sink.spark.quoted_error import failure_in
+from wal_sink.spark.query_errors import failure_in
 from wal_sink.target_info import OWN
 from wal_sink.targets.client import importing
 from wal_sink.targets.delta import DeltaTarget

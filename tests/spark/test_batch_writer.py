@@ -17,7 +17,7 @@ from tests.spark.tables import Table, options
 from wal_sink import errors
 from wal_sink.spark.batch_writer import BatchWriter, conformed
 from wal_sink.spark.internals import dataframe
-from wal_sink.spark.quoted_error import failure_in
+from wal_sink.spark.query_errors import failure_in
 from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wal_sink.errors import OptionError
-from wal_sink.spark.modes import refuse_mode
+from wal_sink.spark.query_errors import refuse_mode
 
 PACKAGE = "org.apache.spark.sql.execution.streaming"
 PLAIN = f"{PACKAGE}.runtime.MicroBatchExecution"

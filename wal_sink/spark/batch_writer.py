@@ -26,7 +26,7 @@ from wal_sink.options import as_texts
 from wal_sink.publish.agreement import agree
 from wal_sink.publish.micro_batch import MicroBatch
 from wal_sink.spark.internals import dataframe, python_worker, spark_session, streaming_query
-from wal_sink.spark.quoted_error import failure_in
+from wal_sink.spark.query_errors import failure_in
 from wal_sink.wal.location import locate
 
 

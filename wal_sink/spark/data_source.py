@@ -29,7 +29,7 @@ from wal_sink.errors import (
 )
 from wal_sink.model.manifest import Appended, Execution
 from wal_sink.spark.internals import dataframe, python_worker
-from wal_sink.spark.modes import append_only, unplanned
+from wal_sink.spark.query_errors import append_only, unplanned
 
 if TYPE_CHECKING:
     from wal_sink.publish.micro_batch import MicroBatch
@@ -107,7 +107,7 @@ class WalSinkDataSource(DataSource):
 def _refuse_unplanned(checkpoint: Checkpoint) -> None:
     """Refuse a run without `offsets/` for its next epoch: Spark does not run the query in micro-batches.
 
-    The handle of a classic session refuses such a run as it starts (`modes`). The server of a Connect session
+    The handle of a classic session refuses such a run as it starts. The server of a Connect session
     has no handle, and the client may be of another language.
 
     :raises OptionError: the trigger is continuous, or the mode is unknown.

@@ -24,7 +24,7 @@ from wal_sink.spark.connect_queries import ConnectQueries
 from wal_sink.spark.internals import connect_client
 from wal_sink.spark.messages import log_flushing
 from wal_sink.spark.queries import Queries
-from wal_sink.spark.quoted_error import failure_in
+from wal_sink.spark.query_errors import failure_in
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 Events are hints: they are late, one thread delivers all of them, and a crash loses them. `commits/` is the
 truth. Each flusher reads `commits/` every second, or every 15 s in a bucket.
 
-A query in a mode that the sink refuses (`modes`) must be stopped as it starts, since Spark ignores an error
+A query in a mode that the sink refuses must be stopped as it starts, since Spark ignores an error
 that `onQueryStarted` raises. The next call of the handle raises the error: `await_flushed`, `status` or
 `close`.
 """
@@ -34,8 +34,8 @@ from wal_sink.spark.flush_job import WriteByJob
 from wal_sink.spark.internals import spark_session, streaming_query
 from wal_sink.spark.internals.streaming_query import CheckpointListener
 from wal_sink.spark.messages import log_left_epochs, log_pending, log_start
+from wal_sink.spark.query_errors import failure_in
 from wal_sink.spark.query_flush import Place, QueryFlush, locate
-from wal_sink.spark.quoted_error import failure_in
 from wal_sink.wal.location import owned_state, refuse_other_log, store_errors
 
 logger = logging.getLogger(__name__)

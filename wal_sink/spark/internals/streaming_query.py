@@ -17,7 +17,7 @@ from wal_sink.model.manifest import Execution
 from wal_sink.spark.internals import spark_session
 from wal_sink.spark.internals.spark_session import find_class, folder_of, is_stopped, without_jvm
 from wal_sink.spark.internals.stream_writer import layout_asked
-from wal_sink.spark.modes import refuse_layout, refuse_mode
+from wal_sink.spark.query_errors import refuse_layout, refuse_mode
 
 _QUERY, _RUN, _EPOCH = "sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"
 """Local properties of the thread that runs a query, and of its tasks."""

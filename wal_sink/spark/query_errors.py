@@ -1,0 +1,158 @@
+"""The errors of a query: those that refuse it, and the sink's own error inside a message of Spark.
+
+The sink needs plain micro-batches: Spark writes `offsets/N` before epoch N runs, and `commits/N` after
+`commit()` of N and before it plans N + 1. It does so for every epoch. These modes of Spark 4.3.0 differ, and
+are refused:
+
+- *The continuous trigger*: Spark writes offsets, gives the sink no row, and reports no error.
+- *Asynchronous progress tracking*: Spark writes `offsets/` and `commits/` later, and not for each epoch. For
+  example epochs 0 to 4 have run, `offsets/` has 0, 2 and 5, and `commits/` has 0 and 2. After a crash Spark
+  runs the data of epochs 3 and 4 again as a part of epoch 5. The log has manifests of 3 and 4, and
+  `commits/5` seems to cover them, so their rows would be written twice.
+- *Real-Time Mode*: Spark writes `offsets/N` after `commit()` of N, so a second run of N may have other
+  offsets. By default it also tracks progress asynchronously.
+
+The sink raises other errors in Python workers. Spark returns them as text, between frames of Python and Java.
+`failure_in` finds the error in that text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from wal_sink import errors
+from wal_sink.errors import OptionError, WalSinkError, by_name
+
+ASYNCHRONOUS = "AsyncProgressTrackingMicroBatchExecution"
+"""The class that runs a query with option asyncProgressTrackingEnabled."""
+
+_PLAIN = "MicroBatchExecution"
+"""The class that runs plain micro-batches. Its package differs between versions."""
+
+_START = (
+    "Start it with trigger(processingTime=…) or trigger(availableNow=True), without"
+    " asyncProgressTrackingEnabled."
+)
+
+_RAISED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): ", re.MULTILINE)
+_REMEDY = "\n  What to do: "
+_ENDS = re.compile(
+    r"\s*( SQLSTATE: |^\tat |^=== Streaming Query ===|^Driver stacktrace:|^Caused by: )",
+    re.MULTILINE,
+)
+"""The beginnings of what Spark puts after a Python traceback."""
+_NEEDED = "wal_sink|state_backends|pyarrow|numpy|msgspec|fsspec|tenacity"
+_MISSING = re.compile(rf"^ModuleNotFoundError: No module named '({_NEEDED})'", re.MULTILINE)
+_IDLE = re.compile(r"Python worker process terminated due to idle timeout")
+_NO_MEMORY = re.compile(
+    r"^RuntimeError: can't start new thread|^MemoryError\b.*|Python worker exited unexpectedly \(crashed\)",
+    re.MULTILINE,
+)
+_APPEND_ONLY = re.compile(r"wal_sink does not support (\w+) mode")
+
+
+def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
+    """Refuse a query that does not run in plain micro-batches.
+
+    :param execution: the class that runs the query.
+    :param trigger: the class of its trigger, without the package.
+    :raises OptionError: the mode is another one, perhaps of a later Spark.
+    """
+    runs_as = execution.rpartition(".")[2]
+    if trigger == "ContinuousTrigger":
+        what = (
+            "trigger(continuous=…), in which Spark gives a Python sink no rows and reports no error"
+        )
+    elif trigger == "RealTimeTrigger":
+        what = "trigger(realTime=…), in which Spark plans an epoch only after it has run"
+    elif runs_as == ASYNCHRONOUS:
+        what = (
+            "option asyncProgressTrackingEnabled, with which Spark's checkpoint leaves out epochs"
+        )
+    elif runs_as != _PLAIN:
+        what = f"a mode of Spark that the sink does not know ({runs_as})"
+    else:
+        return
+    raise OptionError(f"Query {query_id} was started with {what}.", _START)
+
+
+def refuse_layout(query_id: str, asked: Mapping[str, str]) -> None:
+    """Refuse a layout, since Spark does not pass it on, and the table would not have it.
+
+    :param asked: columns, by the method of the writer.
+    :raises OptionError: a layout was asked for.
+    """
+    for method, columns in asked.items():
+        remedy = f"Leave out .{method}(…): the table that is there keeps its own layout."
+        if method == "partitionBy":
+            remedy += " One that createTable makes is partitioned by"
+            remedy += f' .option("partitionColumns", "{columns}").'
+        raise OptionError(
+            f"Query {query_id} was started with {method}({columns}), which Spark gives to no Python sink.",
+            remedy,
+        )
+
+
+def append_only(mode: str) -> OptionError:
+    """Return the error for an output mode other than append."""
+    return OptionError(
+        f"Format wal_sink does not support output mode {mode}.",
+        'Use outputMode("append"); an aggregation needs a watermark for it. Update mode goes through'
+        " foreachBatch, with wal_sink.batch_writer.",
+    )
+
+
+def unplanned(offsets: str) -> OptionError:
+    """Return the error for a run whose epoch Spark has not planned.
+
+    :param offsets: URL of the missing file of `offsets/`.
+    """
+    return OptionError(
+        f"Spark starts an epoch without {offsets}. Either another driver has overtaken this one in the same"
+        " checkpoint. Or the query has trigger(continuous=…), in which Spark gives a Python sink no rows and"
+        " reports no error. Or it has a mode of Spark that the sink does not know.",
+        f"Find out if two drivers run on the checkpoint. If only this one runs: {_START}",
+    )
+
+
+def failure_in(text: str) -> WalSinkError | None:
+    """Return the error of this sink that a message of Spark quotes; None if it quotes none.
+
+    :param text: the message of a `StreamingQueryException`, an `AnalysisException`, or an event.
+    """
+    if (match := _RAISED.search(text)) is not None:
+        message = _until_frames(text[match.end() :])
+        what, _, remedy = message.partition(_REMEDY)
+        return by_name(match[1])(what, remedy)
+    if (match := _MISSING.search(text)) is not None:
+        return OptionError(
+            f"Spark's Python workers cannot import {match[1]}: it is not installed in their Python.",
+            "Install wal_sink on every node, in the Python that spark.pyspark.python or PYSPARK_PYTHON"
+            " names, or ship it by spark-submit --archives. On one machine, set PYSPARK_PYTHON to the Python"
+            " of the application before the session is made.",
+        )
+    if _IDLE.search(text) is not None:
+        return OptionError(
+            "Spark has ended a Python worker as idle, while the worker waited for the log or for a target.",
+            "Set spark.python.worker.killOnIdleTimeout to false, or raise"
+            " spark.python.worker.idleTimeoutSeconds. If the worker waited for space in the log,"
+            " `wal-sink status CHECKPOINT` says why the flush lags.",
+        )
+    if (match := _NO_MEMORY.search(text)) is not None:
+        return WalSinkError(
+            f"A Python worker of Spark has ended, or got no memory: {match[0]}",
+            "Leave out spark.sql.planner.pythonExecution.memory, or make it 4g: it bounds address space, of"
+            " which libraries reserve more than they use. In a task the bound is"
+            " spark.executor.pyspark.memory. If neither is set, the worker's last message is in the standard"
+            " error of Spark's process. A system that is short of memory ends a worker without a message.",
+        )
+    if (match := _APPEND_ONLY.search(text)) is not None:
+        return append_only(match[1].lower())
+    return None
+
+
+def _until_frames(text: str) -> str:
+    """Return the text of an error without what Spark has put after it."""
+    end = _ENDS.search(text)
+    return (text[: end.start()] if end else text).rstrip()
