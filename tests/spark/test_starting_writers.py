@@ -7,7 +7,7 @@ import sys
 
 BUSY = """
 import gc, threading, time
-from wal_sink.spark.internals.stream_writer import _starting
+from wal_sink.spark.internals.streaming_query import _starting
 
 class Garbage:
     def __init__(self):

@@ -1,9 +1,17 @@
-"""Undocumented names of StreamingQuery: its thread, its listener, its settings, and its end."""
+"""Undocumented names of StreamingQuery and of the DataStreamWriter that starts it.
+
+A started query has no trace of `partitionBy` and `clusterBy` (Spark 4.1 and 4.3). So `_layout_asked` reads them
+from the writer while `start()` runs. The writer is found in the frames of the Python threads. So the sink does
+not see the layout of a query that Scala or Java starts.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import gc
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
@@ -12,11 +20,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import listener as pyspark_listener
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from wal_sink.model.manifest import Execution
 from wal_sink.spark.internals import spark_session
 from wal_sink.spark.internals.spark_session import find_class, folder_of, is_stopped, without_jvm
-from wal_sink.spark.internals.stream_writer import layout_asked
 from wal_sink.spark.query_errors import refuse_layout, refuse_mode
 
 _QUERY, _RUN, _EPOCH = "sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"
@@ -113,7 +121,7 @@ def started_query(
     trigger = execution.trigger().getClass().getSimpleName()
     # Before the options are read: in a refused mode the plan may have none.
     refuse_mode(str(query.id), execution.getClass().getName(), trigger)
-    refuse_layout(str(query.id), layout_asked(root))
+    refuse_layout(str(query.id), _layout_asked(root))
     if written is None:
         table = _table(execution)  # no row goes there, as to a path
         written = {**({"path": table} if table else {}), **_write_options(execution)}
@@ -189,3 +197,73 @@ def running_queries(spark: SparkSession) -> Sequence[StreamingQuery]:
 def is_active(query: StreamingQuery) -> bool | None:
     """Return False if a query has failed or was told to stop; None if the JVM does not answer."""
     return bool(query.isActive)
+
+
+_FIELDS = {"partitionBy": "partitioningColumns", "clusterBy": "clusteringColumns"}
+_STARTS = {"start", "toTable"}
+
+
+def _layout_asked(checkpoint: str) -> Mapping[str, str]:
+    """Return the columns that `partitionBy` and `clusterBy` were given, by the name of the method.
+
+    :param checkpoint: of the query that starts, since several threads may each start a query.
+    :return: also empty for a Spark whose writer has other fields.
+    """
+    writers = [writer._jwrite for writer in _starting()]
+    try:
+        if len(writers) > 1:
+            writers = [writer for writer in writers if checkpoint == _checkpoint(writer)]
+        asked = {
+            method: _field(writer, name) for writer in writers for method, name in _FIELDS.items()
+        }
+        return {
+            method: str(columns.get().mkString(", "))
+            for method, columns in asked.items()
+            if columns.isDefined()
+        }
+    except Py4JError:
+        return {}
+
+
+def _starting() -> Iterator[DataStreamWriter]:
+    """Yield the writers that are starting a query, in any thread."""
+    for innermost in _frames():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code.co_name in _STARTS:
+                writer = frame.f_locals.get("self")
+                if isinstance(writer, DataStreamWriter):
+                    yield writer
+            frame = frame.f_back
+
+
+def _frames() -> list[FrameType]:
+    """Return the innermost frame of each thread, and keep the garbage collector from running meanwhile.
+
+    CPython 3.11 holds the lock of its list of threads here. A finalizer that the collector runs may wait for
+    a thread that waits for this lock, which is a deadlock (python/cpython#106883).
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return list(sys._current_frames().values())
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+def _checkpoint(writer: Any) -> str:
+    """Return the checkpoint of a writer, as Spark resolves it; empty if only the session has one."""
+    place = _field(writer, "extraOptions").get("checkpointLocation")
+    if place.isEmpty():
+        return ""
+    jvm: Any = SparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path(place.get())
+    conf = _field(writer, "ds").sparkSession().sessionState().newHadoopConf()
+    return str(path.getFileSystem(conf).makeQualified(path).toString())
+
+
+def _field(writer: Any, name: str) -> Any:
+    field = writer.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(writer)
