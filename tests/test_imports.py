@@ -25,10 +25,10 @@ from wal_sink.model.manifest import Execution, Task
 from wal_sink.model.plan import Agreed, Column, Plan
 from wal_sink.publish.micro_batch import plans_key_of
 from wal_sink.spark.data_source import Message, WalSinkDataSource, WalSinkStreamWriter
-from wal_sink.spark.internals import dataframe
+from wal_sink.spark.internals import python_worker
 
 SCHEMA = StructType().add("id", "long").add("text", "string")
-ROWS = pa.record_batch({"id": [1], "text": ["a"]}, dataframe.arrow_schema(SCHEMA))
+ROWS = pa.record_batch({"id": [1], "text": ["a"]}, python_worker.arrow_schema(SCHEMA))
 TASK = Task(Execution("q", "r", 0), partition=0, task_attempt=0)
 OWN = {"wal_sink", "state_backends"}
 

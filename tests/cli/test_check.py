@@ -27,7 +27,7 @@ from tests.support.cassandra import raw_options
 from wal_sink import errors
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.publish.preflight import Checked
-from wal_sink.spark.internals.dataframe import arrow_schema
+from wal_sink.spark.internals.python_worker import arrow_schema
 
 SQLITE = "sqlite_target:SqliteTarget"
 

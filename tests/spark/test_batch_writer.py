@@ -16,7 +16,7 @@ from tests.spark.conftest import ROWS_PER_FILE, Shop
 from tests.spark.tables import Table, options
 from wal_sink import errors
 from wal_sink.spark.batch_writer import BatchWriter, conformed
-from wal_sink.spark.internals import dataframe
+from wal_sink.spark.internals import python_worker
 from wal_sink.spark.query_errors import failure_in
 from wal_sink.wal.location import locate
 
@@ -108,14 +108,16 @@ def test_tasks_get_equal_rows_in_every_zone(spark: SparkSession) -> None:
         FROM range(0, 7, 1, 3)
         """
     )
-    schema = dataframe.arrow_schema(rows.schema)
+    schema = python_worker.arrow_schema(rows.schema)
 
     def as_text(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = pa.Table.from_batches((conformed(batch, schema) for batch in batches), schema)
         yield pa.RecordBatch.from_pydict({"text": [repr(table.to_pylist())]})
 
     def texts() -> list[str]:
-        return [row.text for row in dataframe.map_in_arrow(rows, as_text, "text string").collect()]
+        return [
+            row.text for row in python_worker.map_in_arrow(rows, as_text, "text string").collect()
+        ]
 
     settings = {
         "spark.sql.session.timeZone": "America/New_York",

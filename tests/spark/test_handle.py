@@ -36,7 +36,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.spark.api import WORKER_PATH
-from wal_sink.spark.internals import dataframe, spark_session
+from wal_sink.spark.internals import python_worker, spark_session
 from wal_sink.spark.queries import Queries
 from wal_sink.spark.query_flush import QueryFlush
 from wal_sink.testing.faults import Faults
@@ -126,7 +126,7 @@ def test_workers_import_the_compiled_pyspark(spark: SparkSession) -> None:
     with wal_sink.register(spark):
         path = spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep)
         assert path[0] == str(WORKER_PATH)
-        rows = dataframe.map_in_arrow(spark.range(1, numPartitions=1), where, "place string")
+        rows = python_worker.map_in_arrow(spark.range(1, numPartitions=1), where, "place string")
         assert Path(rows.collect()[0].place).samefile(pyspark.worker.__file__)
     with wal_sink.register(spark):
         assert spark.sparkContext.environment["PYTHONPATH"].split(os.pathsep) == path

@@ -28,7 +28,7 @@ from wal_sink.publish.preflight import Checked, preflight
 from wal_sink.spark.connect_queries import unknown_place
 from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, add_format
 from wal_sink.spark.handle import Sink
-from wal_sink.spark.internals import connect_client, dataframe, spark_session
+from wal_sink.spark.internals import connect_client, python_worker, spark_session
 from wal_sink.spark.query_flush import locate
 from wal_sink.wal.location import find_by_checkpoint, refuse_unused, store_errors
 from wal_sink.wal.store import LogStore
@@ -263,7 +263,7 @@ def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
     else:
         schema, spark = df_or_schema.schema, df_or_schema.sparkSession
     file_manager = spark.conf.get(FILE_MANAGER, None) if spark is not None else None
-    return preflight(as_texts(options), dataframe.arrow_schema(schema), file_manager)
+    return preflight(as_texts(options), python_worker.arrow_schema(schema), file_manager)
 
 
 def _query(query_or_checkpoint: object) -> StreamingQuery | None:

@@ -25,7 +25,7 @@ from wal_sink.model.manifest import Appended, Execution
 from wal_sink.options import as_texts
 from wal_sink.publish.agreement import agree
 from wal_sink.publish.micro_batch import MicroBatch
-from wal_sink.spark.internals import dataframe, python_worker, spark_session, streaming_query
+from wal_sink.spark.internals import python_worker, spark_session, streaming_query
 from wal_sink.spark.query_errors import failure_in
 from wal_sink.wal.location import locate
 
@@ -100,7 +100,7 @@ class BatchWriter:
         :raises WalSinkError: see `commit()` of the format.
         """
         execution = self._execution(epoch)
-        schema = dataframe.arrow_schema(batch.schema)
+        schema = python_worker.arrow_schema(batch.schema)
         micro_batch = self.agree(schema)
         call = uuid.uuid4().hex[:16]
         try:
@@ -199,7 +199,7 @@ def _append_all(
 ) -> list[Appended]:
     """Run a Spark job whose tasks append the rows; return the tasks' reports in the partitions' order."""
     task = partial(_append, micro_batch, schema, call)
-    rows = dataframe.map_in_arrow(batch, task, "report binary").collect()
+    rows = python_worker.map_in_arrow(batch, task, "report binary").collect()
     reports = [_REPORTS.decode(bytes(row.report)) for row in rows]
     partitions = [partition for partition, _ in reports]
     if partitions != list(range(len(reports))):

@@ -28,7 +28,7 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.model.manifest import Appended, Execution
-from wal_sink.spark.internals import dataframe, python_worker
+from wal_sink.spark.internals import python_worker
 from wal_sink.spark.query_errors import append_only, unplanned
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class WalSinkDataSource(DataSource):
         from wal_sink.publish.agreement import agree  # noqa: PLC0415 -- a worker that only makes sources needs none
 
         _refuse_unplanned(self.configuration.location.open_checkpoint())
-        micro_batch = agree(self.configuration, dataframe.arrow_schema(schema))
+        micro_batch = agree(self.configuration, python_worker.arrow_schema(schema))
         python_worker.finish_work()
         return WalSinkStreamWriter(micro_batch, has_handle=self.has_handle)
 
