@@ -1,4 +1,4 @@
-"""Undocumented ways of Spark's Python workers: the rows that they get, the task that they run, and its end."""
+"""Undocumented ways of Spark's Python workers: the rows, the task, and the end of the work."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Undocumented names of StreamingQuery and of the DataStreamWriter that starts it.
+"""Undocumented names of StreamingQuery, and of the DataStreamWriter that starts it.
 
-A started query has no trace of `partitionBy` and `clusterBy` (Spark 4.1 and 4.3). So `_layout_asked` reads them
-from the writer while `start()` runs. The writer is found in the frames of the Python threads. So the sink does
-not see the layout of a query that Scala or Java starts.
+A started query has no trace of `partitionBy` and `clusterBy` (Spark 4.1 and 4.3). `_layout_asked` reads both
+from the writer while `start()` runs, and finds the writer in the frames of the Python threads. So a layout of
+a query that Scala or Java starts is not detected.
 """
 
 from __future__ import annotations
