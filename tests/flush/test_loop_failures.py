@@ -19,7 +19,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.progress.wait import wait_until_flushed
-from wal_sink.spark.query_flush import QueryFlush
+from wal_sink.spark.queries import QueryFlush
 
 pytestmark = pytest.mark.usefixtures("patient")
 

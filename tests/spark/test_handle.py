@@ -37,8 +37,7 @@ from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.spark.api import WORKER_PATH
 from wal_sink.spark.internals import python_worker, spark_session
-from wal_sink.spark.queries import Queries
-from wal_sink.spark.query_flush import QueryFlush
+from wal_sink.spark.queries import Queries, QueryFlush
 from wal_sink.testing.faults import Faults
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]

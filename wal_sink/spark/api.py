@@ -29,7 +29,7 @@ from wal_sink.spark.connect_queries import unknown_place
 from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, add_format
 from wal_sink.spark.handle import Sink
 from wal_sink.spark.internals import connect_client, python_worker, spark_session
-from wal_sink.spark.query_flush import locate
+from wal_sink.spark.queries import locate
 from wal_sink.wal.location import find_by_checkpoint, refuse_unused, store_errors
 from wal_sink.wal.store import LogStore
 

@@ -32,8 +32,8 @@ from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.internals import connect_client
 from wal_sink.spark.internals.connect_client import StreamStart
 from wal_sink.spark.messages import log_pending
+from wal_sink.spark.queries import Place
 from wal_sink.spark.query_errors import ASYNCHRONOUS, append_only, refuse_layout, refuse_mode
-from wal_sink.spark.query_flush import Place
 from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.wal.location import locate, store_errors
 
