@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from wal_sink.progress.status import Status
     from wal_sink.progress.wait import Flushed
     from wal_sink.publish.preflight import Checked
-    from wal_sink.spark.api import await_flushed, check, register, status
+    from wal_sink.spark.api import Sink, await_flushed, check, register, status
     from wal_sink.spark.batch_writer import batch_writer
-    from wal_sink.spark.handle import Sink
 
 __version__ = "0.1.0rc1"
 __all__ = [
@@ -39,7 +38,7 @@ __all__ = [
 _LAZY = {
     "Checked": "wal_sink.publish.preflight",
     "Flushed": "wal_sink.progress.wait",
-    "Sink": "wal_sink.spark.handle",
+    "Sink": "wal_sink.spark.api",
     "Status": "wal_sink.progress.status",
     "await_flushed": "wal_sink.spark.api",
     "batch_writer": "wal_sink.spark.batch_writer",

@@ -265,7 +265,7 @@ def test_requests_under_way_are_waited_for_together(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twenty flushes that hang take as long as one."""
-    monkeypatch.setattr("wal_sink.spark.handle._JOIN_S", 1.0)
+    monkeypatch.setattr("wal_sink.spark.api._JOIN_S", 1.0)
     hanging = Hanging()
     sink = wal_sink.register(spark, drain_timeout=0)
     assert isinstance(sink.queries, Queries)
