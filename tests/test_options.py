@@ -13,21 +13,12 @@ from msgspec import Meta
 
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError
-from wal_sink.options import (
-    SECRET,
-    Named,
-    Options,
-    SinkOptions,
-    named,
-    names,
-    parse,
-    public,
-    refuse_unknown,
-)
+from wal_sink.options import SECRET, Named, Options, SinkOptions, named, names, parse, public
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
+from wal_sink.unknown_names import refuse_unknown
 
 KNOWN = [
     *("checkpointLocation", "wal.location", "wal.compression", "target", "keyspace", "table"),

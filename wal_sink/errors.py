@@ -412,6 +412,13 @@ def by_name(kind: str) -> type[WalSinkError]:
     return named if isinstance(named, type) and issubclass(named, WalSinkError) else WalSinkError
 
 
+def printable(text: str) -> str:
+    r"""Return text with control characters escaped: `\x1b` in place of an escape character."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
 REPORT_IT = "This is a bug in wal_sink or a change in Spark; please report it."
 ADOPT = "`wal-sink adopt CHECKPOINT`"
 

@@ -7,11 +7,10 @@ validates. A duration or a size may have a suffix, see `units`.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
@@ -20,7 +19,6 @@ import msgspec
 from msgspec import Meta
 
 from wal_sink.errors import OptionError
-from wal_sink.removed import refuse_removed
 from wal_sink.units import EXAMPLES, plain_number, with_unit
 
 
@@ -359,80 +357,6 @@ def parse(raw: Mapping[str, str], struct: type[S]) -> S:
         _, _, place = str(error).rstrip("`").partition(" - at `$.")
         written = next((raw[key] for key in raw if key.lower() == place.lower()), mine.get(place))
         raise _unfit(place, written, struct) from error
-
-
-def refuse_others(raw: Mapping[str, str], struct: type[Options]) -> None:
-    """Refuse options that only other clients of the database, or other targets, have.
-
-    :raises OptionError: names all of them, with what to do about each.
-    """
-    others = {name.lower(): instead for name, instead in struct.others.items()}
-    instead = {key: others[key.lower()] for key in raw if key.lower() in others}
-    if instead:
-        one = len(instead) == 1
-        remedies = instead.values() if one else (f"{k}: {v}" for k, v in instead.items())
-        raise OptionError(
-            f"Option{'' if one else 's'} {', '.join(instead)}: other clients or targets have"
-            f" {'it' if one else 'them'}, and this target does not.",
-            " ".join(remedies),
-        )
-
-
-def refuse_unknown(raw: Mapping[str, str], known: Iterable[str]) -> None:
-    """Refuse an option in `raw` that is neither known nor Spark's own.
-
-    :raises OptionError: names the option, and the nearest known one, or what to use instead of an option that
-        no longer exists.
-    """
-    explained = {name.lower(): name for name in known}
-    by_lower = explained | {name.lower(): name for name in SPARK_OPTIONS}
-    unknown = [key for key in raw if named(key, by_lower.values()) is None]
-    if not unknown:
-        return
-    refuse_removed(unknown)
-    near = {key: [by_lower[name] for name in _nearest(key.lower(), by_lower)] for key in unknown}
-    if not any(near.values()):
-        remedy = f"Known options: {', '.join(sorted(explained.values()))}."
-    elif len(unknown) == 1:
-        remedy = f"Did you mean {' or '.join(near[unknown[0]])}?"
-    else:
-        meant = (f"{key}: {' or '.join(hints) or 'leave it out'}" for key, hints in near.items())
-        remedy = f"Write instead of {'; '.join(meant)}."
-    raise OptionError(f"Unknown option{'s' * (len(unknown) > 1)} {', '.join(unknown)}.", remedy)
-
-
-_OF_JDBC = {
-    "url": ("postgresql.uri", "sql.url"),
-    "user": ("postgresql.uri", "sql.url", "cassandra.username"),
-    "driver": ("sql.url",),
-    "dbtable": ("table",),
-}
-"""The sink's names for options of Spark's JDBC writer, which `_nearest` would not find by their letters."""
-
-
-def _nearest(typed: str, known: Collection[str]) -> list[str]:
-    """Return the known names that a misspelt one may stand for.
-
-    If known names begin with the same part, such as `kafka.`, the result is the nearest of them, or nothing.
-    Otherwise it is the names with the same last part, since users of another sink know that part, such as
-    `ttl` of `cassandra.ttl`; or else the nearest name. A short word needs more letters in common, because
-    many names are near to it.
-    """
-    prefix = typed.partition(".")[0] + "."
-    if same := {name.removeprefix(prefix): name for name in known if name.startswith(prefix)}:
-        near = difflib.get_close_matches(typed.removeprefix(prefix), same, n=1, cutoff=0.6)
-        return [same[option] for option in near]
-    last: dict[str, list[str]] = {}
-    for name in known:
-        last.setdefault(name.rpartition(".")[2], []).append(name)
-    part = typed.rpartition(".")[2]
-    if part in last:
-        return sorted(last[part])
-    if typed in _OF_JDBC:
-        return [name for name in _OF_JDBC[typed] if name in known]
-    whole = difflib.get_close_matches(typed, known, n=1, cutoff=0.5 if len(typed) > 5 else 0.75)
-    parts = difflib.get_close_matches(part, last, n=1, cutoff=0.8)
-    return whole or (sorted(last[parts[0]]) if parts else [])
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

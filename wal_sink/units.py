@@ -1,14 +1,36 @@
-"""Durations and sizes as users write them: `10s`, `5m`, `1h`; `64m`, `10g`; or a plain number.
+"""Times, durations, sizes and counts, with their units, and their texts for people.
 
-Sizes have the suffixes of Spark's own settings, which are binary: 1k is 1,024 bytes. A duration without a
-suffix is in the unit of its option: seconds, or milliseconds if the option's name ends in `.ms`.
+Log and ledger have times in microseconds since 1970. Users write durations such as `10s` or `1h`, and sizes
+such as `64m` or `10g`. Sizes have the suffixes of Spark's own settings, which are binary: 1k is 1,024 bytes.
 """
 
 from __future__ import annotations
 
 import re
+import time
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Final
+
+
+def now_us() -> int:
+    """Return the time of this host, in microseconds since 1970."""
+    return time.time_ns() // 1_000
+
+
+def iso(us: int) -> str:
+    """Return microseconds since 1970 as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(us / 1_000_000, UTC).isoformat()
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: `1 epoch`, `1,200 epochs`.
+
+    :param one: text after the number 1, such as `epoch` or `epoch was`.
+    :param many: text after every other number; by default `one` with an s.
+    """
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
 
 _SECONDS: Final = {
     "ms": Fraction(1, 1000),
@@ -28,11 +50,7 @@ _BYTES: Final = {
 UNITS: Final = {
     "seconds": _SECONDS,
     "milliseconds": {suffix: unit * 1000 for suffix, unit in _SECONDS.items()},
-    "bytes": {
-        name: unit
-        for suffix, unit in _BYTES.items()
-        for name in dict.fromkeys((suffix, f"{suffix}b" if suffix != "b" else suffix))
-    },
+    "bytes": _BYTES | {f"{suffix}b": unit for suffix, unit in _BYTES.items() if suffix != "b"},
 }
 """The factor of each suffix, by the unit of the option."""
 
@@ -49,8 +67,9 @@ _NUMBER_WITH_SUFFIX = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNOREC
 def plain_number(text: str, unit: str) -> str:
     """Return a number with a suffix as a plain number of `unit`: `1h` is `3600` seconds.
 
+    Text without such a suffix is returned unchanged: the caller validates the number.
+
     :param unit: a key of `UNITS`.
-    :return: `text` itself if it has no suffix of the unit. The caller validates the number.
     """
     match = _NUMBER_WITH_SUFFIX.fullmatch(text)
     if match is None or (factor := UNITS[unit].get(match[2].lower())) is None:

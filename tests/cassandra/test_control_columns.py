@@ -10,7 +10,6 @@ import pytest
 
 from tests.support.cql_driver import Field, plan_of
 from tests.test_options import GIVEN
-from wal_sink.clock import now_us
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.options import parse
@@ -20,6 +19,7 @@ from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.row_plan import MAX_TTL_S, RowTtl
 from wal_sink.targets.cassandra.rows import written_columns
 from wal_sink.targets.operations import read_words
+from wal_sink.units import now_us
 
 INSTANT = pa.timestamp("us", "UTC")
 S_US = 1_000_000

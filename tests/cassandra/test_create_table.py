@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import target_of
-from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.contracts.rows import deliver
+from wal_sink.units import now_us
 
 pytestmark = pytest.mark.cassandra
 

@@ -36,7 +36,6 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.report import Reporter
-from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.options import parse
 from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.base import RowSlice
@@ -51,6 +50,7 @@ from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.drift import DriftWatch
+from wal_sink.telemetry import FlushMetrics
 from wal_sink.testing.contracts.cells import write
 
 pytestmark = pytest.mark.cassandra

@@ -31,7 +31,6 @@ from tests.cassandra.cql_nodes import (
 )
 from tests.support.waiting import eventually
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
@@ -45,6 +44,7 @@ from wal_sink.targets.cassandra.driver.pipeline import (
     grouped,
 )
 from wal_sink.targets.cassandra.write.sender import Sender
+from wal_sink.telemetry import FlushMetrics
 
 
 def silent(sent: Frame) -> Frame | None:

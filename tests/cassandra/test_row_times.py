@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.cassandra import NodeTable
 from tests.support.waiting import until
-from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import RowSlice, RowsRefused
@@ -21,6 +20,7 @@ from wal_sink.targets.cassandra.row_plan import MAX_TTL_S
 from wal_sink.testing.contracts.cells import write
 from wal_sink.testing.contracts.ledger import Table, new_query
 from wal_sink.testing.contracts.rows import SCHEMA
+from wal_sink.units import now_us
 
 pytestmark = pytest.mark.cassandra
 

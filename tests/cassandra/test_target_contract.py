@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import target_of
-from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, plan_key
@@ -20,6 +19,7 @@ from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesCo
 from wal_sink.testing.contracts.ledger import Stored, Table, new_query
 from wal_sink.testing.contracts.refusals import RefusalsContract
 from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Record, arrow_batch, deliver
+from wal_sink.units import now_us
 
 pytestmark = pytest.mark.cassandra
 

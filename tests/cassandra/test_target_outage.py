@@ -19,7 +19,6 @@ from tests.support.cassandra import options_of
 from tests.support.cql_driver import request_of
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import ErrorClass, IdempotentSession, RowSlice, Session, Target
@@ -32,6 +31,7 @@ from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.sender import Sender
+from wal_sink.telemetry import FlushMetrics
 from wal_sink.testing.contracts.ledger import Stored, create, finish, first_row, following, row_of
 from wal_sink.testing.contracts.rows import SCHEMA as CONTRACT_SCHEMA
 from wal_sink.testing.contracts.server_restart import RestartContract

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import options_of
-from wal_sink.clock import now_us
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
@@ -21,6 +20,7 @@ from wal_sink.targets.cassandra.ledger import ledger_id
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.table import read_table
 from wal_sink.testing.contracts.ledger import create, first_row
+from wal_sink.units import now_us
 
 pytestmark = pytest.mark.cassandra
 

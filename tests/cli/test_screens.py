@@ -12,8 +12,8 @@ from tests.protocol.engine import NOW_US
 from wal_sink.admin.show import Attempt, EpochList, EpochState
 from wal_sink.cli.screens import log_screen, sample_screen
 from wal_sink.cli.terminal import fact_table, output
-from wal_sink.clock import iso
 from wal_sink.progress.status import Status, status_lines
+from wal_sink.units import iso
 
 QUERY = "48700082-8adc-4974-a23e-ac783ad55b09"
 LOG = f"file:///data/a/rather/long/folder/of/many/logs/checkpoint/wal_sink/{QUERY}"

@@ -16,10 +16,10 @@ from tests.support.waiting import until
 from wal_sink import errors
 from wal_sink.admin.repair import refuse_flusher
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.clock import now_us
 from wal_sink.model import paths
 from wal_sink.progress.report import ENDED, FlusherReport, this_process
 from wal_sink.progress.status import read_status
+from wal_sink.units import now_us
 
 pytestmark = pytest.mark.usefixtures("patient")
 

@@ -11,10 +11,10 @@ import pytest
 from tests.protocol.engine import World
 from tests.protocol.publishing import Driver
 from wal_sink.errors import Fenced, LogFull, StoppedWaiting, TargetRefused
-from wal_sink.log_context import OncePerMinute
 from wal_sink.model import paths
 from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport
 from wal_sink.publish import backpressure
+from wal_sink.telemetry import OncePerMinute
 
 STORES = ("memory", "local")
 """The budget does not depend on the store."""

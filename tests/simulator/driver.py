@@ -18,7 +18,7 @@ from tests.simulator.process import Process, Thread
 from tests.simulator.target import INVALID, REFUSED, SCHEMA, SimulatedTarget
 from tests.simulator.volume import Mount
 from tests.simulator.world import Site, World
-from wal_sink import clock, errors
+from wal_sink import errors, units
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
@@ -240,14 +240,14 @@ class Run:
             on_full=world.on_full,  # type: ignore[arg-type]
             options={"targets": ",".join(self.names)} if world.several else {},
             begins_after=driver.begins_after if world.batch_writer else None,
-            clock_us=clock.now_us,
+            clock_us=units.now_us,
         ).publish(execution, appended)
 
     def plan_batch(self) -> None:
         """Write `offsets/N`, unless an earlier run has written it."""
         if self.planned:
             return
-        metadata = {"batchTimestampMs": clock.now_us() // 1_000, "conf": {}}
+        metadata = {"batchTimestampMs": units.now_us() // 1_000, "conf": {}}
         offset = self.world.offsets.setdefault(self.next, self.next * 1_000)
         body = f'v1\n{json.dumps(metadata)}\n{{"offset":{offset}}}'
         self.driver.store.create(f"offsets/{self.next}", body.encode())

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from wal_sink.configuration import options_by_target
-from wal_sink.errors import OptionError
+from wal_sink.errors import OptionError, printable
 from wal_sink.options import (
     Declared,
     Options,
@@ -27,7 +27,6 @@ from wal_sink.options import (
     qualified,
 )
 from wal_sink.targets.registry import is_installed, target_type
-from wal_sink.text import printable
 
 OPTIONS_VARIABLE = "WAL_SINK_OPTIONS"
 """The variable with the operator's options for every command."""

@@ -20,11 +20,11 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.write import WriteInThread
-from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.state import TargetState
 from wal_sink.progress.backlog import backlog_of
 from wal_sink.protocol import state as protocol
-from wal_sink.text import counted
+from wal_sink.telemetry import FlushMetrics
+from wal_sink.units import counted
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.states import existing
 

@@ -21,9 +21,8 @@ from wal_sink.admin.confirm import options_for_query
 from wal_sink.admin.flush import FlushDone, HostedFlusher, Wait, Watch
 from wal_sink.admin.query import Query, find_query, logged_options
 from wal_sink.configuration import storage_options
-from wal_sink.errors import OptionError, WalSinkError, WrongOwner, stand_in
+from wal_sink.errors import OptionError, WalSinkError, WrongOwner, printable, stand_in
 from wal_sink.options import SinkOptions, parse
-from wal_sink.text import printable
 from wal_sink.wal.discovery import LogPlace, logs_below, named_checkpoint, open_root
 from wal_sink.wal.location import store_errors
 

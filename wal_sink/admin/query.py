@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from wal_sink.admin.confirm import check_logged_options
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, Destination, configure, storage_options
 from wal_sink.errors import FlusherAtWork, OptionError
 from wal_sink.flush.connection import TargetConnection
@@ -23,7 +22,8 @@ from wal_sink.model.state import State, TargetState
 from wal_sink.options import SinkOptions, lowered, names, parse
 from wal_sink.progress.report import this_process
 from wal_sink.protocol import state as protocol
-from wal_sink.removed import refuse_removed
+from wal_sink.units import now_us
+from wal_sink.unknown_names import refuse_removed
 from wal_sink.wal.location import find_by_checkpoint, refuse_other_log, refuse_unused
 from wal_sink.wal.states import advance, newest
 from wal_sink.wal.store import LogStore

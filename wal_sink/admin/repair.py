@@ -13,7 +13,6 @@ from functools import partial
 import msgspec
 
 from wal_sink.admin.query import Query, actor, connected, flusher_at_work, one_target, replace_row
-from wal_sink.clock import now_us
 from wal_sink.errors import OptionError, WrongOwner
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest
@@ -22,7 +21,7 @@ from wal_sink.progress.report import age_s, is_alive, read_report
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import row_at
 from wal_sink.protocol.refusals import refuse_other_log
-from wal_sink.text import counted
+from wal_sink.units import counted, now_us
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.manifests import ManifestChain, create_manifest
 from wal_sink.wal.states import advance, update

@@ -18,7 +18,7 @@ from wal_sink.cli.arguments import AsJson, refuse_combinations
 from wal_sink.cli.terminal import SafeConsole, in_red, output
 from wal_sink.errors import OptionError
 from wal_sink.target_info import OWN
-from wal_sink.text import did_you_mean
+from wal_sink.unknown_names import did_you_mean
 
 if TYPE_CHECKING:
     from wal_sink.demo.report import Report

@@ -28,7 +28,7 @@ from wal_sink.cli.arguments import (
 from wal_sink.cli.terminal import SafeConsole, output, progress_bar
 from wal_sink.metrics.server import LOOPBACK, Exposition
 from wal_sink.progress.status import byte_count, epoch_id
-from wal_sink.text import counted
+from wal_sink.units import counted
 
 _SIGNAL_S = 0.1
 """Seconds after which a wait ends at a signal, at most."""

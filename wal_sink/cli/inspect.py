@@ -38,11 +38,10 @@ from wal_sink.cli.terminal import (
     print_document,
     progress_bar,
 )
-from wal_sink.clock import now_us
-from wal_sink.errors import WalSinkError
+from wal_sink.errors import WalSinkError, printable
 from wal_sink.progress.status import Line, Status, byte_count, read_status, status_lines
 from wal_sink.publish.preflight import preflight_options
-from wal_sink.text import counted, printable
+from wal_sink.units import counted, now_us
 
 _WATCH_S = 1.0
 """Seconds between two reads of `--watch`."""

@@ -15,7 +15,7 @@ from wal_sink.cli.inspect import check, quarantine, show, status
 from wal_sink.cli.options import options
 from wal_sink.cli.repair import adopt, give_up, set_mark
 from wal_sink.cli.terminal import output
-from wal_sink.removed import removed_command
+from wal_sink.unknown_names import removed_command
 
 
 class Group(TyperGroup):

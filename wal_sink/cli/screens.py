@@ -13,8 +13,9 @@ from rich.text import Text
 
 from wal_sink.admin.show import Attempt, AttemptDetails, EpochList
 from wal_sink.cli.terminal import fact_table
+from wal_sink.errors import printable
 from wal_sink.progress.status import ago, byte_count, epoch_id
-from wal_sink.text import counted, printable
+from wal_sink.units import counted
 
 _STYLES = {
     "flushed": "green",

@@ -20,9 +20,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from wal_sink.errors import WalSinkError
+from wal_sink.errors import WalSinkError, printable
 from wal_sink.progress.status import Level, Line
-from wal_sink.text import printable
 from wal_sink.wal.location import store_errors
 
 _UNBOUNDED = 100_000

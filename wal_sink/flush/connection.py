@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from wal_sink.errors import TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.report import Reporter
-from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.base import (
     IdempotentSession,
@@ -18,6 +17,7 @@ from wal_sink.targets.base import (
     Target,
     TransactionalSession,
 )
+from wal_sink.telemetry import line_logger
 
 logger = line_logger(__name__)
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from wal_sink.clock import now_us
 from wal_sink.errors import (
     LogUnavailable,
     TargetRefused,
@@ -27,7 +26,6 @@ from wal_sink.flush.pipeline import Pipeline, plan_of
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.window import WINDOW_EPOCHS, Window, manifests_of_window
 from wal_sink.flush.write import WindowWrite, WriteInThread, WriteRows, keep_refused_rows
-from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.model.state import State
@@ -44,6 +42,8 @@ from wal_sink.protocol.flush_order import (
 )
 from wal_sink.protocol.retention import next_trim_us
 from wal_sink.targets.base import RowsRefused
+from wal_sink.telemetry import line_logger
+from wal_sink.units import now_us
 from wal_sink.wal.garbage import delete_garbage
 from wal_sink.wal.location import refuse_vanished
 from wal_sink.wal.manifests import ManifestChain

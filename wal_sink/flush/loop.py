@@ -15,7 +15,7 @@ import tenacity
 from wal_sink.checkpoint.watcher import READ_S, CommitWatcher
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pass
-from wal_sink.log_context import line_logger, log_epoch, logging_query
+from wal_sink.telemetry import line_logger, log_epoch, logging_query
 
 logger = line_logger(__name__)
 

@@ -7,10 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
-from wal_sink.flush_metrics import FlushedEpoch, FlushMetrics
-from wal_sink.log_context import OncePerMinute, line_logger, log_epoch
 from wal_sink.model import paths
 from wal_sink.model.state import EpochManifest
 from wal_sink.progress.report import (
@@ -23,7 +20,8 @@ from wal_sink.progress.report import (
     read_report,
     this_process,
 )
-from wal_sink.text import counted
+from wal_sink.telemetry import FlushedEpoch, FlushMetrics, OncePerMinute, line_logger, log_epoch
+from wal_sink.units import counted, now_us
 from wal_sink.wal.store import LogStore
 
 logger = line_logger(__name__)

@@ -10,8 +10,8 @@ from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.rate import RateLimit
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.window import Window
-from wal_sink.log_context import line_logger
 from wal_sink.targets.base import RefusedRow
+from wal_sink.telemetry import line_logger
 from wal_sink.wal.refused import keep_row
 from wal_sink.wal.segment import read_segment, with_reasons
 

@@ -19,10 +19,10 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from wal_sink import clock
+from wal_sink import units
 from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
-from wal_sink.flush_metrics import FlushedEpoch, FlushMetrics
 from wal_sink.progress.backlog import BacklogReader, Snapshot
+from wal_sink.telemetry import FlushedEpoch, FlushMetrics
 from wal_sink.wal.store import LogStore
 
 KEEP_S = 900.0
@@ -247,7 +247,7 @@ class QueryMetrics(FlushMetrics):
 
     def flushed(self, epochs: Sequence[FlushedEpoch], seconds: float | None) -> None:
         """See `FlushMetrics`."""
-        now_us = clock.now_us()
+        now_us = units.now_us()
         self._rows.inc(sum(epoch.rows for epoch in epochs))
         self._bytes.inc(sum(epoch.bytes for epoch in epochs))
         self._epochs.inc(len(epochs))

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import NamedTuple
 
-from wal_sink import clock
+from wal_sink import units
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.model.state import State, TargetState
@@ -114,4 +114,4 @@ class BacklogReader:
         else:
             backlog = Backlog(committed, -1, 0, 0, 0, None)
         rows = sum(refused.rows for refused in refused_files(self._store))
-        return Snapshot(backlog, rows, clock.now_us())
+        return Snapshot(backlog, rows, units.now_us())

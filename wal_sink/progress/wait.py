@@ -8,12 +8,11 @@ from collections.abc import Callable
 import msgspec
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.clock import now_us
 from wal_sink.errors import FlushTimeout, NoFlusher
 from wal_sink.model.state import State, TargetState
 from wal_sink.progress.report import FlusherReport, is_alive, read_report, stopping_error
 from wal_sink.protocol.state import live_target
-from wal_sink.text import counted
+from wal_sink.units import counted, now_us
 from wal_sink.wal.location import owned_state, store_errors
 from wal_sink.wal.store import LogStore
 

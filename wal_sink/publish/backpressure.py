@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from wal_sink.errors import LogFull, StoppedWaiting
-from wal_sink.log_context import OncePerMinute
 from wal_sink.model.manifest import Execution
 from wal_sink.model.state import Predecessor, State
 from wal_sink.progress.report import (
@@ -19,6 +18,7 @@ from wal_sink.progress.report import (
     stopping_error,
 )
 from wal_sink.protocol.state import has_space, pending_bytes
+from wal_sink.telemetry import OncePerMinute
 from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)

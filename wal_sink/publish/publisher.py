@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.checkpoint.offsets import Offsets
-from wal_sink.clock import now_us
 from wal_sink.errors import (
     REPORT_IT,
     CheckpointNotVisible,
@@ -38,6 +37,7 @@ from wal_sink.protocol import state as protocol
 from wal_sink.protocol.flush_order import SENDINGS
 from wal_sink.protocol.refusals import already_published
 from wal_sink.publish.backpressure import Backpressure, OnFull
+from wal_sink.units import now_us
 from wal_sink.wal.garbage import delete_garbage, delete_unfinished
 from wal_sink.wal.location import refuse_other_log, refuse_vanished
 from wal_sink.wal.manifests import create_manifest

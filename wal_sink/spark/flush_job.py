@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from wal_sink.flush.rate import rate_per_task
 from wal_sink.flush.tasks import Answer, FlushTask, most_severe
 from wal_sink.flush.write import WindowWrite, WriteInThread
-from wal_sink.log_context import line_logger
 from wal_sink.protocol.shares import SegmentRange, share_out
 from wal_sink.spark.internals import spark_session
 from wal_sink.targets.base import RowSlice, RowsRefused
+from wal_sink.telemetry import line_logger
 
 logger = line_logger(__name__)
 

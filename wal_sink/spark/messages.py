@@ -11,15 +11,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.clock import now_us
 from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import WalSinkError
-from wal_sink.log_context import query_name
 from wal_sink.model.state import State
 from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.report import FlusherReport, age_s, is_alive, read_report, this_process
 from wal_sink.spark.internals.streaming_query import Source
-from wal_sink.text import counted
+from wal_sink.telemetry import query_name
+from wal_sink.units import counted, now_us
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 

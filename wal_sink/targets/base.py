@@ -59,10 +59,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import pyarrow as pa
 
 from wal_sink.errors import TargetRefused
-from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options, shape
+from wal_sink.telemetry import FlushMetrics
 
 INTERFACE = 2
 """The version of this interface. A target that needs a higher version is refused."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.codec import digest
 from wal_sink.model.plan import Column, Plan, Role, canonical, spark_ddl
-from wal_sink.text import did_you_mean
+from wal_sink.unknown_names import did_you_mean
 
 SAME: Mapping[str, str] = MappingProxyType({})
 """Each column of the DataFrame has the same name in the table."""

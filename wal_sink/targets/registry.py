@@ -16,7 +16,7 @@ from typing import Any
 from wal_sink.errors import OptionError
 from wal_sink.target_info import OWN
 from wal_sink.targets.base import INTERFACE, Target
-from wal_sink.text import did_you_mean
+from wal_sink.unknown_names import did_you_mean
 
 GROUP = "wal_sink.targets"
 """The group of entry points: `name = "module:Class"`."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.options import SHAPES, Options, about
-from wal_sink.text import did_you_mean
+from wal_sink.unknown_names import did_you_mean
 
 CREATE_TABLE, KEY_COLUMNS, PARTITION_COLUMNS = "createTable", "keyColumns", "partitionColumns"
 

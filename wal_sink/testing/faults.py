@@ -19,7 +19,6 @@ from typing import Any, BinaryIO, Generic, Literal, TypeVar
 import pyarrow as pa
 
 from state_backends import StateBackend
-from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import (
@@ -31,6 +30,7 @@ from wal_sink.targets.base import (
     Target,
     TransactionalSession,
 )
+from wal_sink.telemetry import FlushMetrics
 
 T = TypeVar("T")
 

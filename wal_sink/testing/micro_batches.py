@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from state_backends import StateBackend, open_backend
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.clock import now_us
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pass
 from wal_sink.flush.pipeline import Pipeline
@@ -29,6 +28,7 @@ from wal_sink.publish.append import OnInvalidRow, append, most_inline
 from wal_sink.publish.publisher import Publisher
 from wal_sink.targets.base import Session, Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
+from wal_sink.units import now_us
 from wal_sink.wal.states import newest
 from wal_sink.wal.store import LogStore
 

@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.clock import now_us
 from wal_sink.model.plan import Column
 from wal_sink.targets.arrow_scalars import FALSE, int64, null
 from wal_sink.targets.cassandra.arrow_buffers import Ints, elements
@@ -52,6 +51,7 @@ from wal_sink.targets.deletes import (
     without_values_of_deletes,
 )
 from wal_sink.targets.operations import described, refuse_type, refuse_written, without_operation
+from wal_sink.units import now_us
 
 if TYPE_CHECKING:
     from wal_sink.targets.cassandra.table import TableMetadata  # loads the driver

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from cassandra import InvalidRequest, Unauthorized
 
 from wal_sink.errors import TargetRefused
-from wal_sink.flush_metrics import FlushMetrics
-from wal_sink.log_context import line_logger
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import IdempotentSession, RefusedRow, RowSlice, RowsRefused
@@ -28,6 +26,7 @@ from wal_sink.targets.cassandra.table import read_table
 from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, PlanRequests
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.sender import Sender
+from wal_sink.telemetry import FlushMetrics, line_logger
 
 log = line_logger(__name__)
 

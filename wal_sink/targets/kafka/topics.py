@@ -15,7 +15,7 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import LARGEST_OF_CLIENT, UNBOUNDED_MS, Limits
-from wal_sink.text import did_you_mean
+from wal_sink.unknown_names import did_you_mean
 
 logger = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ from wal_sink.targets.table_options import (
     refuse_other_key,
     refuse_unknown_columns,
 )
-from wal_sink.text import did_you_mean
+from wal_sink.unknown_names import did_you_mean
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sql_text import quote
 from wal_sink.targets.sqlalchemy.dialects import DUCKDB, GENERIC
 from wal_sink.targets.sqlalchemy.types import OF_CHARSET, words_of
-from wal_sink.text import did_you_mean
+from wal_sink.unknown_names import did_you_mean
 
 if TYPE_CHECKING:
     from wal_sink.targets.sqlalchemy.connection import Connection

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 from cassandra import OperationTimedOut
 
-from wal_sink.flush_metrics import FlushMetrics
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import ROWS, Connection
 from wal_sink.targets.cassandra.driver.errors import is_overload
@@ -38,6 +37,7 @@ from wal_sink.targets.cassandra.driver.internals import (
     is_result,
     pools,
 )
+from wal_sink.telemetry import FlushMetrics
 
 GROUP_BYTES = 128 * 1024 - 1
 """The limit of a group: the payload of a segment (native protocol 5, section 2.2). A longer frame goes

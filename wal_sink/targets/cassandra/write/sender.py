@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from cassandra import WriteFailure
 
 from wal_sink.errors import TargetUnavailable, WalSinkError
-from wal_sink.flush_metrics import FlushMetrics
-from wal_sink.log_context import line_logger
 from wal_sink.targets.base import RefusedRow
 from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import ROWS, Connection
@@ -33,7 +31,8 @@ from wal_sink.targets.cassandra.driver.internals import (
 from wal_sink.targets.cassandra.driver.pipeline import FailedRequest, RequestPipeline, grouped
 from wal_sink.targets.cassandra.write.refusals import RefusedRowSearch
 from wal_sink.targets.cassandra.write.statements import driver_statement
-from wal_sink.text import counted
+from wal_sink.telemetry import FlushMetrics, line_logger
+from wal_sink.units import counted
 
 log = line_logger(__name__)
 

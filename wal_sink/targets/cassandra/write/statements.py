@@ -16,7 +16,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
-from wal_sink.clock import now_us
 from wal_sink.targets.cassandra.arrow_buffers import Ints, flags
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.encode import (
@@ -33,6 +32,7 @@ from wal_sink.targets.cassandra.rows import TimestampedRows, remaining_ttls, wit
 from wal_sink.targets.deletes import are_deletes
 from wal_sink.targets.sql_text import quote
 from wal_sink.targets.unavailable import flag_name
+from wal_sink.units import now_us
 
 Flags = npt.NDArray[np.bool_]
 _SECOND_US = 1_000_000

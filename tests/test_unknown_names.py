@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner, Result
 
-from wal_sink import removed
+from wal_sink import unknown_names
 from wal_sink.admin.query import find_query
 from wal_sink.cli.main import app
 from wal_sink.configuration import configure
@@ -38,8 +38,8 @@ def run(*arguments: str) -> Result:
 def rows(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the table of options, with a row of each form."""
     for row, instead in {"cassandra.gone": "Do A.", "<name>.gone": "Do B."}.items():
-        monkeypatch.setitem(removed.OPTIONS, row, instead)
-    return removed.OPTIONS
+        monkeypatch.setitem(unknown_names.OPTIONS, row, instead)
+    return unknown_names.OPTIONS
 
 
 def test_every_removed_option_is_refused_with_its_way_out(rows: dict[str, str]) -> None:
@@ -91,7 +91,7 @@ def test_command_accepts_option_that_resembles_a_removed_one(tmp_path: Path) -> 
         find_query(str(tmp_path), options={"wal.onFull": "fail"})
 
 
-@pytest.mark.parametrize("row", removed.COMMANDS)
+@pytest.mark.parametrize("row", unknown_names.COMMANDS)
 def test_removed_command_names_the_way_out(row: str) -> None:
     """The other arguments do not matter."""
     command, _, flag = row.partition(" ")
@@ -100,12 +100,12 @@ def test_removed_command_names_the_way_out(row: str) -> None:
     assert shown.stdout == ""
     what, remedy = shown.stderr.splitlines()
     assert f"`wal-sink {row}` no longer exists." in what
-    assert remedy == f"  What to do: {removed.COMMANDS[row]}"
+    assert remedy == f"  What to do: {unknown_names.COMMANDS[row]}"
 
 
 def test_removed_flag_with_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the flag the command runs. With `--json` the error is a document."""
-    monkeypatch.setitem(removed.COMMANDS, "options --gone", "Do D.")
+    monkeypatch.setitem(unknown_names.COMMANDS, "options --gone", "Do D.")
     shown = run("options", "--gone=1", "--json")
     assert shown.exit_code == 2
     assert json.loads(shown.stdout)["error"] == "OptionError"
@@ -113,7 +113,7 @@ def test_removed_flag_with_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_remedy_of_a_removed_option_is_whole_sentences() -> None:
-    for row, instead in (removed.OPTIONS | removed.COMMANDS).items():
+    for row, instead in (unknown_names.OPTIONS | unknown_names.COMMANDS).items():
         assert instead.strip() == instead, row
         assert "\n" not in instead, row
         assert instead.endswith((".", "`", ")")), row
