@@ -51,7 +51,7 @@ from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.telemetry import FlushMetrics
-from wal_sink.testing.contracts.cells import write
+from wal_sink.testing.contracts.sessions import write
 
 pytestmark = pytest.mark.cassandra
 

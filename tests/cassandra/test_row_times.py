@@ -17,9 +17,9 @@ from wal_sink.demo.servers.cassandra import Node
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.cassandra.row_plan import MAX_TTL_S
-from wal_sink.testing.contracts.cells import write
 from wal_sink.testing.contracts.ledger import Table, new_query
 from wal_sink.testing.contracts.rows import SCHEMA
+from wal_sink.testing.contracts.sessions import write
 from wal_sink.units import now_us
 
 pytestmark = pytest.mark.cassandra

@@ -14,11 +14,11 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import RowSlice, Session, Target
 from wal_sink.targets.cassandra import CassandraTarget
-from wal_sink.testing.contracts.cells import TargetContract, write
-from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesContract, Change
+from wal_sink.testing.contracts import CellDeletesContract, RefusalsContract, TargetContract
 from wal_sink.testing.contracts.ledger import Stored, Table, new_query
-from wal_sink.testing.contracts.refusals import RefusalsContract
+from wal_sink.testing.contracts.operations import COLUMN, OPERATIONS, Change
 from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, Record, arrow_batch, deliver
+from wal_sink.testing.contracts.sessions import write
 from wal_sink.units import now_us
 
 pytestmark = pytest.mark.cassandra

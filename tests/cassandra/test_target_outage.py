@@ -32,9 +32,9 @@ from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.write.drift import DriftWatch
 from wal_sink.targets.cassandra.write.sender import Sender
 from wal_sink.telemetry import FlushMetrics
+from wal_sink.testing.contracts import RestartContract
 from wal_sink.testing.contracts.ledger import Stored, create, finish, first_row, following, row_of
 from wal_sink.testing.contracts.rows import SCHEMA as CONTRACT_SCHEMA
-from wal_sink.testing.contracts.server_restart import RestartContract
 
 pytestmark = pytest.mark.cassandra
 

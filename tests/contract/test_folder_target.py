@@ -14,9 +14,9 @@ import pytest
 from folder_target import Catalogue, FolderOptions, FolderSession, FolderTarget
 from wal_sink.targets import LedgerRow, Outcome
 from wal_sink.targets.base import Target
+from wal_sink.testing.contracts import StagedContract
 from wal_sink.testing.contracts.ledger import Stored
 from wal_sink.testing.contracts.rows import WITH_DOUBLE
-from wal_sink.testing.contracts.staged import StagedContract
 
 PAGE = Path(__file__).parents[2] / "docs" / "targets.md"
 

@@ -25,6 +25,7 @@ from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, Session, Target
+from wal_sink.testing.contracts import RestartContract, TransactionalContract
 from wal_sink.testing.contracts.ledger import Stored, following, row_of
 from wal_sink.testing.contracts.rows import (
     BASE_US,
@@ -32,8 +33,6 @@ from wal_sink.testing.contracts.rows import (
     SCHEMA,
     deliver,
 )
-from wal_sink.testing.contracts.server_restart import RestartContract
-from wal_sink.testing.contracts.transactional import TransactionalContract
 
 
 class Server:

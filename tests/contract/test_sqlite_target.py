@@ -15,11 +15,10 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import ErrorClass, Session, Target
 from wal_sink.targets.sql.session import SqlSession
+from wal_sink.testing.contracts import RestartContract, SqlContract
 from wal_sink.testing.contracts.kills import PlayedKills
 from wal_sink.testing.contracts.ledger import Stored, Table, create, new_query
 from wal_sink.testing.contracts.rows import deliver
-from wal_sink.testing.contracts.server_restart import RestartContract
-from wal_sink.testing.contracts.transactional import SqlContract
 from wal_sink.testing.faults import Faults
 
 

@@ -12,8 +12,7 @@ from tests.contract import test_sqlite_target as sqlite
 from tests.contract.staging_target import StagingSession, StagingTarget
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.base import Session
-from wal_sink.testing.contracts.server_restart import RestartContract
-from wal_sink.testing.contracts.staged import StagedContract
+from wal_sink.testing.contracts import RestartContract, StagedContract
 
 
 class ServedStaging(sqlite.Served, StagingTarget):

@@ -7,10 +7,11 @@ import pytest
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, RowsRefused, Target
-from wal_sink.testing.contracts.cells import SequentialContract, write
-from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS, CellDeletesContract
+from wal_sink.testing.contracts import CellDeletesContract, SequentialContract
 from wal_sink.testing.contracts.ledger import Stored, new_query, row_of
+from wal_sink.testing.contracts.operations import COLUMN, OPERATIONS
 from wal_sink.testing.contracts.rows import BASE_US
+from wal_sink.testing.contracts.sessions import write
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 
 

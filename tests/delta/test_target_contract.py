@@ -15,12 +15,10 @@ from wal_sink.options import parse
 from wal_sink.targets.base import Target
 from wal_sink.targets.delta import DeltaTarget
 from wal_sink.targets.delta.options import DeltaOptions
-from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
+from wal_sink.testing.contracts import RestartContract, StagedContract, UnavailableContract
 from wal_sink.testing.contracts.ledger import Stored
+from wal_sink.testing.contracts.operations import COLUMN, OPERATIONS, UNAVAILABLE
 from wal_sink.testing.contracts.rows import SCHEMA, WITH_DOUBLE
-from wal_sink.testing.contracts.server_restart import RestartContract
-from wal_sink.testing.contracts.staged import StagedContract
-from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 
 
 class TestDelta(StagedContract, RestartContract):

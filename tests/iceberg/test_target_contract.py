@@ -16,10 +16,9 @@ from wal_sink.targets.base import Target
 from wal_sink.targets.iceberg import IcebergTarget
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.table import catalog_of
+from wal_sink.testing.contracts import RestartContract, StagedContract
 from wal_sink.testing.contracts.ledger import Stored
 from wal_sink.testing.contracts.rows import WITH_DOUBLE
-from wal_sink.testing.contracts.server_restart import RestartContract
-from wal_sink.testing.contracts.staged import StagedContract
 
 pytestmark = pytest.mark.long
 

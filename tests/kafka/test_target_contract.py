@@ -15,10 +15,9 @@ from wal_sink.errors import TargetRefused
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, Target
 from wal_sink.targets.kafka import KafkaTarget
+from wal_sink.testing.contracts import RestartContract, TransactionalContract
 from wal_sink.testing.contracts.ledger import Stored
 from wal_sink.testing.contracts.rows import BASE_US, DoubleRecord, Record
-from wal_sink.testing.contracts.server_restart import RestartContract
-from wal_sink.testing.contracts.transactional import TransactionalContract
 
 
 class TestKafka(TransactionalContract, RestartContract):

@@ -24,13 +24,15 @@ from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import Session, Target
-from wal_sink.testing.contracts.deletes import COLUMN, OPERATIONS
+from wal_sink.testing.contracts import (
+    RefusalsContract,
+    RestartContract,
+    SqlContract,
+    UnavailableContract,
+)
 from wal_sink.testing.contracts.ledger import Stored, Suite, finish, following, row_of
-from wal_sink.testing.contracts.refusals import RefusalsContract
+from wal_sink.testing.contracts.operations import COLUMN, OPERATIONS, UNAVAILABLE
 from wal_sink.testing.contracts.rows import ROWS, Record, deliver
-from wal_sink.testing.contracts.server_restart import RestartContract
-from wal_sink.testing.contracts.transactional import SqlContract
-from wal_sink.testing.contracts.unavailable import UNAVAILABLE, UnavailableContract
 
 
 class OverStore(Suite):

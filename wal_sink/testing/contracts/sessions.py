@@ -1,23 +1,31 @@
-"""Contract suite for targets with a `StagedSession`, guarantees 8 to 10: `finish` adds staged rows."""
+"""Contract suites for the three kinds of session. An author derives the suite of the target's session."""
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
+from wal_sink.errors import InvalidRow
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
-from wal_sink.targets.base import RowSlice, Session, StagedSession, Target
+from wal_sink.targets.base import (
+    IdempotentSession,
+    RowSlice,
+    Session,
+    StagedSession,
+    Target,
+    TransactionalSession,
+)
+from wal_sink.targets.sql import SqlTarget
+from wal_sink.testing.contracts.kills import KillsContract
 from wal_sink.testing.contracts.ledger import finish, following, refused, row_of
-from wal_sink.testing.contracts.rows import ROWS, Record, deliver
-from wal_sink.testing.contracts.transactional import CountedContract
-
-__all__ = ["StagedContract"]
+from wal_sink.testing.contracts.rows import BASE_US, ROWS, Record, deliver
 
 OTHERS: list[Record] = [("c", 3, 30, "z")]
 RECEIPT_BYTES = 16_384
@@ -26,18 +34,132 @@ _PATIENCE_S = 60.0
 """How long another process may take to finish a window."""
 
 
-def stage(session: Session, plan: Plan, rows: RowSlice) -> tuple[bytes, ...]:
-    """Stage rows; return their receipts."""
-    assert isinstance(session, StagedSession)
-    session.write(plan, rows)
-    return session.drain()
+class SequentialContract(KillsContract):
+    """The suite for an `IdempotentSession` without `parallel_writes`: one session writes all rows."""
+
+    parallel = False
+    """The value that the target's `parallel_writes` must have."""
+
+    def test_session_is_of_this_suite(self, target: Target, session: Session) -> None:
+        assert isinstance(session, IdempotentSession), "derive the suite of its session"
+        assert target.parallel_writes == self.parallel, "use TargetContract for parallel_writes"
+
+    def test_rows_are_durable_after_drain(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """Rows are in the table when `drain` returns, and the ledger row is unchanged until `finish`."""
+        write(session, plan, self.slice(target, plan, ROWS))
+        assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
+        assert row_of(session).epoch == -1
+
+    def test_rows_written_again_change_nothing(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """A slice is written again: whole, in parts, and after a newer row of its key."""
+        old = self.slice(target, plan, [("a", 1, v, str(v)) for v in (3, 1, 2)])
+        new = self.slice(target, plan, [("b", 1, 1, "new")], us=BASE_US + 100)
+        older = self.slice(target, plan, [("b", 1, 2, "old"), ("c", 1, 1, None)])
+        parts = [old._replace(batch=old.batch[n : n + 1], first_us=BASE_US + n) for n in (1, 0)]
+        for rows in (old, *parts, older, new, older):
+            write(session, plan, rows)
+            assert self.rows(target)["a", 1] == (2, "2")
+        assert self.rows(target) == {("a", 1): (2, "2"), ("b", 1): (1, "new"), ("c", 1): (1, None)}
+
+    def test_unset_null_keeps_the_older_value(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """With `nulls=unset`, a null in a new row does not change the cell."""
+        write(session, plan, self.slice(target, plan, [("a", 1, 5, "x")]))
+        write(session, plan, self.slice(target, plan, [("a", 1, None, "y")], us=BASE_US + 1))
+        assert self.rows(target) == {("a", 1): (5, "y")}
+
+    def test_null_key_is_refused_by_check(self, target: Target, plan: Plan) -> None:
+        """A task refuses the row before the epoch is published; the error names the column."""
+        with pytest.raises(InvalidRow, match="n"):
+            self.slice(target, plan, [("a", 1, 1, "x"), ("a", None, 1, "x")])
+
+
+class TargetContract(SequentialContract):
+    """The suite for an `IdempotentSession` with `parallel_writes`: many sessions write rows."""
+
+    parallel = True
+
+    def test_rows_of_another_process_count(
+        self, target: Target, plan: Plan, session: Session, query_id: str
+    ) -> None:
+        """Another process writes rows and closes its session; then the flusher calls `finish`."""
+        current = row_of(session)
+        session.write(plan, self.slice(target, plan, [("a", 1, 1, "here")]))
+        elsewhere = self.slice(target, plan, [("a", 1, 2, "elsewhere")], us=BASE_US + 1)
+        with ProcessPoolExecutor(1, get_context("forkserver")) as pool:
+            pool.submit(_write_elsewhere, target, query_id, plan, elsewhere).result()
+        assert finish(session, current, following(current)) is Outcome.APPLIED
+        assert self.rows(target) == {("a", 1): (2, "elsewhere")}
+
+
+class CountedContract(KillsContract):
+    """A part of the suites for transactional and staged sessions: `finish` makes all rows visible."""
+
+    def assert_records(self, target: Target, expected: Sequence[Record]) -> None:
+        """Compare the table with `expected`, in any order."""
+        records = [record[:4] for record in self.records(target)]
+        assert sorted(map(str, records)) == sorted(map(str, expected))
+
+    def test_rows_are_visible_after_finish_only(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+
+        current = row_of(session)
+        session.write(plan, self.slice(target, plan, ROWS))
+        self.assert_records(target, [])
+        assert finish(session, current, following(current)) is Outcome.APPLIED
+        self.assert_records(target, ROWS)
+
+    def test_equal_rows_are_all_kept(self, target: Target, plan: Plan, session: Session) -> None:
+        """The table has no key, so each row of the log is a row of the table."""
+        deliver(session, plan, self.slice(target, plan, ROWS), self.slice(target, plan, ROWS))
+        deliver(session, plan, self.slice(target, plan, ROWS))
+        self.assert_records(target, ROWS * 3)
+
+    def test_stalled_session_adds_no_rows(
+        self, target: Target, plan: Plan, session: Session, query_id: str
+    ) -> None:
+        """A flusher wakes after another flusher has finished the window, and writes the window again."""
+        rows = self.slice(target, plan, ROWS)
+        with target.connect(query_id) as stalled:
+            current = row_of(stalled)
+            deliver(session, plan, rows)
+            with refused(target):
+                stalled.write(plan, rows)
+                assert finish(stalled, current, following(current)) is Outcome.CONFLICT
+        self.assert_records(target, ROWS)
+        assert row_of(session).epoch == current.epoch + 1
+
+
+class TransactionalContract(CountedContract):
+    """The suite for a `TransactionalSession`."""
+
+    def test_session_is_of_this_suite(self, target: Target, session: Session) -> None:
+        assert isinstance(session, TransactionalSession), "derive the suite of its session"
+        assert not target.parallel_writes
+
+
+class SqlContract(TransactionalContract):
+    """The suite for a target on `SqlTarget`."""
+
+    def test_refused_rows_raise_in_insert(self, target: Target, plan: Plan) -> None:
+        """`insert` itself must raise: the session counts rows as written when `insert` returns."""
+        assert isinstance(target, SqlTarget), "use TransactionalContract"
+        changed, rows = self.unwritable(target, plan)
+        with contextlib.closing(target.open()) as connection, pytest.raises(Exception):  # noqa: B017, PT011 -- any error of the driver
+            target.insert(connection, changed, rows.batch)
 
 
 class StagedContract(CountedContract):
     """The suite for a `StagedSession`."""
 
     def test_session_is_of_this_suite(self, target: Target, session: Session) -> None:
-        assert isinstance(session, StagedSession), "see wal_sink.testing.contracts"
+        assert isinstance(session, StagedSession), "derive the suite of its session"
         assert target.parallel_writes
 
     def test_rows_staged_by_other_processes_count(
@@ -164,6 +286,25 @@ class StagedContract(CountedContract):
             flusher.join()
         assert row_of(session) == new
         self.assert_records(target, ROWS)
+
+
+def write(session: Session, plan: Plan, rows: RowSlice) -> None:
+    """Write rows and drain the session."""
+    assert isinstance(session, IdempotentSession)
+    session.write(plan, rows)
+    session.drain()
+
+
+def stage(session: Session, plan: Plan, rows: RowSlice) -> tuple[bytes, ...]:
+    """Stage rows; return their receipts."""
+    assert isinstance(session, StagedSession)
+    session.write(plan, rows)
+    return session.drain()
+
+
+def _write_elsewhere(target: Target, query_id: str, plan: Plan, rows: RowSlice) -> None:
+    with target.connect(query_id) as session:
+        write(session, plan, rows)
 
 
 def _stage_elsewhere(

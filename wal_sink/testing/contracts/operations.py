@@ -1,8 +1,8 @@
-"""Contract suites for targets that declare `operationColumn`, and so delete rows.
+"""Contract suites for targets that declare the option `operationColumn`, also with `unavailableValue`.
 
 An author derives one of them in addition to the suite of the session. Its fixture `target` sets
-`operationColumn=op` and `operations=OPERATIONS`, and writes to an empty table with the columns of
-`rows.WITH_DOUBLE` and the key (k, n); nulls unset.
+`operationColumn=COLUMN` and `operations=OPERATIONS`, and leaves nulls unset. The table is empty, and has the
+columns of `rows.WITH_DOUBLE` and the key (k, n).
 """
 
 from __future__ import annotations
@@ -17,13 +17,22 @@ from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import IdempotentSession, RowSlice, Session, Target
-from wal_sink.testing.contracts.cells import write
 from wal_sink.testing.contracts.ledger import Suite, Table, finish, following, refused, row_of
-from wal_sink.testing.contracts.rows import BASE_US, SCHEMA, agreed, arrow_batch, deliver
+from wal_sink.testing.contracts.rows import (
+    BASE_US,
+    SCHEMA,
+    agreed,
+    arrow_batch,
+    deliver,
+    write_without_refused,
+)
+from wal_sink.testing.contracts.sessions import write
 
 COLUMN = "op"
 OPERATIONS = '{"c": "upsert", "u": "upsert", "d": "delete"}'
 """The value of the option `operations` in the suites."""
+UNAVAILABLE = "__debezium_unavailable_value"
+"""The value of the option `unavailableValue` in `UnavailableContract`."""
 
 Change = tuple[str | None, str | None, int | None, int | None, str | None]
 """A row of a DataFrame: the word of its operation, then k, n, v and t."""
@@ -161,3 +170,67 @@ class CellDeletesContract(DeletesContract):
                 write(session, plan, rows)
             write(session, plan, rows)
         assert self.rows(target) == {("b", 1): (None, "new")}
+
+
+class UnavailableContract(DeletesContract):
+    """The suite in place of `DeletesContract` for a target that knows whether the table has a row.
+
+    Its fixture `target` also sets `unavailableValue=UNAVAILABLE`. A cell with this text keeps its value.
+    """
+
+    unavailable = UNAVAILABLE
+
+    def draw(self, chance: random.Random, table: Table, text: str) -> Change:
+        """Draw a change of one of 16 keys: a delete, or an upsert with nulls and unavailable cells."""
+        key = chance.choice("abcd"), chance.randrange(4)
+        if chance.random() < 0.2:
+            return ("d", *key, None, None)
+        is_kept = key in table and chance.random() < 0.6
+        t = UNAVAILABLE if is_kept else chance.choice([None, text])
+        return ("u", *key, chance.choice([None, *range(9)]), t)
+
+    def test_last_real_value_of_a_window_stays(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """A cell with `UNAVAILABLE` keeps its previous value, also of an earlier slice; a key is text."""
+        changes: list[Change] = [
+            *(("c", "a", 1, 1, "x"), ("u", "a", 1, 2, UNAVAILABLE)),
+            *(("c", "b", 1, 1, "x"), ("u", "b", 1, 2, "y"), ("u", "b", 1, 3, UNAVAILABLE)),
+            *(("c", "c", 1, 1, "x"), ("u", "c", 1, 2, None), ("u", "c", 1, 3, UNAVAILABLE)),
+            *(("d", "e", 1, 0, None), ("c", "e", 1, 1, "new"), ("u", "e", 1, 2, UNAVAILABLE)),
+            ("c", UNAVAILABLE, 1, 1, "z"),
+        ]
+        old: list[Change] = [("c", k, 1, 0, "old") for k in "abce"]
+        for us, parts in ((BASE_US, [changes]), (BASE_US + 10_000, [[row] for row in changes])):
+            deliver(session, plan, self.slice(target, plan, old, us))
+            written = [
+                self.slice(target, plan, part, us + 100 * n) for n, part in enumerate(parts, 1)
+            ]
+            deliver(session, plan, *written)
+            assert self.rows(target) == {
+                ("a", 1): (2, "x"),
+                ("b", 1): (3, "y"),
+                ("c", 1): (3, None),
+                ("e", 1): (2, "new"),
+                (UNAVAILABLE, 1): (1, "z"),
+            }
+
+    def test_new_row_with_unavailable_cell_is_refused(
+        self, target: Target, plan: Plan, session: Session
+    ) -> None:
+        """A row that the table lacks, or lost by a delete, is named by its timestamp; a retry skips it."""
+        deliver(session, plan, self.slice(target, plan, [("c", "b", 1, 1, "x")]))
+        changes: list[Change] = [
+            ("c", "a", 1, 1, "x"),
+            ("u", "new", 1, 2, UNAVAILABLE),
+            ("d", "b", 1, None, None),
+            ("u", "b", 1, 3, UNAVAILABLE),
+            *(("c", "q", 1, 1, "x"), ("d", "q", 1, None, None), ("u", "q", 1, 2, UNAVAILABLE)),
+        ]
+        rows, current = self.slice(target, plan, changes, BASE_US + 100), row_of(session)
+        refused = write_without_refused(target, plan, rows, current)
+        assert [us - rows.first_us for us in sorted(refused)] == [1, 3, 6]
+        for error in refused.values():
+            assert "unavailableValue" in error.what
+            assert "whole" in error.remedy
+        assert self.rows(target) == {("a", 1): (1, "x")}
