@@ -13,7 +13,7 @@ from tests.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.options import parse
-from wal_sink.targets.arrow_scalars import shorten
+from wal_sink.targets.arrow_values import shorten
 from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.row_plan import MAX_TTL_S, RowTtl

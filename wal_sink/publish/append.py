@@ -26,7 +26,7 @@ from wal_sink.errors import InvalidRow
 from wal_sink.model import paths
 from wal_sink.model.manifest import Appended, Task
 from wal_sink.model.paths import SegmentName
-from wal_sink.targets.value_checks import refuse_invalid_utf8
+from wal_sink.targets.arrow_values import refuse_invalid_utf8
 from wal_sink.wal.location import log_errors
 from wal_sink.wal.segment import Compression, SegmentWriter, with_reasons
 from wal_sink.wal.states import newest_number

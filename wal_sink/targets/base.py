@@ -284,7 +284,7 @@ class Target(ABC):
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the columns that `write` takes, without a connection.
 
-        The texts of `batch` are UTF-8 at any depth: `value_checks` has refused others.
+        The texts of `batch` are UTF-8 at any depth: `refuse_invalid_utf8` has refused others.
 
         :raises InvalidRow: the target would refuse a row. The error names the column and a remedy.
         """

@@ -16,7 +16,7 @@ import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan, canonical, is_array, is_blob, is_text, spark_ddl
-from wal_sink.targets.arrow_scalars import TRUE, as_python, shorten
+from wal_sink.targets.arrow_values import TRUE, as_python, beyond_python, shorten
 from wal_sink.targets.columns import TableColumn, TableRules, refuse_other_schema, to_cast
 from wal_sink.targets.deletes import (
     are_deletes,
@@ -25,7 +25,6 @@ from wal_sink.targets.deletes import (
     without_values_of_deletes,
 )
 from wal_sink.targets.unavailable import Marked, flags_of, mark, with_flags
-from wal_sink.targets.value_checks import beyond_python
 
 ArrowType = Callable[[str], pa.DataType | None]
 """Returns the Arrow type that holds a database's type exactly. None for a type that cannot be written."""

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_scalars import FALSE, TRUE, as_python, null, shorten, text
+from wal_sink.targets.arrow_values import FALSE, TRUE, as_python, null, shorten, text
 from wal_sink.targets.operations import DELETE, OPERATION_COLUMN, OPERATIONS
 
 _DELETE = text(DELETE)

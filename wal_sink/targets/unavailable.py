@@ -17,7 +17,7 @@ import pyarrow.types as pt
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan, is_text
-from wal_sink.targets.arrow_scalars import FALSE, blob, null, text
+from wal_sink.targets.arrow_values import FALSE, blob, null, text
 from wal_sink.targets.operations import UNAVAILABLE_VALUE
 
 Flags = Mapping[str, pa.Array]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.arrow_scalars import FALSE, int64
+from wal_sink.targets.arrow_values import FALSE, int64
 
 Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
@@ -56,7 +56,7 @@ def binaries(data: pa.Buffer, bounds: Array) -> pa.Array:
 
 
 def indices(positions: Array) -> pa.Array:
-    """Return positions as an Arrow array of int64, without `pyarrow.array`: see `arrow_scalars`."""
+    """Return positions as an Arrow array of int64, without `pyarrow.array`: see `arrow_values`."""
     whole = np.ascontiguousarray(positions, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(whole), [None, pa.py_buffer(whole)])
 

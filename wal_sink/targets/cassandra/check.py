@@ -11,7 +11,7 @@ import functools
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.arrow_scalars import int64
+from wal_sink.targets.arrow_values import int64
 from wal_sink.targets.cassandra.arrow_buffers import sizes
 from wal_sink.targets.cassandra.invalid_values import InvalidValue, invalid_values, refuse_invalid
 from wal_sink.targets.cassandra.row_plan import (

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.arrow_scalars import blob, null
+from wal_sink.targets.arrow_values import blob, null, scaled
 from wal_sink.targets.cassandra.arrow_buffers import (
     Array,
     binaries,
@@ -36,7 +36,6 @@ from wal_sink.targets.cassandra.arrow_buffers import (
 )
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.types import CqlType, column_types
-from wal_sink.targets.text_formats import scaled
 from wal_sink.targets.unavailable import flag_name
 
 INT32_MAX = 2**31 - 1

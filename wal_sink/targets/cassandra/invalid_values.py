@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_scalars import TRUE, as_python, int64, shorten
+from wal_sink.targets.arrow_values import TRUE, as_python, int64, shorten
 from wal_sink.targets.cassandra.arrow_buffers import lists_with, unnest
 from wal_sink.targets.cassandra.row_plan import KEY
 from wal_sink.targets.cassandra.types import NO_NULLS, TYPES, Constraint, CqlType

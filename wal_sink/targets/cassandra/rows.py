@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.model.plan import Column
-from wal_sink.targets.arrow_scalars import FALSE, int64, null
+from wal_sink.targets.arrow_values import FALSE, int64, null
 from wal_sink.targets.cassandra.arrow_buffers import Ints, elements
 from wal_sink.targets.cassandra.invalid_values import InvalidValue, refuse_invalid, row_text
 from wal_sink.targets.cassandra.options import (

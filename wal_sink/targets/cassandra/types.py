@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.model.plan import is_array, is_text, spark_type
-from wal_sink.targets import text_formats
-from wal_sink.targets.arrow_scalars import int64, text
+from wal_sink.targets import arrow_values
+from wal_sink.targets.arrow_values import int64, text
 from wal_sink.targets.cassandra.arrow_buffers import unnest
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
@@ -116,7 +116,7 @@ def _no_digits(pattern: str) -> Callable[[pa.Array], pa.Array]:
         if not is_text(as_is(column).type):
             return _NO_VALUES
         length = pc.binary_length(as_text(column)).cast(pa.int64())
-        return pc.or_(unlike(column), pc.greater(length, int64(text_formats.MOST_CHARACTERS)))
+        return pc.or_(unlike(column), pc.greater(length, int64(arrow_values.MOST_CHARACTERS)))
 
     return bad
 
@@ -166,13 +166,13 @@ ASCII = Constraint(
     "Replace them, or make the table's type text.",
 )
 UUID = Constraint(
-    text_formats.are_no_uuids,
+    arrow_values.are_no_uuids,
     "is not a uuid",
     "Write it as 8-4-4-4-12 hexadecimal digits, 123e4567-e89b-12d3-a456-426614174000, or as 16 bytes, "
     "or make the table's type text.",
 )
 TIMEUUID = Constraint(
-    text_formats.are_no_version_1_uuids,
+    arrow_values.are_no_version_1_uuids,
     "is not a uuid of version 1",
     "A timeuuid is written as 8-4-4-4-12 hexadecimal digits, the third group of which begins "
     "with 1, or as its 16 bytes. For other uuids make the table's type uuid.",
@@ -199,24 +199,24 @@ MILLISECONDS = Constraint(
     " array's elements within transform.",
 )
 WHOLE = Constraint(
-    _no_digits(text_formats.WHOLE),
+    _no_digits(arrow_values.WHOLE),
     "is not a whole number",
-    f"Write it as digits, -12 or 12, at most {text_formats.MOST_CHARACTERS:,} of them, or make the"
+    f"Write it as digits, -12 or 12, at most {arrow_values.MOST_CHARACTERS:,} of them, or make the"
     " table's type text.",
 )
 DECIMAL = Constraint(
-    _no_digits(text_formats.DECIMAL),
+    _no_digits(arrow_values.DECIMAL),
     "is not a decimal number",
-    f"Write it as -12.50 or 1.25e-30, in at most {text_formats.MOST_CHARACTERS:,} characters and with at most"
+    f"Write it as -12.50 or 1.25e-30, in at most {arrow_values.MOST_CHARACTERS:,} characters and with at most"
     " four digits after the e, or make the table's type text.",
 )
 WHOLE_KEY = Constraint(
-    _no_digits(text_formats.WHOLE_ONCE),
+    _no_digits(arrow_values.WHOLE_ONCE),
     "can be written in another way, and in a key two texts of a number would be one",
     "Write it without a plus sign and without zeros in front.",
 )
 DECIMAL_KEY = Constraint(
-    _no_digits(text_formats.DECIMAL_ONCE),
+    _no_digits(arrow_values.DECIMAL_ONCE),
     "can be written in another way, and in a key two texts of a number would be one",
     "Write it as -12.5: no exponent, no plus sign, no zeros in front or at the end of the fraction.",
 )
@@ -271,8 +271,8 @@ TYPES = {
     "date": ScalarType(("date",), as_is),
     "time": ScalarType(("time", "string"), as_nanoseconds_of_day, TIME),
     "duration": ScalarType(("interval day to second",), as_nanoseconds, DURATION),
-    "uuid": ScalarType(("string", "binary"), text_formats.as_uuid, UUID),
-    "timeuuid": ScalarType(("string", "binary"), text_formats.as_uuid, TIMEUUID),
+    "uuid": ScalarType(("string", "binary"), arrow_values.as_uuid, UUID),
+    "timeuuid": ScalarType(("string", "binary"), arrow_values.as_uuid, TIMEUUID),
     "inet": ScalarType(("string",), as_text, INET),
     "blob": ScalarType(("binary",), cast_to(pa.binary())),
 }

@@ -14,11 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.model.plan import Column, Plan, spark_ddl
-from wal_sink.targets.arrow_scalars import text
 from wal_sink.targets.arrow_tables import holds, stored_as_planned, with_parts
+from wal_sink.targets.arrow_values import beyond_python, text
 from wal_sink.targets.casts import cast, key_of, refuse, refuse_as_folder
 from wal_sink.targets.columns import Holds, TableColumn
-from wal_sink.targets.value_checks import beyond_python
 
 PARTITIONS, EVENT = "partitions", "event"
 """Details of a plan: the partition columns in the table's order, and the column of

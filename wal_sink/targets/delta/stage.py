@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_scalars import FALSE
 from wal_sink.targets.arrow_tables import renamed
+from wal_sink.targets.arrow_values import FALSE
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.deletes import are_deletes

@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.arrow_tables import stored_as_planned
+from wal_sink.targets.arrow_values import beyond_python
 from wal_sink.targets.casts import cast, refuse, refuse_as_folder
-from wal_sink.targets.value_checks import beyond_python
 
 FOLDERS, WIDTHS = "folders", "widths"
 """Details of a plan, by column. `FOLDERS` has the partition whose folder a text names. `WIDTHS` has the

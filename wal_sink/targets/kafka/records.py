@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
-from wal_sink.targets.arrow_scalars import FALSE, TRUE, shorten
+from wal_sink.targets.arrow_values import FALSE, TRUE, shorten
 
 TYPES = {
     "key": pa.binary(),

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from wal_sink.model.plan import is_array, is_blob, is_text
-from wal_sink.targets.arrow_scalars import int64
-from wal_sink.targets.text_formats import UUID_PATTERN
+from wal_sink.targets.arrow_values import UUID_PATTERN, int64
 
 
 class SqlType(NamedTuple):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from wal_sink.targets.arrow_scalars import int64
+from wal_sink.targets.arrow_values import int64
 from wal_sink.targets.sql.types import (
     COMMON,
     INTEGERS,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.errors import InvalidRow
-from wal_sink.targets.value_checks import beyond_python, refuse_invalid_utf8
+from wal_sink.targets.arrow_values import beyond_python, refuse_invalid_utf8
 
 BAD = b"\xff\xfe"
 

@@ -1,0 +1,292 @@
+"""Values of columns in Arrow: single values, their texts in errors, and the checks of texts, dates and UUIDs.
+
+No I/O. `pyarrow.scalar` and `pyarrow.array` import pandas if it is installed, which takes half a second in
+each Python worker. So this module makes scalars from buffers.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from wal_sink.errors import InvalidRow
+from wal_sink.model.plan import is_array
+
+# --- single values --------------------------------------------------------------------------------
+
+TRUE = pa.nulls(1).is_null()[0]
+
+
+FALSE = pa.nulls(1).is_valid()[0]
+
+
+def int64(value: int) -> pa.Scalar:
+    """Return an int64."""
+    return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(struct.pack("=q", value))])[0]
+
+
+def float32(value: float) -> pa.Scalar:
+    """Return the nearest float of 32 bits."""
+    return pa.Array.from_buffers(pa.float32(), 1, [None, pa.py_buffer(struct.pack("=f", value))])[0]
+
+
+def text(value: str) -> pa.Scalar:
+    """Return a string."""
+    return _of_bytes(pa.string(), value.encode())
+
+
+def blob(value: bytes) -> pa.Scalar:
+    """Return a binary."""
+    return _of_bytes(pa.binary(), value)
+
+
+def _of_bytes(type_: pa.DataType, value: bytes) -> pa.Scalar:
+    offsets = pa.py_buffer(struct.pack("=ii", 0, len(value)))
+    return pa.Array.from_buffers(type_, 1, [None, offsets, pa.py_buffer(value)])[0]
+
+
+def null(type_: pa.DataType) -> pa.Scalar:
+    """Return a null of a type."""
+    return pa.nulls(1, type_)[0]
+
+
+def as_python(value: pa.Scalar) -> Any:
+    """Return a value as a Python object.
+
+    A value without one is returned as bytes, or as a number of units.
+    """
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError) as error:
+        if value.type.num_fields:
+            return str(value.type)
+        number = pa.int32() if pa.types.is_date32(value.type) else pa.int64()
+        kind = pa.binary() if isinstance(error, UnicodeDecodeError) else number
+        return value.cast(kind).as_py()
+
+
+def shorten(value: Any, limit: int = 60) -> str:
+    """Return the text of a value, cut to about `limit` characters; NULL for None."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, datetime.date | datetime.time):  # includes datetime
+        return value.isoformat()
+    cut = value[:limit] if isinstance(value, str | bytes) else value
+    text = repr(cut)
+    if isinstance(value, str | bytes) and len(value) > limit:
+        return f"{text}… of {len(value):,}"
+    return text if len(text) <= limit else text[:limit] + "…"
+
+
+# --- checks of any column ---------------------------------------------------------------------
+
+_SHOWN = 3
+"""The number of columns by which an error names a row."""
+
+
+def leaves(values: pa.Array) -> Iterator[pa.Array]:
+    """Yield the values of a column, or of all parts inside of its values.
+
+    Values inside a null are left out.
+    """
+    type_ = values.type
+    if pt.is_dictionary(type_):
+        yield from leaves(values.cast(type_.value_type))
+    elif pt.is_map(type_):
+        yield from leaves(values.cast(pa.list_(pa.struct([*type_.field(0).type]))))
+    elif pt.is_struct(type_):
+        for part in values.flatten():
+            yield from leaves(part)
+    elif is_array(type_):
+        yield from leaves(values.flatten())
+    else:
+        yield values
+
+
+def refuse_invalid_utf8(batch: pa.RecordBatch) -> None:
+    """Refuse texts that are not UTF-8, also inside structs, lists and maps.
+
+    Arrow validates a whole column at some nanoseconds a row. That includes bytes under a null and outside of
+    a slice, so a failed column is checked row by row.
+
+    :raises InvalidRow: there is such a text. The error names the column and flags its rows.
+    """
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            rows = pa.array([not _is_utf8(column.slice(i, 1)) for i in range(len(column))])
+            row = pc.index(rows, TRUE).as_py()
+            if row < 0:
+                continue
+            shown = ", ".join(
+                f"{shown_name}={shorten(as_python(batch.column(shown_name)[row]))}"
+                for shown_name in batch.schema.names[:_SHOWN]
+            )
+            raise InvalidRow(
+                f"Column {name} is not UTF-8, in the row with {shown}.",
+                "Repair it by make_valid_utf8(…), or write the bytes as binary, without a cast to string.",
+                column=name,
+                problem=f"Column {name} is not UTF-8.",
+                rows=rows,
+            ) from None
+
+
+def _is_utf8(values: pa.Array) -> bool:
+    try:
+        for part in leaves(values):
+            pa.concat_arrays([part.drop_null()]).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+_DAYS = -719_162, 2_932_896
+"""0001-01-01 and 9999-12-31, in days since 1970."""
+
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+def beyond_python(column: pa.Array) -> pa.Array | None:
+    """Return flags of the rows with a date or an instant outside of the years 1 to 9999.
+
+    None if there is none.
+
+    Python has no object for such a date, and most databases and readers have no value.
+    """
+    if not _is_beyond(column):
+        return None
+    if not pt.is_nested(column.type):
+        return outside(column, *_DAYS)
+    return pa.array([_is_beyond(column.slice(i, 1)) for i in range(len(column))])
+
+
+def _is_beyond(values: pa.Array) -> bool:
+    return any(
+        pc.any(outside(part, *_DAYS)).as_py()
+        for part in leaves(values)
+        if pt.is_date(part.type) or pt.is_timestamp(part.type)
+    )
+
+
+def outside(values: pa.Array, first: int, last: int) -> pa.Array:
+    """Return which dates or instants are outside of a range. False for a null.
+
+    :param first: the first day of the range, in days since 1970.
+    :param last: the last day of the range.
+    """
+    if pt.is_timestamp(values.type):
+        per_day = 86_400 * _PER_SECOND[values.type.unit]
+        first, last = first * per_day, (last + 1) * per_day - 1
+        numbers = values.cast(pa.int64())
+    else:
+        numbers = values.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+    first, last = max(first, -(2**63)), min(last, 2**63 - 1)
+    flags = pc.or_(pc.less(numbers, int64(first)), pc.greater(numbers, int64(last)))
+    return flags.fill_null(fill_value=False)
+
+
+# --- UUIDs (RFC 9562) and numbers, written as text -----------------------------------------------
+
+_HEX = "[0-9a-fA-F]"
+
+
+UUID_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
+"""A UUID, written as text."""
+
+
+_VERSION_1_PATTERN = rf"\A{_HEX}{{8}}-{_HEX}{{4}}-1{_HEX}{{3}}-{_HEX}{{4}}-{_HEX}{{12}}\z"
+
+
+_UUID_BYTES = r"(?s)\A.{16}\z"
+
+
+_VERSION_1_BYTES = r"(?s)\A.{6}[\x10-\x1f].{9}\z"
+"""A UUID of version 1 as bytes. The upper half of the seventh byte is the version."""
+
+
+_UUID = pa.binary(16)
+
+
+_NO_UUID = text("00000000-0000-0000-0000-000000000000")
+
+
+def are_no_uuids(column: pa.Array) -> pa.Array:
+    """Return which texts or bytes are not UUIDs. Null for nulls."""
+    return _unlike(column, UUID_PATTERN, _UUID_BYTES)
+
+
+def are_no_version_1_uuids(column: pa.Array) -> pa.Array:
+    """Return which texts or bytes are not UUIDs of version 1, with time and node. Null for nulls."""
+    return _unlike(column, _VERSION_1_PATTERN, _VERSION_1_BYTES)
+
+
+def as_uuid(column: pa.Array) -> pa.Array:
+    """Return UUIDs as 16 bytes, from texts or bytes that `are_no_uuids` has checked. Nulls stay null."""
+    if _in_bytes(column):
+        return column.cast(pa.binary()).cast(_UUID)
+    texts = column.cast(pa.string())
+    digits = pc.replace_substring(texts.fill_null(_NO_UUID), "-", "")  # 32 for each value
+    _, offsets, characters = digits.buffers()
+    begin = memoryview(offsets).cast("i")[digits.offset] if len(digits) else 0
+    whole = memoryview(characters or b"")[begin : begin + 32 * len(digits)]
+    packed = pa.py_buffer(bytes.fromhex(str(whole, "ascii")))
+    uuids = pa.Array.from_buffers(_UUID, len(digits), [None, packed])
+    return pc.if_else(texts.is_valid(), uuids, null(_UUID))
+
+
+def _unlike(column: pa.Array, text: str, in_bytes: str) -> pa.Array:
+    if _in_bytes(column):
+        matches = pc.match_substring_regex(column.cast(pa.binary()), in_bytes)  # byte by byte
+    else:
+        matches = pc.match_substring_regex(column.cast(pa.string()), text)
+    return pc.invert(matches)
+
+
+def _in_bytes(column: pa.Array) -> bool:
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    is_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    return any(is_kind(kind) for is_kind in is_bytes)
+
+
+MOST_CHARACTERS = 4_000
+"""The longest number that may be written as text. Python parses an integer of at most 4,300 digits."""
+
+
+WHOLE = r"\A[+-]?[0-9]+\z"
+"""A whole number."""
+
+
+WHOLE_ONCE = r"\A(0|-?[1-9][0-9]*)\z"
+"""A whole number in its only form: no plus sign, no leading zeros."""
+
+
+DECIMAL = r"\A[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\z"
+"""A number with or without a fraction, and with or without an exponent."""
+
+
+DECIMAL_ONCE = r"\A(0|-?([1-9][0-9]*|(0|[1-9][0-9]*)\.[0-9]*[1-9]))\z"
+"""A number in its only form: no exponent, no leading zeros, no zeros at the end of a fraction."""
+
+
+class Scaled(NamedTuple):
+    """The number `unscaled` · 10^-`scale`."""
+
+    unscaled: int
+    scale: int
+
+
+def scaled(text: str) -> Scaled:
+    """Parse a text that matches `DECIMAL`, as Java's `new BigDecimal(text)` does: 1.50 differs from 1.5."""
+    sign, digits, exponent = decimal.Decimal(text).as_tuple()
+    assert isinstance(exponent, int), "neither infinite nor NaN"
+    unscaled = int("".join(map(str, digits)))
+    return Scaled(-unscaled if sign else unscaled, -exponent)
