@@ -20,7 +20,7 @@ from tests.sql.test_contracts import TestSqliteAppend, TestSqliteDeletes
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, RowsRefused, Session, Target
-from wal_sink.targets.deletes import are_deletes
+from wal_sink.targets.cdc import are_deletes
 from wal_sink.targets.sql.ledger import Ledger
 from wal_sink.targets.sql.session import SqlSession
 from wal_sink.targets.sqlalchemy import SqlAlchemyTarget

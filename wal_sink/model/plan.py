@@ -63,7 +63,7 @@ class Plan(Record, frozen=True, kw_only=True):
     """True if a row must not be sent twice with one write timestamp, since its list elements would be
     doubled. This holds for lists that are not frozen."""
     unavailable: str = ""
-    """A text cell with this value is left unchanged by an upsert, see `targets.unavailable`; empty for
+    """A text cell with this value is left unchanged by an upsert, see `targets.cdc`; empty for
     none."""
     details: dict[str, Any] = msgspec.field(default_factory=dict)
     """Other values of the target. A target may derive a plan class that types them."""

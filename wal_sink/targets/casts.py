@@ -17,14 +17,17 @@ import pyarrow.types as pt
 from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Column, Plan, canonical, is_array, is_blob, is_text, spark_ddl
 from wal_sink.targets.arrow_values import TRUE, as_python, beyond_python, shorten
-from wal_sink.targets.columns import TableColumn, TableRules, refuse_other_schema, to_cast
-from wal_sink.targets.deletes import (
+from wal_sink.targets.cdc import (
+    Marked,
     are_deletes,
     except_deletes,
+    flags_of,
+    mark,
     operations_of_rows,
+    with_flags,
     without_values_of_deletes,
 )
-from wal_sink.targets.unavailable import Marked, flags_of, mark, with_flags
+from wal_sink.targets.columns import TableColumn, TableRules, refuse_other_schema, to_cast
 
 ArrowType = Callable[[str], pa.DataType | None]
 """Returns the Arrow type that holds a database's type exactly. None for a type that cannot be written."""

@@ -1,7 +1,7 @@
 """Options for rows that replace or delete rows of their key, and the columns that these options name. Pure.
 
 A target that can delete derives its options from `OperationOptions`. Every other target refuses these options
-(`wal_sink.configuration`). `targets.deletes` reads the operation column.
+(`wal_sink.configuration`). `targets.cdc` reads the operation column.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from wal_sink.targets.base import (
     Session,
     Target,
 )
-from wal_sink.targets.deletes import operations_of_rows
+from wal_sink.targets.cdc import operations_of_rows
 from wal_sink.targets.operations import (
     DELETE,
     OperationColumn,

@@ -24,11 +24,12 @@ from wal_sink.targets.cassandra.types import (
     cast_column,
     column_types,
 )
-from wal_sink.targets.columns import refuse_other_schema
-from wal_sink.targets.deletes import (
+from wal_sink.targets.cdc import (
     except_deletes,
+    mark,
+    with_flags,
 )
-from wal_sink.targets.unavailable import mark, with_flags
+from wal_sink.targets.columns import refuse_other_schema
 
 MAX_KEY_BYTES = 65_535
 """The server's limit of a partition key, and of all clustering columns of a row together."""

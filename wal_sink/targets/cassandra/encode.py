@@ -36,7 +36,7 @@ from wal_sink.targets.cassandra.arrow_buffers import (
 )
 from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.types import CqlType, column_types
-from wal_sink.targets.unavailable import flag_name
+from wal_sink.targets.cdc import flag_name
 
 INT32_MAX = 2**31 - 1
 """The highest offset of 32 bits. Longer data has offsets of 64 bits."""

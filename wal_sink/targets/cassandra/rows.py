@@ -44,7 +44,7 @@ from wal_sink.targets.cassandra.row_plan import (
     RowTtl,
 )
 from wal_sink.targets.cassandra.types import as_is
-from wal_sink.targets.deletes import (
+from wal_sink.targets.cdc import (
     are_deletes,
     except_deletes,
     operations_of_rows,

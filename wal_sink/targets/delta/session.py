@@ -29,6 +29,7 @@ from wal_sink.targets.arrow_tables import table_columns
 from wal_sink.targets.arrow_values import shorten
 from wal_sink.targets.base import RefusedRow, RowsRefused
 from wal_sink.targets.casts import key_of
+from wal_sink.targets.cdc import new_row_error
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import refuse_changed
 from wal_sink.targets.delta.columns import (
@@ -44,7 +45,6 @@ from wal_sink.targets.delta.stage import AFTER_DELETE, ORDER, DeltaStage, last_r
 from wal_sink.targets.delta.table import Table, classify, is_conflict
 from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.staged_files import Receipt, RowVersion, StagedFileSession
-from wal_sink.targets.unavailable import new_row_error
 
 _NUMBERS = random.SystemRandom()
 

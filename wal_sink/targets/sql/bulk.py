@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.deletes import are_deletes
+from wal_sink.targets.cdc import are_deletes, flags_of, new_row_error
 from wal_sink.targets.sql_text import quote
-from wal_sink.targets.unavailable import flags_of, new_row_error
 
 ORDINAL = "wal_sink:ordinal"
 """The column with the position of a row in its batch."""

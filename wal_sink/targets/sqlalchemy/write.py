@@ -12,14 +12,13 @@ import pyarrow.compute as pc
 
 from wal_sink.model.plan import Plan
 from wal_sink.targets.casts import key_of
-from wal_sink.targets.deletes import are_deletes
+from wal_sink.targets.cdc import are_deletes, flags_of, new_row_error
 from wal_sink.targets.sql import bulk
 from wal_sink.targets.sql.database import Database
 from wal_sink.targets.sql.ledger import with_values
 from wal_sink.targets.sqlalchemy.dialects import DUCKDB, SQLITE, Dialect
 from wal_sink.targets.sqlalchemy.literals import statements
 from wal_sink.targets.sqlalchemy.types import driver_values
-from wal_sink.targets.unavailable import flags_of, new_row_error
 
 
 def write(
