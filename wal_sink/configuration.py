@@ -23,9 +23,9 @@ from wal_sink.options import (
 )
 from wal_sink.protocol.retention import Retention
 from wal_sink.targets.base import Target
+from wal_sink.targets.ddl import refuse_repeated
 from wal_sink.targets.operations import json_pairs, refuse_undeclared
 from wal_sink.targets.registry import installed, is_installed, reduced, target_type
-from wal_sink.targets.table_options import refuse_repeated
 from wal_sink.unknown_names import refuse_others, refuse_removed, refuse_unknown
 from wal_sink.wal.location import Location, is_folder, locate
 

@@ -6,7 +6,7 @@ import pytest
 
 from wal_sink.errors import OptionError
 from wal_sink.targets.cassandra.options import primary_key, refuse_bad_name
-from wal_sink.targets.table_options import Layout, TableOptions
+from wal_sink.targets.ddl import Layout, TableOptions
 
 
 @pytest.mark.parametrize(

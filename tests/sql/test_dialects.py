@@ -7,8 +7,8 @@ import pytest
 
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.casts import KEY
+from wal_sink.targets.ddl import unquoted
 from wal_sink.targets.sql.types import arrow_type
-from wal_sink.targets.sql_text import unquoted
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.targets.sqlalchemy.catalogue import unique_index
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS, GENERIC

@@ -19,7 +19,7 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan, canonical, fields, is_array, spark_ddl
 from wal_sink.targets.casts import CastRules, Stored, cast_or_refuse, refuse
 from wal_sink.targets.columns import Holds, TableColumn, refuse_equal_but_for_case
-from wal_sink.targets.sql_text import spark_name
+from wal_sink.targets.ddl import spark_name
 
 ARROW = "arrow"
 """The detail of a plan with the types of its columns, encoded by `noted`."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Operation, spark_type
 from wal_sink.options import SHAPES, Options, about
-from wal_sink.targets.table_options import TableOptions, refuse_repeated, without_effect
+from wal_sink.targets.ddl import TableOptions, refuse_repeated, without_effect
 
 
 def refuse_type(

@@ -12,7 +12,7 @@ from wal_sink.errors import InvalidRow, TargetRefused
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RefusedRow, RowSlice, part_of
 from wal_sink.targets.casts import row_text
-from wal_sink.targets.sql_text import unquoted
+from wal_sink.targets.ddl import unquoted
 
 Rows = TypeVar("Rows")
 """Some rows of a window, in the form in which a target sends them."""

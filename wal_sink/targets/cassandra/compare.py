@@ -43,8 +43,7 @@ from wal_sink.targets.cassandra.types import (
 )
 from wal_sink.targets.columns import SAME, TableColumn, TableRules, has_changed, to_cast
 from wal_sink.targets.columns import match_columns as compare
-from wal_sink.targets.sql_text import quote
-from wal_sink.targets.table_options import CREATE_TABLE, KEY_COLUMNS
+from wal_sink.targets.ddl import CREATE_TABLE, KEY_COLUMNS, quote
 from wal_sink.unknown_names import did_you_mean
 
 

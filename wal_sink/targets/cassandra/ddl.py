@@ -12,8 +12,7 @@ from wal_sink.model.plan import canonical, fields, is_array, spark_type
 from wal_sink.targets.cassandra.row_plan import KEY, TableName
 from wal_sink.targets.cassandra.table import ColumnMetadata, Role, TableMetadata
 from wal_sink.targets.cassandra.types import CQL_FOR
-from wal_sink.targets.sql_text import quote
-from wal_sink.targets.table_options import Layout, refuse_unknown_columns
+from wal_sink.targets.ddl import Layout, quote, refuse_unknown_columns
 
 
 def create_keyspace(keyspace: str) -> str:

@@ -29,7 +29,7 @@ from wal_sink.targets.cassandra.rows import clustering_order, row_ttl, written_c
 from wal_sink.targets.cassandra.server import inspect_server, refuse_missing_permissions
 from wal_sink.targets.cassandra.table import TableMetadata, read_table
 from wal_sink.targets.cassandra.types import has_lists
-from wal_sink.targets.table_options import refuse_other_key
+from wal_sink.targets.ddl import refuse_other_key
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from wal_sink.errors import CorruptLog
 from wal_sink.model.plan import Plan
-from wal_sink.targets.sql_text import quote
+from wal_sink.targets.ddl import quote
 
 MAX_TTL_S = 20 * 365 * 86_400
 """The largest TTL that Cassandra accepts, in seconds."""

@@ -19,7 +19,7 @@ from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.targets.cassandra.driver.internals import ServerError, SyntaxException
 from wal_sink.targets.cassandra.options import CassandraOptions, login
 from wal_sink.targets.cassandra.table import TableMetadata
-from wal_sink.targets.sql_text import quote
+from wal_sink.targets.ddl import quote
 from wal_sink.units import counted, now_us
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import pyarrow.types as pt
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import fields
+from wal_sink.targets.ddl import Layout
 from wal_sink.targets.delta.table import Table
-from wal_sink.targets.table_options import Layout
 
 _APPEND_ONLY = "delta.appendOnly"
 _TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"

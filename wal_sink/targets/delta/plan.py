@@ -23,6 +23,14 @@ from wal_sink.targets.arrow_tables import (
 )
 from wal_sink.targets.casts import KEY
 from wal_sink.targets.columns import match_columns
+from wal_sink.targets.ddl import (
+    CREATE_TABLE,
+    KEY_COLUMNS,
+    Layout,
+    refuse_unknown_columns,
+    spark_name,
+    spark_statement,
+)
 from wal_sink.targets.delta.columns import (
     EVENT,
     PARTITIONS,
@@ -35,8 +43,6 @@ from wal_sink.targets.delta.fitness import bounds_of_key, refuse_unfit
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.table import RANDOM_PREFIXES, Table
 from wal_sink.targets.operations import with_operation, without_operation
-from wal_sink.targets.sql_text import spark_name, spark_statement
-from wal_sink.targets.table_options import CREATE_TABLE, KEY_COLUMNS, Layout, refuse_unknown_columns
 
 logger = logging.getLogger(__name__)
 

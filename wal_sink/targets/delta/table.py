@@ -23,9 +23,9 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.arrow_tables import plain, renamed
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.cdc import flag_name
+from wal_sink.targets.ddl import quote
 from wal_sink.targets.delta.columns import is_absolute
 from wal_sink.targets.delta.files import Files, table_is_there
-from wal_sink.targets.sql_text import quote
 from wal_sink.targets.staged_files import kind_of_access
 
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}

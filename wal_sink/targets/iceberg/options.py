@@ -10,8 +10,7 @@ import msgspec
 
 from wal_sink.errors import OptionError
 from wal_sink.options import COLUMN, CONNECTS, SECRET, SHAPES, about, secret_parameter
-from wal_sink.targets.sql_text import spark_table
-from wal_sink.targets.table_options import TableOptions
+from wal_sink.targets.ddl import TableOptions, spark_table
 
 _CATALOG = "iceberg.catalog."
 _PROPERTY = f"{_CATALOG}{COLUMN}"

@@ -46,6 +46,13 @@ from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.plan import Plan, canonical
 from wal_sink.targets.arrow_tables import ARROW, ArrowRules, new_columns, noted, table_columns
 from wal_sink.targets.columns import match_columns
+from wal_sink.targets.ddl import (
+    Layout,
+    refuse_unknown_columns,
+    spark_name,
+    spark_statement,
+    spark_table,
+)
 from wal_sink.targets.iceberg.check import FOLDERS, WIDTHS
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.table import (
@@ -57,8 +64,6 @@ from wal_sink.targets.iceberg.table import (
     no_table,
     refuse_catalog_in_name,
 )
-from wal_sink.targets.sql_text import spark_name, spark_statement, spark_table
-from wal_sink.targets.table_options import Layout, refuse_unknown_columns
 
 logger = logging.getLogger(__name__)
 

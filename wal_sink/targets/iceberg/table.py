@@ -48,10 +48,10 @@ from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.targets.arrow_tables import with_parts
 from wal_sink.targets.base import ErrorClass
+from wal_sink.targets.ddl import CREATE_TABLE
 from wal_sink.targets.iceberg.ledger import MAX_REF_AGE_MS, ROW, Row, decode
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.staged_files import RowVersion, kind_of_access, sync
-from wal_sink.targets.table_options import CREATE_TABLE
 
 FORMAT = 2
 """The version of Iceberg's table format that wal_sink writes."""

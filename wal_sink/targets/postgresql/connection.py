@@ -24,12 +24,12 @@ from wal_sink.model.plan import Plan
 from wal_sink.options import VARIABLE_IS_READ
 from wal_sink.targets.arrow_values import as_uuid
 from wal_sink.targets.casts import key_of
+from wal_sink.targets.ddl import listed, quote
 from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOptions
 from wal_sink.targets.postgresql.types import needs_temporary_table, temporary_type
 from wal_sink.targets.sql import bulk
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.types import LISTS
-from wal_sink.targets.sql_text import listed, quote
 
 # The parameters that the URI does not set. TCP notices a lost host after half a minute. `BoundedConnection`
 # notices a server that hangs on a host that answers.

@@ -13,6 +13,7 @@ from wal_sink.model.plan import Column, Plan
 from wal_sink.options import Options
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.ddl import Layout, listed, quote
 from wal_sink.targets.postgresql import schema as catalogue
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.types import NEW, TYPES, refuse_wide_row, takes
@@ -22,8 +23,6 @@ from wal_sink.targets.sql.error_codes import Code, ErrorCodes, matches, texts
 from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.keyed import KeyedTarget
 from wal_sink.targets.sql.unique import Unique
-from wal_sink.targets.sql_text import listed, quote
-from wal_sink.targets.table_options import Layout
 
 _LACKS_PRIVILEGE, _IS_LOCKED, _LACKS_IDENTITY = "42501", "55P03", "55000"
 """SQLSTATEs from PostgreSQL's appendix A."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from wal_sink.model.plan import Plan
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.cdc import are_deletes, flags_of, new_row_error
-from wal_sink.targets.sql_text import quote
+from wal_sink.targets.ddl import quote
 
 ORDINAL = "wal_sink:ordinal"
 """The column with the position of a row in its batch."""

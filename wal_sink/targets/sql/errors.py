@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from wal_sink.errors import SchemaMismatch, TargetRefused, TargetUnavailable, WalSinkError
 from wal_sink.targets.client import shortly
-from wal_sink.targets.table_options import CREATE_TABLE
+from wal_sink.targets.ddl import CREATE_TABLE
 
 
 class LockHolder(NamedTuple):

@@ -25,6 +25,13 @@ from wal_sink.targets.columns import (
     refuse_equal_but_for_case,
     with_column,
 )
+from wal_sink.targets.ddl import (
+    NO_LAYOUT,
+    Layout,
+    create_statement,
+    refuse_other_key,
+    refuse_unknown_columns,
+)
 from wal_sink.targets.operations import (
     BY_POSITION,
     described,
@@ -40,13 +47,6 @@ from wal_sink.targets.sql.unique import (
     changes_of_key,
     refuse_unique_for_append,
     upsert_key,
-)
-from wal_sink.targets.sql_text import create_statement
-from wal_sink.targets.table_options import (
-    NO_LAYOUT,
-    Layout,
-    refuse_other_key,
-    refuse_unknown_columns,
 )
 from wal_sink.unknown_names import did_you_mean
 

@@ -13,9 +13,8 @@ import msgspec
 
 from wal_sink.errors import OptionError
 from wal_sink.options import SECONDS, SHAPES, Options, about, secret_parameter
+from wal_sink.targets.ddl import quote, refuse_key_and_mode
 from wal_sink.targets.operations import OperationOptions
-from wal_sink.targets.sql_text import quote
-from wal_sink.targets.table_options import refuse_key_and_mode
 
 
 class TableName(NamedTuple):

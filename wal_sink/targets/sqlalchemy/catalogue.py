@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.ddl import quote
 from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.unique import Unique
-from wal_sink.targets.sql_text import quote
 from wal_sink.targets.sqlalchemy.dialects import DUCKDB, GENERIC
 from wal_sink.targets.sqlalchemy.types import OF_CHARSET, words_of
 from wal_sink.unknown_names import did_you_mean

@@ -8,9 +8,9 @@ import msgspec
 
 from wal_sink.errors import OptionError
 from wal_sink.options import CONNECTS, SECRET, about, from_environment
+from wal_sink.targets.ddl import CREATE_TABLE, PARTITION_COLUMNS
 from wal_sink.targets.sql.options import KeyedOptions, LockTimeout, Mode, RequestTimeout, Table
 from wal_sink.targets.sqlalchemy.dialects import DIALECTS, GENERIC, Dialect
-from wal_sink.targets.table_options import CREATE_TABLE, PARTITION_COLUMNS
 
 PASSWORD_VARIABLE = "WAL_SINK_SQL_PASSWORD"  # noqa: S105 -- the name of a variable
 

@@ -13,6 +13,7 @@ import pyarrow.types as pt
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.ddl import Layout
 from wal_sink.targets.refusals import Savepoints
 from wal_sink.targets.sql.errors import LockHolder
 from wal_sink.targets.sql.keyed import KeyedTarget
@@ -21,7 +22,6 @@ from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sqlalchemy import catalogue
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
 from wal_sink.targets.sqlalchemy.types import OF_CHARSET
-from wal_sink.targets.table_options import Layout
 
 _KEY_CHARACTERS = 768
 """The most characters of a key in MariaDB and MySQL, all columns together: 3,072 bytes, four a character."""

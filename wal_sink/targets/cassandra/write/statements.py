@@ -30,7 +30,7 @@ from wal_sink.targets.cassandra.row_plan import (
 )
 from wal_sink.targets.cassandra.rows import TimestampedRows, remaining_ttls, with_event_times
 from wal_sink.targets.cdc import are_deletes, flag_name
-from wal_sink.targets.sql_text import quote
+from wal_sink.targets.ddl import quote
 from wal_sink.units import now_us
 
 Flags = npt.NDArray[np.bool_]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from wal_sink.targets.sql_text import quote, spark_name, spark_table
+from wal_sink.targets.ddl import quote, spark_name, spark_table
 
 
 @pytest.mark.parametrize("name", ["id", "Order", "select", "größe 😀"])
