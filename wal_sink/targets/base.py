@@ -128,7 +128,7 @@ class Session(ABC):
 
         :raises SchemaMismatch: the table no longer fits the plan.
         :raises OptionError: the plan is for another table than the options, see
-            `registry.published_elsewhere`.
+            `columns.published_elsewhere`.
         :raises RowsRefused: the server refuses rows, perhaps rows of an earlier call.
         :raises Exception: any other error, for `Target.classify`. Some of the rows may be written.
         """

@@ -6,6 +6,7 @@ plan is compared with the table again: an altered table would refuse the rows, o
 
 from __future__ import annotations
 
+import shlex
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
-from wal_sink.errors import SchemaMismatch
+from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.codec import digest
 from wal_sink.model.plan import Column, Plan, Role, canonical, spark_ddl
 from wal_sink.unknown_names import did_you_mean
@@ -259,6 +260,24 @@ def has_changed(table: str, changes: Iterable[str]) -> SchemaMismatch:
         "Change the table back, or create it again; then the flush continues. To change it for the next"
         " rows: stop the query, wait until no epoch is pending (wal-sink flush CHECKPOINT), change the"
         " table, and start the query.",
+    )
+
+
+def published_elsewhere(former: str, here: str, options: Iterable[str]) -> OptionError:
+    """Return the error at which the flush stops if pending rows were published for another table.
+
+    Such rows go neither to the table that the options name nor, without a command, to the former table.
+
+    :param former: the table that the plan of the rows names.
+    :param here: the table that the options name.
+    :param options: `name=value` of each option with which a command writes to the former table.
+    """
+    flags = " ".join(f"--option {shlex.quote(option)}" for option in options)
+    return OptionError(
+        f"Pending rows were published for {former}, and the options name {here}.",
+        f"If both are right, run `wal-sink flush CHECKPOINT {flags}`. It flushes the pending epochs into the"
+        " former, and the query continues. For one of several targets add --target NAME, and write NAME."
+        " before each option. If no option ever named the former, somebody has edited the log.",
     )
 
 

@@ -1,14 +1,10 @@
-"""Finds a target by its name: a shipped target, an entry point of a distribution, or `module:Class`.
-
-Also has the error of rows that were published for another table than the options name.
-"""
+"""Finds a target by its name: a shipped target, an entry point of a distribution, or `module:Class`."""
 
 from __future__ import annotations
 
 import functools
 import pickle
-import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
@@ -115,21 +111,3 @@ def _unpacked(make: Callable[..., Any], module: str, state: bytes) -> Any:
             " ship it by spark.submit.pyFiles. On one machine, put its folder on PYTHONPATH before the"
             " session is created.",
         ) from error
-
-
-def published_elsewhere(former: str, here: str, options: Iterable[str]) -> OptionError:
-    """Return the error at which the flush stops if pending rows were published for another table.
-
-    Such rows go neither to the table that the options name nor, without a command, to the former table.
-
-    :param former: the table that the plan of the rows names.
-    :param here: the table that the options name.
-    :param options: `name=value` of each option with which a command writes to the former table.
-    """
-    flags = " ".join(f"--option {shlex.quote(option)}" for option in options)
-    return OptionError(
-        f"Pending rows were published for {former}, and the options name {here}.",
-        f"If both are right, run `wal-sink flush CHECKPOINT {flags}`. It flushes the pending epochs into the"
-        " former, and the query continues. For one of several targets add --target NAME, and write NAME."
-        " before each option. If no option ever named the former, somebody has edited the log.",
-    )

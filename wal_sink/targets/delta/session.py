@@ -31,7 +31,7 @@ from wal_sink.targets.base import RefusedRow, RowsRefused
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.cdc import new_row_error
 from wal_sink.targets.client import shortly
-from wal_sink.targets.columns import refuse_changed
+from wal_sink.targets.columns import published_elsewhere, refuse_changed
 from wal_sink.targets.delta.columns import (
     EVENT,
     about_moved,
@@ -43,7 +43,6 @@ from wal_sink.targets.delta.fitness import refuse_unfit
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.stage import AFTER_DELETE, ORDER, DeltaStage, last_rows
 from wal_sink.targets.delta.table import Table, classify, is_conflict
-from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.staged_files import Receipt, RowVersion, StagedFileSession
 
 _NUMBERS = random.SystemRandom()

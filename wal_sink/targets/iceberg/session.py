@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_tables import holds, table_columns
-from wal_sink.targets.columns import refuse_changed
+from wal_sink.targets.columns import published_elsewhere, refuse_changed
 from wal_sink.targets.iceberg.ledger import epochs, tag
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import refuse_unfit
 from wal_sink.targets.iceberg.stage import IcebergStage
 from wal_sink.targets.iceberg.table import IcebergTable, classify, is_conflict
-from wal_sink.targets.registry import published_elsewhere
 from wal_sink.targets.staged_files import Receipt, RowVersion, StagedFileSession
 
 _IDS = random.SystemRandom()

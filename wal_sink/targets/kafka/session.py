@@ -28,11 +28,11 @@ from wal_sink.errors import (
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, TransactionalSession
+from wal_sink.targets.columns import published_elsewhere
 from wal_sink.targets.kafka import topics
 from wal_sink.targets.kafka.ledger import LedgerReader
 from wal_sink.targets.kafka.options import KafkaOptions
 from wal_sink.targets.kafka.records import Limits, records
-from wal_sink.targets.registry import published_elsewhere
 
 logger = logging.getLogger(__name__)
 

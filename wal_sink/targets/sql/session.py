@@ -22,9 +22,9 @@ from wal_sink.errors import WalSinkError
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, RowsRefused, TransactionalSession
+from wal_sink.targets.columns import published_elsewhere, refuse_changed
 from wal_sink.targets.ddl import unquoted
 from wal_sink.targets.refusals import RefusalSearch, refusal
-from wal_sink.targets.registry import published_elsewhere, refuse_changed
 from wal_sink.targets.sql import errors
 from wal_sink.targets.sql.database import Database, run
 from wal_sink.targets.sql.ledger import Ledger

@@ -18,7 +18,7 @@ from wal_sink.targets.cassandra.compare import refuse_changed
 from wal_sink.targets.cassandra.driver.errors import retrying
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
 from wal_sink.targets.cassandra.table import TableMetadata, read_table
-from wal_sink.targets.registry import published_elsewhere
+from wal_sink.targets.columns import published_elsewhere
 
 _VERSION = "SELECT schema_version FROM system.local"
 
