@@ -48,6 +48,11 @@ class Declared(NamedTuple):
         return self.default is msgspec.NODEFAULT
 
     @property
+    def default_text(self) -> str:
+        """Its default as the log has it; empty for a required option."""
+        return "" if self.required else str(self.default)
+
+    @property
     def description(self) -> str:
         """Its description, with the words that it accepts."""
         text = self.text or self.name

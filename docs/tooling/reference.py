@@ -14,8 +14,8 @@ from typing import Any
 import typer
 
 from wal_sink import errors
+from wal_sink.cli.inspect import option_groups
 from wal_sink.cli.main import app
-from wal_sink.cli.options import option_groups
 from wal_sink.errors import EXIT_CODES, WalSinkError
 from wal_sink.metrics.prometheus import QueryMetrics
 from wal_sink.target_info import OWN

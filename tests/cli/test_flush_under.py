@@ -19,7 +19,8 @@ from tests.cli.shell import run, start
 from tests.support.programs import ran
 from tests.support.s3 import S3
 from tests.support.waiting import until
-from wal_sink.admin.follow import Follower, LogsUnder, at_checkpoint
+from wal_sink.admin.flush import Follower, at_checkpoint
+from wal_sink.admin.under import LogsUnder
 from wal_sink.demo.servers.process import choose_port
 from wal_sink.errors import OptionError
 from wal_sink.protocol.retention import Retention

@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 
 from tests.protocol.engine import NOW_US
 from wal_sink.admin.show import Attempt, EpochList, EpochState
-from wal_sink.cli.screens import log_screen, sample_screen
+from wal_sink.cli.inspect import log_screen, sample_screen
 from wal_sink.cli.terminal import fact_table, output
 from wal_sink.progress.status import Status, status_lines
 from wal_sink.units import iso

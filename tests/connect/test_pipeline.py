@@ -13,7 +13,7 @@ import pytest
 from tests.cli.shell import WAL_SINK
 from tests.connect.app import ROOT, environment
 from tests.support.programs import ran
-from wal_sink.admin.follow import LogsUnder
+from wal_sink.admin.under import LogsUnder
 from wal_sink.demo.connect_server import ConnectServer
 from wal_sink.demo.crash import Driver
 from wal_sink.demo.pauses import Pause

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_sink.admin.confirm import refuse_unconfirmed
+from wal_sink.admin.query import refuse_unconfirmed
 from wal_sink.configuration import configure
 from wal_sink.errors import OptionError
 from wal_sink.options import parse, public

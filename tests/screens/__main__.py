@@ -21,7 +21,7 @@ from tests.spark.tables import Table
 from tests.support.waiting import until
 from wal_sink.admin.query import find_query
 from wal_sink.admin.show import show_epochs
-from wal_sink.cli.screens import log_screen
+from wal_sink.cli.inspect import log_screen
 from wal_sink.cli.terminal import fact_table
 from wal_sink.demo.local_spark import local_session
 from wal_sink.demo.servers.cassandra import EmbeddedCassandra

@@ -1,18 +1,21 @@
-"""`flush`: runs flushers in a process without Spark. Any number of flushers may work on one query.
+"""`flush`: runs flushers in a process without Spark, once or with `--follow` until a signal.
 
-A flusher also deletes flushed epochs from the log once `wal.retention` is over.
+Any number of flushers may work on one query. A flusher also deletes flushed epochs from the log once
+`wal.retention` is over.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 from tenacity import RetryCallState, stop_never
 
-from wal_sink.admin.query import Query, actor, wanted_targets
+from wal_sink.admin.query import Query, actor, find_query, logged_options, wanted_targets
 from wal_sink.configuration import retention_of
 from wal_sink.errors import NotDrained, WalSinkError
 from wal_sink.flush.flusher import Flusher, Pass
@@ -258,3 +261,151 @@ def _is_final(state: RetryCallState) -> bool:
     error = state.outcome.exception() if state.outcome else None
     transient = isinstance(error, WalSinkError) and error.transient
     return not transient or state.attempt_number == _MOST_TRIES
+
+
+REFRESH_S, REFRESH_BILLED_S = 2.0, 60.0
+"""Seconds between two reads of the list of queries; the second one is for stores with billed requests."""
+
+
+class Candidate(NamedTuple):
+    """A query that may have something to flush."""
+
+    place: str
+    """URL of the log or the checkpoint. It identifies the query."""
+    open: Callable[[], Query]
+    """Opens the query; raises a `WalSinkError` if it cannot be flushed yet."""
+
+
+Find = Callable[[], Iterable[Candidate]]
+"""Returns the queries that are there now."""
+
+_LIST = ""
+"""The place of an error of `Find` itself, which concerns no query."""
+
+
+class _Followed(NamedTuple):
+    """A query whose flushers run."""
+
+    query_id: str
+    options: Mapping[str, str]
+    """The options of the run for which the flushers were started."""
+    flushers: Sequence[HostedFlusher]
+
+
+class Follower:
+    """Flushes all queries of a list. Only one thread may use it.
+
+    :param find: returns the present queries; called at each refresh.
+    :param say: called with a line of text at each change.
+    :param watch: makes the metrics; None for no metrics.
+    :param target: the only target to flush; empty for all targets.
+    :param billed: True if the store of the logs bills each request.
+    """
+
+    def __init__(
+        self,
+        find: Find,
+        say: Callable[[str], object],
+        watch: Watch | None = None,
+        *,
+        target: str = "",
+        billed: bool = False,
+    ) -> None:
+        self._find, self._say, self._watch, self._target = find, say, watch, target
+        self._period_s = REFRESH_BILLED_S if billed else REFRESH_S
+        self._followed: dict[str, _Followed] = {}
+        self._complaints: dict[str, str] = {}
+        self._outcomes: dict[tuple[str, str], FlushDone] = {}
+
+    def run(self, wait: Wait) -> list[FlushDone]:
+        """Refresh and flush until `wait` returns True; return one outcome for each query and target."""
+        try:
+            self.refresh()
+            while not wait(self._period_s):
+                self.refresh()
+        finally:
+            for followed in self._followed.values():
+                for flusher in followed.flushers:
+                    flusher.stop()  # all of them first, so that they end at the same time
+            for place in list(self._followed):
+                self._end(place)
+        return list(self._outcomes.values())
+
+    def refresh(self) -> None:
+        """Start the flushers of new queries, and end the flushers of queries that are gone."""
+        try:
+            candidates = {candidate.place: candidate for candidate in self._find()}
+        except (OSError, WalSinkError) as error:
+            self._complain(_LIST, error)
+            return
+        self._complaints.pop(_LIST, None)
+        for place in self._followed.keys() - candidates.keys():
+            self._say(f"The log {place} is gone. Nothing more is flushed from it")
+            self._end(place)
+        for place in self._complaints.keys() - candidates.keys():
+            del self._complaints[place]
+        for place, candidate in candidates.items():
+            try:
+                self.follow(candidate)
+            except (OSError, WalSinkError) as error:
+                self._complain(place, error)
+            else:
+                self._complaints.pop(place, None)
+
+    @store_errors()
+    def follow(self, candidate: Candidate) -> None:
+        """Start the flushers of a query, unless they run with its present options.
+
+        :raises WalSinkError: the query cannot be flushed now.
+        """
+        followed, query = self._followed.get(candidate.place), candidate.open()
+        state = query.own_state()
+        options = logged_options(state)
+        if followed is not None:
+            is_same = (followed.query_id, followed.options) == (query.query_id, options)
+            if is_same and all(flusher.is_alive() for flusher in followed.flushers):
+                return
+            self._end(candidate.place)
+        rate = query.sink_options(state).max_rows_per_second
+        flushers = [
+            HostedFlusher(pipeline, rate, self._watch)
+            for pipeline in query.pipelines(state, self._target)
+        ]
+        for flusher in flushers:
+            flusher.start()
+        self._followed[candidate.place] = _Followed(query.query_id, options, flushers)
+        targets = ", ".join(flusher.pipeline.target_name for flusher in flushers)
+        self._say(f"Query {query.query_id}: flushing {query.checkpoint.url} to {targets}")
+
+    def _end(self, place: str) -> None:
+        """End the flushers of a query, and add their counts to its outcomes."""
+        followed = self._followed.pop(place)
+        for flusher in followed.flushers:
+            flusher.stop()
+        for flusher in followed.flushers:
+            try:
+                outcome = flusher.end()
+            except (OSError, WalSinkError) as error:
+                self._complain(place, error)
+                continue
+            former = self._outcomes.get((outcome.query_id, outcome.target))
+            if former is not None:
+                sums = ("epochs", "rows", "bytes", "seconds")
+                added = {name: getattr(former, name) + getattr(outcome, name) for name in sums}
+                outcome = msgspec.structs.replace(outcome, **added)
+            self._outcomes[outcome.query_id, outcome.target] = outcome
+
+    def _complain(self, place: str, error: Exception) -> None:
+        """Report why a query is not flushed; report the same error once. Each refresh tries again."""
+        text = error.one_line if isinstance(error, WalSinkError) else repr(error)
+        if self._complaints.get(place) != text:
+            self._complaints[place] = text
+            self._say(f"{place or 'The logs'}: not flushed for now. {text}")
+
+
+def at_checkpoint(checkpoint: str, wal: str | None, options: Mapping[str, str]) -> Candidate:
+    """Return the query at a checkpoint, which may start later.
+
+    :param wal, options: see `find_query`.
+    """
+    return Candidate(checkpoint, partial(find_query, checkpoint, wal, options))

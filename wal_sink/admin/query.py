@@ -1,4 +1,10 @@
-"""Finds a query by its checkpoint, with its log and the targets of its newest run."""
+"""Finds a query by its checkpoint, and opens its log and the targets of its newest run.
+
+A command reads in the log how the newest run of the query connected. Everyone who can write to the log can
+change these options. So a command sends a password only to a place that the operator has named. It imports a
+class that no installed package registers as a target only if the operator names the class. Without a secret,
+the options of the log need no confirmation.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +12,38 @@ import contextlib
 import getpass
 import logging
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from wal_sink.admin.confirm import check_logged_options
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import Configuration, Destination, configure, storage_options
-from wal_sink.errors import FlusherAtWork, OptionError
+from wal_sink.configuration import (
+    Configuration,
+    Destination,
+    configure,
+    options_by_target,
+    storage_options,
+)
+from wal_sink.errors import FlusherAtWork, OptionError, printable
 from wal_sink.flush.connection import TargetConnection
 from wal_sink.flush.pipeline import Pipeline
 from wal_sink.flush.report import Reporter
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import State, TargetState
-from wal_sink.options import SinkOptions, lowered, names, parse
+from wal_sink.options import (
+    Options,
+    SinkOptions,
+    fields,
+    lowered,
+    names,
+    options_of,
+    parse,
+    qualified,
+)
 from wal_sink.progress.report import this_process
 from wal_sink.protocol import state as protocol
+from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.units import now_us
 from wal_sink.unknown_names import refuse_removed
 from wal_sink.wal.location import find_by_checkpoint, refuse_other_log, refuse_unused
@@ -32,6 +54,9 @@ logger = logging.getLogger(__name__)
 
 _PLACES = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoint.storageoptions")
 """Options for the places of log and checkpoint, in lower case. A command has opened both already."""
+
+OPTIONS_VARIABLE = "WAL_SINK_OPTIONS"
+"""The variable with the operator's options for every command."""
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
@@ -103,7 +128,7 @@ class Query(NamedTuple):
 
         :param name: the only target to return; empty for all targets.
         :raises OptionError: an option is missing, unknown or not valid, or the operator has to confirm an
-            option of the log (see `admin.confirm`), or the log or the options do not have this target.
+            option of the log (see `check_logged_options`), or the log or the options do not have this target.
         """
         check_logged_options(logged_options(state), lowered(self.options))
         configured = configure(self.merged_options(state))
@@ -226,3 +251,85 @@ def actor() -> protocol.Actor:
     except (KeyError, OSError):  # the user of a container may have no name
         user = str(os.getuid())
     return protocol.Actor(by=f"{user}@{this_process()}", now_us=now_us())
+
+
+def check_logged_options(logged: Mapping[str, str], confirmed: Mapping[str, str]) -> None:
+    """Check every target of a query, before a command imports its class and connects to it.
+
+    :param logged: the options in the log, by lower-case name.
+    :param confirmed: the operator's options, by lower-case name. They override those in the log.
+    :raises OptionError: see `refuse_unregistered` and `refuse_unconfirmed`.
+    """
+    for target in options_by_target({**logged, **confirmed}):
+        of_log, of_operator = (options_of(target.prefix, raw) for raw in (logged, confirmed))
+        if "target" in of_log:
+            refuse_unregistered(of_log["target"], of_operator.get("target"), target.prefix)
+        declared = target_type(target.kind).options_type
+        refuse_unconfirmed(declared, of_log, of_operator, os.environ, target.prefix)
+
+
+def refuse_unregistered(logged: str, confirmed: str | None, prefix: str = "") -> None:
+    """Refuse a class in option `target` that no installed package registers, if only the log names it.
+
+    :param logged: option `target` in the log.
+    :param confirmed: the operator's option `target`; None if the operator gave none.
+    :param prefix: the name of the target in a query with several.
+    :raises OptionError: the operator has to confirm the class.
+    """
+    if confirmed is None and not is_installed(logged):
+        option = qualified(prefix, "target")
+        pair = shlex.quote(f"{option}={printable(logged)}")
+        raise OptionError(
+            f"Only the log says that option {option} is {printable(logged)}, which no package installed"
+            " here registers. Anyone who can write to the log can change this option.",
+            f"If the class is right, add: --option {pair}. Otherwise correct the option, or install the"
+            " package that registers the class.",
+        )
+
+
+def refuse_unconfirmed(
+    declared: type[Options],
+    logged: Mapping[str, str],
+    confirmed: Mapping[str, str],
+    environment: Mapping[str, str],
+    prefix: str = "",
+) -> None:
+    """Refuse to send a secret to a place that only the log names.
+
+    :param declared: the options of the target.
+    :param logged: the options in the log, by lower-case name.
+    :param confirmed: the operator's options, by lower-case name. They override those in the log.
+    :param environment: the variables of this process.
+    :param prefix: the name of the target in a query with several.
+    :raises OptionError: the operator has to confirm options; the remedy has the text to paste.
+    """
+    secrets = list(_secrets(declared, confirmed, environment))
+    unconfirmed = [
+        f"{qualified(prefix, option.name)}={printable(value)}"
+        for option in fields(declared)
+        if "connects" in option.extra and option.name.lower() not in confirmed
+        if (value := logged.get(option.name.lower(), ""))
+        and value.lower() != option.default_text.lower()
+    ]
+    if secrets and unconfirmed:
+        pairs = " ".join(f"--option {shlex.quote(pair)}" for pair in unconfirmed)
+        raise OptionError(
+            f"{' and '.join(secrets)} would be sent to a place that only the log names"
+            f" ({', '.join(unconfirmed)}). Anyone who can write to the log can change these options.",
+            f"If they are right, add: {pairs}. Otherwise add the right ones; NAME= removes an option. For"
+            f" all commands, put such NAME=VALUE pairs into the variable {OPTIONS_VARIABLE}.",
+        )
+
+
+def _secrets(
+    declared: type[Options], confirmed: Mapping[str, str], environment: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the name of each option or variable with a secret that a connection would send."""
+    for option in fields(declared):
+        variable = str(option.extra.get("environment", ""))
+        if "secret" not in option.extra:
+            continue
+        if confirmed.get(option.name.lower()):
+            yield option.name
+        elif environment.get(variable):
+            yield variable

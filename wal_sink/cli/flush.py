@@ -13,9 +13,9 @@ import typer
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
-from wal_sink.admin.flush import FlushDone, Wait, Watch, drain, preview
-from wal_sink.admin.follow import Follower, LogsUnder, at_checkpoint
+from wal_sink.admin.flush import FlushDone, Follower, Wait, Watch, at_checkpoint, drain, preview
 from wal_sink.admin.query import find_query
+from wal_sink.admin.under import LogsUnder
 from wal_sink.cli.arguments import (
     AsJson,
     CheckpointPlace,

@@ -1,12 +1,14 @@
-"""The commands that only read: `status`, `show`, `check` and `quarantine`."""
+"""The commands that only read: `status`, `show`, `quarantine`, `check` and `options`."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -17,7 +19,7 @@ from rich.text import Text
 from wal_sink.admin.deep_status import DeepStatus, deep_status
 from wal_sink.admin.quarantine import QuarantineList, export, list_quarantine
 from wal_sink.admin.query import Query, find_query
-from wal_sink.admin.show import show_epochs
+from wal_sink.admin.show import Attempt, AttemptDetails, EpochList, show_epochs
 from wal_sink.cli.arguments import (
     AsJson,
     CheckpointPlace,
@@ -28,7 +30,6 @@ from wal_sink.cli.arguments import (
     option_values,
     refuse_combinations,
 )
-from wal_sink.cli.screens import log_screen
 from wal_sink.cli.terminal import (
     SafeConsole,
     fact_table,
@@ -39,8 +40,18 @@ from wal_sink.cli.terminal import (
     progress_bar,
 )
 from wal_sink.errors import WalSinkError, printable
-from wal_sink.progress.status import Line, Status, byte_count, read_status, status_lines
+from wal_sink.options import Entry, SinkOptions, reference
+from wal_sink.progress.status import (
+    Line,
+    Status,
+    ago,
+    byte_count,
+    epoch_id,
+    read_status,
+    status_lines,
+)
 from wal_sink.publish.preflight import preflight_options
+from wal_sink.targets.registry import installed, target_type
 from wal_sink.units import counted, now_us
 
 _WATCH_S = 1.0
@@ -208,20 +219,103 @@ def show(
         console.show(shown, log_screen(shown, now_us()))
 
 
-def check(
-    checkpoint: CheckpointPlace, *, option: SinkOptionPairs = None, as_json: AsJson = False
-) -> None:
-    """Check the options of a query before it starts, and show their effect.
+_STYLES = {
+    "flushed": "green",
+    "pending": "yellow",
+    "damaged": "red",
+    "no manifest": "red",
+}
 
-    Give each option of `writeStream` by --option. The command connects to no target and creates
-    nothing. In Python, `wal_sink.check(df, **options)` also compares the columns with the table. For
-    example:
+_MOST_CHARACTERS = 80
+"""The longest text of a value; longer texts are cut."""
 
-    wal-sink check CHECKPOINT --option target=delta --option delta.path=/data/orders
+
+def log_screen(shown: EpochList, now_us: int) -> RenderableType:
+    """Return the screen with a list of epochs, and the details of a single epoch.
+
+    :param now_us: the present time, microseconds since 1970. The screen has the age of each epoch.
     """
-    with output(as_json=as_json) as console:
-        checked = preflight_options({"checkpointLocation": checkpoint, **option_values(option)})
-        console.show(checked, fact_table(*checked.in_force.items()))
+    table = _table("epoch", "state", "segments", "rows", "bytes", "published")
+    for attempt in shown.epochs:
+        published = attempt.published and datetime.fromisoformat(attempt.published).timestamp()
+        table.add_row(
+            str(attempt.epoch),
+            Text(attempt.state, _STYLES.get(attempt.state, "")),
+            *("" if count is None else f"{count:,}" for count in (attempt.segments, attempt.rows)),
+            "" if attempt.bytes is None else byte_count(attempt.bytes),
+            ago(now_us / 1_000_000 - published) if published else "",
+        )
+    notes = [
+        f"Query {shown.query_id}, target {shown.target}.",
+        f"Checkpointed: {epoch_id(shown.checkpointed)}. Flushed: {epoch_id(shown.flushed)}.",
+    ]
+    if shown.trimmed >= 0:
+        notes.append(f"The files of epochs up to epoch {shown.trimmed} are deleted from the log.")
+    if shown.left_out:
+        notes.append(f"Left out: {counted(shown.left_out, 'newer epoch')}; see --most.")
+    notes += [
+        f"Epoch {attempt.epoch}: {printable(attempt.problem)}"
+        for attempt in shown.epochs
+        if attempt.problem
+    ]
+    parts: list[RenderableType] = [table, Text("")] if shown.epochs else []
+    parts += map(Text, notes)
+    for attempt in shown.epochs:
+        if attempt.details is not None:
+            parts += _details(attempt, attempt.details)
+    return Group(*parts)
+
+
+def _details(attempt: Attempt, details: AttemptDetails) -> Iterator[RenderableType]:
+    yield Text("")
+    yield fact_table(
+        ("run", f"{attempt.run_id}"),
+        ("published", f"{attempt.published}, timestamps from {details.first_us} us"),
+        ("refused rows", f"{attempt.refused_rows:,}"),
+        *(("source offsets", offsets) for offsets in details.offsets),
+    )
+    columns = _table("column", "in the stream", "in the table", "role")
+    for column in details.columns:
+        texts = (column.name, column.source, column.type, column.role)
+        columns.add_row(*(Text(printable(text)) for text in texts))
+    segments = _table("rows", "bytes", "segment")
+    for segment in details.segments:
+        place = segment.path if segment.is_file else "in the manifest"
+        segments.add_row(f"{segment.rows:,}", byte_count(segment.bytes), place)
+    yield from (Text("\nSchema"), columns, Text("\nSegments"), segments)
+    yield from sample_screen(details.sample)
+
+
+def sample_screen(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    """Yield each row as a block with a line for each column.
+
+    :param rows: values by column, from `json_value`.
+    """
+    if rows:
+        yield Text("\nSome rows")
+    for number, row in enumerate(rows, 1):
+        yield Text(f"row {number}")
+        yield fact_table(*((f"  {printable(name)}", _cell(value)) for name, value in row.items()))
+
+
+def _cell(value: Any) -> str:
+    """Return a value as text, cut after 80 characters."""
+    text = printable(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+
+
+def _table(*names: str) -> Table:
+    """Return a table with these columns. Only the column `segment`, which has paths, breaks lines."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
+    for name in names:
+        right = name in {"epoch", "segments", "rows", "bytes"}
+        table.add_column(
+            Text(name),
+            justify="right" if right else "left",
+            no_wrap=name != "segment",
+            overflow="fold",
+        )
+    return table
 
 
 def quarantine(
@@ -269,3 +363,84 @@ def _quarantined(quarantined: QuarantineList) -> Iterator[RenderableType]:
         texts = (group.column, group.reason, group.remedy)
         table.add_row(str(group.epoch), f"{group.rows:,}", *(Text(printable(t)) for t in texts))
     yield table
+
+
+def check(
+    checkpoint: CheckpointPlace, *, option: SinkOptionPairs = None, as_json: AsJson = False
+) -> None:
+    """Check the options of a query before it starts, and show their effect.
+
+    Give each option of `writeStream` by --option. The command connects to no target and creates
+    nothing. In Python, `wal_sink.check(df, **options)` also compares the columns with the table. For
+    example:
+
+    wal-sink check CHECKPOINT --option target=delta --option delta.path=/data/orders
+    """
+    with output(as_json=as_json) as console:
+        checked = preflight_options({"checkpointLocation": checkpoint, **option_values(option)})
+        console.show(checked, fact_table(*checked.in_force.items()))
+
+
+class OptionGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of the sink itself, or of one target."""
+
+    name: str
+    """Name of the target; empty for the sink."""
+    options: tuple[Entry, ...]
+
+
+class OptionGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `options`."""
+
+    groups: tuple[OptionGroup, ...]
+
+
+def option_groups(target: str = "") -> tuple[OptionGroup, ...]:
+    """Return the options of the sink, and those of its targets.
+
+    :param target: the only target to list; empty for all installed targets.
+    :raises OptionError: no target has this name.
+    """
+    names = [target] if target else installed()
+    declared = {"": SinkOptions} | {name: target_type(name).options_type for name in names}
+    return tuple(
+        OptionGroup(name=name, options=tuple(reference(struct)))
+        for name, struct in declared.items()
+    )
+
+
+def options(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="Name of a target, or module:Class of your own target."
+        ),
+    ] = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """List the options of a query, with type, default and meaning.
+
+    With TARGET, the list has the options of every query and of this target. Without TARGET, it has the
+    options of all installed targets.
+    """
+    with output(as_json=as_json) as console:
+        groups = option_groups(target)
+        texts: list[RenderableType] = []
+        for group in groups:
+            heading = f"Options of target {group.name}" if group.name else "Options of every query"
+            entries = ((entry.name, _meaning(entry)) for entry in group.options)
+            texts += [Text(heading, "bold underline"), fact_table(*entries), ""]
+        console.show(OptionGroups(groups=groups), *texts)
+
+
+def _meaning(entry: Entry) -> str:
+    if entry.default == "required":
+        notes = [entry.takes, "required"]
+    else:
+        notes = [entry.takes, f"default {entry.default}" if entry.default else "no default"]
+    if entry.environment:
+        notes.append(f"or the variable {entry.environment}")
+    if entry.secret:
+        notes.append("never shown")
+    return f"{entry.text}\n({'; '.join(notes)})"

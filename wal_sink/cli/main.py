@@ -11,8 +11,7 @@ from typer.core import TyperGroup
 
 from wal_sink.cli.demo import demo
 from wal_sink.cli.flush import flush
-from wal_sink.cli.inspect import check, quarantine, show, status
-from wal_sink.cli.options import options
+from wal_sink.cli.inspect import check, options, quarantine, show, status
 from wal_sink.cli.repair import adopt, give_up, set_mark
 from wal_sink.cli.terminal import output
 from wal_sink.unknown_names import removed_command

@@ -23,7 +23,7 @@ from typing import ClassVar, NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from wal_sink.admin.follow import Candidate, Follower, at_checkpoint
+from wal_sink.admin.flush import Candidate, Follower, at_checkpoint
 from wal_sink.configuration import options_by_target, storage_options
 from wal_sink.errors import CheckpointNotVisible, OptionError, WalSinkError
 from wal_sink.metrics.server import Exposition

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from wal_sink.admin.confirm import OPTIONS_VARIABLE, refuse_unconfirmed
+from wal_sink.admin.query import OPTIONS_VARIABLE, refuse_unconfirmed
 from wal_sink.cli.arguments import option_values
 from wal_sink.errors import OptionError
 from wal_sink.options import SECRET, Options, fields, marked, parse, public
