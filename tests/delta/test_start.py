@@ -24,7 +24,7 @@ from tests.delta.conftest import (
     with_protocol,
 )
 from wal_sink.errors import OptionError, SchemaMismatch
-from wal_sink.targets.delta.fitness import _KNOWN_FEATURES
+from wal_sink.targets.delta.plan import _KNOWN_FEATURES
 from wal_sink.testing.contracts.ledger import create
 
 

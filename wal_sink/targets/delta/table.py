@@ -1,23 +1,27 @@
-"""A Delta table at one version: its schema, its log, and commits on exactly this version.
+"""A Delta table at one version: its schema, its files, and commits on exactly this version.
 
 The undocumented names of deltalake in this module have a canary in `tests/delta/test_commits.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote as percent_encoded
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
+from pyarrow.fs import FileType
 
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.arrow_tables import plain, renamed
@@ -25,8 +29,7 @@ from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.cdc import flag_name
 from wal_sink.targets.ddl import quote
 from wal_sink.targets.delta.columns import is_absolute
-from wal_sink.targets.delta.files import Files, table_is_there
-from wal_sink.targets.staged_files import kind_of_access
+from wal_sink.targets.staged_files import kind_of_access, sync
 
 _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
 """Further features that a version of the protocol requires of writers. Newer versions name their features."""
@@ -256,7 +259,7 @@ class Table:
                 )
 
     def _opened(self) -> DeltaTable:
-        with table_is_there(self.path):
+        with _table_is_there(self.path):
             return DeltaTable(self.path, storage_options=self._options)
 
 
@@ -285,3 +288,81 @@ def classify(error: Exception) -> ErrorClass:
     if is_conflict(error):
         return "retry"
     return kind_of_access(error) if isinstance(error, OSError) else "fatal"
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _table_is_there(path: str) -> Iterator[None]:
+    """Convert delta-rs' error for a missing table to SchemaMismatch, in this context."""
+    try:
+        yield
+    except TableNotFoundError as error:
+        raise SchemaMismatch(
+            f"There is no Delta table at {path}.", "Create it, or correct option delta.path."
+        ) from error
+
+
+class Files:
+    """Writes, reads and deletes whole files. Paths are relative to the table's folder.
+
+    Access goes through delta-rs, with its storage options. The public `DeltaStorageHandler` hands Arrow a
+    stream that refuses what Arrow writes (1.6.6 with pyarrow 26: 'Buffer' object is not an instance of
+    'bytes'). Its inner handler takes bytes.
+
+    :raises SchemaMismatch: the path is a local folder that does not exist.
+    """
+
+    def __init__(self, path: str, options: dict[str, str] | None) -> None:
+        with _table_is_there(path):
+            self._storage: Any = DeltaStorageHandler(path, options)._handler  # noqa: SLF001
+        self._folder = _local(path)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Create a file. `sync` makes it durable."""
+        output = self._storage.open_output_stream(path, None)
+        output.write(data)
+        output.close()
+
+    def read(self, path: str) -> bytes:
+        """Return a file's content.
+
+        :raises FileNotFoundError: the file is missing.
+        """
+        file = self._storage.open_input_file(path)
+        return bytes(file.read(file.size()))
+
+    def delete(self, path: str) -> None:
+        """Delete a file that may be missing."""
+        try:
+            self._storage.delete_file(path)
+        except FileNotFoundError:
+            return
+
+    def missing(self, paths: Iterable[str]) -> list[str]:
+        """Return the paths whose files are missing."""
+        listed = list(paths)
+        infos = self._storage.get_file_info(listed)
+        return [
+            path for path, info in zip(listed, infos, strict=True) if info.type == FileType.NotFound
+        ]
+
+    def sync(self, paths: Iterable[str], *, may_be_gone: bool = False) -> None:
+        """Make files in a local folder survive a power loss, since delta-rs does not sync them.
+
+        An object store acknowledges only durable objects.
+
+        :param may_be_gone: True if somebody may have deleted a file since it was listed.
+        :raises FileNotFoundError: a file is missing.
+        """
+        if self._folder is not None:
+            sync([self._folder / path for path in paths], may_be_gone=may_be_gone)
+
+
+def _local(path: str) -> Path | None:
+    """Return the folder of a path or a URL `file:`. None for another store."""
+    if "://" not in path:
+        return Path(path)
+    parts = urlsplit(path)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
