@@ -30,7 +30,7 @@ from tests.support.power_loss import Power
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets import staged_files
-from wal_sink.targets.iceberg.ledger import tag
+from wal_sink.targets.iceberg.table import tag
 from wal_sink.testing.contracts.ledger import create
 from wal_sink.testing.faults import Crash
 

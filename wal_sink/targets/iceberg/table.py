@@ -3,12 +3,26 @@
 pyiceberg's own commits cannot be used. After a conflict pyiceberg repeats a commit on the newest version,
 without the condition on the branch (`Transaction._rebuild_snapshot_updates`), and so overwrites a ledger.
 Here each commit has its own conditions, and is requested once.
+
+The ledger row of a query is a snapshot of the table without rows, under a tag of its own. Three places were
+compared:
+
+- **Properties of the table** change in one commit with its rows. But no catalog has a condition on a
+  property: a REST catalog accepts the commits of two flushers at once.
+- **The summary of the snapshot with the rows** is lost when that snapshot is expired, which may happen after
+  any compaction.
+- **A tag** has neither fault. A catalog compares the snapshot of a tag (`assert-ref-snapshot-id`) in one step
+  with all other changes of a commit. No clean-up of snapshots removes a tagged snapshot.
+
+The tagged snapshot has no files, so it keeps no file from being cleaned up. Each change of the row adds a new
+snapshot and removes the last one. So the main branch has one snapshot for each window.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -44,12 +58,11 @@ from requests import Session
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from wal_sink.errors import SchemaMismatch, TargetUnavailable
+from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.targets.arrow_tables import with_parts
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.ddl import CREATE_TABLE
-from wal_sink.targets.iceberg.ledger import MAX_REF_AGE_MS, ROW, Row, decode
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.staged_files import RowVersion, kind_of_access, sync
 
@@ -153,12 +166,12 @@ class IcebergTable:
         version = None if snapshot is None else snapshot.snapshot_id
         return RowVersion(version, None if row is None else row.ledger)
 
-    def _stored(self, tag: str) -> tuple[Snapshot | None, Row | None]:
+    def _stored(self, tag: str) -> tuple[Snapshot | None, _Row | None]:
         ref = self.metadata.refs.get(tag)
         snapshot = None if ref is None else self.metadata.snapshot_by_id(ref.snapshot_id)
         if snapshot is None:
             return None, None
-        row = decode((snapshot.summary and snapshot.summary[ROW]) or "", self.name)
+        row = _decode((snapshot.summary and snapshot.summary[_ROW]) or "", self.name)
         return snapshot, None if self._are_gone(row.rows) else row
 
     def _are_gone(self, rows: int | None) -> bool:
@@ -226,7 +239,7 @@ class IcebergTable:
                     sequence_number=sequence,
                     manifest_list=location,
                     summary=Summary(
-                        Operation.APPEND, **{ROW: Row(ledger=new, rows=rows).to_text()}
+                        Operation.APPEND, **{_ROW: _Row(ledger=new, rows=rows).to_text()}
                     ),
                     schema_id=base.current_schema_id,
                 )
@@ -235,7 +248,7 @@ class IcebergTable:
                 ref_name=tag,
                 type=SnapshotRefType.TAG,
                 snapshot_id=snapshot,
-                max_ref_age_ms=MAX_REF_AGE_MS,
+                max_ref_age_ms=_MAX_REF_AGE_MS,
             ),
         ]
         if replaced is not None:
@@ -271,6 +284,54 @@ class IcebergTable:
         ref = self.metadata.refs.get(MAIN_BRANCH)
         return None if ref is None else ref.snapshot_id
 
+
+# --- the ledger row in a snapshot ------------------------------------------------------------------
+
+_ROW = "wal-sink.ledger"
+"""The property of the snapshot's summary with the row."""
+
+_MAX_REF_AGE_MS = 2**63 - 1
+"""The age limit of the tag. Otherwise `history.expire.max-ref-age-ms` of the table would remove it."""
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    """The row in a summary."""
+
+    ledger: LedgerRow
+    rows: int | None = None
+    """The snapshot of the main branch with the query's newest rows. None if the query has no rows yet."""
+
+    def to_text(self) -> str:
+        """Encode the row for the summary."""
+        return msgspec.json.encode(self).decode()
+
+
+def tag(query_id: str) -> str:
+    """Return the name of a query's tag."""
+    return "wal_sink_" + re.sub(r"[^A-Za-z0-9_-]", lambda m: f".{ord(m[0]):x}.", query_id)
+
+
+def _decode(text: str, table: str) -> _Row:
+    """Return the row of a summary.
+
+    :raises CorruptLog: this version of wal_sink cannot read the row.
+    """
+    try:
+        return msgspec.json.decode(text, type=_Row)
+    except msgspec.DecodeError as error:
+        raise CorruptLog(
+            f"The ledger row in table {table} is not what this version of wal_sink writes: {error}",
+            "Flush with the newer version that wrote it. Do not drop the tag: it says which epochs the table"
+            " has.",
+        ) from error
+
+
+def epochs(first: int, last: int) -> str:
+    """Return the range of epochs for the summary of a snapshot."""
+    return f"{first}" if first == last else f"{first} to {last}"
+
+
+# --- the catalog ----------------------------------------------------------------------------------
 
 _WAITS_S = 10.0, 120.0
 """The seconds after which a connection to a REST catalog, or its answer, counts as lost. A commit may still
