@@ -10,7 +10,7 @@ import pytest
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.columns import TableColumn, TableRules, match_columns, refuse_changed
-from wal_sink.targets.kafka.columns import agreed_columns
+from wal_sink.targets.kafka.plan import agreed_columns
 
 TABLE = [
     TableColumn("Id", "INT"),

@@ -1,15 +1,17 @@
-"""Checks with the brokers, when a query starts, everything that a flush needs, and makes the plan."""
+"""Makes the plan when a query starts. Compares the DataFrame with records of Kafka and with its topics."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
 
-from wal_sink.model.plan import Plan
+from wal_sink.model.plan import Column, Plan, canonical, is_array, spark_ddl
+from wal_sink.targets.columns import TableColumn, TableRules, match_columns, to_cast, with_column
 from wal_sink.targets.kafka import topics
-from wal_sink.targets.kafka.columns import agreed_columns
 from wal_sink.targets.kafka.options import KafkaOptions
-from wal_sink.targets.kafka.records import TOPICS, Limits
+from wal_sink.targets.kafka.records import TOPICS, TYPES, UNBOUNDED_MS, Limits
 from wal_sink.targets.kafka.session import transactional
 
 _START = "start"
@@ -45,3 +47,102 @@ def _limits(options: KafkaOptions, *, create: bool) -> dict[str, Limits]:
     if not topics.is_there(admin, ledger):
         topics.create_ledger(admin, ledger, dry=not (create and options.ledger_topic))
     return topics.limits(admin, options.topics, ledger)
+
+
+_COLUMNS = [
+    TableColumn(name, "string or binary" if name in ("key", "value") else spark_ddl(type_))
+    for name, type_ in TYPES.items()
+]
+
+_ALSO = {
+    pa.binary(): (pa.string(),),
+    pa.int32(): (pa.int8(), pa.int16()),
+    TYPES["headers"]: (pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])),),
+}
+"""Further types that `check` casts to the type of a record's column."""
+_WITHOUT_VALUE = (
+    "value: it is not in the DataFrame. Put all columns into it,"
+    " .select(F.to_json(F.struct('*')).alias('value'))."
+)
+
+
+class RecordRules(TableRules):
+    """Rules for the columns of a record, which have fixed types."""
+
+    noun = "a record of Kafka"
+
+    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
+        """Compare the DataFrame's type with the types that `check` casts."""
+        if _fits(field.type, TYPES[column.name]):
+            return []
+        return [self.types_differ(field, column.type, f"{_conversion(field, column)}.")]
+
+    def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
+        """Refer to the line about `value`, which has one expression for all columns."""
+        if field.name.lower() in free or "value" not in free:
+            return super().about_missing(field, free)
+        return "Put it into value, as below."
+
+
+def _conversion(field: pa.Field, column: TableColumn) -> str:
+    """Return the expression that converts a column of the DataFrame to the type of a record's column."""
+    name, source = field.name, field.type
+    cast = to_cast(name, column.type.removesuffix(" or binary"))
+    if name in ("key", "value") and source.num_fields:
+        words, expression = "Make JSON of it", f"F.to_json('{name}')"
+    elif name == "headers" and pa.types.is_map(source):
+        values = "binary" if source.item_type == pa.binary() else "string"
+        entries = f"F.col('{name}').cast('map<string,{values}>')"
+        words, expression = "Make an array of its entries", f"F.map_entries({entries})"
+    elif name == "headers" and not is_array(source):
+        key, value = "F.lit('…').alias('key')", f"F.col('{name}').cast('string').alias('value')"
+        words, expression = "Make headers of it", f"F.array(F.struct({key}, {value}))"
+    elif name == "timestamp" and pa.types.is_integer(source):
+        words, expression = "If it counts milliseconds", f"F.timestamp_millis('{name}')"
+    else:
+        return cast
+    return f"{words}, {with_column(name, expression)}"
+
+
+def agreed_columns(schema: pa.Schema, limits: Mapping[str, Limits]) -> tuple[Column, ...]:
+    """Compare a DataFrame's columns with the columns of a record and the limits of the topics.
+
+    :raises SchemaMismatch: with a line for each problem.
+    """
+    return match_columns(
+        schema, _COLUMNS, RecordRules.noun, RecordRules(), _about_topics(schema.names, limits)
+    )
+
+
+def _about_topics(names: Collection[str], limits: Mapping[str, Limits]) -> Iterator[str]:
+    if "value" not in {name.lower() for name in names}:
+        yield _WITHOUT_VALUE
+    if len(limits) > 1 and "topic" not in names:
+        yield (
+            f"topic: option topic names {', '.join(limits)}, and no column says which of them a row goes to."
+            " Add column topic, or name one topic."
+        )
+    for topic, limit in limits.items():
+        if limit.compacted and "key" not in names:
+            yield (
+                f"key: the topic {topic} is compacted, and Kafka refuses records without a key in it. Add the"
+                " column, or set the topic's cleanup.policy to delete."
+            )
+        if "timestamp" in names and limit.own_time:
+            yield (
+                f"timestamp: the topic {topic} gives records the time at which they arrive. Drop the column,"
+                " or set the topic's message.timestamp.type to CreateTime."
+            )
+        if "timestamp" in names and limit.past_ms < UNBOUNDED_MS:
+            yield (
+                f"timestamp: the topic {topic} refuses a record that is older than {limit.past_ms:,} ms,"
+                " and a pending record may exceed this age. Drop the column, or set the topic's"
+                f" message.timestamp.before.max.ms to {UNBOUNDED_MS}."
+            )
+
+
+def _fits(source: pa.DataType, type_: pa.DataType) -> bool:
+    source = canonical(source)
+    if pa.types.is_timestamp(type_):
+        return bool(pa.types.is_timestamp(source) and source.tz is not None)
+    return bool(source == canonical(type_) or source in _ALSO.get(type_, ()))
