@@ -29,7 +29,7 @@ from wal_sink.targets.cassandra import CassandraOptions
 from wal_sink.targets.cassandra.driver.connection import Connection as OpenConnection
 from wal_sink.targets.cassandra.driver.connection import _profiles
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.write.statements import Statement
+from wal_sink.targets.cassandra.statements import Statement
 
 _HEADER = struct.Struct(">BBhBi")
 ERROR, OPTIONS, SUPPORTED, RESULT, BATCH = 0x00, 0x05, 0x06, 0x08, 0x0D

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.support.cql_driver import plan_of
 from wal_sink.model.plan import Column
 from wal_sink.targets.base import RowSlice
-from wal_sink.targets.cassandra.row_plan import CassandraPlan
-from wal_sink.targets.cassandra.write.batches import (
+from wal_sink.targets.cassandra.batches import (
     BUFFER_BYTES,
     BUFFER_ROWS,
     BUFFER_S,
@@ -23,6 +22,7 @@ from wal_sink.targets.cassandra.write.batches import (
     divide,
     limits,
 )
+from wal_sink.targets.cassandra.row_plan import CassandraPlan
 
 LIMITS = Limits(rows=4, bytes=40, shared_partitions=3, shared_bytes=24, row_weight=2)
 

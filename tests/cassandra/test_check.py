@@ -14,7 +14,8 @@ import pytest
 from tests.support.cql_driver import Field, plan_of
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Role, canonical
-from wal_sink.targets.cassandra.check import MAX_ROW_BYTES, check
+from wal_sink.targets.cassandra.check import MAX_ROW_BYTES
+from wal_sink.targets.cassandra.rows import check
 
 V1 = "123e4567-e89b-12d3-a456-426614174000"
 V4 = "123e4567-e89b-42d3-a456-426614174000"

@@ -9,18 +9,19 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tests.cassandra.test_compare import COLUMNS, live
+from tests.cassandra.test_plan import COLUMNS, live
 from tests.support.cql_driver import plan_of
 from tests.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.model.plan import Column, Plan
 from wal_sink.publish.preflight import CheckedColumn
-from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.compare import match_columns, refuse_changed
 from wal_sink.targets.cassandra.options import read_columns
+from wal_sink.targets.cassandra.plan import match_columns
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan, RowTtl
-from wal_sink.targets.cassandra.write.statements import delete, upsert
+from wal_sink.targets.cassandra.rows import check
+from wal_sink.targets.cassandra.statements import delete, upsert
+from wal_sink.targets.cassandra.table_changes import refuse_changed
 
 NAMES = {"orderId": "id", "theShop": "shop"}
 SCHEMA = pa.schema([("theShop", pa.string()), ("day", pa.date32()), ("orderId", pa.int32())])

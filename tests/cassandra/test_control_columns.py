@@ -15,9 +15,8 @@ from wal_sink.errors import InvalidRow, OptionError, SchemaMismatch
 from wal_sink.options import parse
 from wal_sink.targets.arrow_values import shorten
 from wal_sink.targets.cassandra import CassandraOptions
-from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.row_plan import MAX_TTL_S, RowTtl
-from wal_sink.targets.cassandra.rows import written_columns
+from wal_sink.targets.cassandra.rows import check, written_columns
 from wal_sink.targets.operations import read_words
 from wal_sink.units import now_us
 

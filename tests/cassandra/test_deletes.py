@@ -16,8 +16,8 @@ from tests.support.cassandra import NodeTable
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.rows import TimestampedRows
+from wal_sink.targets.cassandra.sender import first_row_text
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.targets.cassandra.write.refusals import first_row_text
 
 pytestmark = pytest.mark.cassandra
 

@@ -13,7 +13,6 @@ import pytest
 
 from tests.support.cql_driver import driver_rows, encode_from, plan_of
 from wal_sink.model.plan import Role
-from wal_sink.targets.cassandra.check import check
 from wal_sink.targets.cassandra.encode import (
     Encoded,
     Varying,
@@ -23,6 +22,7 @@ from wal_sink.targets.cassandra.encode import (
     varying,
 )
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.rows import check
 
 US = 1_700_000_000_000_000
 HEAD = b"\x01\x00\x02id\x00\x06"

@@ -23,7 +23,7 @@ from tests.support.cql_values import (
     type_name,
     whole,
 )
-from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.rows import check
 from wal_sink.targets.cassandra.types import NESTED, TYPES, UserTypes
 
 US = 1_700_000_000_000_000

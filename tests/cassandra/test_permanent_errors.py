@@ -41,15 +41,19 @@ from wal_sink.progress.status import Status, read_status
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget, ledger
 from wal_sink.targets.cassandra import table as table_module
-from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.driver.internals import OverloadedErrorMessage
-from wal_sink.targets.cassandra.driver.pipeline import Group, RequestPipeline, SentGroup
+from wal_sink.targets.cassandra.driver.requests_in_flight import (
+    Concurrency,
+    Group,
+    RequestPipeline,
+    SentGroup,
+)
 from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.targets.cassandra.write.drift import DriftWatch
+from wal_sink.targets.cassandra.table_changes import DriftWatch
 from wal_sink.telemetry import FlushMetrics
 from wal_sink.testing.contracts.sessions import write
 
@@ -213,7 +217,7 @@ def test_change_during_the_comparison_stops_the_flush(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """The change comes before the table is read, before it is watched, or before a statement is prepared."""
-    monkeypatch.setattr("wal_sink.targets.cassandra.write.drift.CHECK_EVERY_S", 3_600)
+    monkeypatch.setattr("wal_sink.targets.cassandra.table_changes.CHECK_EVERY_S", 3_600)
     target = CassandraTarget(options(node, username=role, password="first"))
     batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
     plan = target.plan(batch.schema, "k")
@@ -239,7 +243,7 @@ def test_table_missing_on_one_node_is_an_outage(
     node: EmbeddedCassandra, admin: Any, role: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server refuses rows, and the table is unchanged when it is compared."""
-    monkeypatch.setattr("wal_sink.targets.cassandra.write.drift.CHECK_EVERY_S", 3_600)
+    monkeypatch.setattr("wal_sink.targets.cassandra.table_changes.CHECK_EVERY_S", 3_600)
     target = CassandraTarget(options(node, username=role, password="first"))
     batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
     plan, check = target.plan(batch.schema, "k"), DriftWatch.check

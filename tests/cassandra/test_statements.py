@@ -14,12 +14,12 @@ import pytest
 from cassandra.metadata import Metadata
 from cassandra.query import UNSET_VALUE
 
-from tests.cassandra.test_compare import COLUMNS, live
 from tests.cassandra.test_control_columns import CHANGES, INSTANT, KEY, PLAN, S_US
+from tests.cassandra.test_plan import COLUMNS, live
 from tests.support.cql_driver import Field, encode_from, plan_of, prepared
-from wal_sink.targets.cassandra.check import check
-from wal_sink.targets.cassandra.compare import match_columns
+from wal_sink.targets.cassandra.batches import PlanRequests
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
+from wal_sink.targets.cassandra.plan import match_columns
 from wal_sink.targets.cassandra.row_plan import (
     EXPIRES_US,
     MAX_TTL_S,
@@ -27,10 +27,9 @@ from wal_sink.targets.cassandra.row_plan import (
     TTL_S,
     RowTtl,
 )
-from wal_sink.targets.cassandra.rows import TimestampedRows, remaining_ttls
-from wal_sink.targets.cassandra.write.batches import PlanRequests
-from wal_sink.targets.cassandra.write.refusals import ledger_us
-from wal_sink.targets.cassandra.write.statements import (
+from wal_sink.targets.cassandra.rows import TimestampedRows, check, remaining_ttls
+from wal_sink.targets.cassandra.sender import ledger_us
+from wal_sink.targets.cassandra.statements import (
     Statements,
     _encoded,
     positions_in_parts,

@@ -18,12 +18,12 @@ from tests.support.cassandra import NodeTable
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice
+from wal_sink.targets.cassandra.batches import Batches
 from wal_sink.targets.cassandra.driver.connection import Connection, _profiles
 from wal_sink.targets.cassandra.driver.internals import WideConnection
-from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline, SentGroup
+from wal_sink.targets.cassandra.driver.requests_in_flight import RequestPipeline, SentGroup
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.targets.cassandra.write.batches import Batches
-from wal_sink.targets.cassandra.write.statements import driver_statement
+from wal_sink.targets.cassandra.statements import driver_statement
 
 pytestmark = pytest.mark.cassandra
 
@@ -215,7 +215,7 @@ def test_server_warns_of_larger_batches(
     def of_twenty(*_: object) -> Batches:
         return Batches(None, np.arange(0, COUNT + 1, 100))
 
-    monkeypatch.setattr("wal_sink.targets.cassandra.write.batches.divide", of_twenty)
+    monkeypatch.setattr("wal_sink.targets.cassandra.batches.divide", of_twenty)
     with table.session() as session:
         text = " ".join(warnings(session, plan, rows))
     assert "exceeding specified threshold of 5120" in text

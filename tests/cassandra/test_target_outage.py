@@ -23,14 +23,17 @@ from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import ErrorClass, IdempotentSession, RowSlice, Session, Target
 from wal_sink.targets.cassandra import CassandraOptions, CassandraTarget
-from wal_sink.targets.cassandra.driver.concurrency import Concurrency
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
 from wal_sink.targets.cassandra.driver.errors import was_not_sent
-from wal_sink.targets.cassandra.driver.pipeline import RequestPipeline, SentGroup
+from wal_sink.targets.cassandra.driver.requests_in_flight import (
+    Concurrency,
+    RequestPipeline,
+    SentGroup,
+)
 from wal_sink.targets.cassandra.ledger import Ledger
+from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.targets.cassandra.write.drift import DriftWatch
-from wal_sink.targets.cassandra.write.sender import Sender
+from wal_sink.targets.cassandra.table_changes import DriftWatch
 from wal_sink.telemetry import FlushMetrics
 from wal_sink.testing.contracts import RestartContract
 from wal_sink.testing.contracts.ledger import Stored, create, finish, first_row, following, row_of

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.model.plan import canonical, spark_ddl, spark_type
-from wal_sink.targets.cassandra.compare import mismatches
+from wal_sink.targets.cassandra.type_mismatches import mismatches
 from wal_sink.targets.cassandra.types import (
     CQL_FOR,
     NESTED,

@@ -12,7 +12,7 @@ from tests.protocol.quarantining import rows_of
 from tests.support.cql_driver import plan_of
 from wal_sink.errors import InvalidRow
 from wal_sink.publish.append import split_invalid
-from wal_sink.targets.cassandra.check import check
+from wal_sink.targets.cassandra.rows import check
 from wal_sink.wal.segment import ROW, TEXTS, with_reasons
 
 PLAN = plan_of(

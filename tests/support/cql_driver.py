@@ -22,8 +22,8 @@ from wal_sink.model.plan import Column, Role, canonical
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
 from wal_sink.targets.cassandra.encode import Encoded, encode
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.statements import Statement
 from wal_sink.targets.cassandra.types import CqlType, UserTypes, column_types
-from wal_sink.targets.cassandra.write.statements import Statement
 
 NAMES = ["Ascii", "UTF8", "Boolean", "Byte", "Short", "Int32", "Long", "Integer", "Float", "Double"]
 NAMES += ["Decimal", "Timestamp", "SimpleDate", "Time", "Duration", "UUID", "TimeUUID"]

@@ -1,35 +1,37 @@
-"""Casts a batch to the types of the log, and refuses rows that Cassandra would refuse. Runs in the tasks.
+"""Casts columns of a DataFrame to the types of the log, and refuses values that Cassandra would refuse.
 
-The tasks neither connect nor load the driver. Rows that only the server can refuse, such as for an index,
-are found by `write.refusals`.
+The functions run in tasks, which neither connect nor load the driver. `sender` finds the rows that only the
+server can refuse, for example because of an index.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wal_sink.targets.arrow_values import int64
-from wal_sink.targets.cassandra.arrow_buffers import sizes
-from wal_sink.targets.cassandra.invalid_values import InvalidValue, invalid_values, refuse_invalid
+from wal_sink.errors import InvalidRow
+from wal_sink.model.plan import Plan
+from wal_sink.targets.arrow_values import TRUE, as_python, int64, shorten
+from wal_sink.targets.cassandra.arrow_buffers import lists_with, sizes, unnest
 from wal_sink.targets.cassandra.row_plan import (
     KEY,
     CassandraPlan,
-    in_order,
 )
-from wal_sink.targets.cassandra.rows import read_controls, without_deleted_values
 from wal_sink.targets.cassandra.types import (
+    NO_NULLS,
+    TYPES,
+    Constraint,
+    CqlType,
     cast_column,
     column_types,
 )
 from wal_sink.targets.cdc import (
     except_deletes,
-    mark,
-    with_flags,
 )
-from wal_sink.targets.columns import refuse_other_schema
 
 MAX_KEY_BYTES = 65_535
 """The server's limit of a partition key, and of all clustering columns of a row together."""
@@ -37,26 +39,7 @@ MAX_ROW_BYTES = 8 * 1024 * 1024
 """The limit of a row: half of the largest mutation that a server with default settings accepts."""
 
 
-def check(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
-    """Cast a batch of the DataFrame to the types of the log.
-
-    :raises SchemaMismatch: the columns of the batch are not those of the plan.
-    :raises InvalidRow: a row cannot be written. The error names the column and the first such row.
-    """
-    refuse_other_schema(batch.schema, plan)
-    controls = read_controls(batch, plan)
-    table = plan.of_table()
-    rows = batch.select([column.name for column in table.columns])
-    if controls.deletes is not None:
-        rows = without_deleted_values(rows, table, controls.deletes)
-    key = [column.name for column in plan.columns if column.role in KEY]
-    marked = mark(rows, plan, key)
-    stored = _cast_rows(marked.rows, table, controls.deletes)
-    columns = dict(zip(stored.schema.names, stored.columns, strict=True)) | controls.columns
-    return with_flags(in_order(columns, plan), marked.flags)
-
-
-def _cast_rows(
+def cast_rows(
     batch: pa.RecordBatch, plan: CassandraPlan, deletes: pa.Array | None
 ) -> pa.RecordBatch:
     """Refuse invalid values and cast the columns of the table.
@@ -126,3 +109,123 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordB
         f"makes a row of more than {MAX_ROW_BYTES:,} bytes, and a server accepts hardly more in one write",
         "Split the value, or keep it elsewhere and write a reference.",
     )
+
+
+class InvalidValue(NamedTuple):
+    """The first value of a column that breaks a constraint."""
+
+    row: int
+    path: str
+    """The column, or the part of it, such as `address.zip`."""
+    value: pa.Scalar | None
+    """The invalid value; None if several columns are invalid together."""
+    problem: str
+    remedy: str
+    rows: pa.Array
+    """Flags of all rows that break the constraint; a null flag counts as False."""
+
+    @classmethod
+    def first(
+        cls, bad: pa.Array, path: str, values: pa.Array | None, problem: str, remedy: str
+    ) -> InvalidValue | None:
+        """Return the first flagged value of a column; None if no value is flagged."""
+        row = pc.index(bad, TRUE).as_py()
+        if row < 0:
+            return None
+        return cls(row, path, None if values is None else values[row], problem, remedy, bad)
+
+
+def refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | None) -> None:
+    """Raise the error of an invalid value; do nothing for None.
+
+    :raises InvalidRow: names the row by its key.
+    """
+    if invalid:
+        value = "" if invalid.value is None else f" ({shorten(as_python(invalid.value))})"
+        raise InvalidRow(
+            f"Column {invalid.path} of {plan.table}{value} {invalid.problem}, in"
+            f" {row_text(batch, plan, invalid.row)}.",
+            invalid.remedy,
+            column=invalid.path,
+            problem=f"Column {invalid.path} of {plan.table} {invalid.problem}.",
+            rows=invalid.rows,
+        )
+
+
+def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
+    """Return the text by which errors name a row of a batch: its key."""
+    return key_text(plan, [as_python(values[row]) for values in batch.columns])
+
+
+def key_text(plan: Plan, values: Sequence[Any]) -> str:
+    """Return the text by which errors name a row.
+
+    :param values: the values of the row in the order of the plan's columns.
+    """
+    key = ", ".join(
+        f"{column.name}={shorten(value)}"
+        for column, value in zip(plan.columns, values, strict=True)
+        if column.role in KEY
+    )
+    return f"the row with {key}"
+
+
+def invalid_values(
+    path: str, column: pa.Array, tree: CqlType, *, key: bool
+) -> Iterator[InvalidValue]:
+    """Yield the first invalid value of a column of the DataFrame, and of each part of its type.
+
+    :param key: True for a column of the primary key.
+    """
+    if tree.kind in TYPES:
+        scalar = TYPES[tree.kind]
+        yield from _broken(path, column, scalar.constraint)
+        if key:
+            yield from _broken(path, column, scalar.key_constraint)
+    elif tree.kind in ("tuple", "udt"):
+        for i, field in enumerate(column.flatten()):
+            name = column.type.field(i).name
+            part = tree.parts[tree.fields.index(name) if tree.kind == "udt" else i]
+            yield from invalid_values(f"{path}.{name}", field, part, key=key)
+    else:
+        offsets, values = unnest(column)
+        if tree.kind == "vector":
+            yield from _wrong_lengths(path, column, offsets, tree.length)
+        for invalid in _of_elements(path, values, tree, key):
+            # The row of an element is the last list that begins at or before the element: other lists that
+            # begin at the same element are empty.
+            begins = pc.less_equal(offsets[:-1], int64(invalid.row))
+            yield invalid._replace(
+                row=pc.sum(begins).as_py() - 1, rows=lists_with(offsets, invalid.rows)
+            )
+
+
+def _of_elements(path: str, values: pa.Array, tree: CqlType, key: bool) -> Iterator[InvalidValue]:
+    columns, names = [values], ["element"]
+    if tree.kind == "map":
+        columns, names = values.flatten(), ["key", "value"]
+    for name, elements, part in zip(names, columns, tree.parts, strict=True):
+        inner = f"{path}.{name}"
+        yield from _broken(inner, elements, NO_NULLS)
+        # A cast must not make two keys of a map, or two elements of a set, equal.
+        is_key = key or name == "key" or tree.kind == "set"
+        yield from invalid_values(inner, elements, part, key=is_key)
+
+
+def _broken(path: str, column: pa.Array, rule: Constraint | None) -> Iterator[InvalidValue]:
+    if rule is not None:
+        bad = rule.bad(column)
+        if invalid := InvalidValue.first(bad, path, column, rule.problem, rule.remedy):
+            yield invalid
+
+
+def _wrong_lengths(
+    path: str, column: pa.Array, offsets: pa.Array, length: int
+) -> Iterator[InvalidValue]:
+    lengths = pc.subtract(offsets[1:], offsets[:-1])
+    bad = pc.and_(column.is_valid(), pc.not_equal(lengths, int64(length)))
+    remedy = "Drop such rows, or pad or cut the arrays: slice(c, 1, n)."
+    if invalid := InvalidValue.first(bad, path, column, "", remedy):
+        count = lengths[invalid.row].as_py()
+        problem = f"has {count} elements, and the table's vector takes exactly {length}"
+        yield invalid._replace(problem=problem)

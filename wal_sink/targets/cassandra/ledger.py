@@ -16,8 +16,6 @@ from cassandra import InvalidRequest
 
 from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
-from wal_sink.targets.cassandra import ddl
-from wal_sink.targets.cassandra.compare import refuse_not_durable
 from wal_sink.targets.cassandra.driver.connection import LEDGER_READ, ROWS
 from wal_sink.targets.cassandra.driver.errors import (
     classify,
@@ -28,7 +26,12 @@ from wal_sink.targets.cassandra.driver.errors import (
 )
 from wal_sink.targets.cassandra.driver.internals import ConfigurationException, SyntaxException
 from wal_sink.targets.cassandra.row_plan import TableName
-from wal_sink.targets.cassandra.table import TableMetadata, read_table
+from wal_sink.targets.cassandra.table import (
+    TableMetadata,
+    keyspace_statement,
+    read_table,
+    refuse_not_durable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +147,7 @@ def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -
     if name.keyspace not in metadata.keyspaces:
         raise SchemaMismatch(
             f"Keyspace {name.keyspace} of cassandra.ledgerTable does not exist.",
-            f"Correct the option, or create it:\n{ddl.create_keyspace(name.keyspace)}",
+            f"Correct the option, or create it:\n{keyspace_statement(name.keyspace)}",
         )
     if not metadata.exists and create:
         _create(session, name)

@@ -1,35 +1,59 @@
-"""Makes the plan by which a DataFrame is written, when a query starts; creates missing tables."""
+"""Makes the plan of a query when it starts: matches the DataFrame with the table, creates missing tables."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
 from cassandra import AlreadyExists
 
-from wal_sink.model.plan import Column, Plan, Role, canonical
-from wal_sink.targets.cassandra.compare import (
-    match_columns,
-    refuse_no_update,
-    refuse_repeated_lists,
-    used_types,
+from wal_sink.errors import SchemaMismatch
+from wal_sink.model.plan import (
+    Column,
+    Plan,
+    Role,
+    canonical,
 )
-from wal_sink.targets.cassandra.ddl import create_statement, new_table
 from wal_sink.targets.cassandra.driver.connection import connect, errors_translated
 from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.ledger import ensure_ledger_table
 from wal_sink.targets.cassandra.options import (
+    COLUMNS_OPTION,
+    EXPIRES_AT_COLUMN,
+    TIMESTAMP_COLUMN,
+    TTL,
+    TTL_COLUMN,
+    WRITE_MODE,
     CassandraOptions,
     primary_key,
 )
-from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan, CassandraRowPlan, RowTtl
 from wal_sink.targets.cassandra.rows import clustering_order, row_ttl, written_columns
 from wal_sink.targets.cassandra.server import inspect_server, refuse_missing_permissions
-from wal_sink.targets.cassandra.table import TableMetadata, read_table
-from wal_sink.targets.cassandra.types import has_lists
-from wal_sink.targets.ddl import refuse_other_key
+from wal_sink.targets.cassandra.table import (
+    TableMetadata,
+    add_column_statement,
+    create_statement,
+    keyspace_statement,
+    new_table,
+    proposed_statements,
+    read_table,
+    refuse_not_durable,
+)
+from wal_sink.targets.cassandra.type_mismatches import mismatches
+from wal_sink.targets.cassandra.types import (
+    has_lists,
+    parse,
+    user_type_names,
+)
+from wal_sink.targets.columns import SAME, TableColumn, TableRules
+from wal_sink.targets.columns import match_columns as compare
+from wal_sink.targets.ddl import CREATE_TABLE, KEY_COLUMNS, refuse_other_key
+from wal_sink.unknown_names import did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -123,3 +147,209 @@ def _control(field: pa.Field, operation: str) -> Column:
     """Return the plan's entry of a control column: it is read, and not written."""
     role: Role = "operation" if field.name == operation else "control"
     return Column(name=field.name, source=str(canonical(field.type)), type=role, role=role)
+
+
+def match_columns(
+    schema: pa.Schema,
+    metadata: TableMetadata,
+    names: Mapping[str, str] = SAME,
+    *,
+    update: bool = False,
+) -> tuple[Column, ...]:
+    """Match the columns of the DataFrame with the columns of the table.
+
+    Return them in the DataFrame's order.
+
+    :param names: the names that columns of the DataFrame have in the table, if they differ there.
+    :param update: True if rows are written by UPDATE.
+    :raises SchemaMismatch: has a line for each column that does not fit.
+    """
+    _refuse_table(schema, metadata)
+    rules = CassandraRules(schema, metadata, names, update=update)
+    others = about_other_names(schema, names)
+    return compare(schema, rules.columns, str(metadata.name), rules, others, names)
+
+
+class CassandraRules(TableRules):
+    """The rules for types and keys of Cassandra, and the statements that alter a table."""
+
+    def __init__(
+        self, schema: pa.Schema, metadata: TableMetadata, names: Mapping[str, str], *, update: bool
+    ) -> None:
+        self._metadata, self._names, self._update = metadata, names, update
+        written = {names.get(name, name) for name in schema.names}
+        roles = {column.role for column in metadata.columns if column.name in written}
+        self._static_alone = "static" in roles and not roles & {"regular", "clustering"}
+
+    @property
+    def columns(self) -> list[TableColumn]:
+        """The columns of the table. The DataFrame must have the columns of the key.
+
+        An UPDATE of static columns alone needs no clustering columns.
+        """
+        may_lack = ("clustering",) if self._update and self._static_alone else ()
+        return [
+            TableColumn(
+                column.name,
+                column.type,
+                required=column in self._metadata.key,
+                default=column.role in may_lack,
+                role=column.role,
+            )
+            for column in self._metadata.columns
+        ]
+
+    def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
+        """Return a line for each part of a column whose type does not fit."""
+        tree = parse(column.type, self._metadata.types)
+        return [*map(str, mismatches(field.name, field.type, tree))]
+
+    def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
+        """Return the remedy for a column that the table lacks.
+
+        A name that differs only in case gets no ALTER TABLE: it is probably a slip.
+        """
+        name = field.name
+        if name in self._names:
+            return f"Correct {COLUMNS_OPTION}."
+        if meant := [other for other in sorted(free) if other.lower() == name.lower()]:
+            return (
+                f'Rename it, .withColumnRenamed("{name}", "{meant[0]}"), or set {COLUMNS_OPTION} to'
+                f" {json.dumps({name: meant[0]}, ensure_ascii=False)}."
+            )
+        return super().about_missing(field, free)
+
+    def to_add(self, field: pa.Field) -> str:
+        """Return the statement that adds the column; empty if the column needs more than one statement."""
+        add = add_column_statement(self._metadata.name, field)
+        return f"run: {add}" if add else ""
+
+    def about_required(self, column: TableColumn) -> str:
+        """Return the problem and the remedy for a column of the key that the DataFrame lacks."""
+        update = (
+            ", or set cassandra.writeMode to update, which writes a partition's static columns alone"
+            if column.role == "clustering" and not self._update and self._static_alone
+            else ""
+        )
+        return (
+            f"it is in the table's primary key ({column.role} key, {column.type}) and not in the DataFrame."
+            f" Add it{update}."
+        )
+
+
+def used_types(
+    columns: tuple[Column, ...], metadata: TableMetadata
+) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Return the user-defined types of the columns, including types inside of other types."""
+    trees = [parse(column.type, metadata.types) for column in columns]
+    names = {name for tree in trees for name in user_type_names(tree)}
+    return {name: tuple(metadata.types[name]) for name in sorted(names)}
+
+
+def _refuse_table(schema: pa.Schema, metadata: TableMetadata) -> None:
+    keyspace, table = metadata.name
+    if keyspace not in metadata.keyspaces:
+        raise SchemaMismatch(
+            f"Keyspace {keyspace} does not exist. {did_you_mean(keyspace, metadata.keyspaces)}".rstrip(),
+            f"Correct option keyspace, or create it with the replication that you need:\n"
+            f"{keyspace_statement(keyspace)}",
+        )
+    refuse_not_durable(metadata)
+    if table in metadata.views:
+        raise SchemaMismatch(
+            f"{metadata.name} is a materialized view, which cannot be written to.",
+            "Name its base table.",
+        )
+    if not metadata.exists:
+        raise SchemaMismatch(
+            f"Table {metadata.name} does not exist. {did_you_mean(table, metadata.tables)}".rstrip(),
+            f"Correct option table; or set {CREATE_TABLE} to true and {KEY_COLUMNS} to the columns of its"
+            f" key; or create it:\n{proposed_statements(metadata.name, schema)}",
+        )
+    if any(column.type == "counter" for column in metadata.columns):
+        raise SchemaMismatch(
+            f"{metadata.name} is a counter table: counters take no write timestamp, so "
+            "an increment cannot be written exactly once.",
+            "Write the totals to a table without counters: aggregate in Spark, and write them by"
+            " wal_sink.batch_writer in update mode.",
+        )
+
+
+def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[str]:
+    """Yield the problems of the option that names columns of the table."""
+    for name, column in names.items():
+        if name not in schema.names:
+            yield (
+                f"{name}: {COLUMNS_OPTION} names it, and the DataFrame has no such column."
+                f" {did_you_mean(name, schema.names)}"
+            ).rstrip() + f" Correct it in {COLUMNS_OPTION}, or leave it out."
+        elif column in schema.names and column not in names:
+            yield (
+                f"{name}: {COLUMNS_OPTION} writes it to {column}, to which the DataFrame's {column} is"
+                f" written, too. Drop one of the two, or write {column} to another column."
+            )
+
+
+def refuse_no_update(metadata: TableMetadata, columns: Sequence[Column], operation: str) -> None:
+    """Refuse rows that no UPDATE can write.
+
+    :param columns: the columns of the table that the DataFrame has.
+    :param operation: the value of `operationColumn`.
+    :raises SchemaMismatch: there is no value to set; or clustering columns are beside static columns alone;
+        or rows are partitions and may be deletes.
+    """
+    roles = {column.role for column in columns}
+    if not roles & {"static", "regular"}:
+        raise SchemaMismatch(
+            f"The DataFrame has only the key of {metadata.name}, and {WRITE_MODE} is update: no value is"
+            " set.",
+            f"Add a column, or leave out {WRITE_MODE}: an insert writes rows of keys alone.",
+        )
+    if "regular" not in roles and "clustering" in roles:
+        raise SchemaMismatch(
+            f"The DataFrame has only static columns of {metadata.name} beside the whole key, and Cassandra"
+            " refuses an UPDATE of static columns alone that names clustering columns.",
+            "Drop the clustering columns, to write partitions; or add a column that is not static.",
+        )
+    if "regular" not in roles and operation and any(c.role == "clustering" for c in metadata.key):
+        raise SchemaMismatch(
+            f"The DataFrame has only static columns of {metadata.name}, and operationColumn is {operation}: a"
+            " delete would delete the whole partition with all its rows.",
+            "Leave out operationColumn, and clear values by nulls, with cassandra.nulls=write; or add the"
+            " clustering columns and a column that is not static.",
+        )
+
+
+_FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"
+
+
+def refuse_repeated_lists(plan: CassandraPlan, metadata: TableMetadata) -> None:
+    """Refuse options that conflict with lists that are not frozen.
+
+    Each write of such a list adds new elements. So each sending of its rows has new, higher timestamps (rule
+    `repeatable`).
+
+    :raises SchemaMismatch: the timestamp is the event time and cannot change; or a TTL in seconds counts
+        from the timestamp, and would grow.
+    """
+    if not has_lists(plan):
+        return
+    if plan.details.timestamp_column:
+        raise SchemaMismatch(
+            f"{metadata.name} has lists that are not frozen, and {TIMESTAMP_COLUMN} is given: if a row is"
+            " written twice with the time of its event, its lists have each element twice.",
+            f"{_FROZEN}, or leave out the option.",
+        )
+    ttl = plan.details.ttl or RowTtl()
+    seconds = {
+        TTL: ttl.ttl_s,
+        TTL_COLUMN: ttl.ttl_column,
+        f"default_time_to_live = {metadata.default_ttl}": metadata.default_ttl,
+    }
+    if names := ", ".join(name for name, value in seconds.items() if value):
+        raise SchemaMismatch(
+            f"{metadata.name} has lists that are not frozen, and its rows have a TTL in seconds ({names})."
+            " The TTL counts from a row's timestamp, which grows each time that a list is sent.",
+            f"{_FROZEN}; or use only {EXPIRES_AT_COLUMN}, and run:\nALTER TABLE {metadata.name} WITH"
+            " default_time_to_live = 0;",
+        )

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from wal_sink.model.plan import Column
 from wal_sink.targets.arrow_values import FALSE, int64, null
 from wal_sink.targets.cassandra.arrow_buffers import Ints, elements
-from wal_sink.targets.cassandra.invalid_values import InvalidValue, refuse_invalid, row_text
+from wal_sink.targets.cassandra.check import InvalidValue, cast_rows, refuse_invalid, row_text
 from wal_sink.targets.cassandra.options import (
     EXPIRES_AT_COLUMN,
     TIMESTAMP_COLUMN,
@@ -42,14 +42,18 @@ from wal_sink.targets.cassandra.row_plan import (
     TTL_S,
     CassandraPlan,
     RowTtl,
+    in_order,
 )
 from wal_sink.targets.cassandra.types import as_is
 from wal_sink.targets.cdc import (
     are_deletes,
     except_deletes,
+    mark,
     operations_of_rows,
+    with_flags,
     without_values_of_deletes,
 )
+from wal_sink.targets.columns import refuse_other_schema
 from wal_sink.targets.operations import described, refuse_type, refuse_written, without_operation
 from wal_sink.units import now_us
 
@@ -154,6 +158,25 @@ def row_ttl(options: CassandraOptions, metadata: TableMetadata) -> RowTtl | None
 
 
 # --- task ---
+
+
+def check(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
+    """Cast a batch of the DataFrame to the types of the log.
+
+    :raises SchemaMismatch: the columns of the batch are not those of the plan.
+    :raises InvalidRow: a row cannot be written. The error names the column and the first such row.
+    """
+    refuse_other_schema(batch.schema, plan)
+    controls = read_controls(batch, plan)
+    table = plan.of_table()
+    rows = batch.select([column.name for column in table.columns])
+    if controls.deletes is not None:
+        rows = without_deleted_values(rows, table, controls.deletes)
+    key = [column.name for column in plan.columns if column.role in KEY]
+    marked = mark(rows, plan, key)
+    stored = cast_rows(marked.rows, table, controls.deletes)
+    columns = dict(zip(stored.schema.names, stored.columns, strict=True)) | controls.columns
+    return with_flags(in_order(columns, plan), marked.flags)
 
 
 class Controls(NamedTuple):

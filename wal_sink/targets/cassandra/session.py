@@ -15,17 +15,17 @@ from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import IdempotentSession, RefusedRow, RowSlice, RowsRefused
-from wal_sink.targets.cassandra.driver.concurrency import MOST, Concurrency
+from wal_sink.targets.cassandra.batches import BYTES, ROWS, PlanRequests
 from wal_sink.targets.cassandra.driver.connection import Connection, connect, errors_translated
 from wal_sink.targets.cassandra.driver.errors import longest_s
+from wal_sink.targets.cassandra.driver.requests_in_flight import MOST, Concurrency
 from wal_sink.targets.cassandra.ledger import Ledger, refuse_other_ledger
 from wal_sink.targets.cassandra.options import CassandraOptions
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
+from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.targets.cassandra.server import missing_permission
 from wal_sink.targets.cassandra.table import read_table
-from wal_sink.targets.cassandra.write.batches import BYTES, ROWS, PlanRequests
-from wal_sink.targets.cassandra.write.drift import DriftWatch
-from wal_sink.targets.cassandra.write.sender import Sender
+from wal_sink.targets.cassandra.table_changes import DriftWatch
 from wal_sink.telemetry import FlushMetrics, line_logger
 
 log = line_logger(__name__)

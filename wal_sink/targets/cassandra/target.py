@@ -75,7 +75,7 @@ class CassandraTarget(Target):
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
         """Cast `batch` to the log's types, and refuse rows that the server would refuse."""
-        from wal_sink.targets.cassandra.check import check  # noqa: PLC0415 -- pyarrow.compute
+        from wal_sink.targets.cassandra.rows import check  # noqa: PLC0415 -- pyarrow.compute
 
         return check(batch, CassandraPlan.of(plan))
 

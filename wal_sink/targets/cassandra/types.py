@@ -418,11 +418,11 @@ CQL_FOR = {
     "interval day to second": "duration",
     "binary": "blob",
 }
-"""The CQL type that `ddl` proposes for each Spark type. A timestamp_ntz needs a cast before."""
+"""The CQL type that `table` proposes for each Spark type. A timestamp_ntz needs a cast before."""
 
 
 def cast_column(column: pa.Array, tree: CqlType) -> pa.Array:
-    """Cast a column that `compare.mismatches` accepts.
+    """Cast a column in which `type_mismatches` finds no mismatch.
 
     A user-defined type gets all its fields in its order. A field that the struct lacks is null.
     """

@@ -10,15 +10,11 @@ import pytest
 
 from tests.support.cql_driver import plan_of
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.cassandra.compare import (
-    match_columns,
-    refuse_changed,
-    refuse_no_update,
-    used_types,
-)
 from wal_sink.targets.cassandra.ledger import LEDGER_COLUMNS, create_ledger, refuse_other_ledger
+from wal_sink.targets.cassandra.plan import match_columns, refuse_no_update, used_types
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, RowTtl, TableName
 from wal_sink.targets.cassandra.table import ColumnMetadata, TableMetadata
+from wal_sink.targets.cassandra.table_changes import refuse_changed
 
 COLUMNS = (
     ColumnMetadata("id", "bigint", "partition"),

@@ -10,15 +10,22 @@ compared again.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from wal_sink.errors import TargetUnavailable
-from wal_sink.targets.cassandra.compare import refuse_changed
 from wal_sink.targets.cassandra.driver.errors import retrying
+from wal_sink.targets.cassandra.plan import refuse_repeated_lists
 from wal_sink.targets.cassandra.row_plan import CassandraPlan, TableName
-from wal_sink.targets.cassandra.table import TableMetadata, read_table
-from wal_sink.targets.columns import published_elsewhere
+from wal_sink.targets.cassandra.table import (
+    ColumnMetadata,
+    TableMetadata,
+    read_table,
+    refuse_not_durable,
+)
+from wal_sink.targets.columns import has_changed, published_elsewhere
+from wal_sink.targets.ddl import quote
 
 _VERSION = "SELECT schema_version FROM system.local"
 
@@ -101,3 +108,46 @@ class DriftWatch:
         """
         answer = retrying()(self._session.execute, _VERSION)
         return answer.one().schema_version, answer.response_future.coordinator_host
+
+
+def refuse_changed(plan: CassandraPlan, metadata: TableMetadata) -> None:
+    """Refuse a table that has changed since the plan was made.
+
+    New columns and new fields of types are accepted.
+
+    :raises SchemaMismatch: a column is gone, has another type or role, or is new in the key; or a field is
+        gone, or has another name or type; or the keyspace bypasses the commit log.
+    """
+    now = {column.name: column for column in metadata.columns}
+    changes = [
+        f"{column.in_table} was {column.type} ({column.role}), "
+        + (f"is {_described(now[column.in_table])}" if column.in_table in now else "is gone")
+        for column in plan.columns
+        if now.get(column.in_table) != (column.in_table, column.type, column.role)
+    ]
+    planned = {column.in_table for column in plan.columns}
+    changes += [
+        f"{column.name} is new, {_described(column)}"
+        for column in metadata.key
+        if column.name not in planned and not (column.role == "clustering" and plan.static_alone)
+    ]
+    changes += [
+        f"type {name} was ({_fields(fields)}), is ({_fields(metadata.types.get(name, ()))})"
+        for name, fields in plan.details.types.items()
+        if tuple(metadata.types.get(name, ()))[: len(fields)] != fields
+    ]
+    if not metadata.exists:
+        changes = ["the table is gone"]
+    else:
+        refuse_not_durable(metadata)
+    if changes:
+        raise has_changed(plan.table, changes)
+    refuse_repeated_lists(plan, metadata)
+
+
+def _described(column: ColumnMetadata) -> str:
+    return f"{column.type} ({column.role})"
+
+
+def _fields(fields: Sequence[tuple[str, str]]) -> str:
+    return ", ".join(f"{quote(name)} {cql}" for name, cql in fields)

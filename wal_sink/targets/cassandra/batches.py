@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+from cassandra.metadata import Murmur3Token
 
 from wal_sink.arrow_batches import concatenated
 from wal_sink.targets.base import RowSlice
@@ -28,9 +30,8 @@ from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.encode import reordered
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.rows import TimestampedRows
+from wal_sink.targets.cassandra.statements import Statements
 from wal_sink.targets.cassandra.types import column_types, has_lists
-from wal_sink.targets.cassandra.write.replicas import Replicas
-from wal_sink.targets.cassandra.write.statements import Statements
 
 BUFFER_ROWS = 8_192
 """The rows that are encoded at once. A call costs as much as 600 rows: less than a tenth of the whole."""
@@ -300,3 +301,87 @@ class PlanRequests:
             EncodedBatch(count, bytes(data[begin:end]), self._statements, node)
             for count, (begin, end), node in zip(counts, bounds, nodes, strict=True)
         ]
+
+
+class Ranges(NamedTuple):
+    """The first local replica of each range of tokens."""
+
+    ends: Ints
+    """The last token of each range, ascending."""
+    first: Ints
+    """The number of the replica of each range, from 0."""
+    nodes: list[Any]
+    """The driver's host of each number."""
+
+
+class Coordinators(NamedTuple):
+    """The first local replica of each routing key."""
+
+    numbers: Ints
+    """The number of the replica, from 0."""
+    nodes: list[Any]
+    """The driver's host of each number."""
+
+
+class Replicas:
+    """The replicas of a keyspace's partitions.
+
+    The ranges are computed again when the driver has a new map, or when a node goes down or comes up. For a
+    ring of 15,360 tokens the computation takes longer than the encoding of a slice.
+
+    :param metadata: the cluster metadata of the driver.
+    :param datacenter: the local datacenter.
+    """
+
+    def __init__(self, metadata: Any, keyspace: str, datacenter: str) -> None:
+        self._metadata = metadata
+        self._keyspace = keyspace
+        self._datacenter = datacenter
+        self._made_of: tuple[Any, Any, frozenset[Any]] | None = None
+        self._ranges: Ranges | None = None
+
+    def coordinators(self, keys: pa.Array) -> Coordinators | None:
+        """Return the first local replica of each routing key.
+
+        None if any partitions may share a request: each node of the datacenter has all partitions, or the
+        driver does not know the replicas.
+        """
+        ring = self._metadata.token_map
+        if ring is None or not issubclass(ring.token_class, Murmur3Token) or not ring.ring:
+            return None
+        ranges = self._current_ranges(ring)
+        if ranges is None:
+            return None
+        hashed = map(ring.token_class.hash_fn, keys.to_pylist())
+        tokens = np.fromiter(hashed, np.int64, len(keys))
+        # A range includes its end. Tokens after the last end belong to the first range.
+        numbers = ranges.first[np.searchsorted(ranges.ends, tokens) % len(ranges.ends)]
+        return Coordinators(numbers, ranges.nodes)
+
+    def _current_ranges(self, ring: Any) -> Ranges | None:
+        """Return the ranges of the driver's present map; None if the replicas do not matter."""
+        if self._keyspace not in ring.tokens_to_hosts_by_ks:
+            ring.get_replicas(self._keyspace, ring.ring[0])  # the driver computes the map
+        # The driver never changes a map. It makes a new map when a node comes or goes, and a new map of a
+        # keyspace when its replication changes.
+        replicas = ring.tokens_to_hosts_by_ks.get(self._keyspace)
+        up = frozenset(host for host in self._metadata.all_hosts() if host.is_up)
+        source = self._made_of
+        if source is None or ring is not source[0] or replicas is not source[1] or up != source[2]:
+            self._ranges = self._ranges_of(ring, replicas or {}, up)
+            self._made_of = (ring, replicas, up)
+        return self._ranges
+
+    def _ranges_of(self, ring: Any, replicas: Any, up: frozenset[Any]) -> Ranges | None:
+        near = {host for host in up if host.datacenter == self._datacenter}
+        local = [[host for host in replicas.get(token, ()) if host in near] for token in ring.ring]
+        nodes = {host for hosts in local for host in hosts}
+        if all(len(hosts) == len(nodes) for hosts in local):
+            return None
+        ordered = sorted(nodes, key=str)
+        numbers = {host: number for number, host in enumerate(ordered)}
+        return Ranges(
+            ends=np.array([token.value for token in ring.ring], np.int64),
+            first=np.array([numbers[hosts[0]] if hosts else 0 for hosts in local], np.int64),
+            nodes=ordered,
+        )
