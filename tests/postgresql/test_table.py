@@ -22,8 +22,8 @@ from wal_sink.errors import (
 )
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets.base import RowSlice
+from wal_sink.targets.postgresql.catalogue import find, read_columns, read_unique
 from wal_sink.targets.postgresql.connection import _PIECE
-from wal_sink.targets.postgresql.schema import find, read_columns, read_unique
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.unique import Unique
 from wal_sink.testing.contracts.ledger import create, finish, following, row_of

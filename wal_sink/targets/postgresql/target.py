@@ -14,7 +14,7 @@ from wal_sink.options import Options
 from wal_sink.targets.client import shortly
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.ddl import Layout, listed, quote
-from wal_sink.targets.postgresql import schema as catalogue
+from wal_sink.targets.postgresql import catalogue
 from wal_sink.targets.postgresql.options import PostgresqlOptions
 from wal_sink.targets.postgresql.types import NEW, TYPES, refuse_wide_row, takes
 from wal_sink.targets.refusals import RELEASED
