@@ -8,7 +8,7 @@ import pytest
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.publish.micro_batch import RESERVED, with_epoch, with_epoch_field
 from wal_sink.targets.cassandra.row_plan import EXPIRES_US, TIMESTAMP_US, TTL_S
-from wal_sink.targets.sql.bulk import DELETED, ORDINAL
+from wal_sink.targets.sql.upsert import DELETED, ORDINAL
 
 SCHEMA = pa.schema([("id", pa.int64())])
 

@@ -27,9 +27,9 @@ from wal_sink.targets.casts import key_of
 from wal_sink.targets.ddl import listed, quote
 from wal_sink.targets.postgresql.options import PASSWORD_VARIABLE, PostgresqlOptions
 from wal_sink.targets.postgresql.types import needs_temporary_table, temporary_type
-from wal_sink.targets.sql import bulk
 from wal_sink.targets.sql.options import TableName
 from wal_sink.targets.sql.types import LISTS
+from wal_sink.targets.sql.upsert import SourceRows, source_rows, write_from_query
 
 # The parameters that the URI does not set. TCP notices a lost host after half a minute. `BoundedConnection`
 # notices a server that hangs on a host that answers.
@@ -196,7 +196,7 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
     if not needs_temporary_table(plan):
         _copy(connection, str(table), batch, [column.type for column in plan.columns])
         return
-    rows = bulk.bulk_rows(plan, batch)
+    rows = source_rows(plan, batch)
     temporary = _fill_temporary_table(connection, table, plan, rows)
     values = [
         f"{quote(column.name)}::{column.type} AS {quote(column.name)}"
@@ -206,13 +206,11 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
     ]
     query = f"SELECT {', '.join([*values, *map(quote, rows.added)])} FROM {temporary}"  # noqa: S608
     with connection.cursor() as cursor:
-        bulk.write(cursor, plan, rows, query)
+        write_from_query(cursor, plan, rows, query)
         cursor.execute(f"TRUNCATE {temporary}")
 
 
-def _fill_temporary_table(
-    connection: Any, table: TableName, plan: Plan, rows: bulk.BulkRows
-) -> str:
+def _fill_temporary_table(connection: Any, table: TableName, plan: Plan, rows: SourceRows) -> str:
     """Copy rows into a temporary table of this session, and return its name.
 
     The columns of its key have the table's collations, so that the same keys are equal. The other columns

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from wal_sink.model.plan import Plan
 from wal_sink.targets.casts import key_of
 from wal_sink.targets.cdc import are_deletes, flags_of, new_row_error
-from wal_sink.targets.sql import bulk
 from wal_sink.targets.sql.database import Database
 from wal_sink.targets.sql.ledger import with_values
+from wal_sink.targets.sql.upsert import SourceRows, on_conflict, source_rows, write_from_query
 from wal_sink.targets.sqlalchemy.dialects import DUCKDB, SQLITE, Dialect
 from wal_sink.targets.sqlalchemy.literals import statements
 from wal_sink.targets.sqlalchemy.types import driver_values
@@ -122,7 +122,7 @@ def _around(target: Database, dialect: Dialect, plan: Plan) -> tuple[str, str]:
     if dialect.is_mysql:
         changes = ", ".join(f"{name} = VALUES({name})" for name in others or key[:1])
         return begin, f" ON DUPLICATE KEY UPDATE {changes}"
-    return begin, bulk.on_conflict(key, others)
+    return begin, on_conflict(key, others)
 
 
 def delete(target: Database, plan: Plan) -> str:
@@ -148,15 +148,15 @@ def _write_arrow(
     target: Database, cursor: Any, raw: Any, plan: Plan, batch: pa.RecordBatch
 ) -> None:
     """Write rows by statements that read the batch. DuckDB's index decides which keys are equal."""
-    rows = bulk.bulk_rows(plan, batch)
+    rows = source_rows(plan, batch)
     raw.register(_BATCH, rows.batch)
     query = _as_in_table(target, plan, rows) if key_of(plan) else f"SELECT * FROM {_BATCH}"  # noqa: S608
-    bulk.write(cursor, plan, rows, query, target.quote)
+    write_from_query(cursor, plan, rows, query, target.quote)
     # After an error only ROLLBACK may follow. It also unregisters the batch.
     raw.unregister(_BATCH)
 
 
-def _as_in_table(target: Database, plan: Plan, rows: bulk.BulkRows) -> str:
+def _as_in_table(target: Database, plan: Plan, rows: SourceRows) -> str:
     """Return a SELECT of the batch that is registered with DuckDB, in the table's types and collations.
 
     Type and collation decide which keys are equal: "A" and "a" are one key as a uuid, or under NOCASE. DuckDB

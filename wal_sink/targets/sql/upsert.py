@@ -32,7 +32,7 @@ def flag_column(position: int) -> str:
     return f"wal_sink:unavailable {position}"
 
 
-class BulkRows(NamedTuple):
+class SourceRows(NamedTuple):
     """The rows of a batch with added columns, such as `ORDINAL`."""
 
     batch: pa.RecordBatch
@@ -47,7 +47,7 @@ class BulkRows(NamedTuple):
         return DELETED in self.added
 
 
-def bulk_rows(plan: Plan, batch: pa.RecordBatch) -> BulkRows:
+def source_rows(plan: Plan, batch: pa.RecordBatch) -> SourceRows:
     """Return rows of the log with the columns that the statements need."""
     rows = batch.select([column.name for column in plan.of_table().columns])
     added: dict[str, pa.Array] = {ORDINAL: pa.array(range(rows.num_rows), pa.int64())}
@@ -61,11 +61,11 @@ def bulk_rows(plan: Plan, batch: pa.RecordBatch) -> BulkRows:
     for name, values in added.items():
         rows = rows.append_column(name, values)
     types = {name: "bigint" if name == ORDINAL else "boolean" for name in added}
-    return BulkRows(rows, types, flags)
+    return SourceRows(rows, types, flags)
 
 
-def write(
-    cursor: Any, plan: Plan, rows: BulkRows, query: str, quoted: Callable[[str], str] = quote
+def write_from_query(
+    cursor: Any, plan: Plan, rows: SourceRows, query: str, quoted: Callable[[str], str] = quote
 ) -> None:
     """Write rows into the table.
 
@@ -81,7 +81,7 @@ def write(
 
 
 def _statements(
-    plan: Plan, rows: BulkRows, query: str, quoted: Callable[[str], str]
+    plan: Plan, rows: SourceRows, query: str, quoted: Callable[[str], str]
 ) -> Iterator[str]:
     """Yield the statements. A SELECT counts the rows that have an unavailable cell and a new key."""
     names = [quoted(column.name) for column in plan.of_table().columns]
