@@ -24,8 +24,8 @@ from wal_sink.model.ledger import Outcome
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.postgresql.catalogue import find, read_columns, read_unique
 from wal_sink.targets.postgresql.connection import _PIECE
+from wal_sink.targets.sql.keyed import Unique
 from wal_sink.targets.sql.options import TableName
-from wal_sink.targets.sql.unique import Unique
 from wal_sink.testing.contracts.ledger import create, finish, following, row_of
 from wal_sink.testing.contracts.rows import deliver, write_all
 from wal_sink.testing.micro_batches import PlayedQuery

@@ -15,8 +15,7 @@ import pytest
 from tests.sql.stores import Postgresql, bring
 from wal_sink.errors import InvalidRow, SchemaMismatch
 from wal_sink.model.plan import Column
-from wal_sink.targets.postgresql.check import stored
-from wal_sink.targets.postgresql.types import NEW, TYPES, takes, temporary_type
+from wal_sink.targets.postgresql.types import NEW, TYPES, stored_values, takes, temporary_type
 from wal_sink.targets.sql.types import arrow_type, new_type
 
 UTC = dt.UTC
@@ -311,7 +310,7 @@ def test_page_lists_all_types_that_fit(words: str, sources: str, held: str) -> N
     column = Column(name="c", source="", type=words, role="regular")
     listed = {*re.split(r", (?![0-9])", sources)}
     for name in listed:
-        assert str(stored(column, pa.nulls(1, SPARK[name])).type) == held, name
+        assert str(stored_values(column, pa.nulls(1, SPARK[name])).type) == held, name
     integers = {"tinyint", "smallint", "int", "bigint"} if words == "numeric" else set()
     assert {name for name, source in SPARK.items() if fits(words, source)} == listed | integers
 

@@ -11,8 +11,7 @@ from wal_sink.targets.ddl import unquoted
 from wal_sink.targets.sql.types import arrow_type
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.targets.sqlalchemy.catalogue import unique_index
-from wal_sink.targets.sqlalchemy.dialects import DIALECTS, GENERIC
-from wal_sink.targets.sqlalchemy.types import words_of
+from wal_sink.targets.sqlalchemy.dialects import DIALECTS, GENERIC, words_of
 from wal_sink.targets.sqlalchemy.write import delete
 
 COLUMNS = tuple(

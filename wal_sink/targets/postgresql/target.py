@@ -16,13 +16,11 @@ from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.ddl import Layout, listed, quote
 from wal_sink.targets.postgresql import catalogue
 from wal_sink.targets.postgresql.options import PostgresqlOptions
-from wal_sink.targets.postgresql.types import NEW, TYPES, refuse_wide_row, takes
+from wal_sink.targets.postgresql.types import NEW, TYPES, refuse_wide_row, stored_values, takes
 from wal_sink.targets.refusals import RELEASED
 from wal_sink.targets.sql.database import run
-from wal_sink.targets.sql.error_codes import Code, ErrorCodes, matches, texts
-from wal_sink.targets.sql.errors import LockHolder
-from wal_sink.targets.sql.keyed import KeyedTarget
-from wal_sink.targets.sql.unique import Unique
+from wal_sink.targets.sql.errors import Code, ErrorCodes, LockHolder, matches, texts
+from wal_sink.targets.sql.keyed import KeyedTarget, Unique
 
 _LACKS_PRIVILEGE, _IS_LOCKED, _LACKS_IDENTITY = "42501", "55P03", "55000"
 """SQLSTATEs from PostgreSQL's appendix A."""
@@ -124,9 +122,7 @@ class PostgresqlTarget(KeyedTarget):
 
     def stored(self, column: Column, values: pa.Array) -> pa.Array:
         """Cast the values of a column to the type that the log holds."""
-        from wal_sink.targets.postgresql.check import stored  # noqa: PLC0415 -- pyarrow.compute
-
-        return stored(column, values)
+        return stored_values(column, values)
 
     def altered(self, column: TableColumn, type_: str | None) -> str:
         """Return the ALTER TABLE for a column; it casts the values by way of their texts."""

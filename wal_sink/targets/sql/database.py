@@ -16,8 +16,7 @@ from wal_sink.targets.base import ErrorClass, Target
 from wal_sink.targets.columns import TableColumn, same_type
 from wal_sink.targets.ddl import quote
 from wal_sink.targets.refusals import Savepoints
-from wal_sink.targets.sql.error_codes import ErrorCodes, driver_error
-from wal_sink.targets.sql.errors import LockHolder
+from wal_sink.targets.sql.errors import ErrorCodes, LockHolder, driver_error
 from wal_sink.targets.sql.ledger import DDL, with_values
 from wal_sink.targets.sql.options import SqlOptions
 

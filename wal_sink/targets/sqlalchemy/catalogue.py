@@ -16,10 +16,9 @@ from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.ddl import quote
 from wal_sink.targets.sql.errors import LockHolder
+from wal_sink.targets.sql.keyed import Unique
 from wal_sink.targets.sql.options import TableName
-from wal_sink.targets.sql.unique import Unique
-from wal_sink.targets.sqlalchemy.dialects import DUCKDB, GENERIC
-from wal_sink.targets.sqlalchemy.types import OF_CHARSET, words_of
+from wal_sink.targets.sqlalchemy.dialects import DUCKDB, GENERIC, OF_CHARSET, words_of
 from wal_sink.unknown_names import did_you_mean
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from wal_sink.errors import OptionError
-from wal_sink.targets.sql.error_codes import driver_error
+from wal_sink.targets.sql.errors import driver_error
 from wal_sink.targets.sqlalchemy.dialects import DUCKDB, GENERIC, Dialect
 from wal_sink.targets.sqlalchemy.options import PASSWORD_VARIABLE, SqlAlchemyOptions
 

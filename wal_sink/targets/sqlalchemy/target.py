@@ -16,12 +16,11 @@ from wal_sink.targets.columns import TableColumn
 from wal_sink.targets.ddl import Layout
 from wal_sink.targets.refusals import Savepoints
 from wal_sink.targets.sql.errors import LockHolder
-from wal_sink.targets.sql.keyed import KeyedTarget
+from wal_sink.targets.sql.keyed import KeyedTarget, Unique
 from wal_sink.targets.sql.types import parse
-from wal_sink.targets.sql.unique import Unique
 from wal_sink.targets.sqlalchemy import catalogue
+from wal_sink.targets.sqlalchemy.dialects import OF_CHARSET
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
-from wal_sink.targets.sqlalchemy.types import OF_CHARSET
 
 _KEY_CHARACTERS = 768
 """The most characters of a key in MariaDB and MySQL, all columns together: 3,072 bytes, four a character."""
