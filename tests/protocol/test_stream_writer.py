@@ -16,8 +16,8 @@ from wal_sink.errors import LogUnavailable, TargetUnavailable, WalSinkError, Wro
 from wal_sink.options import SinkOptions
 from wal_sink.publish.agreement import agree
 from wal_sink.spark.data_source import Message, WalSinkStreamWriter
+from wal_sink.targets.postgresql import PostgresqlTarget
 from wal_sink.targets.postgresql.options import PostgresqlOptions
-from wal_sink.targets.postgresql.target import PostgresqlTarget
 from wal_sink.wal.location import locate
 
 

@@ -1,10 +1,232 @@
 """The target `postgresql`. docs/postgresql.md describes its types, keys and transactions.
 
-The package extends `wal_sink.targets.sql`. Only `connection` imports the driver, and `target` imports
-`connection` when it connects.
+The package extends `wal_sink.targets.sql`. Tasks import it without the driver: only `connection` imports
+the driver, and only a flusher or a start imports `connection`.
 """
 
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from wal_sink.errors import SchemaMismatch
+from wal_sink.model.plan import Column, Plan
+from wal_sink.options import Options
+from wal_sink.targets.client import shortly
+from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.ddl import Layout, listed, quote
+from wal_sink.targets.postgresql import catalogue
 from wal_sink.targets.postgresql.options import PostgresqlOptions
-from wal_sink.targets.postgresql.target import PostgresqlTarget
+from wal_sink.targets.postgresql.types import NEW, TYPES, refuse_wide_row, stored_values, takes
+from wal_sink.targets.refusals import RELEASED
+from wal_sink.targets.sql.database import run
+from wal_sink.targets.sql.errors import Code, ErrorCodes, LockHolder, matches, texts
+from wal_sink.targets.sql.keyed import KeyedTarget, Unique
 
 __all__ = ["PostgresqlOptions", "PostgresqlTarget"]
+
+_LACKS_PRIVILEGE, _IS_LOCKED, _LACKS_IDENTITY = "42501", "55P03", "55000"
+"""SQLSTATEs from PostgreSQL's appendix A."""
+# Connection, serialization and deadlock, resources, locks, an operator, the system, a replica. Other codes of
+# class 55 do not pass, such as that of an upsert by a deferrable key.
+_PASSING = texts("08 25006 25P03 40 53 55006 55P03 57 58")
+
+
+def _sqlstate(error: BaseException) -> Code:
+    """Return the SQLSTATE of an error.
+
+    A trigger's RAISE can have any SQLSTATE. Unless it is one of `_PASSING`, the error counts as P0001, which
+    refuses a row.
+    """
+    code = getattr(error, "sqlstate", None)
+    source = getattr(getattr(error, "diag", None), "source_function", None)
+    if not isinstance(code, str):
+        return None
+    return "P0001" if source == "exec_stmt_raise" and not matches(code, _PASSING) else code
+
+
+ERROR_CODES = ErrorCodes(
+    _sqlstate,
+    _PASSING,
+    locked=texts(_IS_LOCKED),
+    # Values, constraints, WITH CHECK OPTION, RAISE and ASSERT, a value that is too long for an index.
+    refusing=texts("22 23 44 P0 54000"),
+    remedies={
+        "54011": "Rows of an upsert go through a temporary table, which has one column more. Leave some"
+        " columns out of the DataFrame.",
+    },
+)
+
+
+class PostgresqlTarget(KeyedTarget):
+    """Writes to PostgreSQL 12 and later by COPY, each window in one transaction with its ledger row."""
+
+    name = "postgresql"
+    options_type: type[Options] = PostgresqlOptions
+    parameter = "%s"
+    error_codes = ERROR_CODES
+    savepoints = RELEASED
+    title = "PostgreSQL"
+    types, new = TYPES, NEW
+    options: PostgresqlOptions
+    longest = PostgresqlOptions.longest, "bytes"
+
+    def connector(self) -> Callable[[Any], Any]:
+        """Import the driver; return the function that connects."""
+        from wal_sink.targets.postgresql.connection import connect  # noqa: PLC0415 -- loads the driver
+
+        return connect
+
+    # --- the catalogue ---
+
+    def columns(self, connection: Any) -> Sequence[TableColumn]:
+        """Read the table's columns.
+
+        :raises SchemaMismatch: the table, a partition or the ledger is unlogged; or the table is a view, has
+            a partition on another server, or has row-level security.
+        """
+        relation = catalogue.find(connection, self.options.destination)
+        catalogue.refuse(connection, relation, catalogue.STORAGE)
+        ledger = catalogue.find(connection, self.options.ledger)
+        catalogue.refuse(connection, ledger, [catalogue.UNLOGGED])
+        return catalogue.read_columns(connection, relation)
+
+    def unique(self, connection: Any) -> Sequence[Unique]:
+        """Read the unique indexes of the table and its partitions."""
+        return catalogue.read_unique(
+            connection, catalogue.find(connection, self.options.destination)
+        )
+
+    def other_tables(self, connection: Any) -> Iterable[str]:
+        """Read the names of all tables."""
+        return catalogue.read_tables(connection)
+
+    def warnings(self, connection: Any) -> Iterable[str]:
+        """Return warnings about triggers and settings of the server."""
+        return catalogue.warnings(connection, catalogue.find(connection, self.options.destination))
+
+    def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
+        """Return the sessions that hold locks on the tables."""
+        return catalogue.lock_holders(connection, self.options.destination, self.options.ledger)
+
+    def lock_table(self, connection: Any) -> None:
+        """Let no client alter the table until the transaction ends.
+
+        The user may have only the privilege to insert some columns: then LOCK TABLE fails, and EXPLAIN does
+        not. EXPLAIN runs no trigger.
+        """
+        run(connection, f"EXPLAIN INSERT INTO {self.table_name} DEFAULT VALUES")
+
+    # --- types ---
+
+    def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:
+        """Return True if a cast to a column's type keeps or refuses each value of a type of the DataFrame."""
+        return takes(source, type_, held)
+
+    def stored(self, column: Column, values: pa.Array) -> pa.Array:
+        """Cast the values of a column to the type that the log holds."""
+        return stored_values(column, values)
+
+    def altered(self, column: TableColumn, type_: str | None) -> str:
+        """Return the ALTER TABLE for a column; it casts the values by way of their texts."""
+        using = f" USING {quote(column.name)}::text::{type_}" if type_ else ""
+        return f"{super().altered(column, type_).removesuffix(';')}{using};"
+
+    def new_table(self, schema: pa.Schema, layout: Layout) -> str:
+        """Return the CREATE TABLE for the DataFrame; refuse a table whose rows are longer than a page."""
+        statement = super().new_table(schema, layout)
+        types = (self.type_of(field, layout) for field in self._written(schema))
+        refuse_wide_row(types, self.options.table)
+        return statement
+
+    def table_end(self, partition: Sequence[str]) -> str:
+        """Return PARTITION BY, and a default partition for all rows; the user may add others later."""
+        if not partition:
+            return ""
+        name = self.options.destination
+        rest = name._replace(table=f"{name.table[: self.options.longest - 8]}_default")
+        by_range = f"PARTITION BY RANGE ({listed(partition)})"
+        return f"{by_range};\nCREATE TABLE {rest} PARTITION OF {self.table_name} DEFAULT"
+
+    # --- at a start ---
+
+    def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
+        """Compare the DataFrame with the table, and check the user's privileges.
+
+        The check runs the statements of a flush without rows.
+        """
+        plan = super().agree(connection, schema, key)
+        refuse_wide_row((column.type for column in plan.of_table().columns), self.options.table)
+        with self._trying(connection):
+            none = [pa.nulls(0, field.type) for field in schema]
+            rows = pa.RecordBatch.from_arrays(none, schema=schema)
+            self.insert(connection, plan, self.check(rows, plan))
+        if self._has_ledger(connection):
+            self._try_ledger(connection)
+        return plan
+
+    def _has_ledger(self, connection: Any) -> bool:
+        return bool(catalogue.find(connection, self.options.ledger).oid)
+
+    def _try_ledger(self, connection: Any) -> None:
+        with self._trying(connection):
+            super()._try_ledger(connection)
+
+    @contextlib.contextmanager
+    def _trying(self, connection: Any) -> Iterator[None]:
+        """End a block without an error if another session holds a lock, such as for CREATE INDEX.
+
+        The flush waits for the lock, and a start does not.
+
+        :raises SchemaMismatch: the user lacks a privilege for a statement in the block.
+        """
+        try:
+            yield
+        except Exception as error:
+            code = getattr(error, "sqlstate", None)
+            if code not in (_LACKS_PRIVILEGE, _IS_LOCKED):
+                raise
+            connection.rollback()
+            if code == _LACKS_PRIVILEGE:
+                raise SchemaMismatch(
+                    f"User {quote(connection.info.user)} lacks privileges: {shortly(error)}.",
+                    self.remedy(connection, error) or "Give that user what the answer names.",
+                ) from error
+
+    def remedy(self, connection: Any, error: Exception) -> str:
+        """Return the statements that grant a privilege, or give a table a replica identity."""
+        code, answer = getattr(error, "sqlstate", None), str(error).partition("\n")[0]
+        if code == _LACKS_IDENTITY and "REPLICA IDENTITY" in str(error):
+            name = self.options.destination._replace(
+                table=answer.partition('"')[2].partition('"')[0]
+            )
+            return f"Give it a primary key, or run: ALTER TABLE {name} REPLICA IDENTITY FULL;"
+        if code == _LACKS_PRIVILEGE and connection is not None:
+            user = quote(connection.info.user)
+            grants = [f"GRANT {grant} TO {user};" for grant in self._grants(connection, answer)]
+            return f"Run as the owner: {' '.join(grants)}" if grants else ""
+        return super().remedy(connection, error)
+
+    def _grants(self, connection: Any, answer: str) -> Sequence[str]:
+        """Return the privileges that the user needs on the object at the end of the server's answer."""
+        options, database = self.options, connection.info.dbname
+        if answer.endswith(f' "{database}"'):
+            return [f"TEMPORARY ON DATABASE {quote(database)}"]
+        rights = "INSERT"
+        if options.mode == "upsert":
+            rights += ", SELECT, UPDATE" + (", DELETE" if options.operation_column else "")
+        for name, on in ((options.destination, rights), (options.ledger, "INSERT, SELECT, UPDATE")):
+            if answer.endswith((f" {name.table}", f" {name.schema}")):
+                return [f"USAGE ON SCHEMA {quote(name.schema)}", f"{on} ON {name}"]
+        return []
+
+    # --- in the flush ---
+
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+        """Copy rows in the open transaction."""
+        from wal_sink.targets.postgresql.connection import write  # noqa: PLC0415 -- loads the driver
+
+        write(connection, self.options.destination, plan, batch)

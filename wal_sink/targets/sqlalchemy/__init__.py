@@ -1,11 +1,182 @@
 """The target `sql`: databases that SQLAlchemy reaches by a URL. docs/sql.md lists them.
 
-The package extends `wal_sink.targets.sql`. SQLAlchemy opens the connection and reads the catalogue;
-statements and errors are those of the database's driver. Tasks check rows without SQLAlchemy: only
-`connection` imports it, and `target` imports `connection` when it connects.
+The package extends `wal_sink.targets.sql`. SQLAlchemy opens the connection and reads the catalogue.
+Statements and errors are those of the database's driver. Tasks import the package without SQLAlchemy: only
+`connection` imports SQLAlchemy, and only a flusher or a start imports `connection`.
 """
 
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from wal_sink.model.plan import Plan
+from wal_sink.options import Options
+from wal_sink.targets.columns import TableColumn
+from wal_sink.targets.ddl import Layout
+from wal_sink.targets.refusals import Savepoints
+from wal_sink.targets.sql.errors import LockHolder
+from wal_sink.targets.sql.keyed import KeyedTarget, Unique
+from wal_sink.targets.sql.types import parse
+from wal_sink.targets.sqlalchemy import catalogue
+from wal_sink.targets.sqlalchemy.dialects import OF_CHARSET
 from wal_sink.targets.sqlalchemy.options import SqlAlchemyOptions
-from wal_sink.targets.sqlalchemy.target import SqlAlchemyTarget
 
 __all__ = ["SqlAlchemyOptions", "SqlAlchemyTarget"]
+
+_KEY_CHARACTERS = 768
+"""The most characters of a key in MariaDB and MySQL, all columns together: 3,072 bytes, four a character."""
+_PARAMETERS = {"qmark": "?", "numeric": ":1", "named": ":1"}
+"""The placeholder of a value, by the driver's `paramstyle` of PEP 249; `%s` for other styles."""
+_DENIED = re.compile(r"([A-Z][A-Z, ]*) command denied to user .* for table ([^ \"]+)")
+"""Matches an error of MariaDB and MySQL. The groups are the missing privilege and the table, quoted."""
+
+
+class SqlAlchemyTarget(KeyedTarget):
+    """Writes to a database that SQLAlchemy reaches, each window in one transaction with its ledger row."""
+
+    name = "sql"
+    options_type: type[Options] = SqlAlchemyOptions
+    options: SqlAlchemyOptions
+
+    def __init__(self, options: SqlAlchemyOptions) -> None:
+        super().__init__(options)
+        self.dialect = options.dialect
+        self.title, self.error_codes = self.dialect.title, self.dialect.error_codes
+        self.types, self.new = self.dialect.types, self.dialect.new
+        self.ledger_suffix, self.ignores_case = (
+            self.dialect.ledger_suffix,
+            self.dialect.ignores_case,
+        )
+        self.longest = self.dialect.longest, "characters"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.options,)
+
+    def connector(self) -> Callable[[Any], Any]:
+        """Import SQLAlchemy; return the function that connects."""
+        from wal_sink.targets.sqlalchemy.connection import connect  # noqa: PLC0415 -- loads SQLAlchemy
+
+        return connect
+
+    @property
+    def shape(self) -> Mapping[str, str]:
+        """What decides how a plan looks: the options, and the database, which has types of its own."""
+        return {"database": self.options.backend, **super().shape}
+
+    # --- statements ---
+
+    @functools.cached_property
+    def _sqlalchemy(self) -> Any:
+        """SQLAlchemy's dialect of the database; None for DuckDB, which SQLAlchemy does not know."""
+        if self.options.backend == "duckdb":
+            return None
+        from wal_sink.targets.sqlalchemy.connection import dialect_of  # noqa: PLC0415 -- loads SQLAlchemy
+
+        return dialect_of(self.options)
+
+    @property
+    def parameter(self) -> str:  # type: ignore[override]
+        """The placeholder of a value in a statement."""
+        style = "qmark" if self._sqlalchemy is None else self._sqlalchemy.paramstyle
+        return _PARAMETERS.get(style, "%s")
+
+    def quote(self, name: str) -> str:
+        """Quote an exact name as the database does. A `%` is not doubled."""
+        if (dialect := self._sqlalchemy) is None:
+            return super().quote(name)
+        exact = dialect.denormalize_name(name) if dialect.requires_name_normalize else name
+        return str(dialect.identifier_preparer.quote_identifier(exact)).replace("%%", "%")
+
+    @functools.cached_property
+    def savepoints(self) -> Savepoints | None:  # type: ignore[override]
+        """The statements for savepoints; None for DuckDB, which has none."""
+        if (dialect := self._sqlalchemy) is None:
+            return None
+        from sqlalchemy.sql import elements  # noqa: PLC0415 -- loads SQLAlchemy
+
+        clauses = elements.SavepointClause, elements.RollbackToSavepointClause
+        return Savepoints(*(str(c("wal_sink_rows").compile(dialect=dialect)) for c in clauses))
+
+    def altered(self, column: TableColumn, type_: str | None) -> str:
+        """Return the ALTER TABLE for a column; SQLite has none."""
+        if self.dialect.is_mysql:
+            words, _, charset = column.type.partition(OF_CHARSET)
+            wider = f"{words} CHARACTER SET utf8mb4" if charset else type_
+            change = f"{wider}" if type_ else f"{words} NULL"
+            return f"ALTER TABLE {self.table_name} MODIFY {self.quote(column.name)} {change};"
+        return "" if self.options.backend == "sqlite" else super().altered(column, type_)
+
+    def table_end(self, partition: Sequence[str]) -> str:
+        """Return the end of CREATE TABLE, after the columns."""
+        by = ", ".join(map(self.quote, partition))
+        return f"{self.ledger_suffix}{f' PARTITION BY KEY ({by}) PARTITIONS 16' if by else ''}"
+
+    # --- types ---
+
+    def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:
+        """Return which values a column of the catalogue's type accepts."""
+        return self.dialect.fits(type_, values)
+
+    def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:
+        """Accept an instant also for a type without time zone, if the database has no other type for it."""
+        is_instant = pt.is_timestamp(source) and source.tz
+        return (is_instant and parse(type_).base in self.dialect.instants) or super().takes(
+            source, type_, held
+        )
+
+    def type_of(self, field: pa.Field, layout: Layout) -> str:
+        """Return the type of a new column; for MariaDB and MySQL a text that fits into a key."""
+        words = super().type_of(field, layout)
+        if words != "varchar(255)" or not self.dialect.is_mysql:
+            return words
+        return f"varchar({min(255, _KEY_CHARACTERS // len(layout.key or layout.partition))})"
+
+    # --- the database ---
+
+    def columns(self, connection: Any) -> Sequence[TableColumn]:
+        """Read the table's columns.
+
+        :raises SchemaMismatch: table or ledger has a storage that could lose rows.
+        """
+        for name in (self.options.destination, self.options.ledger):
+            catalogue.refuse_storage(connection, name)
+        return catalogue.read_columns(connection, self.options.destination)
+
+    def unique(self, connection: Any) -> Sequence[Unique]:
+        """Read the unique indexes of the table."""
+        return catalogue.read_unique(connection, self.options.destination)
+
+    def other_tables(self, connection: Any) -> Iterable[str]:
+        """Read the names of the tables in the same schema."""
+        name = self.options.destination
+        tables = catalogue.read_tables(connection, name.schema).items()
+        return [name._replace(table=table).text for table, is_view in tables if not is_view]
+
+    def warnings(self, connection: Any) -> Iterable[str]:
+        """Return warnings about the server."""
+        return catalogue.warnings(connection)
+
+    def remedy(self, connection: Any, error: Exception) -> str:
+        """Return the GRANT for a privilege that the server's error names."""
+        denied = _DENIED.search(str(error)) if self.dialect.is_mysql else None
+        if denied is None or connection is None:
+            return super().remedy(connection, error)
+        ((account,),) = connection.query("SELECT CURRENT_USER()")
+        user, _, host = account.rpartition("@")
+        return f"Run as an administrator: GRANT {denied[1]} ON {denied[2]} TO '{user}'@'{host}';"
+
+    def lock_holders(self, connection: Any) -> Sequence[LockHolder]:
+        """Return sessions that may hold locks on the table."""
+        return catalogue.lock_holders(connection, self.options.destination)
+
+    def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
+        """Write rows in the open transaction."""
+        from wal_sink.targets.sqlalchemy.write import write  # noqa: PLC0415 -- no task needs it
+
+        write(self, self.dialect, connection, plan, batch)
