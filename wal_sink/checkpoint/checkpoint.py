@@ -1,24 +1,25 @@
-"""Reads Spark's checkpoint of a query. Only the checkpoint decides what is checkpointed (rule `settle`).
+"""Reads Spark's checkpoint of a query, and watches it for completed epochs.
 
-The sink never writes Spark's files. It adds one file, `wal_sink/location.json`, which names the query's log.
-
-A checkpoint in a local folder can be synced, and its files have times.
+Only `commits/` decides which epochs are checkpointed (rule `settle`). The sink never writes Spark's files. It
+adds one file, `wal_sink/location.json`, which names the query's log.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from state_backends import StateBackend
 from state_backends.local import sync
 from wal_sink import errors
-from wal_sink.checkpoint.offsets import Offsets, parse_offsets
-from wal_sink.errors import CheckpointNotVisible
-from wal_sink.model.codec import Record, prepare_decoders
+from wal_sink.errors import CheckpointNotVisible, UnknownOffsetsFormat
+from wal_sink.model.codec import Record, digest, prepare_decoders
 
 _LOCAL = "file://"
 
@@ -229,3 +230,96 @@ def _deleted(url: str, log: str | None) -> CheckpointNotVisible:
         "Stop the query. Restore the checkpoint, or start with a new one, which reads the source from its"
         f" beginning.{flush}{last}",
     )
+
+
+class Offsets(NamedTuple):
+    """The part of the sources that an epoch covers."""
+
+    text: str
+    """Content of the file."""
+    digest: str
+    """Digest of the source offsets alone, without line two, which has the batch's time and watermark. The
+    order of named sources (`v2`) does not count."""
+
+
+def parse_offsets(text: str, where: str) -> Offsets:
+    """Parse the content of an offsets file.
+
+    Spark writes `v1` with one line for each source, in the order of the plan. It writes `v2` with one line
+    `<name>:<offset>` for each source if sources may have names: since Spark 4.2, with
+    `spark.sql.streaming.queryEvolution.enableSourceEvolution` or
+    `spark.sql.streaming.offsetLog.formatVersion=2`.
+
+    :param where: path of the file, for errors.
+    :raises UnknownOffsetsFormat: the version is unknown, or a line does not fit the version.
+    """
+    version, *lines = text.split("\n")
+    if version not in ("v1", "v2"):
+        raise _unknown(
+            f"{where} has the version {version!r}. This version of wal_sink reads 'v1' and 'v2'."
+        )
+    sources = lines[1:] if version == "v1" else _by_name(lines[1:], where)
+    return Offsets(text, digest("\n".join(sources).encode()))
+
+
+def _by_name(lines: list[str], where: str) -> list[str]:
+    """Return the lines of a `v2` file, sorted by name: Spark writes them in the order of a hash map."""
+    for line in lines:
+        if not re.fullmatch(r'[^\s{}":]+:.+', line):
+            raise _unknown(f"{where} has no `<name>:<offset>` in its line {line!r}.")
+    return sorted(lines)
+
+
+def _unknown(what: str) -> UnknownOffsetsFormat:
+    return UnknownOffsetsFormat(
+        what,
+        "Upgrade wal_sink, or run the query with a Spark version that wal_sink is tested with.",
+    )
+
+
+READ_S = 0.02
+"""How often `CommitWatcher` reads a local folder. The reads of an idle query take 0.2 % of a processor."""
+
+_SETTLED_S = 0.1
+"""After this time a change of the folder always gives it another time of change. File systems store times
+in steps of up to 10 ms, and clocks of network mounts may differ by more."""
+
+
+class CommitWatcher:
+    """Watches `commits/` for new files. Used by one thread.
+
+    Spark's event of a checkpointed epoch comes 0.1 to 0.6 s after the file, so a local folder is read every
+    `READ_S` seconds. In a bucket each listing costs a request, so the flush loop waits for the event there.
+
+    :param url: URL of the checkpoint.
+    """
+
+    def __init__(self, url: str) -> None:
+        folder = local_folder(url)
+        self._commits = "" if folder is None else f"{folder}/commits"
+        self._changed_s = 0.0
+        self._newest = -1
+
+    @property
+    def can_watch(self) -> bool:
+        """Return True if the checkpoint is in a local folder."""
+        return bool(self._commits)
+
+    def has_new_commit(self) -> bool:
+        """Return True if `commits/` has another newest file than at the last call.
+
+        Return False if the folder cannot be read: the flusher reads it, too, and raises the error.
+        """
+        if not self._commits:
+            return False
+        try:
+            changed_s = os.stat(self._commits).st_mtime  # noqa: PTH116 - Path is slower, and this runs every 20 ms
+            if changed_s == self._changed_s and time.time() - changed_s > _SETTLED_S:
+                return False
+            names = os.listdir(self._commits)  # noqa: PTH208 - only the names are needed
+        except OSError:
+            return False
+        newest = max((int(name) for name in names if name.isdecimal()), default=-1)
+        is_new = newest != self._newest
+        self._changed_s, self._newest = changed_s, newest
+        return is_new

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import tenacity
 
-from wal_sink.checkpoint.watcher import READ_S, CommitWatcher
+from wal_sink.checkpoint.checkpoint import READ_S, CommitWatcher
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.flusher import Flusher, Pass
 from wal_sink.telemetry import line_logger, log_epoch, logging_query

@@ -15,8 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.checkpoint.offsets import Offsets
+from wal_sink.checkpoint.checkpoint import Checkpoint, Offsets
 from wal_sink.errors import (
     REPORT_IT,
     CheckpointNotVisible,
