@@ -18,8 +18,7 @@ from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.progress.report import ErrorReport, FlusherReport, read_report
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.wal.states import newest
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, newest
 
 SECONDS = 10.0
 """A test that waits for longer fails."""

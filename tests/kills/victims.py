@@ -11,7 +11,7 @@ from wal_sink import status
 from wal_sink.demo.pauses import Pause, Point
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.wal.location import locate
-from wal_sink.wal.states import newest
+from wal_sink.wal.store import newest
 
 DURABLE: dict[Point, tuple[bool, bool]] = {
     # What is durable when a query dies there, as (published, checkpointed).

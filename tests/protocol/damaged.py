@@ -12,7 +12,7 @@ from wal_sink.model import paths
 from wal_sink.model.state import State
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.state import Actor
-from wal_sink.wal.states import update
+from wal_sink.wal.store import update
 
 BROKEN = 2
 """The epoch that is damaged. The epochs before it are flushed."""

@@ -38,7 +38,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model.manifest import manifest_digest
 from wal_sink.progress.status import read_status
 from wal_sink.progress.wait import wait_until_flushed
-from wal_sink.wal.states import advance
+from wal_sink.wal.store import advance
 
 pytestmark = pytest.mark.rule("stop")
 

@@ -18,7 +18,7 @@ from tests.protocol.operators import edit
 from wal_sink import errors
 from wal_sink.errors import Fenced
 from wal_sink.testing.faults import Faults
-from wal_sink.wal.garbage import UNFINISHED_S
+from wal_sink.wal.store import UNFINISHED_S
 
 pytestmark = pytest.mark.rule("trim")
 

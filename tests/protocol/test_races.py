@@ -15,8 +15,7 @@ from wal_sink.checkpoint import checkpoint
 from wal_sink.errors import Fenced
 from wal_sink.progress.status import read_status
 from wal_sink.testing.faults import Faults, FaultyBackend
-from wal_sink.wal.states import newest
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, newest
 
 
 class Interrupted(FaultyBackend):

@@ -23,7 +23,7 @@ from wal_sink.protocol import state as protocol
 from wal_sink.protocol.state import Actor
 from wal_sink.targets.base import Target
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
-from wal_sink.wal.states import update
+from wal_sink.wal.store import update
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from tests.support.cassandra import raw_options
 from wal_sink.demo.servers.cassandra import Node
 from wal_sink.model.state import State
 from wal_sink.wal.location import locate
-from wal_sink.wal.states import newest
+from wal_sink.wal.store import newest
 
 
 class Table:

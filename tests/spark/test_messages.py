@@ -18,8 +18,7 @@ from wal_sink.protocol.state import Actor, Opening
 from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.spark.messages import block, cannot_replay, in_force, log_start
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
-from wal_sink.wal.states import advance, update
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, advance, update
 
 SOCKET = Source("TextSocketMicroBatchStream", "TextSocketV2[host: here, port: 9]")
 FILES = Source("FileStreamSource", "FileStreamSource[file:/TextSocketMicroBatchStream]")

@@ -25,7 +25,7 @@ from wal_sink.protocol.refusals import broken_chain, missing_manifest
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.manifests import ManifestChain
 from wal_sink.wal.segment import check_segment
-from wal_sink.wal.states import newest
+from wal_sink.wal.store import newest
 
 _MOST_READS = 5
 """How often the log is read at most. It is read again if it had changed when there were findings."""

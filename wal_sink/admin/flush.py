@@ -29,7 +29,7 @@ from wal_sink.protocol import state as protocol
 from wal_sink.telemetry import FlushMetrics
 from wal_sink.units import counted
 from wal_sink.wal.location import store_errors
-from wal_sink.wal.states import existing
+from wal_sink.wal.store import existing
 
 _MOST_TRIES = 4
 """How often a pass with a transient error is tried at most. Any other error ends the flush at once."""

@@ -47,8 +47,7 @@ from wal_sink.targets.registry import is_installed, target_type
 from wal_sink.units import now_us
 from wal_sink.unknown_names import refuse_removed
 from wal_sink.wal.location import find_by_checkpoint, refuse_other_log, refuse_unused
-from wal_sink.wal.states import advance, newest
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, advance, newest
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,7 @@ from wal_sink.protocol.refusals import refuse_other_log
 from wal_sink.units import counted, now_us
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.manifests import ManifestChain, create_manifest
-from wal_sink.wal.states import advance, update
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, advance, update
 
 Confirm = Callable[[str], object]
 """Called with the consequences of a change before the change; raises if the operator does not agree."""

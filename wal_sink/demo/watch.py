@@ -13,7 +13,7 @@ from wal_sink.demo.queries import QUERIES, Query
 from wal_sink.demo.stores import Stores
 from wal_sink.errors import WalSinkError
 from wal_sink.wal.location import locate
-from wal_sink.wal.states import newest
+from wal_sink.wal.store import newest
 
 _PERIOD_S = 1.0
 _COUNTABLE = 100_000

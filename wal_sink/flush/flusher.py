@@ -44,11 +44,10 @@ from wal_sink.protocol.retention import next_trim_us
 from wal_sink.targets.base import RowsRefused
 from wal_sink.telemetry import line_logger
 from wal_sink.units import now_us
-from wal_sink.wal.garbage import delete_garbage
 from wal_sink.wal.location import refuse_vanished
 from wal_sink.wal.manifests import ManifestChain
 from wal_sink.wal.refused import keep_refused, refused_us
-from wal_sink.wal.states import advance, newest
+from wal_sink.wal.store import advance, delete_garbage, newest
 
 logger = line_logger(__name__)
 

@@ -11,8 +11,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.model.state import State, TargetState
 from wal_sink.wal.refused import refused_files
-from wal_sink.wal.states import newest
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, newest
 
 logger = logging.getLogger(__name__)
 

@@ -43,8 +43,7 @@ from wal_sink.publish.micro_batch import (
 from wal_sink.targets.base import Target
 from wal_sink.wal.location import refuse_other_log, store_errors
 from wal_sink.wal.manifests import ManifestChain
-from wal_sink.wal.states import newest
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, newest
 
 logger = logging.getLogger(__name__)
 

@@ -29,8 +29,7 @@ from wal_sink.model.paths import SegmentName
 from wal_sink.targets.arrow_values import refuse_invalid_utf8
 from wal_sink.wal.location import log_errors
 from wal_sink.wal.segment import Compression, SegmentWriter, with_reasons
-from wal_sink.wal.states import newest_number
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, newest_number
 
 Check = Callable[[pa.RecordBatch], pa.RecordBatch]
 

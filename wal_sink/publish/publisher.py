@@ -37,11 +37,17 @@ from wal_sink.protocol.flush_order import SENDINGS
 from wal_sink.protocol.refusals import already_published
 from wal_sink.publish.backpressure import Backpressure, OnFull
 from wal_sink.units import now_us
-from wal_sink.wal.garbage import delete_garbage, delete_unfinished
 from wal_sink.wal.location import refuse_other_log, refuse_vanished
 from wal_sink.wal.manifests import create_manifest
-from wal_sink.wal.states import advance, existing, newest, update
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import (
+    LogStore,
+    advance,
+    delete_garbage,
+    delete_unfinished,
+    existing,
+    newest,
+    update,
+)
 
 logger = logging.getLogger(__name__)
 

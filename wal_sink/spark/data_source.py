@@ -194,7 +194,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         The planner itself cannot know a new run, since Spark tells it no run id.
         """
         from wal_sink.publish.agreement import compare_again  # noqa: PLC0415 -- as in `streamWriter`
-        from wal_sink.wal.states import newest  # noqa: PLC0415 -- the same
+        from wal_sink.wal.store import newest  # noqa: PLC0415 -- the same
 
         store = self.micro_batch.configuration.location.open_log(execution.query_id)
         state = newest(store)

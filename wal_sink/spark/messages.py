@@ -19,8 +19,7 @@ from wal_sink.progress.report import FlusherReport, age_s, is_alive, read_report
 from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.telemetry import query_name
 from wal_sink.units import counted, now_us
-from wal_sink.wal.states import newest
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, newest
 
 logger = logging.getLogger(__name__)
 

@@ -29,8 +29,7 @@ from wal_sink.publish.publisher import Publisher
 from wal_sink.targets.base import Session, Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.units import now_us
-from wal_sink.wal.states import newest
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, newest
 
 Row = tuple[Any, ...]
 """The values of a row, in the order of the schema."""

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from state_backends import StateBackend, StorageOptions, child_url, open_backend, url_scheme
 from wal_sink.model import paths
-from wal_sink.wal.states import newest
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, newest
 
 SPARKS_OWN = frozenset({"commits", "offsets", "sources", "state"})
 """Spark's folders in a checkpoint. Every checkpoint has the first two."""

@@ -30,8 +30,7 @@ from wal_sink.errors import CorruptLog, LogFull, LogUnavailable, OptionError, Wr
 from wal_sink.model import paths
 from wal_sink.model.state import State
 from wal_sink.protocol.state import refuse_other_place
-from wal_sink.wal.states import newest, refuse_former
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, newest, refuse_former
 
 LOG_FOLDER = "wal_sink"
 """Folder of the logs inside the checkpoint, if `wal.location` is not set."""

@@ -15,8 +15,7 @@ import msgspec
 from state_backends import open_backend
 from tests.benchmarks import cpu
 from wal_sink.checkpoint.checkpoint import committed_us
-from wal_sink.wal.states import newest
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, newest
 
 _LOOK_S = 0.1
 
