@@ -27,7 +27,7 @@ from wal_sink.targets.base import RowsRefused, Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.testing.memory_target import MemorySession
 from wal_sink.testing.micro_batches import until_idle
-from wal_sink.wal.refused import refused_files
+from wal_sink.wal.segment import refused_files
 from wal_sink.wal.store import LogStore
 
 

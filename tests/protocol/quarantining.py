@@ -9,8 +9,7 @@ from tests.protocol import raw
 from tests.protocol.adding import AddingTarget
 from tests.protocol.engine import Rows, World, in_memory
 from wal_sink.targets.base import Target
-from wal_sink.wal.refused import read_refused, refused_files
-from wal_sink.wal.segment import ROW
+from wal_sink.wal.segment import ROW, read_refused, refused_files
 
 REFUSED = "refused"
 """A key that is null in the DataFrame."""

@@ -28,7 +28,7 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.progress.status import read_status
 from wal_sink.testing.faults import Crash, Faults
 from wal_sink.testing.memory_target import MemoryOptions
-from wal_sink.wal.refused import refused_files
+from wal_sink.wal.segment import refused_files
 
 
 class BadTextWorld(AddingWorld):

@@ -19,8 +19,7 @@ import pyarrow.types as pt
 from wal_sink.admin.query import Query
 from wal_sink.errors import CorruptLog, OptionError
 from wal_sink.wal.location import store_errors
-from wal_sink.wal.refused import read_refused, refused_files
-from wal_sink.wal.segment import ROW, TEXTS
+from wal_sink.wal.segment import ROW, TEXTS, read_refused, refused_files
 
 _LINES, _PARQUET = ".jsonl", ".parquet"
 

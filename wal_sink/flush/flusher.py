@@ -46,7 +46,7 @@ from wal_sink.telemetry import line_logger
 from wal_sink.units import now_us
 from wal_sink.wal.location import refuse_vanished
 from wal_sink.wal.manifests import ManifestChain
-from wal_sink.wal.refused import keep_refused, refused_us
+from wal_sink.wal.segment import keep_refused, refused_us
 from wal_sink.wal.store import advance, delete_garbage, newest
 
 logger = line_logger(__name__)

@@ -12,8 +12,7 @@ from wal_sink.flush.report import Reporter
 from wal_sink.flush.window import Window
 from wal_sink.targets.base import RefusedRow
 from wal_sink.telemetry import line_logger
-from wal_sink.wal.refused import keep_row
-from wal_sink.wal.segment import read_segment, with_reasons
+from wal_sink.wal.segment import keep_row, read_segment, with_reasons
 
 logger = line_logger(__name__)
 

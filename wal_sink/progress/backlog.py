@@ -10,7 +10,7 @@ from wal_sink import units
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import WalSinkError
 from wal_sink.model.state import State, TargetState
-from wal_sink.wal.refused import refused_files
+from wal_sink.wal.segment import refused_files
 from wal_sink.wal.store import LogStore, newest
 
 logger = logging.getLogger(__name__)

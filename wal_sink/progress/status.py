@@ -19,7 +19,7 @@ from wal_sink.protocol.state import named_target, refuse_other_place
 from wal_sink.target_info import OWN
 from wal_sink.units import counted, iso, now_us
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
-from wal_sink.wal.refused import refused_files
+from wal_sink.wal.segment import refused_files
 from wal_sink.wal.store import LogStore, newest
 
 _SIZES = ("kB", "MB", "GB", "TB", "PB")
