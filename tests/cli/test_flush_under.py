@@ -24,7 +24,7 @@ from wal_sink.admin.under import LogsUnder
 from wal_sink.demo.servers.process import choose_port
 from wal_sink.errors import OptionError
 from wal_sink.protocol.retention import Retention
-from wal_sink.wal.discovery import logs_below
+from wal_sink.wal.location import logs_below
 
 ROOT = Path(__file__).parents[2]
 CONFIRMED = {"target": KIND}

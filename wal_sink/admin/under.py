@@ -25,8 +25,7 @@ from wal_sink.options import (
     qualified,
 )
 from wal_sink.targets.registry import is_installed, target_type
-from wal_sink.wal.discovery import LogPlace, logs_below, named_checkpoint, open_root
-from wal_sink.wal.location import store_errors
+from wal_sink.wal.location import LogPlace, logs_below, named_checkpoint, open_root, store_errors
 
 
 class LogsUnder:
