@@ -21,8 +21,8 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.flush.tasks import Answer, FlushTask
+from wal_sink.flush.window import share_out
 from wal_sink.flush.write import WindowWrite
-from wal_sink.protocol.shares import share_out
 from wal_sink.targets.base import RowsRefused, Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.testing.memory_target import MemorySession

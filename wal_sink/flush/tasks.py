@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 from wal_sink.errors import WalSinkError
 from wal_sink.flush.connection import target_errors
 from wal_sink.flush.rate import RateLimit
-from wal_sink.flush.window import Window
-from wal_sink.protocol.shares import SegmentRange
+from wal_sink.flush.window import SegmentRange, Window
 from wal_sink.targets.base import IdempotentSession, RefusedRow, RowsRefused, Session, StagedSession
 from wal_sink.targets.registry import reduced
 from wal_sink.telemetry import log_epoch, logging_query

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from wal_sink.flush.rate import rate_per_task
 from wal_sink.flush.tasks import Answer, FlushTask, most_severe
+from wal_sink.flush.window import SegmentRange, share_out
 from wal_sink.flush.write import WindowWrite, WriteInThread
-from wal_sink.protocol.shares import SegmentRange, share_out
 from wal_sink.spark.internals import spark_session
 from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.telemetry import line_logger
@@ -41,7 +41,7 @@ class WriteByJob:
     """Writes the rows of one query's windows, by a job or in this thread; a `WriteRows`.
 
     :param above_bytes: size of a window's segments up to which this thread writes the window. See
-        `protocol.shares.is_large`.
+        `flush.window.is_large`.
     :param rows_per_second: limit of the whole flush; None: no limit.
     """
 

@@ -1,4 +1,4 @@
-"""`protocol.shares`: which rows of a window a task writes."""
+"""The shares of a window: which rows a task writes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wal_sink.model.manifest import SegmentRef
-from wal_sink.protocol.shares import (
+from wal_sink.flush.window import (
     MOST_READERS,
     SegmentRange,
     is_large,
     share_out,
 )
+from wal_sink.model.manifest import SegmentRef
 
 MIB = 1024 * 1024
 BASE_US = 1_700_000_000_000_000
