@@ -152,7 +152,7 @@ def test_executor_imports_only_the_client_of_its_target(name: str) -> None:
         for path in (Path(wal_sink.__file__).parent / "targets" / name).glob("*.py")
         if path.stem != "__init__"
     )
-    program = f"import {', '.join(modules)}, wal_sink.spark.data_source, wal_sink.flush.tasks\n"
+    program = f"import {', '.join(modules)}, wal_sink.spark.data_source, wal_sink.flush.write\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{program}import sys; print(*sys.modules)"],
         capture_output=True,

@@ -19,8 +19,8 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import OptionError
 from wal_sink.flush.pipeline import Pipeline
-from wal_sink.flush.tasks import FlushTask
 from wal_sink.flush.window import Window
+from wal_sink.flush.write import FlushTask
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.spark.query_errors import failure_in

@@ -16,9 +16,8 @@ from tests.protocol.adding import AddingTarget, AddingWorld, Pair, StagingSessio
 from tests.protocol.cases import covered
 from tests.protocol.engine import flush, until_idle
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush.tasks import FlushTask, most_severe
 from wal_sink.flush.window import share_out
-from wal_sink.flush.write import WindowWrite
+from wal_sink.flush.write import FlushTask, WindowWrite, most_severe
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.base import Target
 from wal_sink.testing.faults import Faults, FaultyTarget

@@ -1,17 +1,40 @@
-"""Writes the rows of a window in the flusher's thread. A Spark job may do this instead."""
+"""Writes the rows of a window: in the flusher's thread, or in tasks of a Spark job. Imports no Spark.
+
+A task returns its errors as values, so the flusher gets the same error classes as in the driver. Spark runs a
+task again after a bug or a dead worker, up to `spark.task.maxFailures` times, or runs two copies of a slow
+task. Writes are idempotent. Staged rows count only if the flusher has their receipts, and it gets one answer
+for each share.
+
+Sessions stay open in a Python worker from task to task, since connecting costs more than a small share. Spark
+ends a worker after a minute without a task; the operating system then closes the connections.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import atexit
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from wal_sink.errors import TargetRefused
-from wal_sink.flush.connection import TargetConnection
-from wal_sink.flush.rate import RateLimit
+from wal_sink.errors import TargetRefused, WalSinkError
+from wal_sink.flush.connection import TargetConnection, target_errors
 from wal_sink.flush.report import Reporter
-from wal_sink.flush.window import Window
-from wal_sink.targets.base import RefusedRow
-from wal_sink.telemetry import line_logger
+from wal_sink.flush.window import SegmentRange, Window
+from wal_sink.targets.base import (
+    IdempotentSession,
+    RefusedRow,
+    RowSlice,
+    RowsRefused,
+    Session,
+    StagedSession,
+    part_of,
+)
+from wal_sink.targets.registry import reduced
+from wal_sink.telemetry import line_logger, log_epoch, logging_query
+from wal_sink.wal.location import store_errors
 from wal_sink.wal.segment import keep_row, read_segment, with_reasons
 
 logger = line_logger(__name__)
@@ -81,3 +104,196 @@ def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
             " Cause: %s",
             *(epoch, store.url_of("refused/"), error.what),
         )
+
+
+class SessionPool:
+    """Keeps sessions between the tasks of a Python worker, which runs one task at a time."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, tuple[Hashable, Session]] = {}
+
+    @contextlib.contextmanager
+    def session(
+        self, key: str, attempt: Hashable, connect: Callable[[], Session]
+    ) -> Iterator[Session]:
+        """Lend a session, and keep it afterwards, unless the block fails.
+
+        :param key: key of the ledger row.
+        :param attempt: a session of another attempt is closed, and a new one is made.
+        """
+        former, session = self._idle.pop(key, (None, None))
+        if session is not None and former != attempt:
+            _close(session)
+            session = None
+        session = session or connect()
+        try:
+            yield session
+        except BaseException:
+            _close(session)
+            raise
+        self._idle[key] = attempt, session
+        # Exit handlers run in reverse order, so this one runs before the handler of the target's driver.
+        atexit.unregister(self.close)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Close all sessions."""
+        while self._idle:
+            _, (_, session) = self._idle.popitem()
+            _close(session)
+
+
+def _close(session: Session) -> None:
+    try:
+        session.close()
+    except Exception:
+        logger.warning("a task could not close its connection to the target cleanly", exc_info=True)
+
+
+POOL = SessionPool()
+"""The sessions of a Python worker."""
+
+
+class Answer(NamedTuple):
+    """The result of a task. Picklable."""
+
+    error: WalSinkError | None = None
+    """The error that stopped the task."""
+    refused: tuple[RefusedRow, ...] = ()
+    """Rows that the server refused."""
+    receipts: tuple[bytes, ...] = ()
+    """Receipts of the rows that the task has staged."""
+
+
+class FlushTask:
+    """Writes shares of one window. Picklable, with the secrets of log and target, since tasks receive it.
+
+    :param window: the window. Its manifests are dropped: a share has the segments that a task writes.
+    :param attempt: tasks of one attempt share sessions. After an error the flusher begins another attempt, so
+        that its tasks connect again, and compare the plan with the table again.
+    :param rows_per_second: limit of each task; None for none.
+    """
+
+    def __init__(
+        self,
+        window: Window,
+        attempt: Hashable,
+        rows_per_second: int | None = None,
+    ) -> None:
+        self._pipeline = replace(window.pipeline, target=window.pipeline.target.for_tasks())
+        self._window = replace(window, manifests=(), pipeline=self._pipeline)
+        self._attempt = attempt
+        self._rows_per_second = rows_per_second
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the task so that a worker without the target's module raises a clear error."""
+        return reduced(_restored, (vars(self),), self._pipeline.target)
+
+    def __call__(self, share: Iterable[SegmentRange]) -> Answer:
+        """Write a share. Return when its rows are durable or staged, or when an error stops the task."""
+        pipeline = self._pipeline
+        try:
+            with store_errors(), logging_query(pipeline.query_id, pipeline.label):
+                return Answer(receipts=self._write(list(share)))
+        except RowsRefused as refused:
+            return Answer(refused=refused.rows)
+        except WalSinkError as error:
+            return Answer(error=_with_host(error))
+
+    def _write(self, share: Sequence[SegmentRange]) -> tuple[bytes, ...]:
+        rate_limit = RateLimit(self._rows_per_second)
+        window, target = self._window, self._pipeline.target
+        with POOL.session(self._pipeline.ledger_key, self._attempt, self._connect) as session:
+            for rows in window.slices(share):
+                log_epoch(rows.epoch)
+                for part in rate_limit.paced(rows):
+                    with target_errors(target):
+                        session.write(window.plan, part)
+            with target_errors(target):
+                if isinstance(session, IdempotentSession):
+                    session.drain()
+                    return ()
+                assert isinstance(session, StagedSession)
+                return session.drain()
+
+    def _connect(self) -> Session:
+        pipeline = self._pipeline
+        with target_errors(pipeline.target):
+            return pipeline.target.connect(pipeline.ledger_key)
+
+
+def most_severe(errors: Sequence[WalSinkError]) -> WalSinkError:
+    """Return the error of several tasks that is to be raised: a permanent error if there is one.
+
+    :param errors: at least one.
+    """
+    return max(errors, key=lambda error: not error.transient)
+
+
+def _with_host(error: WalSinkError) -> WalSinkError:
+    """Add the host to an error, since only this host may be cut off from the target."""
+    error.what = f"{error.what} (in a Spark task on {socket.gethostname()})"
+    error.args = (error.what, error.remedy)
+    return error
+
+
+def _restored(state: dict[str, Any]) -> FlushTask:
+    task = object.__new__(FlushTask)
+    vars(task).update(state)
+    return task
+
+
+_PART_S = 0.25
+"""Longest pause, unless a single row takes longer. A flush can be interrupted between pauses."""
+
+
+def rate_per_task(rows_per_second: int | None, tasks: int) -> int | None:
+    """Return the rate of each of several tasks that write at the same time.
+
+    Each task gets at least one row a second. So with more tasks than rows a second the whole is faster than
+    the limit.
+    """
+    return None if rows_per_second is None else max(rows_per_second // tasks, 1)
+
+
+class RateLimit:
+    """Lets rows through at a rate. One flusher uses it for all windows.
+
+    This is the generic cell rate algorithm (ITU-T I.371) without tolerance: after n rows the next ones are
+    due n / rate seconds later, and unused time is lost. So no burst follows a pause.
+
+    :param rows_per_second: None for no limit.
+    :param clock: returns seconds of a clock that is never set back.
+    :param sleep: waits for a number of seconds.
+    """
+
+    def __init__(
+        self,
+        rows_per_second: int | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rows_per_second
+        self._clock = clock
+        self._sleep = sleep
+        self._due = float("-inf")
+
+    def paced(self, rows: RowSlice) -> Iterator[RowSlice]:
+        """Yield the same rows in parts, each when it is due."""
+        if not rows.batch.num_rows:
+            return
+        if self._rate is None:
+            yield rows
+            return
+        most = max(int(self._rate * _PART_S), 1)
+        for begin in range(0, rows.batch.num_rows, most):
+            part = part_of(rows, begin, begin + most)
+            self._wait(part.batch.num_rows / self._rate)
+            yield rows if rows.batch.num_rows <= most else part
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until the next part is due. The part after it is due `seconds` later."""
+        wait_s = self._due - self._clock()
+        if wait_s > 0:
+            self._sleep(wait_s)
+        self._due = max(self._due, self._clock()) + seconds

@@ -16,10 +16,15 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from wal_sink.flush.rate import rate_per_task
-from wal_sink.flush.tasks import Answer, FlushTask, most_severe
 from wal_sink.flush.window import SegmentRange, share_out
-from wal_sink.flush.write import WindowWrite, WriteInThread
+from wal_sink.flush.write import (
+    Answer,
+    FlushTask,
+    WindowWrite,
+    WriteInThread,
+    most_severe,
+    rate_per_task,
+)
 from wal_sink.spark.internals import spark_session
 from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.telemetry import line_logger

@@ -1,4 +1,7 @@
-"""Tasks of a flush job over `MemoryTarget`: their rows, their errors, and the sessions that stay open."""
+"""The write of a window, in the flusher's thread or in tasks of a flush job, over `MemoryTarget`.
+
+Also the rate of the rows, and the sessions that tasks keep open.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from state_backends import open_backend
@@ -15,17 +19,25 @@ from tests.protocol.engine import World
 from wal_sink import errors
 from wal_sink.errors import (
     LogUnavailable,
+    OptionError,
     SchemaMismatch,
     TargetRefused,
     TargetUnavailable,
     WalSinkError,
 )
-from wal_sink.flush.tasks import Answer, FlushTask
 from wal_sink.flush.window import share_out
-from wal_sink.flush.write import WindowWrite
-from wal_sink.targets.base import RowsRefused, Target
+from wal_sink.flush.write import (
+    Answer,
+    FlushTask,
+    RateLimit,
+    SessionPool,
+    WindowWrite,
+    rate_per_task,
+)
+from wal_sink.options import SinkOptions, parse
+from wal_sink.targets.base import RowSlice, RowsRefused, Session, Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.testing.memory_target import MemorySession
+from wal_sink.testing.memory_target import MemoryOptions, MemorySession, MemoryTarget
 from wal_sink.testing.micro_batches import until_idle
 from wal_sink.wal.segment import refused_files
 from wal_sink.wal.store import LogStore
@@ -153,3 +165,131 @@ def test_missing_segment_of_a_task_is_named(world: World) -> None:
     world.log_backend.delete([path])
     with pytest.raises(errors.MissingSegment, match=path):
         flush(world, Job())
+
+
+class Clock:
+    """A clock that moves by sleeping only."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.longest = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.longest = max(self.longest, seconds)
+        self.now += seconds
+
+
+def slices(*counts: int) -> list[RowSlice]:
+    first, made = 0, []
+    for count in counts:
+        batch = pa.record_batch({"id": range(first, first + count)})
+        made.append(RowSlice(3, batch, 1_000 + first))
+        first += count
+    return made
+
+
+def passed(rate_limit: RateLimit, epoch: list[RowSlice]) -> list[RowSlice]:
+    return [part for rows in epoch for part in rate_limit.paced(rows)]
+
+
+def test_rate_holds_across_slices_and_epochs() -> None:
+    clock = Clock()
+    pace = RateLimit(1_000, clock, clock.sleep)
+    for epoch in (slices(5_000, 100, 100), slices(4_800)):
+        passed(pace, epoch)
+    assert 9.5 <= clock.now - 100 <= 10
+    assert clock.longest <= 0.25
+
+
+def test_no_row_is_lost_and_each_keeps_its_timestamp() -> None:
+    for rate in (1, 7, 1_000):
+        clock = Clock()
+        got = passed(RateLimit(rate, clock, clock.sleep), slices(30, 1, 40))
+        ids = [(item, rows.first_us + i) for rows in got for i, item in enumerate(values(rows))]
+        assert ids == [(i, 1_000 + i) for i in range(71)]
+        assert {rows.epoch for rows in got} == {3}
+
+
+def values(rows: RowSlice) -> list[int]:
+    return rows.batch.column("id").to_pylist()  # type: ignore[no-any-return]
+
+
+def test_tasks_keep_the_whole_rate_together() -> None:
+    assert rate_per_task(None, 3) is None
+    assert [rate_per_task(rate, 3) for rate in (300, 301, 299, 3, 2)] == [100, 100, 99, 1, 1]
+
+
+def test_pause_is_not_made_up_for() -> None:
+    """A cluster that was away does not get a burst afterwards."""
+    clock = Clock()
+    pace = RateLimit(100, clock, clock.sleep)
+    passed(pace, slices(100))
+    clock.now += 1_000
+    begin = clock.now
+    passed(pace, slices(100))
+    assert clock.now - begin >= 0.75
+
+
+def test_unbounded_rate_neither_cuts_nor_delays() -> None:
+    clock = Clock()
+    assert passed(RateLimit(None, clock, clock.sleep), slices(10_000, 5)) == slices(10_000, 5)
+    assert clock.now == 100
+
+
+def test_rate_option_is_a_whole_number() -> None:
+    options = {"checkpointLocation": "c"}
+    assert parse(options, SinkOptions).max_rows_per_second is None
+    assert parse(options | {"flush.maxRowsPerSecond": "50"}, SinkOptions).max_rows_per_second == 50
+    for wrong in ("0", "many", "-1", "1.5"):
+        with pytest.raises(OptionError, match=r"flush\.maxRowsPerSecond") as refused:
+            parse(options | {"flush.maxRowsPerSecond": wrong}, SinkOptions)
+        assert "1 or more" in refused.value.remedy
+
+
+class Counted(MemorySession):
+    """A session that records whether it was closed."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryTarget(MemoryOptions(keys="k")), "query")
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def is_closed(session: Session) -> bool:
+    assert isinstance(session, Counted)
+    return session.closed
+
+
+def refuse() -> Counted:
+    raise AssertionError("there is a session to be had")
+
+
+def test_session_is_used_again() -> None:
+    sessions = SessionPool()
+    with sessions.session("a", 1, Counted) as first:
+        pass
+    with sessions.session("b", 1, Counted) as other:
+        assert other is not first
+    with sessions.session("a", 1, refuse) as again:
+        assert again is first
+    with sessions.session("a", 2, Counted) as fresh:
+        assert fresh is not first
+    assert [is_closed(session) for session in (first, other, fresh)] == [True, False, False]
+    sessions.close()
+    assert is_closed(other)
+    assert is_closed(fresh)
+
+
+def test_session_is_not_reused_after_an_error() -> None:
+    sessions = SessionPool()
+    with pytest.raises(KeyError), sessions.session("a", 1, Counted) as failed:
+        raise KeyError
+    assert is_closed(failed)
+    with sessions.session("a", 1, Counted) as fresh:
+        assert fresh is not failed
+    sessions.close()
