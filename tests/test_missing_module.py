@@ -18,7 +18,7 @@ from state_backends.memory import MemoryBackend
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import OptionError
-from wal_sink.flush.pipeline import Pipeline
+from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.window import Window
 from wal_sink.flush.write import FlushTask
 from wal_sink.model.ledger import LedgerRow

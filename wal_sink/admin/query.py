@@ -26,8 +26,7 @@ from wal_sink.configuration import (
     storage_options,
 )
 from wal_sink.errors import FlusherAtWork, OptionError, printable
-from wal_sink.flush.connection import TargetConnection
-from wal_sink.flush.pipeline import Pipeline
+from wal_sink.flush.connection import Pipeline, TargetConnection
 from wal_sink.flush.report import Reporter
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import State, TargetState
