@@ -21,7 +21,7 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.write import WriteInThread
 from wal_sink.model.manifest import Execution, Task
-from wal_sink.publish.agreement import agree
+from wal_sink.publish.plans import agree
 from wal_sink.telemetry import FlushedEpoch, FlushMetrics
 
 _TASKS = 2

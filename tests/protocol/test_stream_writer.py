@@ -14,7 +14,7 @@ from tests.protocol.publishing import micro_batch, query_in
 from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import LogUnavailable, TargetUnavailable, WalSinkError, WrongOwner
 from wal_sink.options import SinkOptions
-from wal_sink.publish.agreement import agree
+from wal_sink.publish.plans import agree
 from wal_sink.spark.data_source import Message, WalSinkStreamWriter
 from wal_sink.targets.postgresql import PostgresqlTarget
 from wal_sink.targets.postgresql.options import PostgresqlOptions

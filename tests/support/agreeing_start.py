@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.model.plan import Plan
-from wal_sink.publish.agreement import compare_again, plans_in_force
+from wal_sink.publish.plans import compare_again, plans_in_force
 from wal_sink.testing.faults import Faults
 from wal_sink.testing.micro_batches import PlayedQuery, Run
 
@@ -28,7 +28,7 @@ def start(query: Query) -> Run[Query]:
 
 
 class _AgreeingRun(Run[Any]):
-    """A run with the plans of `publish.agreement.agree`."""
+    """A run with the plans of `publish.plans.agree`."""
 
     def agreed(self, schema: pa.Schema, key: str) -> Mapping[str, Plan]:
         compare_again(self.store)

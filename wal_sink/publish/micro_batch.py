@@ -1,7 +1,7 @@
 """Takes a micro-batch from its rows to its manifest. Every Spark API of the sink uses it.
 
 The APIs, a data source and `foreachBatch`, only call it at the times that Spark gives them. The driver's host
-agrees the plans (`agreement`), each task appends its rows, and the driver's host publishes or discards what
+agrees the plans (`plans`), each task appends its rows, and the driver's host publishes or discards what
 all tasks have reported. No state is kept between the calls: it is in the log.
 
 This module also adds `epochColumn`, and refuses quarantine for rows that must not be sent twice.

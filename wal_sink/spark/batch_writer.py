@@ -23,8 +23,8 @@ from wal_sink.configuration import Configuration, configure
 from wal_sink.errors import REPORT_IT, CheckpointNotVisible, OptionError, WalSinkError
 from wal_sink.model.manifest import Appended, Execution
 from wal_sink.options import as_texts
-from wal_sink.publish.agreement import agree
 from wal_sink.publish.micro_batch import MicroBatch
+from wal_sink.publish.plans import agree
 from wal_sink.spark.internals import python_worker, spark_session, streaming_query
 from wal_sink.spark.query_errors import failure_in
 from wal_sink.wal.location import locate

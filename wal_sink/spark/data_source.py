@@ -96,7 +96,7 @@ class WalSinkDataSource(DataSource):
             raise self._refused
         if overwrite:
             raise append_only("complete")
-        from wal_sink.publish.agreement import agree  # noqa: PLC0415 -- a worker that only makes sources needs none
+        from wal_sink.publish.plans import agree  # noqa: PLC0415 -- a worker that only makes sources needs none
 
         _refuse_unplanned(self.configuration.location.open_checkpoint())
         micro_batch = agree(self.configuration, python_worker.arrow_schema(schema))
@@ -193,7 +193,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
 
         The planner itself cannot know a new run, since Spark tells it no run id.
         """
-        from wal_sink.publish.agreement import compare_again  # noqa: PLC0415 -- as in `streamWriter`
+        from wal_sink.publish.plans import compare_again  # noqa: PLC0415 -- as in `streamWriter`
         from wal_sink.wal.store import newest  # noqa: PLC0415 -- the same
 
         store = self.micro_batch.configuration.location.open_log(execution.query_id)

@@ -30,7 +30,7 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.metrics.server import Exposition
 from wal_sink.progress.backlog import pending_epochs
-from wal_sink.publish.agreement import compare_again
+from wal_sink.publish.plans import compare_again
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
 from wal_sink.spark.flush_job import WriteByJob
