@@ -13,7 +13,7 @@ from tests.protocol.publishing import Driver
 from wal_sink.errors import Fenced, LogFull, StoppedWaiting, TargetRefused
 from wal_sink.model import paths
 from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport
-from wal_sink.publish import backpressure
+from wal_sink.publish import publisher
 from wal_sink.telemetry import OncePerMinute
 
 STORES = ("memory", "local")
@@ -26,7 +26,7 @@ HERE = f"{socket.gethostname()}:{os.getpid()}"
 @pytest.fixture(autouse=True)
 def _warn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each test get the warnings that a process logs once a minute."""
-    monkeypatch.setattr(backpressure, "_NO_FLUSHER", OncePerMinute())
+    monkeypatch.setattr(publisher, "_NO_FLUSHER", OncePerMinute())
 
 
 def report(
@@ -71,7 +71,7 @@ def test_epoch_over_the_budget_waits_for_the_flush(
     lines = [
         record.getMessage()
         for record in caplog.records
-        if record.name == "wal_sink.publish.backpressure"
+        if record.name == "wal_sink.publish.publisher"
     ]
     assert any("epoch 1 waits for space" in line and "wal.maxBytes is 1" in line for line in lines)
     assert "the log has space again. Epoch 1 continues" in lines[-1]
