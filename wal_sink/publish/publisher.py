@@ -13,7 +13,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from wal_sink.checkpoint.checkpoint import Checkpoint, Offsets
@@ -62,6 +62,11 @@ from wal_sink.wal.store import (
 
 logger = logging.getLogger(__name__)
 
+OnFull = Literal["block", "fail"]
+
+_PAUSE_S, _PAUSE_BILLED_S = 0.5, 5.0
+"""How long one wait for space is, before the log is checked again."""
+
 _MOST_UNLISTED = 10
 """With more segments than this, a bucket is listed: one request for 1,000 segments instead of one for each
 segment."""
@@ -94,32 +99,24 @@ class Publisher:
         :param execution: the run and the epoch.
         :param appended: reports of all tasks, in the order of the partitions.
         :raises WalSinkError: the epoch is refused, see `protocol.state.predecessor_for`; or the log has no
-            space, see `Backpressure`.
+            space, see `_SpaceWait.admits`.
         """
         epoch, run_id = execution.epoch, execution.run_id
         batch = _joined(execution, appended)
         try:
-            opened = self._open(execution, batch.planned)
-            offsets = self.checkpoint.committing_offsets(epoch)
-            state, predecessor = self._predecessor(opened, execution, offsets)
-            if predecessor is None:
-                discard(self.store, appended)
-                logger.warning(
-                    "epoch %d of %s is in the log already, and Spark has computed it again. The new rows are"
-                    " not published. The targets get the first rows, even if they differ",
-                    epoch,
-                    self.checkpoint.url,
-                )
-                return None
-            try:
-                self._refuse_missing_files(epoch, batch.files)
-            except SegmentNotVisible:
-                # Another run may have opened and deleted the files as garbage. Then this raises `Fenced`.
-                self._predecessor(existing(self.store), execution, offsets)
-                raise
+            offsets, state, predecessor = self._admit(batch)
         except (OSError, WalSinkError):
             discard(self.store, appended)
             raise
+        if predecessor is None:
+            discard(self.store, appended)
+            logger.warning(
+                "epoch %d of %s is in the log already, and Spark has computed it again. The new rows are"
+                " not published. The targets get the first rows, even if they differ",
+                epoch,
+                self.checkpoint.url,
+            )
+            return None
         # In the order in which Spark wrote them. If a power loss left offsets/N without commits/N-1, Spark
         # would continue with N, and the checkpoint would look as if it had been set back.
         self.checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}"])
@@ -142,6 +139,24 @@ class Publisher:
             state,
         )
         return manifest
+
+    def _admit(self, batch: Appended) -> tuple[Offsets, State, Predecessor | None]:
+        """Open the run, wait for space in the log, and check the files of the epoch.
+
+        Return the offsets, the newest state, and the predecessor of the manifest; None for a replay.
+        """
+        execution = batch.execution
+        opened = self._open(execution, batch.planned)
+        offsets = self.checkpoint.committing_offsets(execution.epoch)
+        state, predecessor = self._predecessor(opened, execution, offsets)
+        if predecessor is not None:
+            try:
+                self._refuse_missing_files(execution.epoch, batch.files)
+            except SegmentNotVisible:
+                # Another run may have opened and deleted the files as garbage. Then this raises `Fenced`.
+                self._predecessor(existing(self.store), execution, offsets)
+                raise
+        return offsets, state, predecessor
 
     def _open(self, execution: Execution, planned: int | None) -> State:
         """Let this run publish, and create the log before its first epoch. Return the newest state.
@@ -193,8 +208,7 @@ class Publisher:
 
         The predecessor is None for a replay, which is not published.
         """
-        limits = (self.max_bytes, self.on_full, self.store, self.checkpoint.url)
-        backpressure = Backpressure(*limits, self.clock_us, self.sleep)
+        space = _SpaceWait(self, execution)
         while True:
             predecessor = protocol.predecessor_for(
                 state,
@@ -203,7 +217,7 @@ class Publisher:
                 offsets.digest,
                 self.checkpoint.last_commit(),
             )
-            if predecessor is None or backpressure.admits(state, execution, predecessor):
+            if predecessor is None or space.admits(state, predecessor):
                 return state, predecessor
             state = existing(self.store)
 
@@ -289,8 +303,9 @@ def discard_call(store: LogStore, execution: Execution, call: str) -> None:
 
 def _opened_before(state: State, planned: int | None) -> str:
     """Return the run that had opened last when a batch was planned; empty if another run has opened since."""
-    since = planned is not None and state.run is not None and state.run.number > planned
-    return "" if since else protocol.last_opened(state)
+    if planned is not None and state.run is not None and state.run.number > planned:
+        return ""
+    return protocol.last_opened(state)
 
 
 def _joined(execution: Execution, appended: Sequence[Appended]) -> Appended:
@@ -313,63 +328,47 @@ def _joined(execution: Execution, appended: Sequence[Appended]) -> Appended:
     )
 
 
-OnFull = Literal["block", "fail"]
+class _SpaceWait:
+    """Lets one epoch be published when the log has space for it (`wal.maxBytes`, `wal.onFull`)."""
 
-_PAUSE_S, _PAUSE_BILLED_S = 0.5, 5.0
-"""How long one wait is, before the log is checked again."""
+    def __init__(self, publisher: Publisher, execution: Execution) -> None:
+        self._publisher, self._execution = publisher, execution
+        self._waited_s = 0.0
+        self._lines = OncePerMinute()
 
-
-@dataclass
-class Backpressure:
-    """Lets one epoch be published when the log has space for it."""
-
-    max_bytes: int
-    """`wal.maxBytes`."""
-    on_full: OnFull
-    """`wal.onFull`."""
-    store: LogStore
-    checkpoint: str
-    """URL of the checkpoint, for messages."""
-    clock_us: Callable[[], int]
-    """Returns the time in microseconds since 1970."""
-    sleep: Callable[[float], None]
-    """Waits for a number of seconds."""
-    waited_s: float = 0.0
-    once_per_minute: OncePerMinute = field(default_factory=OncePerMinute)
-
-    def admits(self, state: State, execution: Execution, predecessor: Predecessor) -> bool:
-        """Return True if an epoch may be published now. If not, wait for a moment and return False.
+    def admits(self, state: State, predecessor: Predecessor) -> bool:
+        """Return True if the epoch may be published now. If not, wait for a moment and return False.
 
         :raises LogFull: the log has no space, and `wal.onFull` is `fail`.
         :raises StoppedWaiting: Spark was told to stop the run.
         :raises WalSinkError: the error that has stopped the flusher of the slowest target.
         """
-        epoch = execution.epoch
-        if has_space(state, predecessor, self.max_bytes):
-            if self.waited_s:
+        publisher, epoch = self._publisher, self._execution.epoch
+        if has_space(state, predecessor, publisher.max_bytes):
+            if self._waited_s:
                 logger.warning(
                     "the log has space again. Epoch %d continues after a wait of %.0f s",
                     epoch,
-                    self.waited_s,
+                    self._waited_s,
                 )
             else:
                 self._warn_of_no_flusher(state)
             return True
         slowest = state.slowest
-        report = read_report(self.store, slowest.name)
-        now_us = self.clock_us()
+        report = read_report(publisher.store, slowest.name)
+        now_us = publisher.clock_us()
         full = (
             f"{pending_bytes(state, predecessor):,} bytes are not flushed to {slowest.name}, and wal.maxBytes"
-            f" is {self.max_bytes:,}. {flusher_summary(report, now_us)}"
+            f" is {publisher.max_bytes:,}. {_flusher_summary(report, now_us)}"
         )
-        if self.on_full == "fail":
+        if publisher.on_full == "fail":
             raise LogFull(
                 f"Epoch {epoch} is not published: {full}",
-                f"Nothing is lost. `wal-sink status {self.checkpoint}` shows why the flush lags. Repair the"
-                " cause, then start the query again: Spark computes the epoch again. Or raise wal.maxBytes,"
-                " or let the query wait: wal.onFull=block.",
+                f"Nothing is lost. `wal-sink status {publisher.checkpoint.url}` shows why the flush lags."
+                " Repair the cause, then start the query again: Spark computes the epoch again. Or raise"
+                " wal.maxBytes, or let the query wait: wal.onFull=block.",
             )
-        if report is not None and report.stopping == execution.run_id:
+        if report is not None and report.stopping == self._execution.run_id:
             raise StoppedWaiting(
                 f"The query was stopped while epoch {epoch} waited for space in the log.",
                 "Nothing is lost. Start the query again: Spark computes the epoch again.",
@@ -377,35 +376,35 @@ class Backpressure:
         stopped = stopping_error(report, now_us)
         if stopped is not None:
             raise stopped
-        if self.once_per_minute.is_due():
+        if self._lines.is_due():
             logger.warning("epoch %d waits for space in the log: %s", epoch, full)
-        pause_s = _PAUSE_BILLED_S if self.store.billed else _PAUSE_S
-        self.sleep(pause_s)
-        self.waited_s += pause_s
+        pause_s = _PAUSE_BILLED_S if publisher.store.billed else _PAUSE_S
+        publisher.sleep(pause_s)
+        self._waited_s += pause_s
         return False
 
     def _warn_of_no_flusher(self, state: State) -> None:
         """Warn, at most once a minute, if epochs are pending and no process has flushed for half a minute."""
-        now_us = self.clock_us()
+        now_us = self._publisher.clock_us()
         slowest = state.slowest
         lags = slowest.mark.epoch < state.settled
         if not lags or now_us - slowest.mark.at_us < SILENT_S * 1_000_000:
             return
-        report = read_report(self.store, slowest.name)
+        report = read_report(self._publisher.store, slowest.name)
         if (report is None or age_s(report, now_us) > SILENT_S) and _NO_FLUSHER.is_due():
             logger.warning(
                 "nothing flushes this query. %s Its epochs stay in the log. To flush them: wal-sink flush %s"
                 " --follow",
-                flusher_summary(report, now_us),
-                self.checkpoint,
+                _flusher_summary(report, now_us),
+                self._publisher.checkpoint.url,
             )
 
 
 _NO_FLUSHER = OncePerMinute()
-"""Shared by the process, since each `commit()` makes a `Backpressure`."""
+"""Shared by the process, since each `commit()` makes a `Publisher`."""
 
 
-def flusher_summary(report: FlusherReport | None, now_us: int) -> str:
+def _flusher_summary(report: FlusherReport | None, now_us: int) -> str:
     """Return as sentences which process flushes, what it does, and its error."""
     if report is None:
         return (
