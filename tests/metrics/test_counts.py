@@ -18,8 +18,7 @@ from tests.protocol.engine import World
 from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.metrics import prometheus
-from wal_sink.metrics.prometheus import Metrics
-from wal_sink.progress.backlog import BacklogReader
+from wal_sink.metrics.prometheus import BacklogReader, Metrics
 from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
 from wal_sink.wal.store import LogStore
 

@@ -24,7 +24,7 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.write import WriteInThread
 from wal_sink.model.state import TargetState
-from wal_sink.progress.backlog import backlog_of
+from wal_sink.progress.status import backlog_of
 from wal_sink.protocol import state as protocol
 from wal_sink.telemetry import FlushMetrics
 from wal_sink.units import counted

@@ -10,10 +10,12 @@ stay for another `KEEP_S`, so that the last counts are scraped. Then a scrape re
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -21,9 +23,13 @@ from prometheus_client.registry import Collector
 
 from wal_sink import units
 from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
-from wal_sink.progress.backlog import BacklogReader, Snapshot
+from wal_sink.errors import WalSinkError
+from wal_sink.progress.status import Backlog, backlog_of
 from wal_sink.telemetry import FlushedEpoch, FlushMetrics
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.segment import refused_files
+from wal_sink.wal.store import LogStore, newest
+
+logger = logging.getLogger(__name__)
 
 KEEP_S = 900.0
 """How many seconds the series of a query stay after its flush has ended and nothing is pending."""
@@ -104,6 +110,53 @@ INFO = "wal_sink_query_info"
 
 RETRIES = ("retry", "throttle")
 """The kinds of errors after which a request is sent again, see `Target.classify`."""
+
+
+class Snapshot(NamedTuple):
+    """A backlog, and when it was read."""
+
+    backlog: Backlog
+    quarantined_rows: int
+    read_us: int
+    """Microseconds since 1970."""
+
+
+class BacklogReader:
+    """Reads the backlog of one target for each scrape.
+
+    Only one thread reads at a time. While a store does not answer that thread, the others get the last
+    backlog.
+
+    :param target: name of the target.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, store: LogStore, target: str) -> None:
+        self._checkpoint, self._store, self._target = checkpoint, store, target
+        self._last: Snapshot | None = None
+        self._reading = threading.Lock()
+
+    def read(self) -> Snapshot | None:
+        """Return the backlog; the last one that was read if log or checkpoint do not answer now."""
+        if not self._reading.acquire(blocking=False):
+            return self._last
+        try:
+            self._last = self._read()
+        except (OSError, WalSinkError) as error:
+            logger.debug("the backlog cannot be read now: %s", error)
+        finally:
+            self._reading.release()
+        return self._last
+
+    def _read(self) -> Snapshot:
+        state = newest(self._store)
+        target = state.target(self._target) if state is not None else None
+        committed = self._checkpoint.last_commit()
+        if state is not None and target is not None:
+            backlog = backlog_of(state, target, committed)
+        else:
+            backlog = Backlog(committed, -1, 0, 0, 0, None)
+        rows = sum(refused.rows for refused in refused_files(self._store))
+        return Snapshot(backlog, rows, units.now_us())
 
 
 class Metrics(Collector):

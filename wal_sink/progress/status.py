@@ -1,4 +1,4 @@
-"""Reads how far a query's flush is, from the log's state, the checkpoint and the reports."""
+"""Reads how far a query's flush is, and counts its backlog, from state, checkpoint and reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.errors import CheckpointNotVisible, WalSinkError, printable
 from wal_sink.model.state import State, TargetState
 from wal_sink.options import lowered, options_of
-from wal_sink.progress.backlog import backlog_of
 from wal_sink.progress.report import ENDED, ErrorReport, FlusherReport, age_s, is_alive, read_report
 from wal_sink.protocol.state import named_target, refuse_other_place
 from wal_sink.target_info import OWN
@@ -288,6 +287,59 @@ def read_status(checkpoint: Checkpoint, store: LogStore, target: str = "") -> St
     if len(live) == 1:
         return msgspec.structs.replace(slowest, given_up=reader.given_up)
     return _combined(live, slowest, reader.given_up)
+
+
+class Backlog(NamedTuple):
+    """The checkpointed epochs that a target lacks."""
+
+    checkpointed: int
+    """The last epoch of `commits/`; -1 for none."""
+    flushed: int
+    """The target's mark; -1 for none."""
+    epochs: int
+    rows: int
+    bytes: int
+    oldest_us: int | None
+    """When the flush began to lag, microseconds since 1970: when the mark moved last, or when the only
+    pending epoch was published. None if nothing is pending."""
+
+    def oldest_seconds(self, now_us: int) -> float:
+        """Return for how many seconds the flush has lagged; 0 if nothing is pending."""
+        return 0.0 if self.oldest_us is None else max(0.0, (now_us - self.oldest_us) / 1_000_000)
+
+
+def backlog_of(state: State, target: TargetState, committed: int) -> Backlog:
+    """Count what a target lacks.
+
+    An epoch that Spark completed and no run published counts as an epoch without rows. A target that was
+    given up lacks nothing.
+
+    :param committed: the last epoch of `commits/`.
+    """
+    mark, last = target.mark, state.last
+    flushed = target.flushed
+    if committed <= mark.epoch or target.given_up:
+        return Backlog(committed, flushed, 0, 0, 0, None)
+    sums = last.sums if committed >= last.epoch else last.predecessor.sums
+    epochs = committed - mark.epoch
+    # The first write timestamp of an epoch is the time at which it was published.
+    oldest_us = last.first_us if epochs == 1 and last.epoch == committed else mark.at_us
+    return Backlog(
+        committed,
+        flushed,
+        epochs,
+        sums.rows - mark.sums.rows,
+        sums.bytes - mark.sums.bytes,
+        max(oldest_us, mark.at_us),
+    )
+
+
+def pending_epochs(checkpoint: Checkpoint, store: LogStore) -> int:
+    """Return how many checkpointed epochs some target lacks."""
+    state, committed = newest(store), checkpoint.last_commit()
+    if state is None:
+        return 0
+    return max((backlog_of(state, target, committed).epochs for target in state.live), default=0)
 
 
 class _Reader:

@@ -14,8 +14,8 @@ from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import WalSinkError
 from wal_sink.model.state import State
-from wal_sink.progress.backlog import pending_epochs
 from wal_sink.progress.report import FlusherReport, age_s, is_alive, read_report, this_process
+from wal_sink.progress.status import pending_epochs
 from wal_sink.spark.internals.streaming_query import Source
 from wal_sink.telemetry import query_name
 from wal_sink.units import counted, now_us

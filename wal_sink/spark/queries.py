@@ -29,7 +29,7 @@ from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter
 from wal_sink.metrics.server import Exposition
-from wal_sink.progress.backlog import pending_epochs
+from wal_sink.progress.status import pending_epochs
 from wal_sink.publish.plans import compare_again
 from wal_sink.spark.batch_writer import options_at
 from wal_sink.spark.data_source import FORMAT
