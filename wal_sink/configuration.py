@@ -21,7 +21,7 @@ from wal_sink.options import (
     public,
     qualified,
 )
-from wal_sink.protocol.retention import Retention
+from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.targets.base import Target
 from wal_sink.targets.ddl import refuse_repeated
 from wal_sink.targets.operations import json_pairs, refuse_undeclared

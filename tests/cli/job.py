@@ -13,7 +13,7 @@ from state_backends import open_backend
 from tests.cli.shell import Done
 from tests.protocol.engine import World
 from wal_sink.cli.main import app
-from wal_sink.protocol.retention import Retention
+from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.targets.base import Target
 
 HOUR = Retention(us=3_600_000_000, bytes=1 << 30)

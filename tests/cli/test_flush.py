@@ -21,7 +21,7 @@ from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.model.plan import Plan
 from wal_sink.progress.report import FlusherReport, read_report
-from wal_sink.protocol.retention import Retention
+from wal_sink.protocol.flush_decisions import Retention
 
 EVERYTHING = rows_of(0, 1, 2, 3, 4)
 

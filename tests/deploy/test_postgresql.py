@@ -20,7 +20,7 @@ from tests.support.small_disk import mounted
 from wal_sink.demo.servers.postgresql import REPLICATES, USER, Server, Standby, unprivileged
 from wal_sink.demo.servers.process import choose_port, ports_are_free
 from wal_sink.errors import LedgerBehindLog, OptionError, WalSinkError
-from wal_sink.protocol.retention import Retention
+from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.testing.micro_batches import flush, in_memory
 

@@ -13,7 +13,7 @@ from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
 from tests.support.operators import set_mark
 from wal_sink.demo.servers.postgresql import Server
 from wal_sink.errors import LedgerBehindLog, TargetRefused
-from wal_sink.protocol.retention import Retention
+from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget

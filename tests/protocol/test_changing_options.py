@@ -18,7 +18,7 @@ from tests.protocol.engine import Rows, World, in_memory
 from tests.protocol.operators import TargetBackup
 from tests.protocol.quarantining import kept
 from wal_sink.errors import WalSinkError
-from wal_sink.protocol.retention import Retention
+from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.testing.faults import AnswerLost, Crash, Faults
 from wal_sink.testing.memory_target import MemoryOptions
 

@@ -20,8 +20,7 @@ from tests.protocol.operators import TargetBackup
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable
 from wal_sink.flush.window import Window
 from wal_sink.flush.write import WindowWrite
-from wal_sink.protocol.flush_order import SENDINGS
-from wal_sink.protocol.retention import Retention
+from wal_sink.protocol.flush_decisions import SENDINGS, Retention
 from wal_sink.publish.micro_batch import refuse_quarantine
 from wal_sink.testing.faults import AnswerLost, Faults
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget

@@ -9,7 +9,7 @@ from tests.protocol.engine import World, in_memory
 from tests.protocol.operators import TargetBackup
 from wal_sink.configuration import configure
 from wal_sink.errors import LedgerBehindLog
-from wal_sink.protocol.retention import Retention
+from wal_sink.protocol.flush_decisions import Retention
 
 pytestmark = pytest.mark.rule("trim")
 

@@ -20,7 +20,7 @@ from wal_sink.model.manifest import Manifest
 from wal_sink.model.state import EpochManifest, State, TargetState
 from wal_sink.progress.status import Status, read_status
 from wal_sink.protocol import state as protocol
-from wal_sink.protocol.flush_order import Step, decide
+from wal_sink.protocol.flush_decisions import Step, decide
 from wal_sink.protocol.refusals import broken_chain, missing_manifest
 from wal_sink.wal.location import refuse_other_log, refuse_vanished, store_errors
 from wal_sink.wal.manifests import ManifestChain

@@ -19,7 +19,7 @@ from wal_sink.model.manifest import Manifest
 from wal_sink.model.state import State
 from wal_sink.progress.report import age_s, is_alive, read_report
 from wal_sink.protocol import state as protocol
-from wal_sink.protocol.flush_order import row_at
+from wal_sink.protocol.flush_decisions import row_at
 from wal_sink.protocol.refusals import refuse_other_log
 from wal_sink.units import counted, now_us
 from wal_sink.wal.location import store_errors

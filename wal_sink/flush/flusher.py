@@ -30,16 +30,16 @@ from wal_sink.model.plan import Plan
 from wal_sink.model.state import State
 from wal_sink.progress.report import this_process
 from wal_sink.protocol import state as protocol
-from wal_sink.protocol.flush_order import (
+from wal_sink.protocol.flush_decisions import (
     Chain,
     Decision,
     Step,
     claim_sending,
     decide,
     may_keep,
+    next_trim_us,
     row_at,
 )
-from wal_sink.protocol.retention import next_trim_us
 from wal_sink.targets.base import RowsRefused
 from wal_sink.telemetry import line_logger
 from wal_sink.units import now_us

@@ -38,7 +38,13 @@ from wal_sink.model.state import (
     Sums,
     TargetState,
 )
-from wal_sink.protocol.flush_order import Chain, verified_link
+from wal_sink.protocol.flush_decisions import (
+    Chain,
+    Retention,
+    earlier_marks,
+    trimmable,
+    verified_link,
+)
 from wal_sink.protocol.refusals import (
     already_published,
     fenced,
@@ -47,7 +53,6 @@ from wal_sink.protocol.refusals import (
     refuse_completed,
     set_back,
 )
-from wal_sink.protocol.retention import Retention, earlier_marks, trimmable
 
 OPENED = 32
 """How many runs that opened a state names. A run that was paused over this number of restarts could open

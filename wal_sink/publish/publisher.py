@@ -43,7 +43,7 @@ from wal_sink.progress.report import (
     this_process,
 )
 from wal_sink.protocol import state as protocol
-from wal_sink.protocol.flush_order import SENDINGS
+from wal_sink.protocol.flush_decisions import SENDINGS
 from wal_sink.protocol.refusals import already_published
 from wal_sink.protocol.state import has_space, pending_bytes
 from wal_sink.telemetry import OncePerMinute

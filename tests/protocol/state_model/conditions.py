@@ -26,10 +26,9 @@ from wal_sink.model.state import (
     Sums,
     TargetState,
 )
-from wal_sink.protocol import flush_order
+from wal_sink.protocol import flush_decisions
 from wal_sink.protocol import state as transitions
-from wal_sink.protocol.flush_order import Chain, Decision, Step
-from wal_sink.protocol.retention import Retention, trimmable
+from wal_sink.protocol.flush_decisions import Chain, Decision, Retention, Step, trimmable
 from wal_sink.protocol.state import Actor, Opening
 
 SWITCHES = {
@@ -257,7 +256,7 @@ class Protocol:
                 row = row._replace(digest=target.mark.digest)
         chain = self.chain(state, man)
         try:
-            decision = flush_order.decide(state, NAMES[t], com, row, chain, self.setting.window)
+            decision = flush_decisions.decide(state, NAMES[t], com, row, chain, self.setting.window)
         except WalSinkError as error:
             return self._skipped(state, target, row, type(error).__name__)
         if decision.warning and "lift" in self.off:
@@ -267,7 +266,7 @@ class Protocol:
     def may_keep(self, st: int, t: int, row: LedgerRow | None) -> bool:
         if row is not None and "kept" in self.off:
             return True
-        return flush_order.may_keep(self.state(st), NAMES[t], row)
+        return flush_decisions.may_keep(self.state(st), NAMES[t], row)
 
     def _refused(self, error: str) -> Decision:
         return Decision(Step.WAIT, warning=error)
@@ -291,7 +290,7 @@ class Protocol:
         row = self._row(state_before, row)._replace(sending=0)
         chain, changed = self.chain(state_before, man), row
         manifests = [self.manifest(m) for m in man]
-        link = flush_order.link_at(state_before, row.epoch, chain)
+        link = flush_decisions.link_at(state_before, row.epoch, chain)
         known = "chain" in self.off and any(
             (m.epoch, m.digest) == (row.epoch, row.digest) for m in manifests
         )
@@ -316,7 +315,7 @@ class Protocol:
             changed = _replace(changed, trimmed=-1)
         row_told = row
         if "lagging" in self.off:
-            link = flush_order.link_at(state_before, row.epoch, chain)
+            link = flush_decisions.link_at(state_before, row.epoch, chain)
             row_told = row if link is None else row._replace(digest=link.digest)
         new = transitions.went_back(changed, NAMES[t], row_told, chain, Actor("model", now))
         return self._marked(_replace(new, trimmed=state_before.trimmed), t, row)
@@ -374,10 +373,10 @@ class Protocol:
     def row_at(self, st: int, n: int, man: frozenset[int]) -> LedgerRow:
         """Return the ledger row that `set-mark` sets."""
         state = self.state(st)
-        return flush_order.row_at(state, n, self.chain(state, man))
+        return flush_decisions.row_at(state, n, self.chain(state, man))
 
     def claim_sending(self, row: LedgerRow) -> LedgerRow:
-        return row if "sending" in self.off else flush_order.claim_sending(row)
+        return row if "sending" in self.off else flush_decisions.claim_sending(row)
 
 
 def _replace(value: StructT, **changes: Any) -> StructT:

@@ -18,7 +18,7 @@ from tests.protocol.state_model.world import (
 )
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
-from wal_sink.protocol.flush_order import Step
+from wal_sink.protocol.flush_decisions import Step
 
 
 def flush_steps(protocol: Protocol, world: World, f: int) -> Steps:

@@ -1,4 +1,8 @@
-"""Decides what a flusher does next for a target, by rules `order` and `restored`. Pure functions."""
+"""Decides what a flusher does next for a target, and how long flushed epochs stay. Pure functions.
+
+The next step follows rules `order` and `restored`, the retention rule `trim`. Flushed epochs stay for a
+target that goes back: the log sends them again.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import NamedTuple
 
 from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import LedgerRow
-from wal_sink.model.state import EpochManifest, Predecessor, State, TargetState
+from wal_sink.model.state import EarlierMark, EpochManifest, Mark, Predecessor, State, TargetState
 from wal_sink.protocol.refusals import (
     broken_chain,
     diverged,
@@ -208,3 +212,80 @@ def verified_link(state: State, target: TargetState, row: LedgerRow, chain: Chai
     if link.digest != row.digest:
         raise diverged(state, target, row)
     return link
+
+
+EARLIER = 16
+"""How many earlier marks a target keeps."""
+
+
+class Retention(NamedTuple):
+    """How long a flushed epoch stays in the log."""
+
+    us: int
+    """`wal.retention` in microseconds."""
+    bytes: int
+    """A tenth of `wal.maxBytes`."""
+
+    def is_over(self, flushed: EarlierMark, now_us: int, flushed_bytes: int) -> bool:
+        """Return True if an epoch and all epochs before it may be deleted.
+
+        :param flushed: the mark of the epoch.
+        :param flushed_bytes: bytes of all epochs up to the target's mark.
+        """
+        return now_us - flushed.at_us >= self.us or flushed_bytes - flushed.bytes >= self.bytes
+
+    def is_apart(self, former: EarlierMark, later: EarlierMark) -> bool:
+        """Return True if two marks are so far apart that both are kept.
+
+        The distance of two marks is age / `us` + bytes / `bytes`. Both terms are below 1 within the
+        retention, so all marks within it span less than 2. Kept marks are at least 2/15 apart, so at most 15
+        are within the retention, and one is beyond it.
+        """
+        age, size = later.at_us - former.at_us, later.bytes - former.bytes
+        return 15 * (age * self.bytes + size * self.us) >= 2 * self.us * self.bytes
+
+
+def earlier_marks(
+    former: Mark, size: int, retention: Retention, now_us: int
+) -> tuple[EarlierMark, ...]:
+    """Return the marks that a target keeps beside its new mark, at most `EARLIER`.
+
+    `trimmable` reads from these marks how long the target has had each epoch. A mark that is later than
+    `now_us` is dropped, since the clock of its host was ahead. The epochs up to it are then trimmed later.
+
+    :param former: the mark before the move.
+    :param size: bytes of all epochs up to the new mark.
+    """
+    *earlier, last = _marks(former)
+    marks = [flushed for flushed in earlier if flushed.at_us <= now_us]
+    if former.at_us <= now_us and (not marks or retention.is_apart(marks[-1], last)):
+        marks.append(last)
+    over = [flushed for flushed in marks if retention.is_over(flushed, now_us, size)]
+    return tuple([*over[-1:], *marks[len(over) :]][-EARLIER:])
+
+
+def trimmable(state: State, retention: Retention, now_us: int) -> int:
+    """Return the epoch up to which every live target has had all epochs long enough; at least `trimmed`."""
+    epochs = []
+    for target in state.live:
+        marks, size = _marks(target.mark), target.mark.sums.bytes
+        over = [flushed.epoch for flushed in marks if retention.is_over(flushed, now_us, size)]
+        epochs.append(max(over, default=state.trimmed))
+    return max(min(epochs, default=state.settled), state.trimmed)
+
+
+def next_trim_us(state: State, retention: Retention) -> int | None:
+    """Return when more may be trimmed if no mark moves before; None if nothing is left to trim."""
+    due = []
+    for target in state.live:
+        marks = _marks(target.mark)
+        later = [flushed.at_us for flushed in marks if flushed.epoch > state.trimmed]
+        if not later:
+            return None
+        due.append(min(later) + retention.us)
+    return max(due, default=None)
+
+
+def _marks(mark: Mark) -> tuple[EarlierMark, ...]:
+    """Return the earlier marks of a target, and its mark."""
+    return (*mark.earlier, EarlierMark(epoch=mark.epoch, at_us=mark.at_us, bytes=mark.sums.bytes))
