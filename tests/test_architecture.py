@@ -61,7 +61,7 @@ PACKAGES = {
     # The two drivers: an operator at the command line, and Spark.
     "admin": "flush progress configuration wal checkpoint protocol model targets",
     # In a Connect session, the handle follows a checkpoint as an operator's command does.
-    "spark": "admin publish flush metrics progress configuration wal checkpoint protocol model targets",
+    "spark": "admin publish flush metrics progress configuration wal checkpoint model targets",
     "wal_sink": "spark publish progress",
     # Packages that need an extra. The command `demo` imports the demo when it runs.
     "testing": "publish flush wal checkpoint targets targets.sql protocol model state_backends",
