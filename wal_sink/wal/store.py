@@ -222,7 +222,7 @@ def garbage(store: LogStore, state: State) -> list[str]:
 
 
 def delete_garbage(store: LogStore, state: State) -> int:
-    """Delete the manifests and segments that are garbage; return how many.
+    """Delete the manifests and segments that are garbage (rule `trim`); return how many.
 
     The state already records that they may be deleted, so a process that pauses here does no harm. A crash
     leaves the rest to the next call. Refused rows, plans, and the files of given-up epochs stay.
