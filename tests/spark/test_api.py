@@ -367,8 +367,9 @@ def test_interrupt_at_any_line_of_close_leaves_nothing(shop: Shop) -> None:
     """The handle is closed, or can be closed again. No thread and no connection is left."""
     port = shop.table.cassandra.port
     open_before = remains(port)
-    with wal_sink.register(shop.spark):
+    with wal_sink.register(shop.spark) as first:
         query = shop.writer(numbers(shop.spark)).start()
+        until(lambda: first.status(query).checkpointed >= 0)
     try:
         interrupted: list[int] = []
         while True:
