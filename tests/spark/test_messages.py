@@ -16,7 +16,7 @@ from wal_sink.options import SinkOptions
 from wal_sink.protocol import state as protocol
 from wal_sink.protocol.state import Actor, Opening
 from wal_sink.spark.internals.streaming_query import Source
-from wal_sink.spark.messages import block, cannot_replay, in_force, log_start
+from wal_sink.spark.messages import block, cannot_replay, log_start
 from wal_sink.testing.memory_target import MemoryOptions, MemoryTarget
 from wal_sink.wal.store import LogStore, advance, update
 
@@ -27,8 +27,7 @@ FILES = Source("FileStreamSource", "FileStreamSource[file:/TextSocketMicroBatchS
 def block_of(options: dict[str, str], *, flushes_here: bool = True) -> str:
     """Return the block of a query with options."""
     configuration = configure(GIVEN | options)
-    lines = in_force(configuration, "file:///log/q-1", [], flushes_here=flushes_here)
-    return block("q-1", lines)
+    return block("q-1", configuration, "file:///log/q-1", [], flushes_here=flushes_here)
 
 
 def test_block_has_a_line_for_each_setting() -> None:

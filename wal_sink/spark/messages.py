@@ -1,37 +1,35 @@
 """The log messages of a query's start and end: the settings in force, warnings, and pending epochs.
 
-The lines about pending epochs are warnings: Python shows no lower level if the application has not configured
-logging.
+The messages about pending epochs are warnings: Python shows no lower level if the application has not
+configured logging.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import Configuration, Destination
 from wal_sink.errors import WalSinkError
-from wal_sink.model.state import State
-from wal_sink.progress.report import FlusherReport, age_s, is_alive, read_report, this_process
+from wal_sink.progress.report import age_s, is_alive, read_report, this_process
 from wal_sink.progress.status import pending_epochs
 from wal_sink.spark.internals.streaming_query import Source
-from wal_sink.telemetry import query_name
 from wal_sink.units import counted, now_us
 from wal_sink.wal.store import LogStore, newest
 
 logger = logging.getLogger(__name__)
 
-CANNOT_REPLAY = frozenset({"TextSocketMicroBatchStream"})
-"""Class names of Spark's own sources that cannot return a row a second time. There is no message about
-sources that are not Spark's own, since nothing is known of them."""
+_CANNOT_REPLAY = frozenset({"TextSocketMicroBatchStream"})
+"""Class names of Spark's own sources that cannot return a row a second time. Nothing is known of sources that
+are not Spark's own, so no message is about them."""
 
-KILL_IDLE, IDLE_TIMEOUT = (
+_KILL_IDLE, _IDLE_TIMEOUT = (
     (f"spark.sql.execution.pyspark.udf.{name}", f"spark.python.worker.{name}")
     for name in ("killOnIdleTimeout", "idleTimeoutSeconds")
 )
-"""The settings by which Spark ends idle Python workers. Each has a name for a session, and one for an
+"""The settings by which Spark ends idle Python workers. Each has a name for a session, and a name for an
 application, which has effect if the first is not set."""
 
 
@@ -44,118 +42,91 @@ def log_start(
     *,
     flushes_here: bool,
 ) -> None:
-    """Log the block of settings and the warnings of a start. An error in here does not stop the query.
+    """Log the settings in force and the warnings of a start. An error in here does not stop the query.
 
     :param session_setting: returns a setting of the session by its name; None if the setting is not set.
     :param flushes_here: False if another process flushes.
     """
     try:
         lost = cannot_replay(sources)
-        lines = in_force(configuration, store.url, lost, flushes_here=flushes_here)
-        _log_visibly(block(query_id, lines))
-        warnings = [
-            unreplayable(lost) if lost else "",
-            path_ignored(configuration) if configuration.path else "",
-            killed_as_idle(session_setting),
-            *given_up(newest(store), configuration),
-        ]
-        for warning in filter(None, warnings):
+        _log_visibly(block(query_id, configuration, store.url, lost, flushes_here=flushes_here))
+        for warning in _warnings(configuration, store, lost, session_setting):
             logger.warning("query %s: %s", query_id, warning)
     except Exception:
         logger.warning("query %s: its settings could not be shown", query_id, exc_info=True)
 
 
-def in_force(
+def block(
+    query_id: str,
     configuration: Configuration,
     log: str,
-    lost: Iterable[str],
+    lost: Sequence[str],
     *,
     flushes_here: bool,
-) -> dict[str, str]:
-    """Return the lines of the block by heading; none has a secret.
+) -> str:
+    """Return the settings in force as lines of text, without secrets.
 
     :param log: URL of the query's log.
     :param lost: descriptions of the sources that cannot replay.
     """
-    names = ", ".join(lost)
     once = "exactly-once: only checkpointed rows become visible, each of them once"
-    by_hand = f"`wal-sink flush {configuration.location.checkpoint} --follow`"
-    return {
-        "guarantee": f"at-most-once from {names}, which cannot replay" if names else once,
+    by_hand = f"another process: `wal-sink flush {configuration.location.checkpoint} --follow`"
+    settings = {
+        "guarantee": f"at-most-once from {', '.join(lost)}, which cannot replay" if lost else once,
         **configuration.in_force(log),
-        "flushed by": f"this process, {this_process()}"
-        if flushes_here
-        else f"another process: {by_hand}",
+        "flushed by": f"this process, {this_process()}" if flushes_here else by_hand,
     }
-
-
-def block(query_id: str, lines: Mapping[str, str]) -> str:
-    """Return the text of the block: a line that names the query, then one for each of `lines`."""
-    width = max(map(len, lines))
-    return "\n".join(
-        [
-            f"wal_sink: query {query_id} starts",
-            *(f"  {heading:<{width}}  {text}" for heading, text in lines.items()),
-        ]
-    )
+    width = max(map(len, settings))
+    lines = [f"  {heading:<{width}}  {text}" for heading, text in settings.items()]
+    return "\n".join([f"wal_sink: query {query_id} starts", *lines])
 
 
 def cannot_replay(sources: Iterable[Source]) -> list[str]:
     """Return the descriptions of the sources whose rows are lost if a micro-batch runs again."""
-    descriptions = [source.description for source in sources if source.kind in CANNOT_REPLAY]
+    descriptions = [source.description for source in sources if source.kind in _CANNOT_REPLAY]
     return list(dict.fromkeys(descriptions))
 
 
-def unreplayable(lost: Iterable[str]) -> str:
-    """Return the warning about sources that cannot replay."""
-    return (
-        f"it reads from {', '.join(lost)}, which cannot give out a row again. If the query dies before a"
-        " micro-batch is checkpointed, its rows are lost: this is at-most-once. Put a source that can be"
-        " replayed in between, such as Kafka or files."
-    )
-
-
-def path_ignored(configuration: Configuration) -> str:
-    """Return the warning about a path that `start` was given, or a table that `toTable` was given."""
-    where = ", ".join(_named(destination) for destination in configuration.destinations)
-    return (
-        f"nothing is written to the path {configuration.path}: its rows go to {where}, as its options say."
-        " Call start() without a path, and not toTable(…), which makes a table in Spark's catalog."
-    )
-
-
-def killed_as_idle(session_setting: Callable[[str], str | None]) -> str:
-    """Return the warning that Spark ends workers that wait; empty if its settings do not say so.
-
-    :param session_setting: see `log_start`.
-    """
+def _warnings(
+    configuration: Configuration,
+    store: LogStore,
+    lost: Sequence[str],
+    session_setting: Callable[[str], str | None],
+) -> Iterator[str]:
+    if lost:
+        yield (
+            f"it reads from {', '.join(lost)}, which cannot give out a row again. If the query dies before a"
+            " micro-batch is checkpointed, its rows are lost: this is at-most-once. Put a source that can be"
+            " replayed in between, such as Kafka or files."
+        )
+    if configuration.path:
+        where = ", ".join(map(_named, configuration.destinations))
+        yield (
+            f"nothing is written to the path {configuration.path}: its rows go to {where}, as its options"
+            " say. Call start() without a path, and not toTable(…), which makes a table in Spark's catalog."
+        )
     (kill, kills), (timeout, idle_s) = (
         next(((name, text) for name in names if (text := session_setting(name))), ("", ""))
-        for names in (KILL_IDLE, IDLE_TIMEOUT)
+        for names in (_KILL_IDLE, _IDLE_TIMEOUT)
     )
-    if kills.lower() != "true" or idle_s.rstrip("s") in {"", "0"}:
-        return ""
-    return (
-        f"{kill} is true, and {timeout} is {idle_s}. A worker whose commit waits for space in the log looks"
-        " idle, and so does a flush job that waits for the target: Spark then ends the worker, and the query"
-        f" with it. Set {kill} to false"
-    )
-
-
-def _named(destination: Destination) -> str:
-    tables = sorted(destination.target.writes_to.split(", "))
-    return f"{destination.kind} {', '.join(tables)}".rstrip()
-
-
-def given_up(state: State | None, configuration: Configuration) -> Iterator[str]:
-    """Yield a warning for each target in the options that an operator has given up."""
-    names = {destination.name for destination in configuration.destinations}
+    if kills.lower() == "true" and idle_s.rstrip("s") not in {"", "0"}:
+        yield (
+            f"{kill} is true, and {timeout} is {idle_s}. A worker whose commit waits for space in the log"
+            " looks idle, and so does a flush job that waits for the target. Spark then ends the worker,"
+            f" and the query with it. Set {kill} to false"
+        )
+    state, names = newest(store), {destination.name for destination in configuration.destinations}
     for target in state.targets if state is not None else ():
         if target.given_up and target.name in names:
             yield (
                 f"target {target.name} was given up, so it gets no rows. To give it rows again, start the"
                 " query once without it, and then with it."
             )
+
+
+def _named(destination: Destination) -> str:
+    tables = sorted(destination.target.writes_to.split(", "))
+    return f"{destination.kind} {', '.join(tables)}".rstrip()
 
 
 def _log_visibly(text: str) -> None:
@@ -168,11 +139,10 @@ def _log_visibly(text: str) -> None:
 
 def log_left_epochs(query_id: str, checkpoint: Checkpoint, store: LogStore) -> None:
     """Log, at a start, how many epochs an earlier run left pending; it may have been killed."""
-    query = query_name(query_id, "")
     if pending := _pending(checkpoint, store):
         logger.warning(
             "%s left in %s by an earlier run. The flush continues now",
-            counted(pending, f"epoch of {query} was", f"epochs of {query} were"),
+            counted(pending, f"epoch of query {query_id} was", f"epochs of query {query_id} were"),
             store.url,
         )
 
@@ -180,7 +150,10 @@ def log_left_epochs(query_id: str, checkpoint: Checkpoint, store: LogStore) -> N
 def log_flushing(
     places: Iterable[Callable[[], tuple[Checkpoint, LogStore]]], timeout_s: float
 ) -> None:
-    """Log, at an interrupt, why the application does not end at once."""
+    """Log, at an interrupt, why the application does not end at once.
+
+    :param places: functions that return checkpoint and log of a query.
+    """
     pending = 0
     for place in places:
         with contextlib.suppress(OSError, WalSinkError):  # the wait for that flush raises it
@@ -199,17 +172,18 @@ def log_pending(
 ) -> None:
     """Log, at an end, how many epochs are pending, and how to flush them.
 
-    :param flushes_here: False if another process flushes: then the message says whether that is alive.
+    :param flushes_here: False if another process flushes. The message then says whether it is alive.
     """
     if not (pending := _pending(checkpoint, store)):
         return
-    query = query_name(query_id, "")
+    state = None if flushes_here else newest(store)
+    report = read_report(store, state.targets[0].name) if state is not None else None
     if flushes_here:
         how = (
             ". To flush them, start the query again under `with wal_sink.register(spark):`, which waits for"
             f" the flush, or run `wal-sink flush {checkpoint.url}`."
         )
-    elif (report := _first_report(store)) and is_alive(report, now_us()):
+    elif report and is_alive(report, now_us()):
         ago_s = max(0.0, age_s(report, now_us()))
         how = f" for the process that flushes: {report.flusher}, which reported {ago_s:.0f} s ago"
     else:
@@ -217,16 +191,14 @@ def log_pending(
         how += f" run `wal-sink flush {checkpoint.url} --follow`"
     logger.warning(
         "%s in %s%s",
-        counted(pending, f"epoch of {query} is pending", f"epochs of {query} are pending"),
+        counted(
+            pending,
+            f"epoch of query {query_id} is pending",
+            f"epochs of query {query_id} are pending",
+        ),
         store.url,
         how,
     )
-
-
-def _first_report(store: LogStore) -> FlusherReport | None:
-    """Return the report of the first target's flusher."""
-    state = newest(store)
-    return read_report(store, state.targets[0].name) if state is not None else None
 
 
 def _pending(checkpoint: Checkpoint, store: LogStore) -> int:
