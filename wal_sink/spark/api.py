@@ -11,14 +11,13 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from wal_sink.checkpoint.checkpoint import Checkpoint
 from wal_sink.configuration import FILE_MANAGER
 from wal_sink.errors import LogUnavailable, NotDrained, OptionError, WalSinkError, WrongOwner
 from wal_sink.metrics.server import LOOPBACK, Exposition
@@ -30,26 +29,23 @@ from wal_sink.spark.connect_queries import ConnectQueries, unknown_place
 from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, add_format
 from wal_sink.spark.internals import connect_client, python_worker, spark_session
 from wal_sink.spark.messages import log_flushing
-from wal_sink.spark.queries import Queries, locate
+from wal_sink.spark.queries import Place, Queries, locate
 from wal_sink.spark.query_errors import failure_in
 from wal_sink.wal.location import find_by_checkpoint, refuse_unused, store_errors
-from wal_sink.wal.store import LogStore
 
 logger = logging.getLogger(__name__)
 
 WORKER_PATH = Path(__file__).parent / "worker_path"
 """The folder of `sitecustomize`, which Python runs first in a worker."""
 
-_JOIN_S = 5.0
-"""How long `close` waits for all threads together. A thread that does not end by then is in a request."""
-
-_JOIN_INTERRUPTED_S = 1.0
-"""How long it waits for them after a second Ctrl-C."""
+_JOIN_S, _JOIN_INTERRUPTED_S = 5.0, 1.0
+"""How long `close` waits for all threads together, and how long after a second Ctrl-C. A thread that has not
+ended by then waits for the answer to a request."""
 
 _INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
 _registered: dict[str, tuple[Sink, Mapping[str, object]]] = {}
-"""The handle of each session, and the arguments of its `register` but for the port, by session id."""
+"""The handle of each session, and the arguments of its `register` except the port, by session id."""
 _lock = threading.RLock()
 
 
@@ -62,30 +58,30 @@ def register(
     drain_timeout: float = 60,
     with_format: bool = True,
 ) -> Sink:
-    """Add format `wal_sink` to a session and flush its queries, from this process by default.
+    """Add format `wal_sink` to a session, and flush its queries in this process.
 
-    In a Spark Connect session, and in a pipeline, it adds the format and flushes nothing: a log line has the
-    command by which another process flushes. See also `Sink.follow`.
+    Call it before the first query starts, and use the handle as a context manager: the end of the block waits
+    until everything checkpointed is in the target. A session has one handle, which a second call returns.
 
-    Call it before the first query starts. A session has one handle, which a second call returns. Use the
-    handle as a context manager: leaving the block waits until everything checkpointed is in the target.
+    In a Spark Connect session, and in a pipeline, it adds the format and flushes nothing. A log line then has
+    the command by which another process flushes. See also `Sink.follow`.
 
-    :param flush: False leaves the flush to another process, such as `wal-sink flush --follow`. Leaving the
-        block then waits for nothing, and logs what is left to that process. See also `await_flushed`.
-    :param metrics_port: the port on which Prometheus can scrape this process; 0 for a free port, which the
-        handle's `metrics_port` has. None: no metrics.
+    :param flush: False if another process flushes, such as `wal-sink flush --follow`. The end of the block
+        then waits for nothing, and logs how many epochs are pending. See also `await_flushed`.
+    :param metrics_port: the port on which Prometheus can scrape this process; 0 for a free port, which is the
+        handle's `metrics_port`. None: no metrics.
     :param metrics_host: the address of this host that the port listens on; 0.0.0.0 lets other hosts scrape,
         without a login.
-    :param drain_timeout: how many seconds `close` waits for the flush of all queries together. After them it
-        waits up to 5 s for requests under way.
-    :param with_format: False leaves the format out, for an application that uses only `batch_writer`: Spark
-        then starts one Python worker less, the one that looks for formats.
+    :param drain_timeout: how many seconds `close` waits for the flush of all queries together. After that
+        `close` waits up to 5 s for requests under way.
+    :param with_format: False leaves the format out, for an application that uses only `batch_writer`. Spark
+        then starts one Python worker less, the worker that looks for formats.
     :raises UnsupportedSpark: the session lacks something that the sink relies on.
     :raises OptionError: the Python of Spark's workers is missing on this host, or, in local mode, lacks
         wal_sink; the session is registered already with other arguments; the port is taken, or is given with
         `flush=False`; or `metrics_host` is given without a port.
     """
-    _check(drain_timeout, metrics_port, metrics_host, flush=flush)
+    _refuse_arguments(drain_timeout, metrics_port, metrics_host, flush=flush)
     arguments = {
         "drain_timeout": drain_timeout,
         "flush": flush,
@@ -101,37 +97,93 @@ def register(
         for former in retired:
             former.queries.retire()
         key = (connect_client if remote else spark_session).session_id(spark)
-        sink, former_arguments = _registered.get(key, (None, {}))
-        if sink is None:
+        if key not in _registered:
             if not remote:
-                _check_worker_python(spark)
+                _refuse_worker_python(spark)
                 spark_session.put_on_workers_path(spark, WORKER_PATH)
+            if with_format:
+                add_format(spark, ConnectDataSource if remote else WalSinkDataSource)
             exposition = None
             if metrics_port is not None:
                 # A retired handle may still be flushing, and its metrics stay on the port.
                 ports = (former.hand_over_port(metrics_port, metrics_host) for former in retired)
                 exposition = next(filter(None, ports), None)
                 exposition = exposition or Exposition(metrics_port, metrics_host)
-            try:
-                if with_format:
-                    add_format(spark, ConnectDataSource if remote else WalSinkDataSource)
-                sink = Sink(spark, drain_timeout, exposition, flushes_here=flush)
-            except BaseException:
-                if exposition is not None:
-                    exposition.close()
-                raise
-            _registered[key] = sink, arguments
-        # A port of 0 stands for any port.
-        elif arguments != former_arguments or metrics_port not in (
-            sink.metrics_port,
-            sink.metrics_port and 0,
-        ):
-            made_with = {**former_arguments, "metrics_port": sink.metrics_port}
+            _registered[key] = Sink(spark, drain_timeout, exposition, flushes_here=flush), arguments
+        sink, made_with = _registered[key]
+        is_port = metrics_port in (sink.metrics_port, sink.metrics_port and 0)  # 0 means any port
+        if arguments != made_with or not is_port:
+            made_with = {**made_with, "metrics_port": sink.metrics_port}
             raise OptionError(
                 f"This session is registered with {', '.join(f'{k}={v}' for k, v in made_with.items())}.",
                 "Pass the same arguments, which return its handle; or close() the handle before.",
             )
         return sink
+
+
+def await_flushed(
+    query_or_checkpoint: StreamingQuery | str,
+    timeout: float | None = None,
+    *,
+    target: str = "",
+    wal: str | None = None,
+    storage_options: Mapping[str, object] | None = None,
+) -> Flushed:
+    """Wait until every epoch that is checkpointed now is in the target and marked.
+
+    Never connects to the target: it waits for the flusher, in this process or another.
+
+    :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
+    :param timeout: seconds; None waits for as long as a flusher is alive.
+    :param target: the name of one of several targets; empty: all of them.
+    :param wal: the query's `wal.location`; needed only if the checkpoint does not name its log.
+    :param storage_options: for the object store of log or checkpoint, if a location is given. A query has its
+        own.
+    :raises FlushTimeout: the time is over.
+    :raises NoFlusher: no process flushes.
+    :raises OptionError: the query is not of this sink, or was refused as it started.
+    :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
+    :raises WalSinkError: the error that stopped the flush, also if nothing is pending.
+    """
+    if not isinstance(query_or_checkpoint, str) and (sink := _sink_of(query_or_checkpoint)):
+        return sink.await_flushed(query_or_checkpoint, timeout, target=target)
+    place = _find(query_or_checkpoint, wal, storage_options)
+    return wait_until_flushed(*place, timeout, target=target)
+
+
+def status(
+    query_or_checkpoint: StreamingQuery | str,
+    *,
+    target: str = "",
+    wal: str | None = None,
+    storage_options: Mapping[str, object] | None = None,
+) -> Status:
+    """Read how far a query's flush is; never connects. Arguments as for `await_flushed`."""
+    if not isinstance(query_or_checkpoint, str) and (sink := _sink_of(query_or_checkpoint)):
+        return sink.status(query_or_checkpoint, target=target)
+    return read_status(*_find(query_or_checkpoint, wal, storage_options), target)
+
+
+def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
+    """Check what the first micro-batch of a query would check, before it starts; creates nothing.
+
+    Connects to the target and compares the table with the DataFrame. Options whose names have a dot are given
+    as `**{"cassandra.contactPoints": "127.0.0.1"}`.
+
+    :param df_or_schema: the DataFrame that would be written, or its schema.
+    :param options: the options of `writeStream`, by name.
+    :return: the settings in force, and what each column is written to; prints as text.
+    :raises OptionError: an option is missing, unknown, or does not fit.
+    :raises SchemaMismatch: the DataFrame does not fit the table, or the table cannot be written exactly once.
+    :raises TargetUnavailable: the target does not answer.
+    :raises TargetRefused: the target refuses a request.
+    """
+    if isinstance(df_or_schema, StructType):
+        schema, spark = df_or_schema, SparkSession.getActiveSession()
+    else:
+        schema, spark = df_or_schema.schema, df_or_schema.sparkSession
+    file_manager = spark.conf.get(FILE_MANAGER, None) if spark is not None else None
+    return preflight(as_texts(options), python_worker.arrow_schema(schema), file_manager)
 
 
 class Sink:
@@ -145,9 +197,9 @@ class Sink:
         self,
         spark: SparkSession,
         drain_timeout: float,
-        exposition: Exposition | None = None,
+        exposition: Exposition | None,
         *,
-        flushes_here: bool = True,
+        flushes_here: bool,
     ) -> None:
         self.drain_timeout = drain_timeout
         self.metrics_port = exposition.port if exposition else None
@@ -172,8 +224,6 @@ class Sink:
         """Wait until every epoch of `query` that is checkpointed now is flushed.
 
         Arguments and errors are those of `wal_sink.await_flushed`.
-
-        :raises OptionError: the query is not of this sink, or was refused as it started.
         """
         place = self.queries.place_of(query)
         has_tried = self.queries.hurry(str(query.id))
@@ -207,10 +257,7 @@ class Sink:
         self.queries.follow(checkpoint, wal, options or {})
 
     def status(self, query: StreamingQuery, *, target: str = "") -> Status:
-        """Read how far the flush of `query` is; see `wal_sink.status`.
-
-        :raises OptionError: the query is not of this sink, or was refused as it started.
-        """
+        """Read how far the flush of `query` is; see `wal_sink.status`."""
         return read_status(*self.queries.place_of(query), target)
 
     def failure(self, query: StreamingQuery) -> WalSinkError | None:
@@ -317,29 +364,17 @@ class Sink:
             self._exposition.close()
 
 
-def sink_of(query_id: str) -> Sink | None:
-    """Return the handle of this process that has seen a query; None if there is none."""
-    with _lock:
-        sinks = [sink for sink, _ in _registered.values()]
-    return next((sink for sink in sinks if sink.queries.has_seen(query_id)), None)
-
-
-def _check(
-    drain_timeout: float, metrics_port: int | None, metrics_host: str, *, flush: bool
+def _refuse_arguments(
+    drain_timeout: object, metrics_port: object, metrics_host: str, *, flush: bool
 ) -> None:
-    """Refuse arguments of a wrong type, and arguments that exclude each other.
-
-    :raises OptionError: names the argument.
-    """
-    seconds: object = drain_timeout
-    if not isinstance(seconds, int | float) or not seconds >= 0:
+    if not isinstance(drain_timeout, int | float) or not drain_timeout >= 0:
         raise OptionError(
             f"Argument drain_timeout is {drain_timeout!r}.", "Give seconds, 0 or more."
         )
-    port: object = metrics_port
-    if port is not None and not isinstance(port, int):
+    if metrics_port is not None and not isinstance(metrics_port, int):
         raise OptionError(
-            f"Argument metrics_port is {port!r}.", "Give a number, such as int(os.environ[…])."
+            f"Argument metrics_port is {metrics_port!r}.",
+            "Give a number, such as int(os.environ[…]).",
         )
     if metrics_port is not None and not flush:
         raise OptionError(
@@ -353,11 +388,8 @@ def _check(
         )
 
 
-def _check_worker_python(spark: SparkSession) -> None:
-    """Refuse a Python for Spark's workers that is not on this host, or, in local mode, lacks wal_sink.
-
-    :raises OptionError: has the line to add, or what to set.
-    """
+def _refuse_worker_python(spark: SparkSession) -> None:
+    """Refuse a Python for Spark's workers that is not on this host, or, in local mode, lacks wal_sink."""
     python, folder = spark_session.worker_python(spark), spark_session.folder(spark)
     worker = shutil.which(str(Path(folder, python)) if "/" in python else python)
     if worker is None:
@@ -368,113 +400,34 @@ def _check_worker_python(spark: SparkSession) -> None:
             " the driver's too, and has wal_sink. Spark unpacks --archives on executors only: start the"
             " application in a folder that has the same path.",
         )
-    context = spark.sparkContext
-    if not (context.master or "").startswith("local") or _is_this_python(worker):
+    context, path, own_path = spark.sparkContext, Path(worker), Path(sys.executable)
+    is_local = (context.master or "").startswith("local")
+    if not is_local or context.getConf().get("spark.submit.pyFiles"):
         return
-    if context.getConf().get("spark.submit.pyFiles") or _imports_this_package(worker):
+    if path.parent == own_path.parent and path.samefile(own_path):  # perhaps by another name
         return
-    raise OptionError(
-        f"Spark starts its Python workers with {worker}, which cannot import this wal_sink. This process"
-        f" runs {sys.executable}.",
-        'Before the session is made, add:\nos.environ["PYSPARK_PYTHON"] = sys.executable',
-    )
+    importing = [worker, "-c", "import wal_sink"]  # both may have a path with wal_sink
+    if subprocess.run(importing, capture_output=True, check=False).returncode:  # noqa: S603 -- Spark runs it
+        raise OptionError(
+            f"Spark starts its Python workers with {worker}, which cannot import this wal_sink. This process"
+            f" runs {sys.executable}.",
+            'Before the session is made, add:\nos.environ["PYSPARK_PYTHON"] = sys.executable',
+        )
 
 
-def _is_this_python(worker: str) -> bool:
-    """Return True if a worker's Python is this process's, perhaps by another name in the same folder."""
-    theirs, ours = Path(worker), Path(sys.executable)
-    return theirs.parent == ours.parent and theirs.samefile(ours)
+def _sink_of(query: StreamingQuery) -> Sink | None:
+    """Return the handle of this process that has seen a query; None if there is none.
 
-
-def _imports_this_package(worker: str) -> bool:
-    """Return True if another Python can import wal_sink, for example from a path that both have."""
-    done = subprocess.run(  # noqa: S603 -- Spark starts the same program
-        [worker, "-c", "import wal_sink"], capture_output=True, check=False
-    )
-    return done.returncode == 0
-
-
-def await_flushed(
-    query_or_checkpoint: StreamingQuery | str,
-    timeout: float | None = None,
-    *,
-    target: str = "",
-    wal: str | None = None,
-    storage_options: Mapping[str, object] | None = None,
-) -> Flushed:
-    """Wait until every epoch that is checkpointed now is in the target and marked.
-
-    Never connects to the target: it waits for the flusher, in this process or another.
-
-    :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
-    :param timeout: seconds; None waits for as long as a flusher is alive.
-    :param target: the name of one of several targets; empty: all of them.
-    :param wal: the query's `wal.location`; needed only if the checkpoint does not name its log.
-    :param storage_options: for the object store of log or checkpoint, if a location is given. A query has its
-        own.
-    :raises FlushTimeout: the time is over.
-    :raises NoFlusher: no process flushes.
-    :raises OptionError: the query is not of this sink, or was refused as it started.
-    :raises LogUnavailable: the store of log or checkpoint does not answer, or refuses.
-    :raises WalSinkError: the error that stopped the flush, also if nothing is pending.
+    :raises OptionError: the argument is not a query.
     """
-    if (query := _query(query_or_checkpoint)) and (sink := sink_of(str(query.id))):
-        return sink.await_flushed(query, timeout, target=target)
-    checkpoint, store = _find(query_or_checkpoint, wal, storage_options)
-    return wait_until_flushed(checkpoint, store, timeout, target=target)
-
-
-def status(
-    query_or_checkpoint: StreamingQuery | str,
-    *,
-    target: str = "",
-    wal: str | None = None,
-    storage_options: Mapping[str, object] | None = None,
-) -> Status:
-    """Read how far a query's flush is; never connects. Arguments as for `await_flushed`."""
-    if (query := _query(query_or_checkpoint)) and (sink := sink_of(str(query.id))):
-        return sink.status(query, target=target)
-    checkpoint, store = _find(query_or_checkpoint, wal, storage_options)
-    return read_status(checkpoint, store, target)
-
-
-def check(df_or_schema: DataFrame | StructType, **options: object) -> Checked:
-    """Check what the first micro-batch of a query would check, before it starts; creates nothing.
-
-    Connects to the target and compares the table with the DataFrame. Options whose names have a dot are given
-    as `**{"cassandra.contactPoints": "127.0.0.1"}`.
-
-    :param df_or_schema: the DataFrame that would be written, or its schema.
-    :param options: the options of `writeStream`, by name.
-    :return: the settings in force, and what each column is written to; prints as text.
-    :raises OptionError: an option is missing, unknown, or does not fit.
-    :raises SchemaMismatch: the DataFrame does not fit the table, or the table cannot be written exactly once.
-    :raises TargetUnavailable: the target does not answer.
-    :raises TargetRefused: the target refuses a request.
-    """
-    if isinstance(df_or_schema, StructType):
-        schema, spark = df_or_schema, SparkSession.getActiveSession()
-    else:
-        schema, spark = df_or_schema.schema, df_or_schema.sparkSession
-    file_manager = spark.conf.get(FILE_MANAGER, None) if spark is not None else None
-    return preflight(as_texts(options), python_worker.arrow_schema(schema), file_manager)
-
-
-def _query(query_or_checkpoint: object) -> StreamingQuery | None:
-    """Return a query; None for the location of a checkpoint.
-
-    :raises OptionError: the argument is neither.
-    """
-    if isinstance(query_or_checkpoint, str):
-        return None
-    if isinstance(query_or_checkpoint, StreamingQuery) or connect_client.is_query(
-        query_or_checkpoint
-    ):
-        return cast("StreamingQuery", query_or_checkpoint)
-    raise OptionError(
-        f"{type(query_or_checkpoint).__name__} is neither a query nor the location of a checkpoint.",
-        "Pass what start() has returned, or the query's checkpointLocation as a string.",
-    )
+    if not isinstance(query, StreamingQuery) and not connect_client.is_query(query):
+        raise OptionError(
+            f"{type(query).__name__} is neither a query nor the location of a checkpoint.",
+            "Pass what start() has returned, or the query's checkpointLocation as a string.",
+        )
+    with _lock:
+        sinks = [sink for sink, _ in _registered.values()]
+    return next((sink for sink in sinks if sink.queries.has_seen(str(query.id))), None)
 
 
 @store_errors()
@@ -482,13 +435,13 @@ def _find(
     query_or_checkpoint: StreamingQuery | str,
     wal: str | None,
     storage_options: Mapping[str, object] | None,
-) -> tuple[Checkpoint, LogStore]:
+) -> Place:
     """Find checkpoint and log of a query that no handle of this process has seen."""
+    if isinstance(query_or_checkpoint, str):
+        options = storage_options or {}
+        query_id, location = find_by_checkpoint(query_or_checkpoint, wal, "wal=…", options, options)
+        refuse_unused(location, options, "storage_options")
+        return location.open_checkpoint(), location.open_log(query_id)
     if connect_client.is_query(query_or_checkpoint):
-        raise unknown_place(str(cast("StreamingQuery", query_or_checkpoint).id))
-    if not isinstance(query_or_checkpoint, str):
-        return locate(query_or_checkpoint)
-    url, options = query_or_checkpoint, storage_options or {}
-    query_id, location = find_by_checkpoint(url, wal, "wal=…", options, options)
-    refuse_unused(location, options, "storage_options")
-    return location.open_checkpoint(), location.open_log(query_id)
+        raise unknown_place(str(query_or_checkpoint.id))
+    return locate(query_or_checkpoint)

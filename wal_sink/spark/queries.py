@@ -1,17 +1,20 @@
-"""The queries of a classic session: starts, wakes and ends the flush of each, as Spark's events report.
+"""The queries of a classic session. Their flushes start, wake and end as Spark's events report.
 
-Events are hints: they are late, one thread delivers all of them, and a crash loses them. `commits/` is the
-truth. Each flusher reads `commits/` every second, or every 15 s in a bucket.
+Events are only hints: they are late, one thread delivers all of them, and a crash loses them. So each flusher
+also reads `commits/` every second, or every 15 s in a bucket.
 
-A query in a mode that the sink refuses must be stopped as it starts, since Spark ignores an error
-that `onQueryStarted` raises. The next call of the handle raises the error: `await_flushed`, `status` or
-`close`.
+Spark ignores an error that `onQueryStarted` raises. So a query in a mode that the sink refuses is stopped as
+it starts, and the next call of the handle raises the error: `await_flushed`, `status` or `close`.
+
+A notebook may stop its session without closing the handle. A flush needs no Spark, so it continues until
+everything is flushed. A second flusher of the query, under a new handle, does no harm.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from wal_sink.admin.query import Query
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import FILE_MANAGER, Configuration, Destination, configure
+from wal_sink.configuration import FILE_MANAGER, Configuration, configure
 from wal_sink.errors import CorruptLog, OptionError, WalSinkError, WrongOwner
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
@@ -64,7 +67,7 @@ class QueryFlush:
 
     @property
     def name(self) -> str:
-        """What error texts call the query."""
+        """The query in error texts."""
         return f"query {self.query_id}"
 
     def place(self) -> Place:
@@ -86,11 +89,7 @@ class QueryFlush:
         return any(loop.is_alive() for loop in self.loops)
 
     def is_done(self) -> bool:
-        """Return True if run and flush have ended, and everything is in the target.
-
-        A loop that ended without an error has flushed everything. If another process flushes, log and
-        checkpoint are read.
-        """
+        """Return True if run and flush have ended, and everything is in the target."""
         if not self.terminated or self.is_alive:
             return False
         if self.loops:
@@ -102,10 +101,10 @@ class QueryFlush:
 
 
 class Queries(CheckpointListener):
-    """The queries that a handle has seen, and the listener that sees them. Other formats are ignored.
+    """The queries of a session that use this sink, and the listener that reports them.
 
     :param at_exit: called at interpreter exit, before the target's driver closes its connections.
-    :param exposition: shows the queries' metrics; None: no metrics.
+    :param exposition: serves the queries' metrics; None: no metrics.
     :param flushes_here: False if another process flushes.
     """
 
@@ -119,34 +118,39 @@ class Queries(CheckpointListener):
     ) -> None:
         self.flushes_here = flushes_here
         self.refused: dict[str, WalSinkError] = {}
-        """Why each query was, or will be, refused, by query id."""
+        """The error with which each refused query was, or will be, stopped, by query id."""
         self.closed = False
         """True if no further flush starts."""
         self._spark = spark
         self._at_exit = at_exit
-        self._exposition = exposition
+        self._watch = exposition.watch if exposition else None
         self._lock = threading.Lock()
         self._flushes: dict[str, QueryFlush] = {}
         self._logged_errors: dict[str, str] = {}
         """The error that was logged as a run started, by run id."""
         spark.streams.addListener(self)
-        self._adopt_running()
+        for query in streaming_query.running_queries(spark):
+            if not streaming_query.is_active(query):
+                continue  # it is stopping, for example since it was refused
+            try:
+                self._begin(query, str(query.runId), already_runs=True)
+            except Exception:
+                logger.warning(
+                    "query %s runs already and cannot be flushed", query.id, exc_info=True
+                )
 
     # --- Spark's events ---------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Start the flush, inside `start()`. An error does not stop the query: Spark starts it anyway."""
+        query_id, run_id = str(event.id), str(event.runId)
         try:
-            self._started(str(event.id), str(event.runId))
-        except Exception as error:
-            logger.error(  # noqa: TRY400 - the first micro-batch raises the same error
-                "query %s is not flushed by this process: %s",
-                event.id,
-                error.one_line if isinstance(error, WalSinkError) else error,
-                exc_info=None if isinstance(error, WalSinkError) else error,
-            )
-            if isinstance(error, WalSinkError):
-                self._logged_errors[str(event.runId)] = error.one_line
+            self._started(query_id, run_id)
+        except WalSinkError as error:  # the first micro-batch raises the same error
+            logger.error("query %s is not flushed by this process: %s", query_id, error.one_line)  # noqa: TRY400
+            self._logged_errors[run_id] = error.one_line
+        except Exception:
+            logger.exception("query %s is not flushed by this process", query_id)
 
     def checkpointed(self, query_id: str) -> None:
         """Wake the flush."""
@@ -158,49 +162,15 @@ class Queries(CheckpointListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Let the flush finish, and log the error of this sink with which the query failed."""
-        logged = self._logged_errors.pop(str(event.runId), "")
+        query_id, run_id = str(event.id), str(event.runId)
+        logged = self._logged_errors.pop(run_id, "")
         failure = failure_in(event.exception or "")
         if failure is not None and failure.one_line != logged:
-            logger.error("query %s failed: %s", event.id, failure.one_line)
-        flush = self.find(str(event.id))
-        if flush is not None and flush.run_id == str(
-            event.runId
-        ):  # else the event is an earlier run's
+            logger.error("query %s failed: %s", query_id, failure.one_line)
+        flush = self.find(query_id)
+        if flush is not None and flush.run_id == run_id:  # else the event is of an earlier run
             flush.terminated = True
             flush.for_each_loop(FlushLoop.end)
-
-    @store_errors()
-    def _started(self, query_id: str, run_id: str) -> None:
-        """Start the flush of a query.
-
-        :raises LogUnavailable: log or checkpoint cannot be used.
-        """
-        self._prune()
-        query = self._spark.streams.get(query_id)
-        if query is None:
-            return
-        if self.closed:
-            self._warn_unflushed(query)
-            return
-        try:
-            self._begin(query, run_id)
-        except ImportError as error:  # the workers may be able to import it
-            refusal = OptionError(
-                f"Query {query_id} cannot be flushed by this process: {error}.",
-                "A package was installed or changed while this process ran. Start the process again.",
-            )
-            self._refuse(query, refusal)
-
-    def _warn_unflushed(self, query: StreamingQuery) -> None:
-        """Warn of a query that starts after the block. It runs, since Spark keeps the format."""
-        if not self.flushes_here:
-            return
-        if streaming_query.started_query(query, FORMAT, options_at) is not None:
-            logger.warning(
-                "query %s has started after the end of its block, so nothing flushes it. Its epochs stay in"
-                " the log. Call wal_sink.register(spark), which flushes it as well",
-                query.id,
-            )
 
     # --- what the handle calls --------------------------------------------------------------------
 
@@ -213,7 +183,7 @@ class Queries(CheckpointListener):
         return self.closed or spark_session.is_stopped(self._spark)
 
     def retire(self) -> None:
-        """Make way for the handle of a new session; what is checkpointed is still flushed."""
+        """Let a new handle see the next queries. The flushes of this handle finish, then end."""
         streaming_query.remove_listener(self._spark, self)
         for flush in self.flushes():
             flush.for_each_loop(FlushLoop.end)
@@ -245,12 +215,12 @@ class Queries(CheckpointListener):
         return flushes
 
     def find(self, query_id: str) -> QueryFlush | None:
-        """Return the flush of a query; None if the query is unknown, or was pruned."""
+        """Return the flush of a query; None if the query is unknown, or done and dropped."""
         with self._lock:
             return self._flushes.get(query_id)
 
     def flushes(self) -> list[QueryFlush]:
-        """Return the flush of every query that was not pruned."""
+        """Return the flushes of all queries that were not dropped."""
         with self._lock:
             return list(self._flushes.values())
 
@@ -298,40 +268,43 @@ class Queries(CheckpointListener):
 
     # --- the start of a flush ---------------------------------------------------------------------
 
-    def _prune(self) -> None:
-        """Drop ended queries that are done: an application may start thousands.
-
-        A call checks a few of them, and puts those that are not done at the end of the list.
-        """
-        ended = [flush for flush in self.flushes() if flush.terminated][:_PRUNED]
-        pending = [flush for flush in ended if not flush.is_done()]
-        with self._lock:
-            for flush in ended:
-                if self._flushes.get(flush.query_id) is flush:  # else the query has started again
-                    del self._flushes[flush.query_id]
-                    if flush in pending:
-                        self._flushes[flush.query_id] = flush
-
-    def _adopt_running(self) -> None:
-        """Start the flush of queries that are running already."""
-        for query in streaming_query.running_queries(self._spark):
-            if not streaming_query.is_active(query):
-                continue  # it is stopping, for example since it was refused
+    @store_errors()
+    def _started(self, query_id: str, run_id: str) -> None:
+        self._drop_done()
+        query = self._spark.streams.get(query_id)
+        if query is None:
+            return
+        if not self.closed:
             try:
-                self._begin(query, str(query.runId), already_runs=True)
-            except Exception:
-                logger.warning(
-                    "query %s runs already and cannot be flushed", query.id, exc_info=True
+                self._begin(query, run_id)
+            except ImportError as error:  # the workers may be able to import it
+                refusal = OptionError(
+                    f"Query {query_id} cannot be flushed by this process: {error}.",
+                    "A package was installed or changed while this process ran. Start the process again.",
                 )
+                self._refuse(query, refusal)
+        elif self.flushes_here and streaming_query.started_query(query, FORMAT, options_at):
+            logger.warning(
+                "query %s has started after the end of its block, so nothing flushes it. Its epochs stay in"
+                " the log. Call wal_sink.register(spark), which flushes it as well",
+                query_id,
+            )
+
+    def _drop_done(self) -> None:
+        """Drop some of the queries that are done: an application may start thousands."""
+        ended = [flush for flush in self.flushes() if flush.terminated]
+        for flush in random.sample(ended, min(len(ended), _PRUNED)):
+            if flush.is_done():
+                with self._lock:
+                    if self._flushes.get(flush.query_id) is flush:  # else it has started again
+                        del self._flushes[flush.query_id]
 
     def _begin(self, query: StreamingQuery, run_id: str, *, already_runs: bool = False) -> None:
         """Start the flush of a query, unless the query is refused or of another format.
 
-        :param already_runs: a micro-batch is in flight, so the plans stay: its tasks and its `commit` must
-            use one plan.
+        :param already_runs: True if a micro-batch may be in flight. Its tasks and its `commit` must use one
+            plan, so the plans stay.
         """
-        if self.closed:
-            return
         try:
             started = streaming_query.started_query(query, FORMAT, options_at)
         except OptionError as error:
@@ -357,34 +330,56 @@ class Queries(CheckpointListener):
         except (CorruptLog, OptionError) as error:
             self._refuse(query, error)
             return
-        place = Query(started.query_id, checkpoint, store)
-        loops = self._loops(query, place, configuration) if self.flushes_here else []
-        flush = QueryFlush(started.query_id, run_id, checkpoint, store, loops)
-        if self.flushes_here and self.find(flush.query_id) is None:
-            log_left_epochs(flush.query_id, checkpoint, store)
-        if not self._start(flush):
-            return
-        logger.info("query %s starts with %s", flush.query_id, configuration.public)
-        log_start(
-            *(flush.query_id, configuration, store, started.sources),
-            lambda name: self._spark.conf.get(name, None),
-            flushes_here=self.flushes_here,
-        )
+        loops = []
+        if self.flushes_here:
+            if self.find(started.query_id) is None:
+                log_left_epochs(started.query_id, checkpoint, store)
+            logged = Query(started.query_id, checkpoint, store)
+            loops = self._loops(query, run_id, logged, configuration)
+        if self._start(QueryFlush(started.query_id, run_id, checkpoint, store, loops)):
+            logger.info("query %s starts with %s", started.query_id, configuration.public)
+            log_start(
+                *(started.query_id, configuration, store, started.sources),
+                lambda name: self._spark.conf.get(name, None),
+                flushes_here=self.flushes_here,
+            )
+
+    def _loops(
+        self, query: StreamingQuery, run_id: str, logged: Query, configuration: Configuration
+    ) -> list[FlushLoop]:
+        """Make a loop for each target."""
+
+        def stopping() -> str:
+            return run_id if streaming_query.is_active(query) is False else ""
+
+        loops = []
+        for destination in configuration.destinations:
+            pipeline = logged.pipeline(configuration, destination)
+            metrics = self._watch and self._watch(
+                *(logged.query_id, logged.checkpoint, logged.store, destination.name),
+                destination.target.writes_to,
+                several=configuration.several,
+            )
+            reporter = Reporter(logged.store, destination.name, metrics=metrics, stopping=stopping)
+            sink = configuration.sink
+            by_job = WriteByJob(self._spark, sink.distributed_above_bytes, sink.max_rows_per_second)
+            loops.append(FlushLoop(Flusher(pipeline, reporter, write_rows=by_job)))
+        return loops
 
     def _start(self, flush: QueryFlush) -> bool:
-        """Start a flush, and stop the earlier one of its query; return False if the handle is closed."""
+        """Start a flush, and stop the former flush of its query; return False if the handle is closed."""
         with self._lock:
             if self.closed:
                 return False
             # The exit handler that was registered last runs first: this one, then the driver's.
             atexit.unregister(self._at_exit)
             atexit.register(self._at_exit)
-            earlier = self._flushes.get(flush.query_id)
+            former = self._flushes.get(flush.query_id)
             self._flushes[flush.query_id] = flush
             self.refused.pop(flush.query_id, None)
             flush.for_each_loop(FlushLoop.start)
-        if earlier is not None:  # its options may be old; that both run for a moment does no harm
-            earlier.for_each_loop(FlushLoop.stop)
+        if former is not None:  # its options may be old; that both run for a moment does no harm
+            former.for_each_loop(FlushLoop.stop)
         return True
 
     def _refuse(self, query: StreamingQuery, error: WalSinkError) -> None:
@@ -393,33 +388,9 @@ class Queries(CheckpointListener):
         self.refused[str(query.id)] = error
         streaming_query.stop(query)
 
-    def _loops(
-        self, query: StreamingQuery, place: Query, configuration: Configuration
-    ) -> list[FlushLoop]:
-        """Make a loop for each target."""
-        sink, run_id = configuration.sink, str(query.runId)
-
-        def stopping() -> str:
-            return run_id if streaming_query.is_active(query) is False else ""
-
-        def loop(destination: Destination) -> FlushLoop:
-            metrics = None
-            if self._exposition is not None:
-                metrics = self._exposition.watch(
-                    *(place.query_id, place.checkpoint, place.store, destination.name),
-                    destination.target.writes_to,
-                    several=configuration.several,
-                )
-            by_job = WriteByJob(self._spark, sink.distributed_above_bytes, sink.max_rows_per_second)
-            reporter = Reporter(place.store, destination.name, metrics=metrics, stopping=stopping)
-            pipeline = place.pipeline(configuration, destination)
-            return FlushLoop(Flusher(pipeline, reporter, write_rows=by_job))
-
-        return [loop(destination) for destination in configuration.destinations]
-
 
 def locate(query: StreamingQuery) -> Place:
-    """Find checkpoint and log of a query of this process by asking Spark.
+    """Return checkpoint and log of a query of this process, as Spark has them.
 
     :raises OptionError: the query is not of this sink, or was refused, or Spark does not answer.
     """
@@ -429,7 +400,7 @@ def locate(query: StreamingQuery) -> Place:
         raise
     except Exception as error:  # py4j's: the query failed before it had a plan, or Spark is gone
         raise OptionError(
-            f"Spark does not tell where the checkpoint of query {query.id} is: {error!r}",
+            f"Spark does not report where the checkpoint of query {query.id} is: {error!r}",
             "Pass the location of its checkpoint to wal_sink.status() or wal_sink.await_flushed().",
         ) from error
     if started is None:
