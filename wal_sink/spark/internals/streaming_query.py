@@ -7,6 +7,7 @@ a query that Scala or Java starts is not detected.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import sys
@@ -27,56 +28,6 @@ from wal_sink.spark.internals import spark_session
 from wal_sink.spark.internals.spark_session import find_class, folder_of, is_stopped, without_jvm
 from wal_sink.spark.query_errors import refuse_layout, refuse_mode
 
-_QUERY, _RUN, _EPOCH = "sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"
-"""Local properties of the thread that runs a query, and of its tasks."""
-
-
-def current_execution(spark: SparkSession) -> Execution | None:
-    """Return the micro-batch that runs in this thread of the driver; None outside of `foreachBatch`."""
-    return execution_of(spark.sparkContext.getLocalProperty)
-
-
-def execution_of(local_property: Callable[[str], str | None]) -> Execution | None:
-    """Return the query, run and epoch that local properties name; None if one of the three is missing."""
-    query_id, run_id, epoch = map(local_property, (_QUERY, _RUN, _EPOCH))
-    if query_id is None or run_id is None or epoch is None:
-        return None
-    return Execution(query_id, run_id, int(epoch))
-
-
-class CheckpointListener(StreamingQueryListener):
-    """A listener that learns which query has checkpointed an epoch, and no more.
-
-    pyspark copies an event field by field: some hundred calls to the JVM for each micro-batch, 0.1 s of CPU,
-    while the next one runs.
-    """
-
-    def checkpointed(self, query_id: str) -> None:
-        """Act on a new epoch that a query has checkpointed: a new file of `commits/` is there."""
-        raise NotImplementedError
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Do nothing: `checkpointed` is called in its place."""
-
-    @functools.cached_property
-    def _jlistener(self) -> Any:
-        """The Java listener that pyspark gives to Spark. It passes events on to Python."""
-        events: Any = pyspark_listener.JStreamingQueryListener(self)
-        events.onQueryProgress = self._on_progress
-        jvm: Any = SparkContext._jvm
-        return jvm.PythonStreamingQueryListenerWrapper(events)
-
-    def _on_progress(self, event: Any) -> None:
-        """Read only the query's id of a Java `QueryProgressEvent`."""
-        self.checkpointed(str(event.progress().id().toString()))
-
-
-@without_jvm(None)
-def remove_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:
-    """Remove a listener. Do nothing if the session is stopped, or its JVM gone."""
-    if not is_stopped(spark):
-        spark.streams.removeListener(listener)
-
 
 class Source(NamedTuple):
     """A source of a query."""
@@ -92,7 +43,7 @@ class StartedQuery(NamedTuple):
 
     query_id: str
     options: dict[str, str]
-    """The options as given, but for `checkpointLocation`, which Spark has resolved."""
+    """The options of the sink. `checkpointLocation` is as Spark has resolved it."""
     folder: str
     """Current folder of the JVM and of its Python workers. The driver's Python may have changed its own."""
     sources: tuple[Source, ...] = ()
@@ -103,29 +54,27 @@ def started_query(
     format_name: str,
     options_at: Callable[[str], Mapping[str, str] | None],
 ) -> StartedQuery | None:
-    """Copy what the sink needs to know of a query; None if the query writes to another format.
+    """Return the settings of a query; None if the query does not write to this sink.
 
     A thread other than the query's own waits here until Spark has planned the query.
 
-    :param options_at: returns the options of a `foreachBatch` query by its checkpoint, since Spark does not
-        have them; None if the function of the query is not a `BatchWriter`.
-    :raises OptionError: see `refuse_mode` and `refuse_layout`.
+    :param options_at: returns the options of a `BatchWriter` by its checkpoint, since Spark does not have
+        them; None if the checkpoint has no `BatchWriter`.
+    :raises OptionError: the query has a mode or a layout that the sink does not support.
     """
     execution = query._jsq.streamingQuery()
     root, sink = str(execution.resolvedCheckpointRoot()), execution.sink()
     kind = sink.getClass().getName()
-    written = options_at(root) if kind == spark_session.FOREACH_BATCH_SINK else None
+    writer_options = options_at(root) if kind == spark_session.FOREACH_BATCH_SINK else None
     is_format = kind == spark_session.PYTHON_TABLE and sink.name().lower() == format_name.lower()
-    if written is None and not is_format:
+    if writer_options is None and not is_format:
         return None
     trigger = execution.trigger().getClass().getSimpleName()
-    # Before the options are read: in a refused mode the plan may have none.
+    # Before the plan is read: in a refused mode it may have no options.
     refuse_mode(str(query.id), execution.getClass().getName(), trigger)
     refuse_layout(str(query.id), _layout_asked(root))
-    if written is None:
-        table = _table(execution)  # no row goes there, as to a path
-        written = {**({"path": table} if table else {}), **_write_options(execution)}
-    options = {key: value for key, value in written.items() if key.lower() != "checkpointlocation"}
+    options = writer_options or _format_options(execution)
+    options = {name: text for name, text in options.items() if name.lower() != "checkpointlocation"}
     options["checkpointLocation"] = root
     java_sources = execution.sources()
     sources = [java_sources.apply(i) for i in range(java_sources.length())]
@@ -137,66 +86,15 @@ def started_query(
     )
 
 
-def _table(execution: Any) -> str:
-    """Return the table that `toTable` was given; empty for none, and for a Spark that has other names."""
-    try:
-        relation = execution.logicalPlan().relation()
-        return str(relation.name()) if relation.catalog().isDefined() else ""
-    except Py4JError:
-        return ""
-
-
-def _write_options(execution: Any) -> Mapping[str, str]:
-    entries = execution.logicalPlan().writeOptions().toSeq()
-    return {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
-
-
-@without_jvm(None)
-def active_query(spark: SparkSession, query_id: str) -> StreamingQuery | None:
-    """Return a running query of a session; None if there is no such query."""
-    return spark.streams.get(query_id)
-
-
-def checkpoint_root(query: StreamingQuery) -> str:
-    """Return the location of a query's checkpoint, as Spark has resolved it."""
-    return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
-
-
-def output_mode(query: StreamingQuery) -> str:
-    """Return a query's output mode: append, update or complete."""
-    return str(query._jsq.streamingQuery().outputMode().toString()).lower()
-
-
-def stop(query: StreamingQuery) -> None:
-    """Stop a query, also inside `onQueryStarted`: there the query never begins, and writes no offsets.
-
-    Inside `onQueryStarted`, `query.stop()` would deadlock: it waits for the query's thread, which waits for
-    `onQueryStarted`. Called in another thread, it would interrupt the delivery of the event, and Spark would
-    remove the listener (4.3.0). So a query that has not begun only gets the state TERMINATED, which is the
-    first step of `query.stop()`. Its thread reads the state, and ends.
-    """
-    jvm: Any = SparkContext._jvm
-    initializing, terminated = (
-        find_class(jvm, classes).getField("MODULE$").get(None)
-        for classes in (spark_session.INITIALIZING, spark_session.TERMINATED)
-    )
-    terminated_first = query._jsq.streamingQuery().state().compareAndSet(initializing, terminated)
-    if not terminated_first and is_active(query):
-        query.stop()
-
-
-@without_jvm(())
-def running_queries(spark: SparkSession) -> Sequence[StreamingQuery]:
-    """Return the session's active queries; none if the session is stopped or its JVM is gone."""
-    if is_stopped(spark):
-        return []
-    return list(spark.streams.active)
-
-
-@without_jvm(None)
-def is_active(query: StreamingQuery) -> bool | None:
-    """Return False if a query has failed or was told to stop; None if the JVM does not answer."""
-    return bool(query.isActive)
+def _format_options(execution: Any) -> Mapping[str, str]:
+    """Return the options of a query of the format. The table of `toTable` is its `path`: it gets no row."""
+    plan = execution.logicalPlan()
+    entries = plan.writeOptions().toSeq()
+    options = {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
+    with contextlib.suppress(Py4JError):  # a Spark with other names
+        if plan.relation().catalog().isDefined():
+            options.setdefault("path", str(plan.relation().name()))
+    return options
 
 
 _FIELDS = {"partitionBy": "partitioningColumns", "clusterBy": "clusteringColumns"}
@@ -267,3 +165,99 @@ def _field(writer: Any, name: str) -> Any:
     field = writer.getClass().getDeclaredField(name)
     field.setAccessible(True)
     return field.get(writer)
+
+
+@without_jvm(())
+def running_queries(spark: SparkSession) -> Sequence[StreamingQuery]:
+    """Return the active queries of a session; none if the session is stopped or its JVM is gone."""
+    return [] if is_stopped(spark) else list(spark.streams.active)
+
+
+@without_jvm(None)
+def active_query(spark: SparkSession, query_id: str) -> StreamingQuery | None:
+    """Return a running query of a session; None if there is no such query."""
+    return spark.streams.get(query_id)
+
+
+@without_jvm(None)
+def is_active(query: StreamingQuery) -> bool | None:
+    """Return False if a query has failed or was told to stop; None if the JVM does not answer."""
+    return bool(query.isActive)
+
+
+def checkpoint_root(query: StreamingQuery) -> str:
+    """Return the location of a query's checkpoint, as Spark has resolved it."""
+    return str(query._jsq.streamingQuery().resolvedCheckpointRoot())
+
+
+def output_mode(query: StreamingQuery) -> str:
+    """Return a query's output mode: append, update or complete."""
+    return str(query._jsq.streamingQuery().outputMode().toString()).lower()
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop a query, also inside `onQueryStarted`: the query then never begins, and writes no offsets.
+
+    Inside `onQueryStarted`, `query.stop()` would deadlock: it waits for the query's thread, which waits for
+    `onQueryStarted`. In another thread, `query.stop()` would interrupt the delivery of the event, and Spark
+    would remove the listener (4.3.0). So a query that has not begun only gets the state TERMINATED, which
+    `query.stop()` also sets first. The query's thread reads the state, and ends.
+    """
+    jvm: Any = SparkContext._jvm
+    initializing, terminated = (
+        find_class(jvm, classes).getField("MODULE$").get(None)
+        for classes in (spark_session.INITIALIZING, spark_session.TERMINATED)
+    )
+    terminated_first = query._jsq.streamingQuery().state().compareAndSet(initializing, terminated)
+    if not terminated_first and is_active(query):
+        query.stop()
+
+
+class CheckpointListener(StreamingQueryListener):
+    """A listener that gets the query of a progress event, and nothing else of the event.
+
+    pyspark's own listener copies each field of an event. That takes some hundred calls to the JVM for each
+    micro-batch, and 0.1 s of CPU while the next one runs.
+    """
+
+    def checkpointed(self, query_id: str) -> None:
+        """Handle the event that a query has checkpointed an epoch."""
+        raise NotImplementedError
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Do nothing: `checkpointed` is called in its place."""
+
+    @functools.cached_property
+    def _jlistener(self) -> Any:
+        """The Java listener that pyspark adds to Spark. It sends events to Python."""
+        events: Any = pyspark_listener.JStreamingQueryListener(self)
+        events.onQueryProgress = self._on_progress
+        jvm: Any = SparkContext._jvm
+        return jvm.PythonStreamingQueryListenerWrapper(events)
+
+    def _on_progress(self, event: Any) -> None:
+        self.checkpointed(str(event.progress().id().toString()))
+
+
+@without_jvm(None)
+def remove_listener(spark: SparkSession, listener: StreamingQueryListener) -> None:
+    """Remove a listener. Do nothing if the session is stopped, or its JVM gone."""
+    if not is_stopped(spark):
+        spark.streams.removeListener(listener)
+
+
+_QUERY, _RUN, _EPOCH = "sql.streaming.queryId", "spark.jobGroup.id", "streaming.sql.batchId"
+"""Local properties of the thread that runs a query, and of its tasks."""
+
+
+def current_execution(spark: SparkSession) -> Execution | None:
+    """Return the micro-batch that runs in this thread of the driver; None outside of `foreachBatch`."""
+    return execution_of(spark.sparkContext.getLocalProperty)
+
+
+def execution_of(local_property: Callable[[str], str | None]) -> Execution | None:
+    """Return the query, run and epoch that local properties name; None if one of the three is missing."""
+    query_id, run_id, epoch = map(local_property, (_QUERY, _RUN, _EPOCH))
+    if query_id is None or run_id is None or epoch is None:
+        return None
+    return Execution(query_id, run_id, int(epoch))
