@@ -1,8 +1,8 @@
-"""Writes large windows by a Spark job, whose tasks run beside those of the query.
+"""Writes large windows by a Spark job, whose tasks run beside the tasks of the query.
 
-A job takes 70 to 300 ms, and connecting its sessions up to a second. So the flusher's own thread writes small
-windows. It also writes a window if the session is stopped, if fewer than two slots are free, or if the job
-fails for a reason of Spark's. It writes all rows of that window again.
+A job takes 70 to 300 ms, and its connections up to a second. So the flusher's own thread writes small
+windows. It also writes a window if fewer than two slots are free, if the session is stopped, or if the job
+fails by an error of Spark. It then writes all rows of that window again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ logger = line_logger(__name__)
 Shares = list[tuple[SegmentRange, ...]]
 
 _CHECK_S = 0.2
-"""How often the flusher checks whether a job has ended, and whether it was interrupted."""
+"""How often the flusher checks whether its job has ended, and whether the flusher is interrupted."""
 
 _NO_ROWS = pa.RecordBatch.from_arrays([], names=[])
 
@@ -45,14 +45,11 @@ _CANCEL_S = 5.0
 class WriteByJob:
     """Writes the rows of one query's windows, by a job or in this thread; a `WriteRows`.
 
-    :param above_bytes: size of a window's segments up to which this thread writes the window. See
-        `flush.window.is_large`.
+    :param above_bytes: this thread writes a window whose segments have at most this size.
     :param rows_per_second: limit of the whole flush; None: no limit.
     """
 
-    def __init__(
-        self, spark: SparkSession, above_bytes: int, rows_per_second: int | None = None
-    ) -> None:
+    def __init__(self, spark: SparkSession, above_bytes: int, rows_per_second: int | None) -> None:
         self._write_here = WriteInThread(rows_per_second)
         self._rows_per_second = rows_per_second
         self._spark = spark
@@ -60,7 +57,7 @@ class WriteByJob:
         self._attempt = uuid.uuid4().hex
 
     def __call__(self, write: WindowWrite) -> bool:
-        """Write all rows of a window. See `WriteRows`."""
+        """Write all rows of a window."""
         window = write.window
         if window.may_be_shared(self._above_bytes):
             ranges = [
@@ -74,23 +71,26 @@ class WriteByJob:
         return self._write_here(write)
 
     def _by_job(self, write: WindowWrite, shares: Shares) -> bool | None:
-        """Write by a job; return None if it failed for a reason of Spark's, not of the rows or the target."""
+        """Write by a job. Return False if it was interrupted, and None if it failed by an error of Spark."""
         connection = write.connection
         for ranged in itertools.chain.from_iterable(shares):
-            # A task compares the table only while it writes. This session compares it for the whole window.
+            # A task compares the table only while the task writes. So this session compares it, too.
             with connection.session() as session:
                 session.write(write.window.plan, RowSlice(ranged.epoch, _NO_ROWS, ranged.first_us))
         rate = rate_per_task(self._rows_per_second, len(shares))
         task = FlushTask(write.window, self._attempt, rate)
-        job = _Job(self._spark, _described(write), task, shares)
+        first, last = write.window.first, write.window.last
+        epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
+        description = f"wal_sink flushes {epochs} of query {write.window.pipeline.query_id}"
+        job = _Job(self._spark, description, task, shares)
         logger.info("a Spark job of %d tasks writes the rows: %s", len(shares), job.description)
         try:
-            while not job.wait(_CHECK_S):
-                write.reporter.report("writing", write.window.first)
+            while not job.ended.wait(_CHECK_S):
+                write.reporter.report("writing", first)
                 if connection.interrupted:
                     return False
                 if spark_session.is_stopped(self._spark):
-                    job.wait(_CANCEL_S)
+                    job.ended.wait(_CANCEL_S)
                     break
         finally:
             job.cancel()
@@ -101,23 +101,14 @@ class WriteByJob:
                 job.failure,
             )
             return None
-        self._accept(write, job.answers)
-        return True
-
-    def _accept(self, write: WindowWrite, answers: Sequence[Answer]) -> None:
-        """Add the receipts of the tasks to the window.
-
-        :raises WalSinkError, RowsRefused: a task failed.
-        """
-        for answer in answers:
-            write.connection.add_receipts(answer.receipts)
-        errors = [answer.error for answer in answers if answer.error is not None]
-        refused = [row for answer in answers for row in answer.refused]
+        for answer in job.answers:
+            connection.add_receipts(answer.receipts)
+        errors = [answer.error for answer in job.answers if answer.error is not None]
+        refused = [row for answer in job.answers for row in answer.refused]
         if errors or refused:
             self._attempt = uuid.uuid4().hex
-            if errors:
-                raise most_severe(errors)
-            raise RowsRefused(refused)
+            raise most_severe(errors) if errors else RowsRefused(refused)
+        return True
 
 
 class _Slots:
@@ -131,9 +122,9 @@ class _Slots:
     def lent(
         self, spark: SparkSession, ranges: list[SegmentRange], above_bytes: int
     ) -> Iterator[Shares]:
-        """Share segments out over the slots that no other job uses; yield one share for each slot taken.
+        """Distribute segments over the slots that no other job uses, and yield one share for each task.
 
-        There are no shares if fewer than two slots are left beside the query's own.
+        There are no shares if fewer than two slots are free beside the query's own.
         """
         with self._lock:
             free = spark_session.slots(spark) - self._lent
@@ -150,7 +141,7 @@ _SLOTS = _Slots()
 
 
 class _Job:
-    """Runs a Spark job in its own thread, so that the flusher can report and be interrupted meanwhile."""
+    """Runs a Spark job in its own thread, so that the flusher can report and be interrupted."""
 
     def __init__(
         self, spark: SparkSession, description: str, task: FlushTask, shares: Shares
@@ -161,25 +152,20 @@ class _Job:
         self.failure = "its session was stopped"
         self._spark = spark
         self._group = f"wal_sink-flush-{uuid.uuid4().hex}"
-        self._ended = threading.Event()
+        self.ended = threading.Event()
         self._task = task
         self._shares = shares
         self._thread = threading.Thread(target=self._run, name="wal_sink-flush-job", daemon=True)
         self._thread.start()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for the end of the job; return True if it has ended."""
-        return self._ended.wait(seconds)
-
     def cancel(self) -> None:
         """Cancel the job if it has not ended, and wait up to `_CANCEL_S` for its end."""
         for _ in range(round(_CANCEL_S / _CHECK_S)):
-            if self._ended.is_set():
-                break
+            if self.ended.is_set():
+                self._thread.join()
+                return
             spark_session.cancel_jobs(self._spark, self._group)  # again: it may have begun only now
-            self._ended.wait(_CHECK_S)
-        if self._ended.is_set():
-            self._thread.join()
+            self.ended.wait(_CHECK_S)
 
     def _run(self) -> None:
         try:
@@ -192,10 +178,4 @@ class _Job:
         except Exception as error:  # noqa: BLE001 - the driver can write the rows after any error
             self.failure = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
         finally:
-            self._ended.set()
-
-
-def _described(write: WindowWrite) -> str:
-    first, last = write.window.first, write.window.last
-    epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
-    return f"wal_sink flushes {epochs} of query {write.window.pipeline.query_id}"
+            self.ended.set()
