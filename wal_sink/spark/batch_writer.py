@@ -1,11 +1,11 @@
 """Receives micro-batches in `foreachBatch`, for queries that Spark does not allow for a data source.
 
-Spark calls the function on the driver, in the thread of the query. The function runs a job whose tasks append
-the rows. Spark collects one report for each task, from the attempt that counts. Then the function publishes
-the epoch. Spark writes `commits/<epoch>` after the function has returned.
+Spark calls the `BatchWriter` on the driver, in the thread of the query. It runs a job whose tasks append the
+rows, and each successful task returns a report. Then it publishes the epoch. Spark writes `commits/<epoch>`
+after the call.
 
-Spark does not know the options of such a query. So a writer registers itself in this process by its
-checkpoint, and the flush of the query finds the options there.
+Spark does not have the options of such a query. So `_writers` has each writer of this process by its
+checkpoint, and the flush of the query reads the options there.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def batch_writer(
 
 
 _REPORTS = msgspec.json.Decoder(tuple[int, Appended])
-"""Decodes the report of a task: its partition, and what it has appended. Made at import, since the threads of
-several queries must not make it at the same time."""
+"""Decodes the report of a task: its partition, and what it has appended. It is made at import, since several
+threads must not make it at the same time."""
 
 
 class BatchWriter:
@@ -77,7 +77,10 @@ class BatchWriter:
             options = {**options, "checkpointLocation": f"{folder}/{place}"}
         self.options = options
         self.configuration: Configuration = configure(options, folder)
-        self._begins_after = _last_commit(self.configuration)
+        try:
+            self._begins_after = self.configuration.location.open_checkpoint().last_commit()
+        except (OSError, CheckpointNotVisible):
+            self._begins_after = -1
         _writers[self.checkpoint] = self
 
     @property
@@ -99,7 +102,17 @@ class BatchWriter:
         :raises MissingManifest: Spark completed a batch for which this writer was not called.
         :raises WalSinkError: see `commit()` of the format.
         """
-        execution = self._execution(epoch)
+        execution = streaming_query.current_execution(self._spark)
+        if execution is None or execution.epoch != epoch:
+            raise OptionError(
+                f"The writer was called with batch {epoch}, while this thread runs "
+                + (f"batch {execution.epoch} of a query." if execution else "no batch of a query."),
+                "Call it inside the function that foreachBatch was given, in the same thread, with the batch"
+                " id that the function gets.",
+            )
+        if execution.run_id != self._checked_run:
+            self._refuse_other_query(execution)
+            self._checked_run = execution.run_id
         schema = python_worker.arrow_schema(batch.schema)
         micro_batch = self.agree(schema)
         call = uuid.uuid4().hex[:16]
@@ -116,29 +129,7 @@ class BatchWriter:
         """Agree with the target on rows of a schema."""
         return agree(self.configuration, schema)
 
-    def _execution(self, epoch: int) -> Execution:
-        """Return the micro-batch that this thread runs.
-
-        :raises OptionError: it is another batch, or of a query that this writer is not for.
-        """
-        execution = streaming_query.current_execution(self._spark)
-        if execution is None or execution.epoch != epoch:
-            raise OptionError(
-                f"The writer was called with batch {epoch}, while this thread runs "
-                + (f"batch {execution.epoch} of a query." if execution else "no batch of a query."),
-                "Call it inside the function that foreachBatch was given, in the same thread, with the batch"
-                " id that the function gets.",
-            )
-        if execution.run_id != self._checked_run:
-            self._refuse_other_query(execution)
-            self._checked_run = execution.run_id
-        return execution
-
     def _refuse_other_query(self, execution: Execution) -> None:
-        """Refuse a query that this writer is not for.
-
-        :raises OptionError: says why.
-        """
         query = streaming_query.active_query(self._spark, execution.query_id)
         if query is None:
             raise OptionError(
@@ -167,24 +158,13 @@ class BatchWriter:
 
 
 _writers: weakref.WeakValueDictionary[str, BatchWriter] = weakref.WeakValueDictionary()
-"""The newest writer of each checkpoint, as long as the application holds it."""
+"""The newest writer of each checkpoint, until the application drops it."""
 
 
 def options_at(checkpoint_root: str) -> dict[str, str] | None:
-    """Return the options of the writer of a checkpoint; None if there is no writer.
-
-    :param checkpoint_root: the checkpoint, as Spark names it.
-    """
+    """Return the options of the writer of a checkpoint; None if there is no writer."""
     writer = _writers.get(_url(checkpoint_root))
     return None if writer is None else writer.options
-
-
-def _last_commit(configuration: Configuration) -> int:
-    """Return the last epoch that is completed; -1 for none."""
-    try:
-        return configuration.location.open_checkpoint().last_commit()
-    except (OSError, CheckpointNotVisible):
-        return -1
 
 
 def _url(place: str) -> str:
@@ -197,7 +177,7 @@ def _url(place: str) -> str:
 def _append_all(
     batch: DataFrame, micro_batch: MicroBatch, schema: pa.Schema, call: str
 ) -> list[Appended]:
-    """Run a Spark job whose tasks append the rows; return the tasks' reports in the partitions' order."""
+    """Run a Spark job whose tasks append the rows; return what each partition has appended, in order."""
     task = partial(_append, micro_batch, schema, call)
     rows = python_worker.map_in_arrow(batch, task, "report binary").collect()
     reports = [_REPORTS.decode(bytes(row.report)) for row in rows]
@@ -210,7 +190,6 @@ def _append_all(
 def _append(
     micro_batch: MicroBatch, schema: pa.Schema, call: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Append a partition's rows to the log, in a task; yield the task's report."""
     task = msgspec.structs.replace(python_worker.current_task(), call=call)
     appended = micro_batch.append((conformed(batch, schema) for batch in batches), task)
     python_worker.freeze_objects()
@@ -219,5 +198,5 @@ def _append(
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Cast columns to the types that tasks of a data source get: here timestamps have the session's zone."""
+    """Cast columns to the types that a data source gets: `mapInArrow` has other time zones."""
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
