@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -261,7 +261,7 @@ class Sink:
         return read_status(*self.queries.place_of(query), target)
 
     def failure(self, query: StreamingQuery) -> WalSinkError | None:
-        """Return the error of this sink with which `query` failed; None if it has not, or with another error.
+        """Return the error of this sink with which `query` failed; None for another error, or for none.
 
         A `with` block that a failed query ends raises this error in place of Spark's.
         """
@@ -273,7 +273,7 @@ class Sink:
 
         Works after `spark.stop()`. A query that is running continues, and its epochs stay in the log. An
         interrupt ends the wait, and a line for each query reports its pending epochs. With `flush=False`,
-        `close` waits for nothing, and reports what the process that flushes has left to do.
+        `close` waits for nothing, and logs how many epochs are pending.
 
         :raises NotDrained: names each query that could not be flushed within `drain_timeout`, or whose flush
             an error stopped.
@@ -305,7 +305,7 @@ class Sink:
             raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
 
     def hand_over_port(self, port: int, host: str) -> Exposition | None:
-        """Return the open metrics port for the handle of a new session, which then closes it.
+        """Return the metrics port, which the handle of a new session then closes.
 
         :return: None if this handle is closed, or has another port or address.
         """
@@ -341,7 +341,7 @@ class Sink:
             raise failure from None  # a hundred lines of frames and plans would hide it
 
     def _at_exit(self) -> None:
-        """Handle the interpreter's exit: start no work, end the threads, and log pending epochs."""
+        """Start no work, end the threads, and log pending epochs, since the interpreter exits."""
         if self.queries.close():
             self._end(_JOIN_S, exiting=True)
             self.queries.log_pending()
@@ -415,7 +415,7 @@ def _refuse_worker_python(spark: SparkSession) -> None:
         )
 
 
-def _sink_of(query: StreamingQuery) -> Sink | None:
+def _sink_of(query: Any) -> Sink | None:
     """Return the handle of this process that has seen a query; None if there is none.
 
     :raises OptionError: the argument is not a query.

@@ -1,12 +1,11 @@
-"""The queries of a Spark Connect session, or of a pipeline: those it started, and those it follows.
+"""The queries that a Spark Connect client, or a pipeline, has started, and the queries that it follows.
 
-A Connect client has no JVM, and may not reach checkpoint, log and target. The query runs without the client.
-So the client does not flush, unless the application calls `follow`. Otherwise `wal-sink flush --follow`
-flushes on a host that reaches all three. Until then the rows are safe in the log: a query publishes its
-epochs without a flusher.
+A Connect client may not reach checkpoint, log and target. So it flushes only what the application passes to
+`follow`. Otherwise `wal-sink flush --follow` flushes, on a host that reaches all three. Until then the rows
+are in the log: a query publishes its epochs without a flusher.
 
-The server tells a client the id of a query, and not its checkpoint. So this module remembers the checkpoint
-that the client sends with a query. It also refuses what the sink does not support, before anything is sent.
+The server returns the id of a query, and not its checkpoint. So this module keeps the checkpoint that the
+client sends. Before the client sends a query, this module refuses what the sink does not support.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -54,17 +52,17 @@ class Followed(NamedTuple):
     """A query that this process flushes."""
 
     name: str
-    """Its checkpoint, by which error texts name the query."""
+    """Its checkpoint, which is its name in error texts."""
     candidate: Candidate
     options: Mapping[str, str]
-    """The places and options that `follow` got; names in lower case."""
+    """Arguments of `follow` as options; names in lower case."""
 
     def place(self) -> Place:
-        """Open the query's checkpoint and log, see `_opened`."""
+        """Open the query's checkpoint and log."""
         return _opened(self.options)
 
     def has_tried(self, _target: str) -> bool:
-        """Return True: a follower cannot be asked."""
+        """Return True: nothing tells when a `Follower` has done a pass."""
         return True
 
 
@@ -76,27 +74,30 @@ class ConnectQueries:
     """
 
     flushes_here = False
-    refused: ClassVar[Mapping[str, WalSinkError]] = MappingProxyType({})
-    """Always empty: `start()` raises the error of a query that is refused."""
 
     def __init__(
         self, spark: SparkSession, at_exit: Callable[[], None], exposition: Exposition | None
     ) -> None:
+        self.refused: dict[str, WalSinkError] = {}
+        """Stays empty: `start()` raises the error of a query that is refused."""
         self.closed = False
-        """True if nothing more is followed."""
+        """True if no further query is followed."""
         self._spark = spark
         self._at_exit = at_exit
         self._lock = threading.Lock()
         self._options: dict[str, Mapping[str, str]] = {}
         """The options of each query that this client started, by query id; names in lower case."""
         self._followed: dict[str, Followed] = {}
-        """By checkpoint."""
+        """The followed queries by checkpoint."""
         self._unwatch = connect_client.watch_starts(spark, _check, self._started)
         self._ending = threading.Event()
-        """Ends the thread that follows."""
         watch = exposition.watch if exposition else None
+
+        def candidates() -> list[Candidate]:
+            return [followed.candidate for followed in self.flushing()]
+
         self._thread = threading.Thread(
-            target=Follower(self._candidates, logger.info, watch).run,
+            target=Follower(candidates, logger.info, watch).run,
             args=(self._ending.wait,),
             name="wal_sink-follow",
             daemon=True,
@@ -109,7 +110,7 @@ class ConnectQueries:
         )
 
     def follow(self, checkpoint: str, wal: str | None, options: Mapping[str, object]) -> None:
-        """See `Sink.follow`."""
+        """Flush a query from now until `close`; see `Sink.follow`."""
         texts = as_texts(options)
         places = {"checkpointlocation": checkpoint, "wal.location": wal or ""}
         candidate = at_checkpoint(checkpoint, wal, texts)
@@ -132,7 +133,7 @@ class ConnectQueries:
         return self.closed or connect_client.is_stopped(self._spark)
 
     def retire(self) -> None:
-        """Make way for the handle of a new session; followed queries are flushed until the process ends."""
+        """Let a new handle see the next queries. The followed queries are flushed until the process ends."""
         self._unwatch()
 
     def place_of(self, query: StreamingQuery) -> Place:
@@ -154,7 +155,7 @@ class ConnectQueries:
         return checkpoint, store
 
     def hurry(self, _query_id: str) -> Callable[[str], bool]:
-        """Return a function that returns True: the query's flusher cannot be asked."""
+        """Return a function that returns True, as `Followed.has_tried`."""
         return lambda _target: True
 
     def flushing(self) -> Sequence[Followed]:
@@ -171,7 +172,7 @@ class ConnectQueries:
         return was_open
 
     def end(self, join_s: float, *, exiting: bool = False) -> None:  # noqa: ARG002 - of a classic session
-        """End the thread that follows; wait for `join_s` seconds at most."""
+        """End the thread that flushes the followed queries; wait for `join_s` seconds at most."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(join_s)
@@ -182,11 +183,8 @@ class ConnectQueries:
             with contextlib.suppress(OSError, WalSinkError):
                 log_pending(query_id, *_opened(options), flushes_here=False)
 
-    def _candidates(self) -> list[Candidate]:
-        return [followed.candidate for followed in self.flushing()]
-
     def _started(self, start: StreamStart, query_id: str) -> None:
-        """Remember the options of a query, and warn of secrets and of a path among them."""
+        """Keep the options of a query, and warn of secrets and of a path among them."""
         if start.format.lower() != FORMAT:
             return
         self._options[query_id] = lowered(start.options)
@@ -206,10 +204,10 @@ class ConnectQueries:
 
 
 def unknown_place(query_id: str) -> OptionError:
-    """Return the error for a query whose checkpoint this client does not know."""
+    """Return the error for a query of another client."""
     return OptionError(
         f"Query {query_id} was not started by this Connect client after wal_sink.register(spark), and the"
-        " server does not tell where its checkpoint is.",
+        " server does not report where its checkpoint is.",
         "Pass the location of its checkpoint: wal_sink.status(CHECKPOINT) or"
         " wal_sink.await_flushed(CHECKPOINT). If this process does not reach that, run on a host that does:"
         "\nwal-sink status CHECKPOINT",
@@ -217,10 +215,7 @@ def unknown_place(query_id: str) -> OptionError:
 
 
 def _check(start: StreamStart) -> None:
-    """Refuse a query that the sink does not support, before the client sends it.
-
-    :raises OptionError: an output mode, a trigger, a layout or a table of Spark's.
-    """
+    """Refuse a query with an output mode, trigger, layout or catalog table that the sink does not support."""
     if start.format.lower() != FORMAT:
         return
     name, options = start.name or "without a name", lowered(start.options)

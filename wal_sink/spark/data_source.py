@@ -1,8 +1,8 @@
-"""Receives micro-batches from Spark: a Python data source, thin over `publish.micro_batch`.
+"""Receives micro-batches from Spark, as a Python data source.
 
-Spark makes a data source for each micro-batch, in a Python worker on the driver's host. Spark calls `write`
-in the tasks. It calls `commit` and `abort` in another worker on the driver's host, on a writer made there. So
-no object keeps state between two calls: the log has the state.
+Spark makes a data source for each micro-batch, in a Python worker on the driver's host. It calls `write` in
+the tasks, and `commit` or `abort` in another worker on the driver's host, with a copy of the writer. So no
+object keeps state between two calls: the log has the state.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class WalSinkDataSource(DataSource):
     """Format `wal_sink` for `writeStream`; `wal_sink.register(spark)` adds it to a session."""
 
     has_handle = True
-    """True if a handle sees each run start, and compares the plans with the tables then."""
+    """True if a handle of this sink gets an event as a run starts, and lets plans be compared with tables."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         python_worker.drop_empty_accumulators()
         self._refused: OptionError | None = None
-        """The error of the options, for `streamWriter`. A reader is refused whatever the options are."""
-        # Spark sends this object to other processes: relative locations are resolved here, once.
+        """The error of the options. `streamWriter` raises it, and a reader is refused with any options."""
+        # Spark sends this object to other processes. So relative locations are resolved here, once.
         try:
             self.configuration = configure(options)
         except OptionError as error:
@@ -85,12 +85,13 @@ class WalSinkDataSource(DataSource):
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> WalSinkStreamWriter:  # noqa: N802
-        """Return the writer of one micro-batch; at the first one of a run, compare the table with the plan.
+        """Return the writer of one micro-batch. In the first one of a run, compare the plans with the tables.
 
         Spark calls this as it plans a micro-batch. So `awaitTermination()` raises the errors, not `start()`.
 
         :raises OptionError: an option is missing, unknown or does not fit.
-        :raises SchemaMismatch, TargetUnavailable: from the comparison.
+        :raises SchemaMismatch: the DataFrame does not fit a table.
+        :raises TargetUnavailable: the target does not answer, and no former plan can be used.
         """
         if self._refused is not None:
             raise self._refused
@@ -107,10 +108,7 @@ class WalSinkDataSource(DataSource):
 def _refuse_unplanned(checkpoint: Checkpoint) -> None:
     """Refuse a run without `offsets/` for its next epoch: Spark does not run the query in micro-batches.
 
-    The handle of a classic session refuses such a run as it starts. The server of a Connect session
-    has no handle, and the client may be of another language.
-
-    :raises OptionError: the trigger is continuous, or the mode is unknown.
+    A handle refuses such a query as it starts. In the server of a Connect session there is no handle.
     """
     epoch = checkpoint.last_commit() + 1
     try:
@@ -126,7 +124,7 @@ def add_format(
 ) -> None:
     """Add the format to a session.
 
-    :raises UnsupportedSpark: the session is a `newSession()` of one that has the format.
+    :raises UnsupportedSpark: the session is a `newSession()` of a session that has the format.
     """
     try:
         spark.dataSource.register(data_source)
@@ -146,14 +144,11 @@ class Message(WriterCommitMessage):
 
     appended: Appended
     plans_key: str
-    """Key of the plans with which the task checked the rows."""
+    """Key of the plans by which the task checked the rows."""
 
 
 class WalSinkStreamWriter(DataSourceStreamArrowWriter):
-    """Writes one micro-batch to the log.
-
-    :param has_handle: see `WalSinkDataSource.has_handle`.
-    """
+    """Writes one micro-batch to the log."""
 
     def __init__(self, micro_batch: MicroBatch, *, has_handle: bool = True) -> None:
         self.micro_batch = micro_batch
@@ -166,7 +161,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         return Message(appended, self.micro_batch.plans_key)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish the epoch; no row is sent before Spark has written `commits/<batchId>`."""
+        """Publish the epoch. No row of it is sent before Spark has written `commits/<batchId>`."""
         ours = [message for message in messages if isinstance(message, Message)]
         if not ours or len(ours) != len(messages):
             raise WalSinkError(
@@ -189,9 +184,9 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         python_worker.finish_work()
 
     def _publish_and_compare(self, execution: Execution, appended: Sequence[Appended]) -> None:
-        """Publish the epoch. After a run's first epoch, let the next one compare the plans with the tables.
+        """Publish the epoch. If it is the first of a run, let the next one compare the plans with the tables.
 
-        The planner itself cannot know a new run, since Spark tells it no run id.
+        Spark gives the run id to tasks and `commit` only. So `streamWriter` cannot detect a new run.
         """
         from wal_sink.publish.plans import compare_again  # noqa: PLC0415 -- as in `streamWriter`
         from wal_sink.wal.store import newest  # noqa: PLC0415 -- the same
@@ -203,10 +198,10 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
             compare_again(store)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Delete the segments of a batch if one of its tasks failed, so that `commit` was not called.
+        """Delete the segments of a batch if one of its tasks failed.
 
-        If every task succeeded, `commit` was called. It may have published the segments although it raised an
-        error, so nothing is deleted.
+        If every task succeeded, Spark has called `commit`. It may have published the segments before it
+        raised an error. So the segments stay.
         """
         appended = [message.appended for message in messages if isinstance(message, Message)]
         if len(appended) < len(messages):
@@ -214,6 +209,6 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
 
 
 class ConnectDataSource(WalSinkDataSource):
-    """Format `wal_sink` in a Connect session, whose server has no handle."""
+    """Format `wal_sink` in a Connect session, in whose server no handle gets events."""
 
     has_handle = False

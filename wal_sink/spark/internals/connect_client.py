@@ -1,4 +1,4 @@
-"""Undocumented names of a Spark Connect client: what it sends to the server. A client may have no JVM."""
+"""Undocumented names of a Spark Connect client, which sends commands to its server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 
 class StreamStart(NamedTuple):
-    """A query that a client asks the server to start. A text that was not given is empty."""
+    """The settings of a query that a client sends to the server. A text that was not given is empty."""
 
     name: str
     """The query's name."""
@@ -24,7 +24,7 @@ class StreamStart(NamedTuple):
     output_mode: str
     """Append, update or complete, in lower case. The default is append."""
     trigger: str
-    """Name of the field of the message that has the trigger."""
+    """Name of the message's field that has the trigger."""
 
 
 def is_connect(spark: object) -> bool:
@@ -54,10 +54,10 @@ def watch_starts(
     check: Callable[[StreamStart], None],
     started: Callable[[StreamStart, str], None],
 ) -> Callable[[], None]:
-    """Call `check` before a session sends the start of a query, and `started` after.
+    """Call `check` before a session sends a query, and `started` after.
 
-    :param check: raises an error to refuse the query; then nothing is sent.
-    :param started: gets the start and the query's id.
+    :param check: raises an error to refuse the query, which is then not sent.
+    :param started: gets the settings and the id of the query.
     :return: a function that ends these calls.
     """
     session: Any = spark

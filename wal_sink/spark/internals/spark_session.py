@@ -1,7 +1,6 @@
 """Undocumented names of SparkSession and its JVM, and the check that a version of Spark has all of them.
 
-`check_session` looks for each name of this package before the first query. So `register` refuses a Spark that
-has changed, and no query fails later. `TESTED` has the versions that the tests run with.
+`register` calls `check_session`. So a Spark that lacks a name is refused before a query starts.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from pyspark.sql import SparkSession
 from wal_sink.errors import OptionError, UnsupportedSpark
 
 TESTED = ("4.1.4", "4.3.0")
+"""The versions with which the tests run."""
 
 STREAM_EXECUTION = (  # the package differs between minor versions
     "org.apache.spark.sql.execution.streaming.runtime.StreamExecution",
@@ -61,10 +61,10 @@ V = TypeVar("V")
 
 
 def without_jvm(value: V, *also: type[Exception]) -> Callable[[Callable[P, T]], Callable[P, T | V]]:
-    """Decorate a call to return `value` if the session is stopped, or its JVM does not answer.
+    """Decorate a function to return `value` if the session is stopped, or its JVM does not answer.
 
-    An interrupt is raised as such. Spark's handler of SIGINT uses the connection that the signal interrupts.
-    py4j may then raise an OSError in place of the KeyboardInterrupt (0.10.9.9).
+    The decorated function raises KeyboardInterrupt also where py4j raises an OSError in its place (0.10.9.9),
+    since Spark's handler of SIGINT uses the connection that the signal interrupts.
 
     :param also: further exceptions that a stopped context raises.
     """
@@ -72,7 +72,7 @@ def without_jvm(value: V, *also: type[Exception]) -> Callable[[Callable[P, T]], 
     def decorated(call: Callable[P, T]) -> Callable[P, T | V]:
         @functools.wraps(call)
         def answered(*args: P.args, **kwargs: P.kwargs) -> T | V:
-            # The caller may be handling an interrupt already, which is not an interrupt of this call.
+            # The caller may already handle an earlier interrupt, which did not interrupt this call.
             handled = sys.exception()
             try:
                 return call(*args, **kwargs)
@@ -103,15 +103,15 @@ def java(spark: SparkSession) -> Any:
 
 
 _METHOD = re.compile(r"[ .]([\w$]+)\(")
-"""Finds the name in Java's text of a method: `public abstract boolean org.example.Some.isActive()`."""
+"""Matches the name of a method in Java's text: `public abstract boolean org.example.Some.isActive()`."""
 _JAVA_CLIENT = {"deque", "get_thread_connection"}
 
 
 def check_session(spark: SparkSession) -> None:
-    """Refuse a session in which a name that this package uses is missing.
+    """Refuse a session without a name that this package uses.
 
     :raises OptionError: the argument is not a session.
-    :raises UnsupportedSpark: says what is missing, and which versions are tested.
+    :raises UnsupportedSpark: a name is missing, or the session is a Spark Connect session.
     """
     session: object = spark
     if session is None or isinstance(session, type):
@@ -127,8 +127,7 @@ def check_session(spark: SparkSession) -> None:
             'Use df.writeStream.format("wal_sink") in output mode append; or run the query in a classic'
             " session, on the driver (for example with spark-submit).",
         )
-    missing = list(_missing(spark))
-    if missing:
+    if missing := _missing(spark):
         raise untested(f"lacks {', '.join(missing)}, which the sink relies on")
 
 
@@ -141,7 +140,6 @@ def untested(problem: str) -> UnsupportedSpark:
 
 
 def _missing(spark: SparkSession) -> list[str]:
-    """Return the names that this version of Spark does not have."""
     missing = []
     gateway = spark.sparkContext._gateway
     if isinstance(gateway, ClientServer):
@@ -195,8 +193,8 @@ def cancel_jobs(spark: SparkSession, group: str) -> None:
 def drop_interrupted_call(spark: SparkSession) -> None:
     """Close this thread's connection to the JVM if a call on it was interrupted.
 
-    A signal handler that raises SystemExit inside `awaitTermination` leaves such a connection. Every later
-    call in this thread would first wait for the answer to the interrupted call. The next call opens a new
+    If a signal handler raises SystemExit inside `awaitTermination`, every later call in this thread would
+    first wait for the answer to the interrupted call. After this function the next call opens a new
     connection. After KeyboardInterrupt py4j itself closes the connection.
     """
     gateway = spark.sparkContext._gateway
@@ -209,10 +207,7 @@ def drop_interrupted_call(spark: SparkSession) -> None:
 
 
 def put_on_workers_path(spark: SparkSession, folder: Path) -> None:
-    """Put a folder on the path of Python workers, before what the application has put there.
-
-    It affects functions and data sources that Spark sends to workers after this call.
-    """
+    """Put a folder first on the path of the Python workers that start after this call."""
     environment = getattr(spark.sparkContext, "environment", None)
     if not isinstance(environment, dict):
         return  # another Spark, whose workers start a little slower
