@@ -1,8 +1,8 @@
-"""`status --deep`: finds every error at which the flush would stop. Changes nothing; the query may run.
+"""`status --deep`: finds every error at which the flush would stop. It changes nothing.
 
 It reads all pending manifests, segments and plans, and compares their digests. Unless it is offline, it also
-reads the ledger row of each target, makes a flusher's decision about the row, and compares the plans with the
-table.
+reads the ledger row of each target, decides about the row as a flusher does, and compares the plans with the
+table. The query may run meanwhile.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wal_sink.wal.segment import check_segment
 from wal_sink.wal.store import newest
 
 _MOST_READS = 5
-"""How often the log is read at most. It is read again if it had changed when there were findings."""
+"""How often the log is read at most. If it changed meanwhile, findings may be wrong, and it is read again."""
 
 Progress = Callable[[int], object]
 """Called with the number of bytes read so far."""
@@ -56,9 +56,9 @@ class DeepStatus(Status, frozen=True, kw_only=True):
     read_epochs: int
     """Number of manifests that were read: one for each epoch that a target lacks."""
     read_bytes: int
-    """Size of their segments."""
+    """Size of the segments that were read."""
     ledger: dict[str, int | None]
-    """The epoch in each target's ledger row; None without a row. Targets that were not read are left out."""
+    """The epoch in the ledger row of each target that was read; None without a row."""
 
 
 @store_errors()
@@ -71,9 +71,8 @@ def deep_status(
 ) -> DeepStatus:
     """Read everything that is pending, and compare it with the targets.
 
-    :param name: the only target to report on; empty for all targets.
+    :param name: the only target; empty for all targets.
     :param offline: True to connect to no target.
-    :raises CheckpointNotVisible: the folder has no checkpoint of a query.
     :raises OptionError: a target cannot be opened with these options.
     """
     for _ in range(_MOST_READS):
@@ -87,11 +86,10 @@ def deep_status(
                 protocol.refuse_other_place(state, query.query_id, query.checkpoint.url)
         if state is not None and not inspection.findings:
             inspection.read(state, name, offline=offline)
-        # A flusher that trims meanwhile makes findings that are not true.
         if not inspection.findings or newest(query.store) == state:
             break
     status = read_status(query.checkpoint, query.store, name)
-    # Findings in the log come first, by epoch. Findings in the targets follow.
+    # Findings of the log before those of the targets.
     findings = sorted(inspection.findings, key=lambda f: (bool(f.target), f.epoch or -1))
     return DeepStatus(
         **{field: getattr(status, field) for field in Status.__struct_fields__},
@@ -104,7 +102,7 @@ def deep_status(
 
 
 class _Inspection:
-    """Reads a log and its targets once, and collects the findings."""
+    """One read of a log and its targets, with its findings."""
 
     def __init__(self, query: Query, progress: Progress) -> None:
         self._query, self._progress = query, progress
@@ -120,7 +118,7 @@ class _Inspection:
 
     @contextlib.contextmanager
     def finding(self, target: str = "", epoch: int | None = None) -> Iterator[None]:
-        """Make a finding of an error that the block raises."""
+        """Add an error that the block raises to the findings."""
         try:
             yield
         except WalSinkError as error:
@@ -135,14 +133,14 @@ class _Inspection:
             remedy=error.remedy,
             exit_code=error.exit_code,
         )
-        # The decision about a ledger row fails at a missing manifest that is a finding already.
         is_known = finding.what in {known.what for known in self.findings}
-        gaps = isinstance(error, MissingManifest) and any(not f.target for f in self.findings)
-        if not is_known and not (target and gaps):
+        # The decision about a ledger row fails at a missing manifest that is a finding of the log already.
+        repeats = isinstance(error, MissingManifest) and any(not f.target for f in self.findings)
+        if not is_known and not (target and repeats):
             self.findings.append(finding)
 
     def read(self, state: State, name: str, *, offline: bool) -> None:
-        """Read everything that a flusher would read."""
+        """Read what a flusher would read."""
         committed = self._query.checkpoint.last_commit()
         state = protocol.settle(state, committed, actor()) or state
         wanted = [target for target in wanted_targets(state, name) if name or not target.given_up]
@@ -150,21 +148,18 @@ class _Inspection:
         for pipeline in pipelines:
             with self.finding(pipeline.target_name), connected(pipeline) as connection:
                 self.rows[pipeline.target_name] = connection.row()
-        lacking = {target.name: self._lacks_after(state, target) for target in wanted}
-        after = max(min(lacking.values(), default=committed), state.trimmed)
-        self._read_log(state, committed, after, lacking)
+        last_epochs = {target.name: self._last_epoch(state, target) for target in wanted}
+        after = max(min(last_epochs.values(), default=committed), state.trimmed)
+        self._read_log(state, committed, after, last_epochs)
         for pipeline in pipelines:
             target_name = pipeline.target_name
             if target_name in self.rows:
                 with self.finding(target_name):
                     self._decide(state, committed, pipeline)
-                self._compare(pipeline, lacking[target_name])
+                self._compare(pipeline, last_epochs[target_name])
 
-    def _lacks_after(self, state: State, target: TargetState) -> int:
-        """Return the epoch after which a target lacks rows: the lower one of its mark and its ledger row.
-
-        Epochs after it that were given up count as present.
-        """
+    def _last_epoch(self, state: State, target: TargetState) -> int:
+        """Return the last epoch of a target, by its mark and its ledger row. A given-up epoch counts."""
         row = self.rows.get(target.name)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         given_up = state.epochs_given_up(target.name)
@@ -173,19 +168,23 @@ class _Inspection:
         return after
 
     def _read_log(
-        self, state: State, committed: int, after: int, lacking: Mapping[str, int]
+        self, state: State, committed: int, after: int, last_epochs: Mapping[str, int]
     ) -> None:
-        """Read the completed epochs, the newest first, since each manifest names its predecessor."""
+        """Read the completed epochs, the newest first: each manifest names its predecessor.
+
+        :param after: the epoch that every target has.
+        :param last_epochs: the last epoch of each target.
+        """
         if committed > state.last.epoch:
-            with self.finding(epoch=state.last.epoch + 1):
-                raise missing_manifest(state, state.last.epoch + 1)
+            missing = state.last.epoch + 1
+            self._add_finding(missing_manifest(state, missing), "", missing)
         reader, manifest = ManifestChain(self._store), state.last
         while manifest.epoch > after and manifest.manifest:
             epoch, link = manifest.epoch, manifest.predecessor
             self._chain[epoch] = manifest
             needed_by = [
                 name
-                for name, last in lacking.items()
+                for name, last in last_epochs.items()
                 if last < epoch <= committed and epoch not in state.epochs_given_up(name)
             ]
             if needed_by:
@@ -196,14 +195,13 @@ class _Inspection:
             try:
                 manifest = reader.read_link(epoch - 1, link)
             except WalSinkError as error:
-                if epoch - 1 > after + 1:  # no manifest names the epochs before, to give them up
+                if epoch - 1 > after + 1:  # the chain to the epochs before is lost, too
                     broken = broken_chain(state, state.slowest, after + 1, epoch - 1)
                     error.remedy = broken.remedy
                 self._add_finding(error, "", epoch - 1)
                 return
 
     def _read_epoch(self, manifest: Manifest, targets: Sequence[str]) -> None:
-        """Read the segments of an epoch, and its plan for each target."""
         epoch = manifest.epoch
         self.plans[epoch] = manifest.plan
         for segment in manifest.all_segments:
@@ -216,19 +214,12 @@ class _Inspection:
                 plan_of(self._store, target, manifest.plan, epoch)
 
     def _decide(self, state: State, committed: int, pipeline: Pipeline) -> None:
-        """Make a flusher's decision about the ledger row, without the change that follows."""
+        """Decide about the ledger row as a flusher does, and change nothing."""
         name = pipeline.target_name
         if committed < protocol.named_target(state, name).first:
             return
-        together = pipeline.target.restores_together
-        decision = decide(
-            state,
-            name,
-            committed,
-            self.rows[name],
-            self._chain,
-            restores_together=together,
-        )
+        together, row = pipeline.target.restores_together, self.rows[name]
+        decision = decide(state, name, committed, row, self._chain, restores_together=together)
         if decision.warning:
             self.notes.append(decision.warning)
         if decision.row is None:
@@ -243,7 +234,7 @@ class _Inspection:
             )
 
     def _compare(self, pipeline: Pipeline, after: int) -> None:
-        """Compare each pending plan with the present table."""
+        """Compare each plan of epochs after `after` with the present table."""
         name, epochs = pipeline.target_name, sorted(self.plans, reverse=True)
         first = {self.plans[epoch]: epoch for epoch in epochs if epoch > after}
         with self.finding(name), connected(pipeline) as connection:

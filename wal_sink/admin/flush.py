@@ -32,32 +32,32 @@ from wal_sink.wal.location import store_errors
 from wal_sink.wal.store import existing
 
 _MOST_TRIES = 4
-"""How often a pass with a transient error is tried at most. Any other error ends the flush at once."""
+"""How often a pass with a transient error is tried at most; any other error ends the flush at once."""
 
 _PROGRESS_S = 0.02
 """Seconds between two reports of progress."""
 
 Watch = Callable[..., FlushMetrics]
-"""Makes the metrics of a flusher, see `metrics.server.Exposition.watch`."""
+"""Makes the metrics of a flusher, as `metrics.server.Exposition.watch` does."""
 
 Wait = Callable[[float], bool]
-"""Waits for a number of seconds. Returns True as soon as the work has to end."""
+"""Waits for a number of seconds; returns True as soon as the flush has to end."""
 
 
 def uninterrupted(seconds: float) -> bool:
-    """Wait for the whole time; never end the work."""
+    """Wait for the whole time, and never end the flush."""
     time.sleep(seconds)
     return False
 
 
 Progress = Callable[[int, int], object]
-"""Called with the number of flushed epochs, and with the number of epochs to flush."""
+"""Called with the number of flushed epochs and the number of all epochs to flush."""
 
 
 class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a flush to one target: what any process has flushed while this one ran.
+    """The outcome of a flush to one target. The counts include what other processes have flushed meanwhile.
 
-    A dry run has what would be flushed.
+    The document of a dry run has what would be flushed.
     """
 
     query_id: str
@@ -83,20 +83,20 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True):
 def preview(query: Query, name: str = "") -> list[FlushDone]:
     """Return what `flush` would do now. Change nothing, and connect to no target.
 
-    :param name: the only target to report on; empty for all targets.
-    :raises WrongOwner, OptionError: see `Query.own_state`.
+    :param name: the only target; empty for all targets.
+    :raises WrongOwner: checkpoint and log do not belong together.
     """
     started_s, state = time.monotonic(), query.own_state()
     retention = retention_of(query.sink_options(state))
     trimmed = protocol.trim(state, retention, actor()) or state
     committed = query.checkpoint.last_commit()
-    backlogs = {
-        target.name: backlog_of(state, target, committed) for target in wanted_targets(state, name)
-    }
+    backlogs = [
+        (target, backlog_of(state, target, committed)) for target in wanted_targets(state, name)
+    ]
     return [
         FlushDone(
             query_id=query.query_id,
-            target=target,
+            target=target.name,
             log=query.store.url,
             dry_run=True,
             flushed=backlog.flushed,
@@ -108,18 +108,17 @@ def preview(query: Query, name: str = "") -> list[FlushDone]:
             seconds=time.monotonic() - started_s,
             reason="a dry run changes nothing",
         )
-        for target, backlog in backlogs.items()
+        for target, backlog in backlogs
     ]
 
 
 class HostedFlusher:
     """A flusher in a thread of this process. It counts what is flushed while it runs.
 
-    :param pipeline: one target of a query whose log belongs to its checkpoint.
     :param rows_per_second: `flush.maxRowsPerSecond`; None for no limit.
     :param watch: makes the metrics; None for no metrics.
-    :param until: the epoch after which the flusher ends. Such a flusher also ends at an error that is not
-        transient, or that lasts. None: the flusher runs until `stop`.
+    :param until: the epoch after which the flusher ends; None: it runs until `stop`. A flusher with an end
+        also ends at an error that is not transient, or that lasts.
     """
 
     def __init__(
@@ -146,28 +145,16 @@ class HostedFlusher:
         reporter = Reporter(pipeline.store, name, gives_way=True, metrics=metrics)
         flusher = Flusher(pipeline, reporter, write_rows=WriteInThread(rows_per_second))
         stop = stop_never if until is None else _is_final
-        self._loop = FlushLoop(flusher, self._is_last, stop)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._loop.start()
-
-    def is_alive(self) -> bool:
-        """Return True if the thread runs."""
-        return self._loop.is_alive()
-
-    def stop(self) -> None:
-        """Let the flusher end after the present slice."""
-        self._loop.stop()
+        self.loop = FlushLoop(flusher, self._is_last, stop)
 
     def end(self) -> FlushDone:
         """Wait for the thread, and return what was flushed.
 
         :raises WalSinkError: the error that ended the flusher.
         """
-        self._loop.join()
-        if self._loop.error is not None:
-            raise self._loop.error
+        self.loop.join()
+        if self.loop.error is not None:
+            raise self.loop.error
         self._count()
         pipeline = self.pipeline
         backlog = backlog_of(self._state, self._target, pipeline.checkpoint.last_commit())
@@ -196,12 +183,9 @@ class HostedFlusher:
         return bool(self.reason)
 
     def _count(self) -> None:
-        """Add the epochs that were marked since the last count.
-
-        If a target went back, the epochs that it gets again count again.
-        """
+        """Add the epochs that were marked since the last count; epochs that are flushed again count again."""
         former = self._target.mark
-        # The flusher fails at an unreadable state, too, and reports the error.
+        # If the state cannot be read, the flusher fails and reports the error.
         with contextlib.suppress(OSError, WalSinkError):
             self._state = existing(self.pipeline.store)
         mark = self._target.mark
@@ -227,7 +211,6 @@ def drain(
 
     An error of one target does not stop the flush to the others.
 
-    :param wait: can end the flush early.
     :raises NotDrained: `wait` ended the flush early.
     :raises WalSinkError: the flush to a target failed. A transient error is raised after four tries.
     """
@@ -237,13 +220,13 @@ def drain(
     ]
     total = sum(flusher.pending for flusher in flushers)
     for flusher in flushers:
-        flusher.start()
+        flusher.loop.start()
     try:
-        while any(flusher.is_alive() for flusher in flushers) and not wait(_PROGRESS_S):
+        while any(flusher.loop.is_alive() for flusher in flushers) and not wait(_PROGRESS_S):
             progress(sum(flusher.epochs for flusher in flushers), total)
     finally:
         for flusher in flushers:
-            flusher.stop()
+            flusher.loop.stop()
     outcomes = [flusher.end() for flusher in flushers]
     if not all(flusher.reason for flusher in flushers):
         flushed = sum(outcome.epochs for outcome in outcomes)
@@ -257,34 +240,33 @@ def drain(
 
 
 def _is_final(state: RetryCallState) -> bool:
-    """Return True if no more tries follow the error of a pass."""
     error = state.outcome.exception() if state.outcome else None
     transient = isinstance(error, WalSinkError) and error.transient
     return not transient or state.attempt_number == _MOST_TRIES
 
 
 REFRESH_S, REFRESH_BILLED_S = 2.0, 60.0
-"""Seconds between two reads of the list of queries; the second one is for stores with billed requests."""
+"""Seconds between two reads of the list of queries, and those for a store that bills requests."""
 
 
 class Candidate(NamedTuple):
     """A query that may have something to flush."""
 
     place: str
-    """URL of the log or the checkpoint. It identifies the query."""
+    """URL of the log or the checkpoint, which identifies the query."""
     open: Callable[[], Query]
-    """Opens the query; raises a `WalSinkError` if it cannot be flushed yet."""
+    """Opens the query, or raises a `WalSinkError` if the query cannot be flushed yet."""
 
 
 Find = Callable[[], Iterable[Candidate]]
-"""Returns the queries that are there now."""
+"""Returns the queries that exist now."""
 
 _LIST = ""
-"""The place of an error of `Find` itself, which concerns no query."""
+"""The place of an error that concerns no single query."""
 
 
 class _Followed(NamedTuple):
-    """A query whose flushers run."""
+    """A query with running flushers."""
 
     query_id: str
     options: Mapping[str, str]
@@ -293,12 +275,15 @@ class _Followed(NamedTuple):
 
 
 class Follower:
-    """Flushes all queries of a list. Only one thread may use it.
+    """Flushes all queries of a list that it refreshes every few seconds. It is not thread-safe.
 
-    :param find: returns the present queries; called at each refresh.
+    It starts a flusher for each target of a query, restarts the flushers if a new run has other options, and
+    stops them if the log is gone.
+
+    :param find: returns the present queries.
     :param say: called with a line of text at each change.
     :param watch: makes the metrics; None for no metrics.
-    :param target: the only target to flush; empty for all targets.
+    :param target: the only target; empty for all targets.
     :param billed: True if the store of the logs bills each request.
     """
 
@@ -318,7 +303,7 @@ class Follower:
         self._outcomes: dict[tuple[str, str], FlushDone] = {}
 
     def run(self, wait: Wait) -> list[FlushDone]:
-        """Refresh and flush until `wait` returns True; return one outcome for each query and target."""
+        """Flush until `wait` returns True. Return an outcome for each query and target."""
         try:
             self.refresh()
             while not wait(self._period_s):
@@ -326,13 +311,13 @@ class Follower:
         finally:
             for followed in self._followed.values():
                 for flusher in followed.flushers:
-                    flusher.stop()  # all of them first, so that they end at the same time
+                    flusher.loop.stop()  # all of them first, so that they end at the same time
             for place in list(self._followed):
                 self._end(place)
         return list(self._outcomes.values())
 
     def refresh(self) -> None:
-        """Start the flushers of new queries, and end the flushers of queries that are gone."""
+        """Start the flushers of new queries, and end those of queries that are gone."""
         try:
             candidates = {candidate.place: candidate for candidate in self._find()}
         except (OSError, WalSinkError) as error:
@@ -354,16 +339,13 @@ class Follower:
 
     @store_errors()
     def follow(self, candidate: Candidate) -> None:
-        """Start the flushers of a query, unless they run with its present options.
-
-        :raises WalSinkError: the query cannot be flushed now.
-        """
+        """Start the flushers of a query, unless they run with its present options."""
         followed, query = self._followed.get(candidate.place), candidate.open()
         state = query.own_state()
         options = logged_options(state)
         if followed is not None:
             is_same = (followed.query_id, followed.options) == (query.query_id, options)
-            if is_same and all(flusher.is_alive() for flusher in followed.flushers):
+            if is_same and all(flusher.loop.is_alive() for flusher in followed.flushers):
                 return
             self._end(candidate.place)
         rate = query.sink_options(state).max_rows_per_second
@@ -372,16 +354,16 @@ class Follower:
             for pipeline in query.pipelines(state, self._target)
         ]
         for flusher in flushers:
-            flusher.start()
+            flusher.loop.start()
         self._followed[candidate.place] = _Followed(query.query_id, options, flushers)
         targets = ", ".join(flusher.pipeline.target_name for flusher in flushers)
         self._say(f"Query {query.query_id}: flushing {query.checkpoint.url} to {targets}")
 
     def _end(self, place: str) -> None:
-        """End the flushers of a query, and add their counts to its outcomes."""
+        """End the flushers of a query, and add their counts to the outcomes."""
         followed = self._followed.pop(place)
         for flusher in followed.flushers:
-            flusher.stop()
+            flusher.loop.stop()
         for flusher in followed.flushers:
             try:
                 outcome = flusher.end()
@@ -396,7 +378,7 @@ class Follower:
             self._outcomes[outcome.query_id, outcome.target] = outcome
 
     def _complain(self, place: str, error: Exception) -> None:
-        """Report why a query is not flushed; report the same error once. Each refresh tries again."""
+        """Report once why a query is not flushed. The next refresh tries again."""
         text = error.one_line if isinstance(error, WalSinkError) else repr(error)
         if self._complaints.get(place) != text:
             self._complaints[place] = text
@@ -404,8 +386,5 @@ class Follower:
 
 
 def at_checkpoint(checkpoint: str, wal: str | None, options: Mapping[str, str]) -> Candidate:
-    """Return the query at a checkpoint, which may start later.
-
-    :param wal, options: see `find_query`.
-    """
+    """Return the query at a checkpoint, which may start later. The arguments are those of `find_query`."""
     return Candidate(checkpoint, partial(find_query, checkpoint, wal, options))

@@ -1,7 +1,4 @@
-"""`quarantine`: lists the refused rows by epoch and reason, or exports them. It reads only the log.
-
-wal_sink does not write refused rows again. An operator repairs them, and writes them by another query.
-"""
+"""`quarantine`: lists the refused rows by epoch and reason, or exports them. It reads only the log."""
 
 from __future__ import annotations
 
@@ -32,9 +29,9 @@ class RefusedGroup(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """`InvalidRow`: a task refused the rows. `TargetRefused`: the target refused them in the flush."""
     refused_by: str
-    """Name of the target; empty if a task of a query with one target refused the rows."""
+    """Name of the target; empty if a task refused the rows, and the query has one target."""
     column: str
-    """The column with the invalid value; empty if the reason is not in one column."""
+    """The column with the invalid value; empty if it is not a single column."""
     reason: str
     remedy: str
 
@@ -64,10 +61,7 @@ _SCHEMA = pa.schema([("epoch", pa.int64()), *((name, pa.string()) for name in (*
 
 @store_errors()
 def list_quarantine(query: Query) -> QuarantineList:
-    """Count the refused rows of each epoch and reason.
-
-    :raises CorruptLog: a file of refused rows cannot be read.
-    """
+    """Count the refused rows of each epoch and reason."""
     groups = Counter((epoch, texts) for epoch, texts, _ in _refused(query))
     return QuarantineList(
         query_id=query.query_id,
@@ -81,7 +75,7 @@ def list_quarantine(query: Query) -> QuarantineList:
 
 
 def _refused(query: Query) -> Iterator[tuple[int, tuple[str, ...], pa.Scalar]]:
-    """Yield epoch, texts and values of each refused row. Only one file is in memory.
+    """Yield epoch, texts and values of each refused row, with one file at a time in memory.
 
     :raises CorruptLog: a file of refused rows cannot be read.
     """
@@ -100,7 +94,7 @@ def _refused(query: Query) -> Iterator[tuple[int, tuple[str, ...], pa.Scalar]]:
 
 @store_errors("The file or the log")
 def export(query: Query, file: str) -> QuarantineExport:
-    """Copy the refused rows to a file: Parquet or JSON lines, by its suffix.
+    """Copy the refused rows to a new file: Parquet or JSON lines, by the suffix.
 
     :raises OptionError: the suffix is unknown, or the file exists or cannot be written.
     """
@@ -140,9 +134,8 @@ def export(query: Query, file: str) -> QuarantineExport:
 def json_value(value: pa.Scalar) -> Any:
     r"""Return a value that `msgspec.json.encode` accepts; None for null.
 
-    JSON has bytes as base64, and decimals as text. A byte that is not UTF-8 becomes text such as `\xff`. A
-    date outside of Python's range becomes Arrow's text for the date. A map becomes a list of pairs, since its
-    keys may have any type.
+    A byte that is not UTF-8 becomes text such as `\xff`. A date outside of Python's range becomes Arrow's
+    text for the date. A map becomes a list of pairs, since its keys may have any type.
     """
     if not value.is_valid:
         return None

@@ -13,7 +13,7 @@ import getpass
 import logging
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -25,10 +25,9 @@ from wal_sink.configuration import (
     options_by_target,
     storage_options,
 )
-from wal_sink.errors import FlusherAtWork, OptionError, printable
+from wal_sink.errors import OptionError, printable
 from wal_sink.flush.connection import Pipeline, TargetConnection
 from wal_sink.flush.report import Reporter
-from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.state import State, TargetState
 from wal_sink.options import (
     Options,
@@ -51,22 +50,22 @@ from wal_sink.wal.store import LogStore, advance, newest
 logger = logging.getLogger(__name__)
 
 _PLACES = ("checkpointlocation", "wal.location", "wal.storageoptions", "checkpoint.storageoptions")
-"""Options for the places of log and checkpoint, in lower case. A command has opened both already."""
+"""Options for the places of log and checkpoint, which a command has already opened; in lower case."""
 
 OPTIONS_VARIABLE = "WAL_SINK_OPTIONS"
-"""The variable with the operator's options for every command."""
+"""An environment variable with options for every command."""
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 
 
 class Query(NamedTuple):
-    """A query, for an operator's command."""
+    """A query that an operator works on."""
 
     query_id: str
     checkpoint: Checkpoint
     store: LogStore
     options: Mapping[str, str] = NO_OPTIONS
-    """The operator's options: secrets, which the log does not have, and options that have changed."""
+    """The operator's options. They override the options in the log, which has no secrets."""
 
     def state(self) -> State:
         """Read the state of the log.
@@ -84,9 +83,9 @@ class Query(NamedTuple):
         return state
 
     def own_state(self) -> State:
-        """Read the state of a log that belongs to the checkpoint. The copy of a query must not flush.
+        """Read the state of the log, and refuse the log of another checkpoint.
 
-        :raises WrongOwner: checkpoint and log do not belong together.
+        :raises WrongOwner: checkpoint and log do not belong together. The copy of a query must not flush.
         :raises OptionError: the query has published nothing yet.
         """
         refuse_other_log(self.store, self.checkpoint)
@@ -95,7 +94,7 @@ class Query(NamedTuple):
         return state
 
     def settled(self) -> tuple[State, int]:
-        """Settle the epochs that Spark has completed; return the state, and the last completed epoch.
+        """Settle the epochs that Spark has completed. Return the new state and the last completed epoch.
 
         :raises WrongOwner: the log belongs to another checkpoint.
         :raises OptionError: the query has published nothing yet.
@@ -109,24 +108,21 @@ class Query(NamedTuple):
                 return settled or state, committed
 
     def merged_options(self, state: State) -> dict[str, str]:
-        """Return the options of the newest run, overridden by the operator's options."""
+        """Return the options of the newest run, with the operator's options in place of equal names."""
         merged = logged_options(state) | lowered(self.options)
         options = {name: value for name, value in merged.items() if name not in _PLACES}
         return {**options, "checkpointLocation": self.checkpoint.url}
 
     def sink_options(self, state: State) -> SinkOptions:
-        """Return the merged options of the sink itself.
-
-        :raises OptionError: an option is not valid.
-        """
+        """Return the merged options of the sink itself."""
         return parse(self.merged_options(state), SinkOptions)
 
     def pipelines(self, state: State, name: str = "") -> list[Pipeline]:
-        """Return the pipeline of each target that gets epochs.
+        """Return a pipeline for each target that gets epochs.
 
-        :param name: the only target to return; empty for all targets.
-        :raises OptionError: an option is missing, unknown or not valid, or the operator has to confirm an
-            option of the log (see `check_logged_options`), or the log or the options do not have this target.
+        :param name: the only target; empty for all targets.
+        :raises OptionError: an option is not valid, the operator has to confirm an option of the log, or log
+            and options have different targets.
         """
         check_logged_options(logged_options(state), lowered(self.options))
         configured = configure(self.merged_options(state))
@@ -159,10 +155,11 @@ def find_query(
 ) -> Query:
     """Find a query by the location of its checkpoint.
 
-    :param wal: option `wal.location`; None to read it in the checkpoint.
+    :param wal: option `wal.location`; None if the checkpoint names the log.
     :param options: the operator's options.
-    :raises CheckpointNotVisible, WrongOwner, OptionError: see `find_by_checkpoint`.
-    :raises OptionError: an option no longer exists.
+    :raises CheckpointNotVisible: the place has no checkpoint.
+    :raises WrongOwner: the log belongs to another checkpoint.
+    :raises OptionError: an option no longer exists, or is not valid.
     """
     # `configure` checks names without a dot, since a target outside this package may have such an option.
     of_sink = {name.lower() for name in names(SinkOptions)}
@@ -173,18 +170,18 @@ def find_query(
     query_id, location = find_by_checkpoint(checkpoint, wal, "--wal", *store_options)
     try:
         refuse_unused(location, store_options[0], "Option wal.storageOptions")
-    except OptionError as error:  # no refusal: the environment gives the option to every command
+    except OptionError as error:  # only a warning, since the variable applies to every query
         logger.warning("%s", error.summary)
     return Query(query_id, location.open_checkpoint(), location.open_log(query_id), options)
 
 
 def logged_options(state: State) -> dict[str, str]:
-    """Return the options of the newest run, by lower-case name. They contain no secrets."""
+    """Return the options of the newest run by lower-case name, without secrets."""
     return lowered(dict(state.run.options)) if state.run is not None else {}
 
 
 def wanted_targets(state: State, name: str) -> list[TargetState]:
-    """Return the target of a name, or all targets that were not given up.
+    """Return the named target; for an empty name all targets that were not given up.
 
     :raises OptionError: the log has no target of this name.
     """
@@ -192,9 +189,9 @@ def wanted_targets(state: State, name: str) -> list[TargetState]:
 
 
 def one_target(state: State, name: str) -> TargetState:
-    """Return the target of a name, or the only target that was not given up.
+    """Return the named target; for an empty name the only target that was not given up.
 
-    :raises OptionError: the log has no target of this name, or the name is missing in a query with several.
+    :raises OptionError: the log has no target of this name, or several targets and no name is given.
     """
     if name:
         return protocol.named_target(state, name)
@@ -207,43 +204,13 @@ def one_target(state: State, name: str) -> TargetState:
     return state.live[0]
 
 
-@contextlib.contextmanager
-def connected(pipeline: Pipeline) -> Iterator[TargetConnection]:
-    """Provide a connection to the target and its ledger row, without a report in the log."""
-    connection = TargetConnection(pipeline, Reporter(None, pipeline.target_name))
-    with contextlib.closing(connection):
-        yield connection
-
-
-def replace_row(pipeline: Pipeline, expected: LedgerRow | None, new: LedgerRow) -> None:
-    """Replace the ledger row of a target by compare-and-set, over a new connection.
-
-    :param expected: the row that was read before; None for no row.
-    :raises FlusherAtWork: the row has changed since it was read.
-    """
-    with connected(pipeline) as connection:
-        row = connection.row()
-        if row == expected and (row == new or connection.finish(expected, new)):
-            return
-        row = connection.row()
-    now = "it is gone" if row is None else f"it has epoch {row.epoch}"
-    raise flusher_at_work(
-        f"The ledger row of target {pipeline.target_name} has changed during the command: {now}."
-    )
-
-
-def flusher_at_work(what: str, more: str = "") -> FlusherAtWork:
-    """Return the error of a command that another process disturbs.
-
-    :param more: added to the remedy.
-    """
-    return FlusherAtWork(
-        what, f"Stop the query and every `wal-sink flush`, and run this command again.{more}"
-    )
+def connected(pipeline: Pipeline) -> contextlib.closing[TargetConnection]:
+    """Provide a connection to a target, which writes no report into the log."""
+    return contextlib.closing(TargetConnection(pipeline, Reporter(None, pipeline.target_name)))
 
 
 def actor() -> protocol.Actor:
-    """Return user, process and time for the states that the command writes."""
+    """Return user, process and time, for the states that a command writes."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # the user of a container may have no name
@@ -252,27 +219,25 @@ def actor() -> protocol.Actor:
 
 
 def check_logged_options(logged: Mapping[str, str], confirmed: Mapping[str, str]) -> None:
-    """Check every target of a query, before a command imports its class and connects to it.
+    """Check every target of a query before a command imports its class and connects to it.
 
     :param logged: the options in the log, by lower-case name.
-    :param confirmed: the operator's options, by lower-case name. They override those in the log.
-    :raises OptionError: see `refuse_unregistered` and `refuse_unconfirmed`.
+    :param confirmed: the operator's options, by lower-case name.
+    :raises OptionError: the operator has to confirm an option of the log.
     """
     for target in options_by_target({**logged, **confirmed}):
         of_log, of_operator = (options_of(target.prefix, raw) for raw in (logged, confirmed))
         if "target" in of_log:
-            refuse_unregistered(of_log["target"], of_operator.get("target"), target.prefix)
+            _refuse_unregistered(of_log["target"], of_operator.get("target"), target.prefix)
         declared = target_type(target.kind).options_type
         refuse_unconfirmed(declared, of_log, of_operator, os.environ, target.prefix)
 
 
-def refuse_unregistered(logged: str, confirmed: str | None, prefix: str = "") -> None:
-    """Refuse a class in option `target` that no installed package registers, if only the log names it.
+def _refuse_unregistered(logged: str, confirmed: str | None, prefix: str) -> None:
+    """Refuse a class that only the log names, and that no installed package registers.
 
     :param logged: option `target` in the log.
-    :param confirmed: the operator's option `target`; None if the operator gave none.
-    :param prefix: the name of the target in a query with several.
-    :raises OptionError: the operator has to confirm the class.
+    :param confirmed: the operator's option `target`.
     """
     if confirmed is None and not is_installed(logged):
         option = qualified(prefix, "target")
@@ -296,12 +261,19 @@ def refuse_unconfirmed(
 
     :param declared: the options of the target.
     :param logged: the options in the log, by lower-case name.
-    :param confirmed: the operator's options, by lower-case name. They override those in the log.
-    :param environment: the variables of this process.
+    :param confirmed: the operator's options, by lower-case name.
+    :param environment: the environment variables.
     :param prefix: the name of the target in a query with several.
     :raises OptionError: the operator has to confirm options; the remedy has the text to paste.
     """
-    secrets = list(_secrets(declared, confirmed, environment))
+    secrets = []
+    for option in fields(declared):
+        if "secret" in option.extra:
+            variable = str(option.extra.get("environment", ""))
+            if confirmed.get(option.name.lower()):
+                secrets.append(option.name)
+            elif environment.get(variable):
+                secrets.append(variable)
     unconfirmed = [
         f"{qualified(prefix, option.name)}={printable(value)}"
         for option in fields(declared)
@@ -317,17 +289,3 @@ def refuse_unconfirmed(
             f"If they are right, add: {pairs}. Otherwise add the right ones; NAME= removes an option. For"
             f" all commands, put such NAME=VALUE pairs into the variable {OPTIONS_VARIABLE}.",
         )
-
-
-def _secrets(
-    declared: type[Options], confirmed: Mapping[str, str], environment: Mapping[str, str]
-) -> Iterator[str]:
-    """Yield the name of each option or variable with a secret that a connection would send."""
-    for option in fields(declared):
-        variable = str(option.extra.get("environment", ""))
-        if "secret" not in option.extra:
-            continue
-        if confirmed.get(option.name.lower()):
-            yield option.name
-        elif environment.get(variable):
-            yield variable

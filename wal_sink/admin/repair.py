@@ -1,7 +1,7 @@
-"""`give-up`, `set-mark` and `adopt`: an operator's decisions after the flush has stopped.
+"""`give-up`, `set-mark` and `adopt`: change the state of a query after its flush has stopped.
 
-Each command checks that the change is possible, lets the operator confirm its consequences, and makes it. If
-a command dies, run it again.
+Each command checks that the change is possible, asks the operator to confirm the consequences, and makes the
+change. A command that died can be run again.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from functools import partial
 
 import msgspec
 
-from wal_sink.admin.query import Query, actor, connected, flusher_at_work, one_target, replace_row
-from wal_sink.errors import OptionError, WrongOwner
+from wal_sink.admin.query import Query, actor, connected, one_target
+from wal_sink.errors import FlusherAtWork, OptionError, WrongOwner
+from wal_sink.flush.connection import Pipeline
 from wal_sink.model import paths
+from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.manifest import Manifest
 from wal_sink.model.state import State
 from wal_sink.progress.report import age_s, is_alive, read_report
@@ -27,7 +29,7 @@ from wal_sink.wal.manifests import ManifestChain, create_manifest
 from wal_sink.wal.store import LogStore, advance, update
 
 Confirm = Callable[[str], object]
-"""Called with the consequences of a change before the change; raises if the operator does not agree."""
+"""Called before a change with its consequences; raises an error if the operator does not agree."""
 
 
 def agree(_consequences: str) -> None:
@@ -42,16 +44,16 @@ class GaveUp(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int | None
     """None if the target itself was given up."""
     state: int
-    """Number of the state after the change."""
+    """Number of the new state."""
 
 
 @store_errors()
 def give_up(query: Query, epoch: int | None, name: str, confirm: Confirm = agree) -> GaveUp:
-    """Skip an epoch for one or all targets, or give up a target. Idempotent.
+    """Skip an epoch for one or all targets, or give up a target. A second call changes nothing.
 
     :param epoch: the next epoch of the target; None to give up the target itself.
     :param name: the target; empty for every target that lacks the epoch.
-    :raises OptionError: both are missing, or the epoch is not final or not the next one of the target.
+    :raises OptionError: epoch and target are missing, or the epoch cannot be given up.
     """
     if epoch is None and not name:
         raise OptionError(
@@ -61,8 +63,7 @@ def give_up(query: Query, epoch: int | None, name: str, confirm: Confirm = agree
     state, committed = query.settled()
     if epoch is None:
         return _give_up_target(query, state, name, confirm)
-    was_never_published = epoch == state.last.epoch + 1 and epoch <= committed
-    if was_never_published:
+    if state.last.epoch + 1 == epoch <= committed:
         return _give_up_missing(query, state, committed, name, confirm)
     return _skip_epoch(query, state, epoch, name, confirm)
 
@@ -91,7 +92,7 @@ def _skip_epoch(query: Query, state: State, epoch: int, name: str, confirm: Conf
             "Run `wal-sink status CHECKPOINT` to see the next epoch.",
         )
     changes = [partial(protocol.give_up_epoch, name=target.name, epoch=epoch) for target in lacking]
-    for change in changes:  # raises before the operator is asked
+    for change in changes:  # an impossible change raises before the question
         change(state, actor=actor())
     targets = tuple(target.name for target in lacking)
     confirm(
@@ -106,7 +107,7 @@ def _skip_epoch(query: Query, state: State, epoch: int, name: str, confirm: Conf
 def _give_up_missing(
     query: Query, state: State, committed: int, name: str, confirm: Confirm
 ) -> GaveUp:
-    """Publish an empty epoch in place of an epoch that Spark has completed and no run has published."""
+    """Publish an empty epoch in place of an epoch that Spark has completed, and no run has published."""
     epoch, store = state.last.epoch + 1, query.store
     if name:
         raise OptionError(
@@ -116,9 +117,9 @@ def _give_up_missing(
         f"Spark has completed epoch {epoch}, and no run has published it. If the epoch has rows, no target"
         " gets them. The log gets an empty epoch in its place."
     )
-    manifest = _empty(query, state)
+    manifest = _empty_manifest(query, state)
     path = paths.MANIFEST.path(paths.ManifestName(epoch, manifest.run_id))
-    # A run does the same before it publishes. The order is that in which Spark wrote the files.
+    # As before every publication, in the order in which Spark wrote the files.
     query.checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}", f"commits/{epoch}"])
     published = create_manifest(store, path, manifest)
     made = published.manifest.as_epoch_manifest(path, published.digest)
@@ -136,8 +137,7 @@ def _give_up_missing(
     return GaveUp(query_id=query.query_id, targets=targets, epoch=epoch, state=new.number)
 
 
-def _empty(query: Query, state: State) -> Manifest:
-    """Return a manifest without segments for the next epoch."""
+def _empty_manifest(query: Query, state: State) -> Manifest:
     epoch, predecessor, now = state.last.epoch + 1, state.last.as_predecessor(), now_us()
     offsets = query.checkpoint.offsets(epoch)
     first_us = max(now, predecessor.last_us + 1)
@@ -172,7 +172,7 @@ class MarkSet(msgspec.Struct, frozen=True, kw_only=True):
 
 @store_errors()
 def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> MarkSet:
-    """Set the ledger row of a target to an epoch. If the mark is after the epoch, set the mark, too.
+    """Set the ledger row of a target to an epoch. If the mark in the state is later, set it back, too.
 
     :param name: the target; empty for the only target.
     :raises FlusherAtWork: a flusher is alive, or the row has changed since it was read.
@@ -206,7 +206,7 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> M
     chain = ManifestChain(query.store).chain(state, epoch)
     row = row_at(state, epoch, chain)
     if former is not None and former.epoch == epoch:
-        row = row._replace(sending=former.sending)  # counts how often the next epoch was sent
+        row = row._replace(sending=former.sending)  # keeps the count of sends of the next epoch
     present = "no ledger row" if former is None else f"a ledger row with epoch {former.epoch}"
     confirm(
         f"Target {name} has {present}. From now on every epoch up to {epoch} counts as written. The flush"
@@ -214,11 +214,11 @@ def set_mark(query: Query, epoch: int, name: str, confirm: Confirm = agree) -> M
         " missing. If it has rows of later epochs, they are written again. The target then has them twice,"
         " unless they have keys. Elements of lists that are not frozen are doubled even with keys."
     )
-    replace_row(pipeline, former, row)
+    _replace_row(pipeline, former, row)
 
     def set_back(newest: State) -> State | None:
         if protocol.named_target(newest, name).mark.epoch <= epoch:
-            return None  # the next flusher sets the mark by the ledger row
+            return None  # the next flusher moves the mark to the ledger row
         return protocol.went_back(newest, name, row, chain, actor())
 
     update(query.store, set_back)
@@ -237,7 +237,7 @@ def refuse_flusher(store: LogStore, target: str) -> None:
     """
     report, now = read_report(store, target), now_us()
     if report is not None and is_alive(report, now):
-        raise flusher_at_work(
+        raise _flusher_at_work(
             f"{report.flusher} (host:process) flushes target {target}. Its last report is"
             f" {age_s(report, now):.0f} s old.",
             " A process that was killed on another host counts as alive until 30 s after its last report.",
@@ -258,10 +258,10 @@ class Adopted(msgspec.Struct, frozen=True, kw_only=True):
 def adopt(query: Query, confirm: Confirm = agree) -> Adopted:
     """Bind checkpoint, log and ledger rows to each other, after one of them was moved or made again.
 
-    The order of the changes: the state gets a new log id and the present checkpoint, the checkpoint gets the
-    place of the log, and the ledger row of each target gets the new log id. If a flusher reads another log id
-    in the ledger row, it stops with `WrongOwner`. So the flushers of another copy stop. If the command dies,
-    all flushers stop until it is run again.
+    First the state gets a new log id and the present checkpoint. Then the checkpoint gets the place of the
+    log, and at last the ledger rows get the new log id. A flusher that reads another log id in its ledger row
+    stops with `WrongOwner`. So the flushers of every other copy stop, and all flushers stop if the command
+    dies before its end.
 
     :raises WrongOwner: the log belongs to another query.
     :raises OptionError: everything belongs together already.
@@ -294,15 +294,38 @@ def adopt(query: Query, confirm: Confirm = agree) -> Adopted:
     )
     new = protocol.adopt(state, uuid.uuid4().hex, checkpoint.url, actor())
     if not advance(query.store, state, new):
-        raise flusher_at_work(
+        raise _flusher_at_work(
             "The log has changed during the command: another process works on the query."
         )
     checkpoint.replace_log_url(log)
     for pipeline, row in rows:
         if row is not None:
-            replace_row(pipeline, row, protocol.adopted_row(new, row))
+            _replace_row(pipeline, row, protocol.adopted_row(new, row))
     return Adopted(
         query_id=query.query_id,
         former={"log_id": state.log_id, "checkpoint": state.checkpoint, "log": named},
         names={"log_id": new.log_id, "checkpoint": new.checkpoint, "log": log},
+    )
+
+
+def _replace_row(pipeline: Pipeline, expected: LedgerRow | None, new: LedgerRow) -> None:
+    """Replace the ledger row of a target by compare-and-set.
+
+    :param expected: the row that was read before; None for no row.
+    :raises FlusherAtWork: the row has changed since it was read.
+    """
+    with connected(pipeline) as connection:
+        row = connection.row()
+        if row == expected and (row == new or connection.finish(expected, new)):
+            return
+        row = connection.row()
+    now = "it is gone" if row is None else f"it has epoch {row.epoch}"
+    raise _flusher_at_work(
+        f"The ledger row of target {pipeline.target_name} has changed during the command: {now}."
+    )
+
+
+def _flusher_at_work(what: str, more: str = "") -> FlusherAtWork:
+    return FlusherAtWork(
+        what, f"Stop the query and every `wal-sink flush`, and run this command again.{more}"
     )

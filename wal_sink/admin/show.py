@@ -1,7 +1,4 @@
-"""`show`: lists the epochs in the log, or shows one epoch with its segments and some of its rows.
-
-It changes nothing, and the query may run.
-"""
+"""`show`: lists the epochs in the log, or shows one epoch with its segments and some of its rows."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from wal_sink.wal.segment import read_segment
 EpochState = Literal[
     "flushed", "pending", "not checkpointed", "given up", "superseded", "damaged", "no manifest"
 ]
-"""`superseded`: another attempt at the epoch is final. `no manifest`: the manifest of the epoch is lost."""
+"""An attempt is `superseded` if another attempt at the epoch is final."""
 
 _FIRST_SOURCE = 2
 """Index of the first line with a source in Spark's offsets file."""
@@ -47,7 +44,7 @@ class AttemptDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One run's attempt at an epoch. If the epoch has no attempt, all fields but its state are empty."""
+    """One run's attempt at an epoch. Only `epoch` and `state` are set if the epoch has no attempt."""
 
     epoch: int
     state: EpochState
@@ -68,16 +65,16 @@ class EpochList(msgspec.Struct, frozen=True, kw_only=True):
 
     query_id: str
     target: str
-    """The target to which the state `flushed` refers: the named target, or the slowest."""
+    """The target that the epochs' states are about: the named target, or the slowest."""
     log: str
     checkpointed: int
     flushed: int
     trimmed: int
     """The last epoch whose files are deleted from the log."""
     epochs: tuple[Attempt, ...]
-    """The oldest epochs, in ascending order."""
+    """The oldest epochs first."""
     left_out: int = 0
-    """Number of newer epochs that are not in `epochs`."""
+    """Number of newer epochs that the list does not have."""
 
 
 @store_errors()
@@ -89,8 +86,8 @@ def show_epochs(
     :param name: the target; empty for the slowest one.
     :param epoch: the only epoch to show; None for a list.
     :param most: how many epochs to list at most.
-    :param rows: how many rows of the epoch to show. Each segment is compared with its digest first.
-    :raises MissingManifest: the epoch is pending, and its manifest is lost.
+    :param rows: how many rows of the epoch to show at most.
+    :raises MissingManifest: the manifest of the epoch is lost.
     :raises OptionError: the epoch was never published, or its files are deleted.
     """
     log = _LogReader(query, name)
@@ -131,7 +128,7 @@ def _missing_epoch(epoch: int, log: _LogReader) -> WalSinkError:
 
 
 class _LogReader:
-    """The state and the manifests of a log, read once."""
+    """The state of a log and its manifests, read once."""
 
     def __init__(self, query: Query, name: str) -> None:
         self.store, self.state = query.store, query.state()
@@ -140,21 +137,21 @@ class _LogReader:
         self._given_up = self.state.epochs_given_up(self.target.name)
         self._reader = ManifestChain(query.store)
         self._problem: str | None = None
-        """The error of a damaged manifest, at which the chain ends."""
+        """The error that ends the chain: a manifest is damaged or lost."""
         try:
             self._chain = self._reader.chain(self.state, self.state.trimmed)
         except WalSinkError as error:
             self._problem = error.summary
             self._chain = {self.state.last.epoch: self.state.last}
         self.manifests: dict[int, list[str]] = {}
-        """The paths of all manifests by epoch, also of manifests that are not in the chain."""
+        """The paths of all manifests by epoch, with those of other attempts."""
         chained = {manifest.manifest for manifest in self._chain.values() if manifest.manifest}
         for path in sorted({*self.store.list(paths.MANIFEST.folder), *chained}):
             if (parsed := paths.MANIFEST.parse(path)) is not None:
                 self.manifests.setdefault(parsed.epoch, []).append(path)
 
     def attempts(self, epoch: int, rows: int | None = None) -> Iterator[Attempt]:
-        """Yield the attempts at an epoch. If none of them is in the chain, also yield the epoch's state.
+        """Yield the attempts at an epoch, and the state of the epoch if no attempt is in the chain.
 
         :param rows: how many rows to show; None for no details.
         """
@@ -185,7 +182,7 @@ class _LogReader:
             yield Attempt(epoch=epoch, state="given up" if is_given_up else "no manifest")
 
     def _details(self, manifest: Manifest, most: int) -> tuple[AttemptDetails, str | None]:
-        """Return the details of an attempt, and the error if some of them cannot be read."""
+        """Return the details of an attempt, and the error if a part of them cannot be read."""
         columns, sample, problem = tuple[Column, ...](), list[dict[str, Any]](), None
         try:
             if manifest.segments:
@@ -204,7 +201,7 @@ class _LogReader:
         return details, problem
 
     def _manifest(self, epoch: int, path: str) -> Manifest:
-        """Read a manifest. A manifest in the chain is compared with its digest."""
+        """Read a manifest, and compare it with its digest if it is in the chain."""
         if self._is_in_chain(epoch, path):
             return self._reader.read(self._chain[epoch]).manifest
         data = self.store.read(path)
@@ -228,10 +225,6 @@ class _LogReader:
         return "pending" if epoch <= self.committed else "not checkpointed"
 
     def _rows(self, manifest: Manifest) -> Iterator[dict[str, Any]]:
-        """Yield the rows of an attempt.
-
-        :raises MissingSegment, CorruptLog: a segment is gone, or damaged.
-        """
         for segment in manifest.segments:
             for batch in read_segment(self.store.backend, segment) if segment.rows else ():
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))

@@ -1,8 +1,7 @@
-"""`flush --under`: finds the queries whose logs are below some folders, and checks each before a flush.
+"""`flush --under`: finds every query whose log is below one of some folders.
 
 The operator's options apply to all these queries, and each log says where its query connects. So a query is
 refused if its log names another database than the operator's options, or a checkpoint outside the folders.
-`check_logged_options` of `admin.query` checks the rest.
 """
 
 from __future__ import annotations
@@ -29,16 +28,15 @@ from wal_sink.wal.location import LogPlace, logs_below, named_checkpoint, open_r
 
 
 class LogsUnder:
-    """Finds every query whose log is below one of several folders.
+    """Finds every query whose log is below one of several folders, or prefixes of buckets.
 
-    :param urls: folders, or prefixes of buckets.
     :param options: the operator's options for all queries.
     :raises OptionError: a folder cannot be opened.
     """
 
     def __init__(self, urls: Sequence[str], options: Mapping[str, str]) -> None:
         self._options = options
-        # `parse` needs a checkpoint. The storage options do not depend on it.
+        # `parse` needs any checkpoint; the storage options do not depend on it.
         self._of_store = storage_options(
             parse({**options, "checkpointLocation": urls[0]}, SinkOptions)
         )[0]
@@ -53,7 +51,7 @@ class LogsUnder:
         """True if a store bills each request."""
 
     def __call__(self) -> Iterator[Candidate]:
-        """Yield each query. A query below two of the folders is yielded twice, with the same place."""
+        """Yield each query; twice, with the same place, if it is below two of the folders."""
         with store_errors("A place that --under names"):
             places = [place for root in self._roots for place in logs_below(root)]
         for place in places:
@@ -92,9 +90,7 @@ class LogsUnder:
 def _options_for_query(
     options: Mapping[str, str], logged: Mapping[str, str], checkpoint: str
 ) -> dict[str, str]:
-    """Select the operator's options that apply to one of many queries.
-
-    Options of targets that the query does not have are left out.
+    """Return the operator's options for one query, without those of targets that the query does not have.
 
     :param options: the operator's options for all queries.
     :param logged: the options in the query's log, by lower-case name.
@@ -108,7 +104,7 @@ def _options_for_query(
         if of_operator.get("target") == kind:
             selected[qualified(prefix, "target")] = kind
         elif not is_installed(kind):
-            continue  # only the log names the class, so it is not imported
+            continue  # only the log names the class, so the class is not imported
         declared = target_type(kind).options_type
         known = {name.lower() for name in names(declared)}
         own = {name: value for name, value in of_operator.items() if name in known}

@@ -46,8 +46,7 @@ SinkOptionPairs = Annotated[
 def option_values(pairs: Sequence[str] | None) -> dict[str, str]:
     """Return the values of `--option` and of the variable `WAL_SINK_OPTIONS`, by option.
 
-    `--option` overrides the variable, and a later pair overrides an earlier one. Names of options are not
-    case-sensitive.
+    `--option` overrides the variable, and a later pair overrides an earlier one.
 
     :param pairs: the texts of `--option`, such as `table=orders`.
     :raises OptionError: a text is not a pair. The error does not show the text, which may be a secret.

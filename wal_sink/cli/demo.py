@@ -134,7 +134,7 @@ def _run_kills(
     *,
     connect: bool,
 ) -> Report:
-    """Run and kill the queries. A bar for each query shows how many rows its table has."""
+    """Run the demo, with a progress bar for each query."""
     from wal_sink.demo.queries import QUERIES  # noqa: PLC0415 - imports packages of an extra
     from wal_sink.demo.run import run  # noqa: PLC0415 - as above
 
@@ -163,10 +163,6 @@ def _run_kills(
 
 
 def _check_targets(names: Sequence[str]) -> None:
-    """Check the names of --target or --targets.
-
-    :raises OptionError: a store is unknown, named twice, or does not go with the other stores.
-    """
     from wal_sink.demo.stores import ALONE, STORES  # noqa: PLC0415 - other commands need no pyspark
 
     for name in names:
@@ -188,11 +184,7 @@ def _check_targets(names: Sequence[str]) -> None:
 
 
 def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
-    """Check packages and files at the start. Without this check the demo would fail after minutes.
-
-    :raises OptionError: a package is missing, the picture's ending or folder does not fit, or the demo's
-        folder is not empty.
-    """
+    """Check packages and files at the start. Otherwise the demo would fail after minutes."""
     clients = {name: OWN[name].client for name in targets if OWN[name].client}
     needed = [*_DEMO_PACKAGES, *(package for client in clients.values() for package in client)]
     _check_packages(needed, "demo", *clients)
@@ -210,8 +202,7 @@ def _check(targets: Sequence[str], picture: Path, folder: Path | None) -> None:
 def _check_packages(packages: Sequence[str], *extras: str) -> None:
     """Check that packages are installed.
 
-    :param extras: the extras of wal_sink that contain the packages.
-    :raises OptionError: a package is missing; the remedy is the command that installs it.
+    :param extras: the extras of wal_sink that install the packages.
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
@@ -223,7 +214,7 @@ def _check_packages(packages: Sequence[str], *extras: str) -> None:
 
 @contextlib.contextmanager
 def _prepared(folder: Path | None) -> Iterator[Path]:
-    """Provide the absolute path of the folder, or of a temporary folder for None."""
+    """Provide the folder, or a temporary folder for None, as an absolute path."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder.absolute()

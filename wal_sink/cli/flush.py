@@ -31,7 +31,7 @@ from wal_sink.progress.status import byte_count, epoch_id
 from wal_sink.units import counted
 
 _SIGNAL_S = 0.1
-"""Seconds after which a wait ends at a signal, at most."""
+"""Most seconds between a signal and the end of a wait."""
 
 
 def flush(
@@ -127,22 +127,18 @@ def flush(
             ),
         )
         options = option_values(option)
-        if under:
+        if follow:
             with _signals() as wait, _exposed(metrics_port, metrics_host, console) as watch:
-                console.print_line(
-                    f"Flushing every log below {' '.join(under)} until Ctrl-C or SIGTERM"
-                )
-                logs = LogsUnder(under, options)
-                follower = Follower(
-                    logs, console.print_line, watch, target=target, billed=logs.billed
-                )
-                done = follower.run(wait)
-        elif follow:
-            with _signals() as wait, _exposed(metrics_port, metrics_host, console) as watch:
-                console.print_line("Flushing, until Ctrl-C or SIGTERM")
-                candidate = at_checkpoint(checkpoint, wal, options)
-                follower = Follower(lambda: [candidate], console.print_line, watch, target=target)
-                follower.follow(candidate)  # an error at the start ends the command
+                say = console.print_line
+                if under:
+                    say(f"Flushing every log below {' '.join(under)} until Ctrl-C or SIGTERM")
+                    logs = LogsUnder(under, options)
+                    follower = Follower(logs, say, watch, target=target, billed=logs.billed)
+                else:
+                    say("Flushing, until Ctrl-C or SIGTERM")
+                    candidate = at_checkpoint(checkpoint, wal, options)
+                    follower = Follower(lambda: [candidate], say, watch, target=target)
+                    follower.follow(candidate)  # an error at the start ends the command
                 done = follower.run(wait)
         else:
             query = find_query(checkpoint, wal, options)
@@ -151,18 +147,17 @@ def flush(
                 return
             state = query.own_state()
             rate, pipelines = query.sink_options(state), query.pipelines(state, target)
-            columns = (MofNCompleteColumn(), TimeRemainingColumn())
-            with (
-                _signals() as wait,
-                progress_bar("flushing epochs", *columns, as_json=as_json) as progress,
-            ):
+            bar = progress_bar(
+                "flushing epochs", MofNCompleteColumn(), TimeRemainingColumn(), as_json=as_json
+            )
+            with _signals() as wait, bar as progress:
                 done = drain(pipelines, rate.max_rows_per_second, wait=wait, progress=progress)
         console.show_each(done, _print)
 
 
 @contextlib.contextmanager
 def _exposed(port: int | None, host: str, console: SafeConsole) -> Iterator[Watch | None]:
-    """Open the port of the metrics, and provide the function that watches a flusher."""
+    """Open the port of the metrics, and provide the function that makes a flusher's metrics."""
     if port is None:
         yield None
         return
@@ -175,8 +170,10 @@ def _exposed(port: int | None, host: str, console: SafeConsole) -> Iterator[Watc
 
 @contextlib.contextmanager
 def _signals() -> Iterator[Wait]:
-    """Provide a wait that ends at the first Ctrl-C or SIGTERM. The second one ends the command at once."""
-    signalled = False  # no Event: the handler may interrupt a thread that holds the Event's lock
+    """Provide a wait that ends at the first Ctrl-C or SIGTERM. A second signal ends the command at once."""
+    signalled = (
+        False  # no Event: the handler may interrupt the thread that holds the lock of the Event
+    )
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         nonlocal signalled

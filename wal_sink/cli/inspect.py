@@ -110,7 +110,7 @@ def status(
 
 
 def _findings(status: DeepStatus) -> Iterator[Line]:
-    """Yield the lines of `--deep` after those of the status."""
+    """Yield the lines that `--deep` adds to the status."""
     yield Line("read", f"{counted(status.read_epochs, 'epoch')}, {byte_count(status.read_bytes)}")
     for name, epoch in status.ledger.items():
         yield Line(f"ledger of {name}", "no row" if epoch is None else f"epoch {epoch}")
@@ -126,11 +126,10 @@ def _findings(status: DeepStatus) -> Iterator[Line]:
 
 
 Reading = Status | WalSinkError
-"""The status of a query, or the transient error at which it could not be read."""
+"""The status of a query, or the transient error of the read."""
 
 
 def _watch(query: Query, target: str, console: SafeConsole) -> None:
-    """Show the status every second until Ctrl-C."""
     readings = _readings(query, target)
     with contextlib.suppress(KeyboardInterrupt):
         if console.as_json:
@@ -145,7 +144,7 @@ def _watch(query: Query, target: str, console: SafeConsole) -> None:
 
 
 def _show_live(readings: Iterator[Reading], console: SafeConsole) -> None:
-    """Show the newest status on a terminal, with a bar that fills as the backlog shrinks."""
+    """Show the newest status, with a bar that fills as the backlog shrinks."""
     most = 0
     with Live(console=console, auto_refresh=False) as live:
         for reading in readings:
@@ -158,7 +157,7 @@ def _show_live(readings: Iterator[Reading], console: SafeConsole) -> None:
 
 
 def _print_changes(readings: Iterator[Reading], console: SafeConsole) -> None:
-    """Print the first status as a whole, then a line at each change."""
+    """Print the whole first status, then a line at each change."""
     headline = ""
     for reading in readings:
         if not headline and isinstance(reading, Status):
@@ -169,7 +168,7 @@ def _print_changes(readings: Iterator[Reading], console: SafeConsole) -> None:
 
 
 def _readings(query: Query, target: str) -> Iterator[Reading]:
-    """Read the status every second. The first read raises every error, later reads yield transient ones."""
+    """Read the status every second. Transient errors are yielded, except that of the first read."""
     reading: Reading = read_status(query.checkpoint, query.store, target)
     while True:
         yield reading
@@ -227,13 +226,13 @@ _STYLES = {
 }
 
 _MOST_CHARACTERS = 80
-"""The longest text of a value; longer texts are cut."""
+"""Most characters of a value; longer texts are cut."""
 
 
 def log_screen(shown: EpochList, now_us: int) -> RenderableType:
-    """Return the screen with a list of epochs, and the details of a single epoch.
+    """Return the screen of `show`: a table of epochs with their ages, and the details of a single epoch.
 
-    :param now_us: the present time, microseconds since 1970. The screen has the age of each epoch.
+    :param now_us: the present time, microseconds since 1970.
     """
     table = _table("epoch", "state", "segments", "rows", "bytes", "published")
     for attempt in shown.epochs:
@@ -289,7 +288,7 @@ def _details(attempt: Attempt, details: AttemptDetails) -> Iterator[RenderableTy
 def sample_screen(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
     """Yield each row as a block with a line for each column.
 
-    :param rows: values by column, from `json_value`.
+    :param rows: values by column, as `json_value` returns them.
     """
     if rows:
         yield Text("\nSome rows")
@@ -299,13 +298,12 @@ def sample_screen(rows: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]
 
 
 def _cell(value: Any) -> str:
-    """Return a value as text, cut after 80 characters."""
     text = printable(value if isinstance(value, str) else msgspec.json.encode(value).decode())
     return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
 
 
 def _table(*names: str) -> Table:
-    """Return a table with these columns. Only the column `segment`, which has paths, breaks lines."""
+    """Return a table with these columns. Only the column `segment`, with paths, may break lines."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold underline")
     for name in names:
         right = name in {"epoch", "segments", "rows", "bytes"}

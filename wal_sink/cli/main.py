@@ -18,10 +18,10 @@ from wal_sink.unknown_names import removed_command
 
 
 class Group(TyperGroup):
-    """The command `wal-sink`, which refuses removed commands and flags with their replacement."""
+    """The command `wal-sink`. It refuses removed commands and flags, and names what to use instead."""
 
     def resolve_command(self, context: Any, arguments: list[str]) -> Any:
-        """Find the command."""
+        """Return the command that the arguments name."""
         if (error := removed_command(arguments[0], arguments[1:])) is not None:
             with output(as_json="--json" in arguments):
                 raise error
@@ -57,7 +57,7 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """Declare the options that belong to no command."""
+    """Declare the options of `wal-sink` itself."""
 
 
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {

@@ -26,9 +26,9 @@ from wal_sink.errors import OptionError
 def _asking(*, yes: bool) -> Confirm:
     """Return a function that prints the consequences of a change, and asks for confirmation.
 
-    The function uses standard error, since standard output has the document of the command.
+    The function prints on standard error, since standard output has the document of the command.
 
-    :param yes: True to print the consequences without a question.
+    :param yes: True for no question.
     """
 
     def confirm(consequences: str) -> None:

@@ -1,7 +1,6 @@
-"""Prints the outcome of a command: text for people, or one JSON document; and ends a command at an error.
+"""Prints the outcome of a command as text or as one JSON document, and ends a command at an error.
 
-With `--json`, standard output has only the document. Text for people goes to standard error, without a
-progress bar.
+With `--json`, standard output has only the document, and other text goes to standard error.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from wal_sink.progress.status import Level, Line
 from wal_sink.wal.location import store_errors
 
 _UNBOUNDED = 100_000
-"""Width of a file or a pipe, in columns, so that no line is broken."""
+"""Width of a file or a pipe, in characters, so that no line is broken."""
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +46,7 @@ Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class SafeConsole(Console):
-    """A console that escapes control characters, since texts of a log or a table may contain them.
-
-    Brackets in a text are not markup.
+    """A console that escapes control characters, which texts of a log or a table may contain.
 
     :param as_json: True to print the documents of commands.
     """
@@ -59,11 +56,11 @@ class SafeConsole(Console):
         self.as_json = as_json
 
     def print_line(self, line: str) -> None:
-        """Print a line that only the terminal breaks."""
+        """Print a line without line breaks."""
         self.print(line, soft_wrap=True)
 
     def show(self, document: msgspec.Struct, *lines: RenderableType) -> None:
-        """Print the outcome of a command: its document with `--json`, or else these lines."""
+        """Print the outcome of a command: the document with `--json`, or else the lines."""
         if self.as_json:
             print_document(document)
             return
@@ -75,7 +72,7 @@ class SafeConsole(Console):
     ) -> None:
         """Print the outcome of a command for each target.
 
-        :param show: prints the outcome for one target without `--json`.
+        :param show: prints an outcome as text.
         """
         if self.as_json:
             several = TargetDocuments(targets=tuple(documents))
@@ -90,7 +87,7 @@ class SafeConsole(Console):
 
 
 class ConsoleHandler(logging.Handler):
-    """Prints log records on a console, as lines that only the terminal breaks."""
+    """Prints log records on a console, each in one line."""
 
     def __init__(self, console: SafeConsole) -> None:
         super().__init__()
@@ -111,14 +108,13 @@ def _escaped(text: str) -> str:
 def output(*, as_json: bool) -> Iterator[SafeConsole]:
     """Provide the console of a command. Print an error that the block raises, and end the command.
 
-    :param as_json: True to print documents on standard output, also the document of an error.
-    :raises typer.Exit: the block raised a `WalSinkError`. The exit code is that of the error.
+    :raises typer.Exit: with the exit code of the error.
     """
     console = SafeConsole(as_json=as_json, stderr=as_json)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _UNBOUNDED
     logging.basicConfig(level=logging.WARNING, handlers=[ConsoleHandler(console)])
-    # The errors of wal_sink contain what matters in the warnings of the driver.
+    # The errors of wal_sink repeat the driver's warnings that matter.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
     try:
         with store_errors("A store or a file"):
@@ -143,8 +139,8 @@ def in_red(red: str, text: str = "") -> Text:
 def print_document(document: msgspec.Struct, indent: int = 2) -> None:
     """Print a document as JSON on standard output.
 
-    :param indent: how many spaces to indent; -1 to print a single line.
-    :raises typer.Exit: the reader of standard output has closed the pipe.
+    :param indent: how many spaces to indent; -1 for a single line.
+    :raises typer.Exit: the reader has closed the pipe.
     """
     try:
         text = msgspec.json.format(msgspec.json.encode(document), indent=indent)
@@ -173,10 +169,10 @@ def fact_table(*lines: Line | tuple[str, str]) -> Table:
 def progress_bar(
     description: str, *columns: ProgressColumn, as_json: bool
 ) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on standard error while the block runs.
+    """Show a progress bar on standard error during the block, unless that is a file or a pipe.
 
     :param description: the text before the bar.
-    :param as_json: True to show no bar. A file or a pipe gets no bar either.
+    :param as_json: True for no bar.
     :returns: a function that sets how much is done, and how much there is to do.
     """
     texts = TextColumn("{task.description}"), BarColumn()
