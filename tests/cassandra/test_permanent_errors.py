@@ -53,7 +53,7 @@ from wal_sink.targets.cassandra.driver.requests_in_flight import (
 from wal_sink.targets.cassandra.ledger import create_ledger
 from wal_sink.targets.cassandra.row_plan import TableName
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.targets.cassandra.table_changes import DriftWatch
+from wal_sink.targets.cassandra.table_changes import TableWatch
 from wal_sink.telemetry import FlushMetrics
 from wal_sink.testing.contracts.sessions import write
 
@@ -222,15 +222,15 @@ def test_change_during_the_comparison_stops_the_flush(
     batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
     plan = target.plan(batch.schema, "k")
     remaining = ["DROP TABLE ks.t", "CREATE TABLE ks.t (k text PRIMARY KEY, v timestamp)"]
-    step = getattr(DriftWatch, moment)
+    step = getattr(TableWatch, moment)
 
-    def then_it_changes(self: DriftWatch, *args: Any) -> Any:
+    def then_it_changes(self: TableWatch, *args: Any) -> Any:
         done = step(self, *args)
         while remaining:
             admin.execute(remaining.pop(0))
         return done
 
-    monkeypatch.setattr(DriftWatch, moment, then_it_changes)
+    monkeypatch.setattr(TableWatch, moment, then_it_changes)
     with (
         target.connect(role) as session,
         pytest.raises(SchemaMismatch, match="v was bigint"),
@@ -246,21 +246,21 @@ def test_table_missing_on_one_node_is_an_outage(
     monkeypatch.setattr("wal_sink.targets.cassandra.table_changes.CHECK_EVERY_S", 3_600)
     target = CassandraTarget(options(node, username=role, password="first"))
     batch = pa.record_batch({"k": ["b"], "v": pa.array([2], pa.int64())})
-    plan, check = target.plan(batch.schema, "k"), DriftWatch.check
+    plan, check = target.plan(batch.schema, "k"), TableWatch.check
     rows = [RowSlice(0, target.check(batch, plan), us) for us in (1, 2)]
     where = "WHERE keyspace_name = 'ks' AND table_name = 't'"
     table_id = admin.execute(f"SELECT id FROM system_schema.tables {where}").one().id
     again = [f"CREATE TABLE ks.t (k text PRIMARY KEY, v bigint) WITH id = {table_id}"]
 
-    def when_the_node_has_it(self: DriftWatch, *args: Any, **options: Any) -> None:
-        if options.get("now") and again:
+    def when_the_node_has_it(self: TableWatch) -> None:
+        if again:
             admin.execute(again.pop())
-        check(self, *args, **options)
+        check(self)
 
     with target.connect(f"{role} lacks") as session:
         write(session, plan, rows[0])
         admin.execute("DROP TABLE ks.t")
-        monkeypatch.setattr(DriftWatch, "check", when_the_node_has_it)
+        monkeypatch.setattr(TableWatch, "check", when_the_node_has_it)
         with pytest.raises(InvalidRequest, match="does not exist") as lacking:
             write(session, plan, rows[1])
         assert target.classify(lacking.value) == "retry"

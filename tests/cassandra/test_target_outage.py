@@ -33,7 +33,7 @@ from wal_sink.targets.cassandra.driver.requests_in_flight import (
 from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.targets.cassandra.session import CassandraSession
-from wal_sink.targets.cassandra.table_changes import DriftWatch
+from wal_sink.targets.cassandra.table_changes import TableWatch
 from wal_sink.telemetry import FlushMetrics
 from wal_sink.testing.contracts import RestartContract
 from wal_sink.testing.contracts.ledger import Stored, create, finish, first_row, following, row_of
@@ -243,7 +243,7 @@ def test_table_is_read_from_the_node_of_its_version(
     node: EmbeddedCassandra,
 ) -> None:
     with connect(options(node)) as connection:
-        _, asked = DriftWatch(connection.session, options(node).data)._schema_version()
+        _, asked = TableWatch(connection.session, options(node).data)._schema_version()
         assert asked in connection.session.get_pool_state()
 
 

@@ -1,7 +1,4 @@
-"""The session of the Cassandra target: writes rows, and moves the ledger row of one query.
-
-`write` buffers rows and sends them without waiting for answers; `drain` waits for all answers.
-"""
+"""A flusher's connection: `write` sends rows without waiting, `drain` waits for all answers."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.targets.cassandra.server import missing_permission
 from wal_sink.targets.cassandra.table import read_table
-from wal_sink.targets.cassandra.table_changes import DriftWatch
+from wal_sink.targets.cassandra.table_changes import TableWatch
 from wal_sink.telemetry import FlushMetrics, line_logger
 
 log = line_logger(__name__)
@@ -35,14 +32,14 @@ MOST_REFUSED = 1_000
 
 
 class CassandraSession(IdempotentSession):
-    """Writes rows and moves the ledger row over one connection, which it owns."""
+    """Writes rows and moves the ledger row of one query over one connection, which the session closes."""
 
     def __init__(self, connection: Connection, options: CassandraOptions, query_id: str) -> None:
         self._connection = connection
         self._options = options
         session = connection.session
         self._ledger = Ledger(session, options.ledger, query_id, longest_s(options.request_timeout))
-        self._drift = DriftWatch(session, options.data)
+        self._table = TableWatch(session, options.data)
         self._batch_bytes = BYTES if options.batch_bytes == "auto" else options.batch_bytes
         self._batch_rows = ROWS if options.batch_rows == "auto" else options.batch_rows
         self._concurrency = (
@@ -60,7 +57,6 @@ class CassandraSession(IdempotentSession):
 
     @functools.cached_property
     def _sender(self) -> Sender:
-        """The sender, created at its first use, when the metrics are set."""
         timeout_s = self._options.request_timeout
         return Sender(self._connection, self._concurrency, self._metrics, timeout_s=timeout_s)
 
@@ -73,14 +69,13 @@ class CassandraSession(IdempotentSession):
         """Buffer rows, and send the buffer when it is full.
 
         :raises SchemaMismatch: the table has changed since the plan was made.
-        :raises RowsRefused: the server refuses rows, which are named.
-        :raises TargetRefused: the server refuses rows that cannot be named.
-        :raises TargetUnavailable: the cluster has acknowledged nothing for a while, or the table was created
-            again.
+        :raises RowsRefused: the server refuses rows. The error has the rows.
+        :raises TargetRefused: the server refuses rows, and the error cannot name them.
+        :raises TargetUnavailable: the cluster acknowledges nothing, or the table was created again.
         :raises Exception: an error of the driver that another try cannot cure.
         """
         with self._with_cause():
-            self._drift.check(now=False)
+            self._table.check_if_due()
             requests = self.prepare(plan)
             if not rows.batch.num_rows:
                 return
@@ -90,10 +85,7 @@ class CassandraSession(IdempotentSession):
                     self._refuse(self._sender.refused)
 
     def drain(self) -> None:
-        """Send all buffers, and wait until all rows are acknowledged at the data's consistency level.
-
-        :raises Exception: the same errors as `write`.
-        """
+        """Send all buffers, and wait until all rows are acknowledged. The errors are those of `write`."""
         with self._with_cause():
             for requests in self._plans.values():
                 self._send(requests)
@@ -125,10 +117,10 @@ class CassandraSession(IdempotentSession):
         self._connection.close()
 
     def prepare(self, plan: Plan) -> PlanRequests:
-        """Return what makes requests by a plan. The first call for a plan compares it with the table."""
+        """Return the requests of a plan. The first call for a plan compares it with the table."""
         if plan.key not in self._plans:
             typed = CassandraPlan.of(plan)
-            self._drift.add(typed.of_table())
+            self._table.add(typed.of_table())
             self._plans[plan.key] = PlanRequests(
                 typed,
                 self._connection.session,
@@ -139,31 +131,31 @@ class CassandraSession(IdempotentSession):
         return self._plans[plan.key]
 
     def _send(self, requests: PlanRequests) -> None:
-        self._sender.send(requests.take(self._drift.default_ttl_s))
+        self._sender.send(requests.take(self._table.default_ttl_s))
 
     def _refuse(self, refused: list[RefusedRow]) -> None:
-        """Raise the rows that the server refuses, if any. If the table was altered, raise that instead."""
-        self._drift.check(now=True)
+        """Raise the error of refused rows; if the table has changed, raise the error of the change."""
+        self._table.check()
         if refused:
             raise RowsRefused(refused)
 
     @contextlib.contextmanager
     def _with_cause(self) -> Iterator[None]:
-        """Replace an error of the driver by its cause: a missing permission, or an altered table."""
+        """Replace an error of the driver by its cause: a missing permission, or a changed table."""
         try:
             yield
         except Unauthorized as error:
             raise missing_permission(error, options=self._options) from error
         except (InvalidRequest, TargetRefused):
-            self._drift.check(now=True)
+            self._table.check()
             raise
 
 
 def open_session(options: CassandraOptions, query_id: str) -> CassandraSession:
     """Connect, and check that the ledger's table exists.
 
-    :raises TargetUnavailable: no connection.
-    :raises OptionError: login refused, or the datacenter has to be named.
+    :raises TargetUnavailable: no node answers.
+    :raises OptionError: the login is refused, or the option for the datacenter is missing.
     :raises SchemaMismatch: the ledger's table is missing, or is not a ledger.
     """
     connection = connect(options)

@@ -1,10 +1,9 @@
 """Detects, while a connection is open, that a table has changed since the plan was made.
 
 When a table changes, the server forgets its prepared statements. The driver prepares a statement again under
-the same id, without comparing the types. Then rows that are encoded for the old types could be written:
-eight bytes of a text are a valid bigint. So before rows are sent, and again when all are acknowledged, a
-node is asked for the version of its schema by one small read. If the version has changed, the table is
-compared again.
+the same id, and does not compare the types. Rows that are encoded for the old types could then be written:
+eight bytes of a text are a valid bigint. So the sink reads the version of a node's schema before it sends
+rows, and again when all rows are acknowledged. If the version has changed, the table is compared again.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from wal_sink.targets.ddl import quote
 _VERSION = "SELECT schema_version FROM system.local"
 
 CHECK_EVERY_S = 1.0
-"""Seconds between two checks while rows are sent. At the end of a window there always is a check."""
+"""Seconds between two checks while rows are sent."""
 
 
-class DriftWatch:
-    """Watches the table of the plans of one connection.
+class TableWatch:
+    """Compares the plans of one connection with their table, again after each change of the schema.
 
     :param session: the driver's session.
     :param table: the table of the options.
@@ -45,7 +44,6 @@ class DriftWatch:
         self._table = table
         self._plans: list[CassandraPlan] = []
         self._metadata: TableMetadata | None = None
-        """The table's metadata at the last read."""
         self._version: UUID | None = None
         self._checked_s = float("-inf")
 
@@ -55,29 +53,33 @@ class DriftWatch:
         return self._metadata.default_ttl if self._metadata else 0
 
     def add(self, plan: CassandraPlan) -> None:
-        """Compare a plan with its table, now and after each change of the schema.
+        """Compare a plan with its table, now and at each check.
 
         :raises SchemaMismatch: the table has changed since the plan was made.
-        :raises OptionError: the plan is for another table than the options.
+        :raises OptionError: the options name another table than the plan.
         """
         name = plan.details.name
-        # Otherwise a plan that somebody else wrote to the log could name any table of the role.
+        # A forged plan in the log could name any table that the role may write to.
         if name != self._table:
             options = [f"keyspace={name.keyspace}", f"table={name.table}"]
             raise published_elsewhere(f"the table {name}", str(self._table), options)
-        # The version is read before the table, so the next check detects a change in between.
+        # The version is read before the table. So the next check detects a change between the two reads.
         plans = [*self._plans, plan]
         self._compare(plans, *self._schema_version())
         self._plans = plans
 
-    def check(self, *, now: bool) -> None:
+    def check_if_due(self) -> None:
+        """Call `check` if the last check is older than `CHECK_EVERY_S`."""
+        if time.monotonic() - self._checked_s >= CHECK_EVERY_S:
+            self.check()
+
+    def check(self) -> None:
         """Compare the table again if the schema has changed.
 
-        :param now: True to check even if the last check is younger than `CHECK_EVERY_S`.
         :raises SchemaMismatch: the table has changed since a plan was made.
-        :raises TargetUnavailable: the table was created again, and rows that were written before are lost.
+        :raises TargetUnavailable: the table was created again. The new table lacks earlier rows.
         """
-        if not self._plans or (not now and time.monotonic() - self._checked_s < CHECK_EVERY_S):
+        if not self._plans:
             return
         version, node = self._schema_version()
         if version != self._version:
@@ -85,10 +87,6 @@ class DriftWatch:
         self._checked_s = time.monotonic()
 
     def _compare(self, plans: list[CassandraPlan], version: UUID, node: Any) -> None:
-        """Compare plans with the table as a node has it.
-
-        :raises SchemaMismatch, TargetUnavailable: see `check`.
-        """
         metadata = retrying()(read_table, self._session, self._table, node)
         for plan in plans:
             refuse_changed(plan, metadata)
@@ -103,20 +101,17 @@ class DriftWatch:
     def _schema_version(self) -> tuple[UUID, Any]:
         """Return the version of a node's schema, and the node.
 
-        A change reaches one node after the other, so the table has to be read from the node with this
-        version.
+        The table has to be read from the same node: a change reaches one node after the other.
         """
         answer = retrying()(self._session.execute, _VERSION)
         return answer.one().schema_version, answer.response_future.coordinator_host
 
 
 def refuse_changed(plan: CassandraPlan, metadata: TableMetadata) -> None:
-    """Refuse a table that has changed since the plan was made.
+    """Refuse a table that has changed since the plan was made. New columns and fields are accepted.
 
-    New columns and new fields of types are accepted.
-
-    :raises SchemaMismatch: a column is gone, has another type or role, or is new in the key; or a field is
-        gone, or has another name or type; or the keyspace bypasses the commit log.
+    :raises SchemaMismatch: a column of the plan, a field of its type or the key has changed; or the keyspace
+        bypasses the commit log.
     """
     now = {column.name: column for column in metadata.columns}
     changes = [
