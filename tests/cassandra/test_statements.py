@@ -20,20 +20,10 @@ from tests.support.cql_driver import Field, encode_from, plan_of, prepared
 from wal_sink.targets.cassandra.batches import PlanRequests
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch
 from wal_sink.targets.cassandra.plan import match_columns
-from wal_sink.targets.cassandra.row_plan import (
-    EXPIRES_US,
-    MAX_TTL_S,
-    TIMESTAMP_US,
-    TTL_S,
-    RowTtl,
-)
+from wal_sink.targets.cassandra.row_plan import EXPIRES_US, MAX_TTL_S, TIMESTAMP_US, TTL_S, RowTtl
 from wal_sink.targets.cassandra.rows import TimestampedRows, check, remaining_ttls
 from wal_sink.targets.cassandra.sender import ledger_us
-from wal_sink.targets.cassandra.statements import (
-    Statements,
-    _encoded,
-    positions_in_parts,
-)
+from wal_sink.targets.cassandra.statements import Statements, _encoded, positions_in_parts
 
 US = 1_700_000_000_000_000
 NOW_S = 1_790_000_000

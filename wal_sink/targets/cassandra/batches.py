@@ -1,13 +1,14 @@
-"""Divides rows into requests by partition and size, after slices of the log are joined.
+"""Joins slices of the log, and divides their rows into requests by partition, first replica and size.
 
-A backlog of small epochs comes as slices of some hundred rows. Rows of several epochs may be encoded
-together and share a request: each row has its own write timestamp.
+A backlog of small epochs arrives as slices of some hundred rows. Rows of several epochs are encoded together
+and may share a request: each row has its own write timestamp.
 
-A batch of **one partition** is one mutation to the server. The more rows it has, the less a row costs, and
-the server's warning thresholds do not apply (`BatchStatement.verifyBatchSize` checks only several
-mutations). A batch of **several partitions** is more work for the coordinator. But a request costs more than
-ten small rows on both sides. So rows of small partitions share a request if they have the same first
-replica, up to the sizes at which the server warns.
+A batch of **one partition** is one mutation to the server. The more rows it has, the less a row costs. The
+server's warning thresholds do not apply (`BatchStatement.verifyBatchSize` checks only several mutations).
+
+A batch of **several partitions** is more work for the coordinator. But a request costs client and server more
+than ten small rows. So rows of small partitions share a request if they have the same first replica, up to
+the sizes at which the server warns.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from wal_sink.targets.cassandra.statements import Statements
 from wal_sink.targets.cassandra.types import column_types, has_lists
 
 BUFFER_ROWS = 8_192
-"""The rows that are encoded at once. A call costs as much as 600 rows: less than a tenth of the whole."""
+"""The rows that are encoded at once. The overhead is that of 600 rows, less than a tenth."""
 BUFFER_BYTES = 4 * 1024 * 1024
 _SMALL = 256 * 1024
-"""Up to this size a slice counts by its buffers, which it may share: the exact `nbytes` takes 9 us."""
+"""Up to these bytes a slice counts by its buffers, which it may share. The exact `nbytes` takes 9 us."""
 BUFFER_S = 0.05
-"""Seconds that a row waits for the next slice at most, so that a limited rate stays even."""
+"""The most seconds that a row waits for the next slice. With a limited rate, rows are sent evenly."""
 
 
 class SliceBuffer:
-    """Buffered slices of one plan, in the order in which they came.
+    """Buffered slices of one plan, in their order.
 
-    :param clock: monotonic, in seconds.
+    :param clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,10 +56,7 @@ class SliceBuffer:
         self._since = 0.0
 
     def add(self, rows: RowSlice) -> bool:
-        """Add a slice with at least one row.
-
-        Return True if the buffer is full or old, and has to be written.
-        """
+        """Add a slice with at least one row. Return True if the buffer is full or old."""
         if not self._slices:
             self._since = self._clock()
         self._slices.append(rows)
@@ -72,7 +70,7 @@ class SliceBuffer:
         )
 
     def take(self) -> list[TimestampedRows]:
-        """Empty the buffer; return its rows, in one batch if Arrow can join them."""
+        """Empty the buffer. Return its rows, in one batch if Arrow can join them."""
         slices, self._slices = self._slices, []
         self._rows = self._bytes = 0
         if not slices:
@@ -89,19 +87,19 @@ def _timestamps_us(rows: RowSlice) -> npt.NDArray[np.int64]:
 
 
 ROWS = 600
-"""The most rows of a request by default. Half as many cost both sides more CPU for each row; twice as many
-do not cost less."""
+"""The most rows of a request by default. With half as many, a row costs more CPU. With twice as many, a row
+does not cost less."""
 BYTES = 96 * 1024
 """The most bytes of one partition in a request by default."""
 
 _ALONE = -1
-"""The kind of a partition that shares no request with others."""
+"""Stands for the coordinator of a partition that shares no request."""
 _MOVED_FOR_A_REQUEST = 500
 """The rows that can be moved at the cost of one request."""
 
 
 class Limits(NamedTuple):
-    """The limits of a request. A row above a limit has a request of its own."""
+    """The limits of a request. A row that exceeds a limit has a request of its own."""
 
     rows: int = ROWS
     bytes: int = BYTES
@@ -111,7 +109,7 @@ class Limits(NamedTuple):
     shared_bytes: int = 5 * 1024
     """The server's `batch_size_warn_threshold` for rows of several partitions, in the server's measure."""
     row_weight: int = 0
-    """The server measures a row as `byte_weight` times its bytes on the wire, plus `row_weight`."""
+    """The size of a row in the server is `byte_weight` times its bytes on the wire, plus `row_weight`."""
     byte_weight: int = 1
 
 
@@ -132,11 +130,15 @@ class Batches(NamedTuple):
 def limits(plan: CassandraPlan, batch_bytes: int = BYTES, batch_rows: int = ROWS) -> Limits:
     """Return the limits for the rows of a plan.
 
-    Cassandra measures a row as its values, 20 bytes for each cell and 50 for the row (`Row.dataSize`: 8
-    bytes of timestamp, 4 of TTL, 8 of deletion time). On the wire a column has 4 bytes beside its value, and
-    a row at least 33. An element of a collection that is not frozen is a cell, too. On the wire it has 1
-    byte and a length of 4; an empty field of a struct has 4 bytes against 22 in the server. An element of a
-    list has 16 more bytes in the server, by which the server orders elements.
+    ==============================  ====================  =======================================
+    bytes beside values             on the wire           in the server (`Row.dataSize`)
+    ==============================  ====================  =======================================
+    row                             33 or more            50
+    cell                            4                     20: timestamp, TTL and deletion time
+    element, collection not frozen  5                     20: the element is a cell
+    element, list not frozen        5                     36: 16 bytes order the elements
+    empty field of a struct         4                     22
+    ==============================  ====================  =======================================
     """
     of_many_cells = any(tree.parts and not tree.frozen for tree in column_types(plan))
     return Limits(
@@ -157,8 +159,8 @@ def divide(
 
     :param partitions: the number of each row's partition, from 0 in the order of first appearance.
     :param sizes: the bytes of each row on the wire.
-    :param coordinators: a number from 0 for each partition. Partitions of different numbers share no
-        request. None if all may share.
+    :param coordinators: the number of each partition's first replica, from 0. Partitions of different
+        replicas share no request. None if all partitions may share requests.
     """
     if not len(partitions):
         return Batches(None, np.zeros(1, np.int64))
@@ -181,14 +183,10 @@ def divide(
 
 
 def _order(partitions: npt.NDArray[Any], kinds: npt.NDArray[Any]) -> Ints | None:
-    """Return an order in which partitions that may share a request are neighbours.
-
-    The rows of each partition stay together. None if the present order will do.
-    """
+    """Return an order in which partitions that may share a request are neighbours; None to keep the order."""
     adjacent = _ascends(partitions)
-    saved = (
-        0 if _ascends(kinds) else np.count_nonzero(kinds != _ALONE)
-    )  # an upper bound of requests
+    # An upper bound of the requests that another order saves.
+    saved = 0 if _ascends(kinds) else np.count_nonzero(kinds != _ALONE)
     if adjacent and saved * _MOVED_FOR_A_REQUEST <= len(partitions):
         return None
     ranks = np.empty(len(kinds), np.int64)
@@ -204,17 +202,14 @@ def _ascends(values: npt.NDArray[Any]) -> bool:
 
 
 def _summed(values: npt.NDArray[Any]) -> memoryview:
-    """Return the sum of the values before each position.
-
-    A view is enough for `bisect`, which reads only a few items.
-    """
+    """Return the sum of the values before each position, as a view for `bisect`."""
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     return sums.data
 
 
 class _Cuts:
-    """Yields the ends of requests, one by one: there is no loop over rows."""
+    """Yields the end of each request, without a loop over rows."""
 
     def __init__(self, limit: Limits, ends: Ints, sizes: memoryview, weights: memoryview) -> None:
         self._limit = limit
@@ -238,7 +233,7 @@ class _Cuts:
         limit, ends, weights = self._limit, self._ends, self._weights
         while first < last:
             fits = min(first + limit.shared_partitions, last)
-            # Usually as many partitions fit as may share. Otherwise search for the number that fits.
+            # Usually as many partitions fit as may share a request. Otherwise a search finds the number.
             if weights[fits] > (most := weights[first] + limit.shared_bytes):
                 fits = bisect_right(weights, most, first, fits) - 1
             if ends[fits] > (rows := ends[first] + limit.rows):
@@ -278,7 +273,7 @@ class PlanRequests:
             yield from self.requests(rows, default_ttl_s)
 
     def requests(self, rows: TimestampedRows, default_ttl_s: int = 0) -> list[EncodedBatch]:
-        """Return requests of rows."""
+        """Encode rows, and divide them into requests."""
         encoded, positions, keys = self._statements.encode(rows, default_ttl_s)
         sizes = np.diff(encoded.offsets)
         sizes = sizes if positions is None else sizes[positions]
@@ -309,25 +304,25 @@ class Ranges(NamedTuple):
     ends: Ints
     """The last token of each range, ascending."""
     first: Ints
-    """The number of the replica of each range, from 0."""
+    """The number of each range's first replica: its position in `nodes`."""
     nodes: list[Any]
-    """The driver's host of each number."""
+    """The replicas, as the driver's hosts."""
 
 
 class Coordinators(NamedTuple):
     """The first local replica of each routing key."""
 
     numbers: Ints
-    """The number of the replica, from 0."""
+    """The position of the replica in `nodes`, for each key."""
     nodes: list[Any]
-    """The driver's host of each number."""
+    """The replicas, as the driver's hosts."""
 
 
 class Replicas:
     """The replicas of a keyspace's partitions.
 
-    The ranges are computed again when the driver has a new map, or when a node goes down or comes up. For a
-    ring of 15,360 tokens the computation takes longer than the encoding of a slice.
+    The ranges are kept until the driver's map of the ring changes, or a node goes down or comes up. For a
+    ring of 15,360 tokens their computation takes longer than the encoding of a slice.
 
     :param metadata: the cluster metadata of the driver.
     :param datacenter: the local datacenter.
@@ -341,10 +336,9 @@ class Replicas:
         self._ranges: Ranges | None = None
 
     def coordinators(self, keys: pa.Array) -> Coordinators | None:
-        """Return the first local replica of each routing key.
+        """Return the first local replica of each routing key; None if any partitions may share a request.
 
-        None if any partitions may share a request: each node of the datacenter has all partitions, or the
-        driver does not know the replicas.
+        This is so if each node of the datacenter has all partitions, or if the replicas are unknown.
         """
         ring = self._metadata.token_map
         if ring is None or not issubclass(ring.token_class, Murmur3Token) or not ring.ring:
@@ -359,11 +353,10 @@ class Replicas:
         return Coordinators(numbers, ranges.nodes)
 
     def _current_ranges(self, ring: Any) -> Ranges | None:
-        """Return the ranges of the driver's present map; None if the replicas do not matter."""
         if self._keyspace not in ring.tokens_to_hosts_by_ks:
             ring.get_replicas(self._keyspace, ring.ring[0])  # the driver computes the map
-        # The driver never changes a map. It makes a new map when a node comes or goes, and a new map of a
-        # keyspace when its replication changes.
+        # The driver makes a new map when a node is added or removed, and a new map of a keyspace when its
+        # replication changes. It never changes a map.
         replicas = ring.tokens_to_hosts_by_ks.get(self._keyspace)
         up = frozenset(host for host in self._metadata.all_hosts() if host.is_up)
         source = self._made_of

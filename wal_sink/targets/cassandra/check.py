@@ -17,10 +17,7 @@ from wal_sink.errors import InvalidRow
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_values import TRUE, as_python, int64, shorten
 from wal_sink.targets.cassandra.arrow_buffers import lists_with, sizes, unnest
-from wal_sink.targets.cassandra.row_plan import (
-    KEY,
-    CassandraPlan,
-)
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.types import (
     NO_NULLS,
     TYPES,
@@ -29,29 +26,28 @@ from wal_sink.targets.cassandra.types import (
     cast_column,
     column_types,
 )
-from wal_sink.targets.cdc import (
-    except_deletes,
-)
+from wal_sink.targets.cdc import except_deletes
 
 MAX_KEY_BYTES = 65_535
-"""The server's limit of a partition key, and of all clustering columns of a row together."""
+"""The server's limit for a partition key, and for all clustering columns of a row together."""
 MAX_ROW_BYTES = 8 * 1024 * 1024
-"""The limit of a row: half of the largest mutation that a server with default settings accepts."""
+"""The sink's limit for a row: half of the largest mutation that a server accepts by default."""
 
 
 def cast_rows(
     batch: pa.RecordBatch, plan: CassandraPlan, deletes: pa.Array | None
 ) -> pa.RecordBatch:
-    """Refuse invalid values and cast the columns of the table.
+    """Refuse invalid values, and cast the columns of the table.
 
-    :param deletes: flags of the rows that are deletes; None if no row is one.
+    :param deletes: flags of the rows that are deletes; None if all rows are upserts.
+    :raises InvalidRow: a row cannot be written. The error names the column and the first such row.
     """
     stored = []
     for column, tree, values in zip(plan.columns, column_types(plan), batch.columns, strict=True):
         name, key = column.name, column.role in KEY
         if key and values.null_count:
             missing = values.is_null()
-            if column.role == "clustering":  # a delete without it is a delete of a range
+            if column.role == "clustering":  # a delete of a range has nulls here
                 missing = except_deletes(missing, deletes)
             problem = "is part of the primary key and null"
             remedy = f'Drop such rows, .na.drop(subset=["{name}"]), or fill them in.'
@@ -67,7 +63,7 @@ def cast_rows(
 def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordBatch) -> None:
     """Refuse keys and rows that are too long, and an empty partition key.
 
-    :param batch: the rows as errors show them.
+    :param batch: the rows of the DataFrame, which errors show.
     :param stored: the same rows after the cast.
     """
     bytes_of = {
@@ -78,7 +74,7 @@ def _refuse_sizes(batch: pa.RecordBatch, plan: CassandraPlan, stored: pa.RecordB
     clustering = [column.name for column in plan.columns if column.role == "clustering"]
 
     def refuse(bad: pa.Array, path: str, problem: str, remedy: str) -> None:
-        # The path of a key of several columns is not a column: then the error shows no value.
+        # For a key of several columns, path is a list of names. Then the error shows no value.
         values = batch.column(path) if path in batch.schema.names else None
         refuse_invalid(batch, plan, InvalidValue.first(bad, path, values, problem, remedy))
 
@@ -116,9 +112,9 @@ class InvalidValue(NamedTuple):
 
     row: int
     path: str
-    """The column, or the part of it, such as `address.zip`."""
+    """The column or its part, such as `address.zip`."""
     value: pa.Scalar | None
-    """The invalid value; None if several columns are invalid together."""
+    """The invalid value; None if the problem is of several columns."""
     problem: str
     remedy: str
     rows: pa.Array
@@ -128,7 +124,7 @@ class InvalidValue(NamedTuple):
     def first(
         cls, bad: pa.Array, path: str, values: pa.Array | None, problem: str, remedy: str
     ) -> InvalidValue | None:
-        """Return the first flagged value of a column; None if no value is flagged."""
+        """Return the first flagged value of a column."""
         row = pc.index(bad, TRUE).as_py()
         if row < 0:
             return None
@@ -136,9 +132,9 @@ class InvalidValue(NamedTuple):
 
 
 def refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | None) -> None:
-    """Raise the error of an invalid value; do nothing for None.
+    """Raise the error of an invalid value, if there is one.
 
-    :raises InvalidRow: names the row by its key.
+    :raises InvalidRow: the error names the row by its key.
     """
     if invalid:
         value = "" if invalid.value is None else f" ({shorten(as_python(invalid.value))})"
@@ -153,12 +149,12 @@ def refuse_invalid(batch: pa.RecordBatch, plan: Plan, invalid: InvalidValue | No
 
 
 def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
-    """Return the text by which errors name a row of a batch: its key."""
+    """Return the key of a row as errors show it."""
     return key_text(plan, [as_python(values[row]) for values in batch.columns])
 
 
 def key_text(plan: Plan, values: Sequence[Any]) -> str:
-    """Return the text by which errors name a row.
+    """Return the key of a row as errors show it.
 
     :param values: the values of the row in the order of the plan's columns.
     """
@@ -173,7 +169,7 @@ def key_text(plan: Plan, values: Sequence[Any]) -> str:
 def invalid_values(
     path: str, column: pa.Array, tree: CqlType, *, key: bool
 ) -> Iterator[InvalidValue]:
-    """Yield the first invalid value of a column of the DataFrame, and of each part of its type.
+    """Yield the first invalid value of a column, and of each part of the column.
 
     :param key: True for a column of the primary key.
     """
@@ -192,8 +188,8 @@ def invalid_values(
         if tree.kind == "vector":
             yield from _wrong_lengths(path, column, offsets, tree.length)
         for invalid in _of_elements(path, values, tree, key):
-            # The row of an element is the last list that begins at or before the element: other lists that
-            # begin at the same element are empty.
+            # An element belongs to the last list that begins at or before the element. Other lists that begin
+            # there are empty.
             begins = pc.less_equal(offsets[:-1], int64(invalid.row))
             yield invalid._replace(
                 row=pc.sum(begins).as_py() - 1, rows=lists_with(offsets, invalid.rows)
@@ -207,7 +203,7 @@ def _of_elements(path: str, values: pa.Array, tree: CqlType, key: bool) -> Itera
     for name, elements, part in zip(names, columns, tree.parts, strict=True):
         inner = f"{path}.{name}"
         yield from _broken(inner, elements, NO_NULLS)
-        # A cast must not make two keys of a map, or two elements of a set, equal.
+        # A cast must not make two keys of a map equal, or two elements of a set.
         is_key = key or name == "key" or tree.kind == "set"
         yield from invalid_values(inner, elements, part, key=is_key)
 

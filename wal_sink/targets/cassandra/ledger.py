@@ -1,7 +1,7 @@
 """The ledger of the Cassandra target: its table, and the row of one query.
 
-A conditional update moves the row (rule `ledger`). Only the sink may write to the table: an unconditional
-write could hide later updates.
+Only conditional statements write the row (rule `ledger`). An unconditional write of another program could
+hide later updates, so only the sink may write to the table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from wal_sink.targets.cassandra.table import (
 log = logging.getLogger(__name__)
 
 LEDGER_COLUMNS = {"query_id": "text", "log_id": "text", "epoch": "bigint", "digest": "text"}
-"""The columns and their types. The first is the primary key; the others are in the order of `LedgerRow`."""
+"""The columns and their types in the order of `LedgerRow`. The first is the primary key."""
 _COLUMNS = ("log_id", "epoch", "digest")
 """All columns except the key."""
 
@@ -50,7 +50,7 @@ class Ledger:
     """The ledger row of one query.
 
     :param session: the driver's session.
-    :param timeout_s: seconds after which a request counts as lost.
+    :param timeout_s: the seconds after which a request counts as lost.
     """
 
     def __init__(self, session: Any, table: TableName, query_id: str, timeout_s: float) -> None:
@@ -63,8 +63,8 @@ class Ledger:
     def read(self) -> LedgerRow | None:
         """Read the row at the serial consistency level. A failed read is repeated.
 
-        :raises TargetUnavailable: the cluster has not answered for a while.
-        :raises CorruptLog: another version or program wrote the row.
+        :raises TargetUnavailable: the cluster does not answer.
+        :raises CorruptLog: the row is not a ledger row of this version.
         """
         query = f"SELECT {', '.join(_COLUMNS)} FROM {self._table} WHERE query_id = ?"  # noqa: S608 -- quoted name
         try:
@@ -80,7 +80,7 @@ class Ledger:
         return LedgerRow.from_cells((self._query_id, *row), f"the ledger {self._table}")
 
     def compare_and_set(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Write the whole row if the present row is exactly the expected one (rule `ledger`)."""
+        """Write the row if the present row equals the expected row."""
         if expected is None:
             insert = (
                 f"INSERT INTO {self._table} ({', '.join(LEDGER_COLUMNS)}) "  # noqa: S608 -- quoted name
@@ -95,11 +95,11 @@ class Ledger:
         return self._conditional(update, (*new.cells[1:], self._query_id, *expected.cells[1:]))
 
     def _conditional(self, statement: str, values: tuple[object, ...]) -> Outcome:
-        """Send a conditional statement, once.
+        """Send a conditional statement once.
 
         :raises Exception: an error of the driver. The statement had no effect.
         """
-        self._prepare(statement)  # outside of the try: its errors have no effect
+        self._prepare(statement)  # outside the try: an error of prepare has no effect on the row
         try:
             result = self._execute(statement, values, ROWS)
         except Exception as error:
@@ -114,11 +114,10 @@ class Ledger:
 
 
 def create_ledger(name: TableName, *, with_id: bool = True) -> str:
-    """Return the CREATE TABLE of the ledger.
+    """Return the CREATE TABLE of the ledger. The table's id follows from its name.
 
-    The table's id follows from its name. Otherwise, before Cassandra 6, each node would choose an id of its
-    own: if two queries started for the first time at once, the table of one would replace the table of the
-    other, and a ledger row would be lost.
+    Before Cassandra 6 each node would choose an id of its own. If two queries started for the first time at
+    once, one table would then replace the other, and a ledger row would be lost.
 
     :param with_id: False for a server that refuses a chosen id.
     """
@@ -131,7 +130,7 @@ def create_ledger(name: TableName, *, with_id: bool = True) -> str:
 
 
 def ledger_id(name: TableName) -> UUID:
-    """Return the id of the ledger's table: the same id for the same keyspace and table."""
+    """Return the id of the ledger's table: a digest of its name."""
     return uuid5(_IDS, str(name))
 
 
@@ -141,7 +140,7 @@ def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -
     :param session: the driver's session.
     :param create: False to create nothing, and to accept that the table is missing.
     :raises SchemaMismatch: the role may not create the table, or a table of that name has other columns.
-    :raises TargetUnavailable: the table was created, but the nodes do not agree on it yet.
+    :raises TargetUnavailable: not all nodes have the new table yet.
     """
     metadata = read_table(session, name)
     if name.keyspace not in metadata.keyspaces:
@@ -159,7 +158,7 @@ def ensure_ledger_table(session: Any, name: TableName, *, create: bool = True) -
 def refuse_other_ledger(metadata: TableMetadata) -> None:
     """Refuse a table that is missing, is not durable, or is not a ledger.
 
-    :raises SchemaMismatch: names the problem.
+    :raises SchemaMismatch: the error names the problem.
     """
     refuse_not_durable(metadata)
     if not metadata.exists:

@@ -1,7 +1,7 @@
 """The options of the Cassandra target.
 
-Secrets come from options or from the environment. The environment is read at each connection, so a secret
-there can change while a query runs. An option has precedence.
+Secrets are in options or in the environment; an option has precedence. The environment is read at each
+connection, so a secret in the environment can change while a query runs.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ _BESIDE = (
     (EXPIRES_AT_COLUMN, TTL),
     (EXPIRES_AT_COLUMN, TTL_COLUMN),
 )
-"""Pairs of options that exclude each other. The first of a pair is the beginning of a name."""
+"""Pairs of options that exclude each other. A first may be the beginning of several names."""
 _WITHOUT = (
     ("cassandra.ssl.", "cassandra.ssl.enabled"),
     ("cassandra.ssl.clientKey", "cassandra.ssl.clientCertificate"),
 )
-"""Pairs of options: the first, the beginning of a name, has no effect without the second."""
+"""Pairs of options. The first, or names that begin with it, have no effect without the second."""
 
 
 class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
-    """The cluster, the connection, the table, and what becomes of rows.
+    """The options of the cluster, the connection, the table and the rows.
 
     :raises OptionError: a value is invalid, or contradicts another one.
     """
@@ -196,13 +196,13 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The contact points."""
+        """The contact points, split."""
         points = (point.strip() for point in self.contact_points.split(","))
         return tuple(point for point in points if point)
 
     @property
     def where(self) -> str:
-        """The contact points or the bundle: the name of the cluster in messages."""
+        """The contact points or the bundle, as messages name the cluster."""
         return self.contact_points or self.secure_connect_bundle
 
     @property
@@ -218,12 +218,12 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
 
     @property
     def column_names(self) -> Mapping[str, str]:
-        """The table's names of columns that are renamed, by the DataFrame's names."""
+        """The table's names of renamed columns, by the DataFrame's names."""
         return read_columns(self.columns)
 
     @property
     def controls(self) -> dict[str, str]:
-        """The control columns by the options that name them. They decide what becomes of a row."""
+        """The control columns, by the options that name them."""
         columns = {
             OPERATION_COLUMN: self.operation_column,
             TTL_COLUMN: self.ttl_column,
@@ -233,7 +233,6 @@ class CassandraOptions(OperationOptions, frozen=True, kw_only=True):
         return {option: column for option, column in columns.items() if column}
 
     def _refuse_contradictions(self) -> None:
-        """Refuse options that exclude each other, or have no effect without another one."""
         names = {
             option.name
             for option in fields(type(self))
@@ -265,9 +264,7 @@ def _first(names: set[str], begin: str) -> str:
 
 
 def primary_key(layout: Layout) -> Layout:
-    """Return the primary key of a new table, the partition key first.
-
-    By default the first column is the partition key.
+    """Return the primary key of a new table, with the partition key first. Its default is the first column.
 
     :raises OptionError: the key is empty, or lacks a column of the partition key.
     """
@@ -291,9 +288,8 @@ _EXAMPLE = f'{COLUMNS_OPTION}={{"customerId": "customer_id"}}'
 
 
 def read_columns(text: str) -> Mapping[str, str]:
-    """Parse the option that names columns of the table.
+    """Parse `cassandra.columns`: return the table's names of renamed columns, by the DataFrame's names.
 
-    :returns: the table's names by the DataFrame's names, for columns whose names differ.
     :raises OptionError: the text is invalid, or two columns are written to one.
     """
     if not text.strip():
@@ -330,7 +326,7 @@ def _refuse_bad_table(table: str) -> None:
 
 
 def refuse_bad_name(option: str, name: str) -> None:
-    """Refuse a name that no keyspace and no table can have. A column can have any name.
+    """Refuse a name that a keyspace or a table cannot have.
 
     :raises OptionError: Cassandra does not allow the name.
     """
@@ -372,7 +368,7 @@ class Login(NamedTuple):
 
 
 def with_environment(options: CassandraOptions) -> CassandraOptions:
-    """Return the options, filled in from this process's present environment."""
+    """Return the options, completed from the present environment of this process."""
     values = {
         field: value
         for field, variable in ENVIRONMENT.items()
@@ -384,9 +380,9 @@ def with_environment(options: CassandraOptions) -> CassandraOptions:
 
 
 def login(options: CassandraOptions) -> Login | None:
-    """Return the role and password for a new connection; None for a cluster without authentication.
+    """Return the login of a new connection; None for a cluster without authentication.
 
-    :raises OptionError: only one of the two is given.
+    :raises OptionError: the role or its password is missing.
     """
     now = with_environment(options)
     for half, missing in (("username", "password"), ("password", "username")):

@@ -12,12 +12,7 @@ import pyarrow as pa
 from cassandra import AlreadyExists
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import (
-    Column,
-    Plan,
-    Role,
-    canonical,
-)
+from wal_sink.model.plan import Column, Plan, Role, canonical
 from wal_sink.targets.cassandra.driver.connection import connect, errors_translated
 from wal_sink.targets.cassandra.driver.errors import create_table
 from wal_sink.targets.cassandra.ledger import ensure_ledger_table
@@ -45,11 +40,7 @@ from wal_sink.targets.cassandra.table import (
     refuse_not_durable,
 )
 from wal_sink.targets.cassandra.type_mismatches import mismatches
-from wal_sink.targets.cassandra.types import (
-    has_lists,
-    parse,
-    user_type_names,
-)
+from wal_sink.targets.cassandra.types import has_lists, parse, user_type_names
 from wal_sink.targets.columns import SAME, TableColumn, TableRules
 from wal_sink.targets.columns import match_columns as compare
 from wal_sink.targets.ddl import CREATE_TABLE, KEY_COLUMNS, refuse_other_key
@@ -61,12 +52,12 @@ log = logging.getLogger(__name__)
 def make_plan(
     options: CassandraOptions, schema: pa.Schema, key: str, *, create: bool = True
 ) -> Plan:
-    """Connect, compare the DataFrame with the table, and create the table and the ledger's table if missing.
+    """Compare the DataFrame with the table, and create the table and the ledger's table if they are missing.
 
-    :param create: False to create nothing, and to note in the plan what would be created.
+    :param create: False to create nothing; the plan then has the statement that a start would run.
     :raises SchemaMismatch: the DataFrame does not fit, or a table cannot be written exactly once.
     :raises TargetUnavailable: the cluster does not answer.
-    :raises TargetRefused: the cluster refuses a statement, such as for a missing permission.
+    :raises TargetRefused: the cluster refuses a statement, for example for a missing permission.
     :raises OptionError: the options do not fit the cluster.
     """
     with connect(options) as connection, errors_translated(options):
@@ -90,7 +81,7 @@ def make_plan(
 def _table_to_create(
     options: CassandraOptions, schema: pa.Schema, metadata: TableMetadata
 ) -> TableMetadata | None:
-    """Return the table that createTable creates; None if its name is used, or the keyspace is missing."""
+    """Return the table that createTable creates; None if the name is taken, or the keyspace is missing."""
     is_used = metadata.exists or metadata.name.table in metadata.views
     if is_used or metadata.name.keyspace not in metadata.keyspaces:
         return None
@@ -102,10 +93,6 @@ def _table_to_create(
 def _plan_for_table(
     options: CassandraOptions, schema: pa.Schema, key: str, metadata: TableMetadata
 ) -> Plan:
-    """Return the plan by which a DataFrame is written to a table.
-
-    :raises SchemaMismatch: the DataFrame does not fit the table.
-    """
     table_names = {column.name for column in metadata.columns}
     written = written_columns(schema, options, table_names, str(metadata.name))
     has_deletes, update = bool(options.operation_column), options.write_mode == "update"
@@ -144,7 +131,6 @@ def _plan_for_table(
 
 
 def _control(field: pa.Field, operation: str) -> Column:
-    """Return the plan's entry of a control column: it is read, and not written."""
     role: Role = "operation" if field.name == operation else "control"
     return Column(name=field.name, source=str(canonical(field.type)), type=role, role=role)
 
@@ -156,13 +142,11 @@ def match_columns(
     *,
     update: bool = False,
 ) -> tuple[Column, ...]:
-    """Match the columns of the DataFrame with the columns of the table.
+    """Return the columns of the plan, in the DataFrame's order.
 
-    Return them in the DataFrame's order.
-
-    :param names: the names that columns of the DataFrame have in the table, if they differ there.
+    :param names: the table's names of renamed columns, by the DataFrame's names.
     :param update: True if rows are written by UPDATE.
-    :raises SchemaMismatch: has a line for each column that does not fit.
+    :raises SchemaMismatch: the error has a line for each column that does not fit.
     """
     _refuse_table(schema, metadata)
     rules = CassandraRules(schema, metadata, names, update=update)
@@ -171,7 +155,7 @@ def match_columns(
 
 
 class CassandraRules(TableRules):
-    """The rules for types and keys of Cassandra, and the statements that alter a table."""
+    """The rules of Cassandra for types and keys, and the remedies for columns that do not fit."""
 
     def __init__(
         self, schema: pa.Schema, metadata: TableMetadata, names: Mapping[str, str], *, update: bool
@@ -183,10 +167,7 @@ class CassandraRules(TableRules):
 
     @property
     def columns(self) -> list[TableColumn]:
-        """The columns of the table. The DataFrame must have the columns of the key.
-
-        An UPDATE of static columns alone needs no clustering columns.
-        """
+        """The columns of the table. An UPDATE of static columns alone needs no clustering columns."""
         may_lack = ("clustering",) if self._update and self._static_alone else ()
         return [
             TableColumn(
@@ -200,14 +181,14 @@ class CassandraRules(TableRules):
         ]
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Return a line for each part of a column whose type does not fit."""
+        """Return a line for each part of the column that does not fit."""
         tree = parse(column.type, self._metadata.types)
         return [*map(str, mismatches(field.name, field.type, tree))]
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
         """Return the remedy for a column that the table lacks.
 
-        A name that differs only in case gets no ALTER TABLE: it is probably a slip.
+        If the table has the name in another case, the remedy is a rename: the name is probably a slip.
         """
         name = field.name
         if name in self._names:
@@ -220,12 +201,12 @@ class CassandraRules(TableRules):
         return super().about_missing(field, free)
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the statement that adds the column; empty if the column needs more than one statement."""
+        """Return the ALTER TABLE that adds the column; empty if the column needs a new type, too."""
         add = add_column_statement(self._metadata.name, field)
         return f"run: {add}" if add else ""
 
     def about_required(self, column: TableColumn) -> str:
-        """Return the problem and the remedy for a column of the key that the DataFrame lacks."""
+        """Return problem and remedy for a column of the key that the DataFrame lacks."""
         update = (
             ", or set cassandra.writeMode to update, which writes a partition's static columns alone"
             if column.role == "clustering" and not self._update and self._static_alone
@@ -240,7 +221,7 @@ class CassandraRules(TableRules):
 def used_types(
     columns: tuple[Column, ...], metadata: TableMetadata
 ) -> dict[str, tuple[tuple[str, str], ...]]:
-    """Return the user-defined types of the columns, including types inside of other types."""
+    """Return the user-defined types of the columns, including types inside other types."""
     trees = [parse(column.type, metadata.types) for column in columns]
     names = {name for tree in trees for name in user_type_names(tree)}
     return {name: tuple(metadata.types[name]) for name in sorted(names)}
@@ -276,7 +257,7 @@ def _refuse_table(schema: pa.Schema, metadata: TableMetadata) -> None:
 
 
 def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[str]:
-    """Yield the problems of the option that names columns of the table."""
+    """Yield the problems of the option `cassandra.columns`."""
     for name, column in names.items():
         if name not in schema.names:
             yield (
@@ -291,12 +272,12 @@ def about_other_names(schema: pa.Schema, names: Mapping[str, str]) -> Iterator[s
 
 
 def refuse_no_update(metadata: TableMetadata, columns: Sequence[Column], operation: str) -> None:
-    """Refuse rows that no UPDATE can write.
+    """Refuse columns that no UPDATE can write.
 
     :param columns: the columns of the table that the DataFrame has.
     :param operation: the value of `operationColumn`.
-    :raises SchemaMismatch: there is no value to set; or clustering columns are beside static columns alone;
-        or rows are partitions and may be deletes.
+    :raises SchemaMismatch: there is no value to set; or the values are static, and the rows have clustering
+        columns or may be deletes.
     """
     roles = {column.role for column in columns}
     if not roles & {"static", "regular"}:
@@ -326,11 +307,11 @@ _FROZEN = "Make the columns frozen<list<…>>, leave them out of the DataFrame"
 def refuse_repeated_lists(plan: CassandraPlan, metadata: TableMetadata) -> None:
     """Refuse options that conflict with lists that are not frozen.
 
-    Each write of such a list adds new elements. So each sending of its rows has new, higher timestamps (rule
-    `repeatable`).
+    Each write of such a list adds new elements. So a row gets a higher timestamp each time it is sent (rule
+    `repeatable`), and an event time cannot be the timestamp. A TTL in seconds would count from the new
+    timestamp, and grow.
 
-    :raises SchemaMismatch: the timestamp is the event time and cannot change; or a TTL in seconds counts
-        from the timestamp, and would grow.
+    :raises SchemaMismatch: the plan has such a list, and event times or a TTL in seconds.
     """
     if not has_lists(plan):
         return

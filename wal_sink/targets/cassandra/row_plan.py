@@ -1,4 +1,4 @@
-"""The Cassandra part of a plan, typed: how the rows are written. The log keeps it as the plan's details."""
+"""The details of a Cassandra plan: how rows are written. The log keeps them as JSON in the plan."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ KEY = ("partition", "clustering")
 """The roles of the columns of the primary key."""
 
 TTL_S = "wal_sink:ttl_s"
-"""The log's column with the TTL of each row in seconds, from its write timestamp on; null for a delete."""
+"""The log's column of TTLs: seconds from a row's write timestamp on; null for a delete."""
 EXPIRES_US = "wal_sink:expires_us"
-"""The log's column with the time at which each row expires, microseconds since 1970; null for a delete."""
+"""The log's column of expiry times: microseconds since 1970; null for a delete."""
 TIMESTAMP_US = "wal_sink:timestamp_us"
-"""The log's column with the event time of each row, microseconds since 1970. The table's own column of the
-event time holds milliseconds."""
+"""The log's column of event times: microseconds since 1970. A column of the table would hold milliseconds."""
 
 
 class TableName(NamedTuple):
@@ -33,12 +32,12 @@ class TableName(NamedTuple):
     table: str
 
     def __str__(self) -> str:
-        """Return both names quoted, as statements, plans and errors have them."""
+        """Return both names quoted, as in statements."""
         return f"{quote(self.keyspace)}.{quote(self.table)}"
 
 
 class RowTtl(msgspec.Struct, frozen=True, kw_only=True):
-    """When rows expire: at most one of three options is set."""
+    """The options of a TTL: at most one is set."""
 
     ttl_s: int | None = None
     """The TTL of every row in seconds."""
@@ -49,10 +48,10 @@ class RowTtl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How the rows of a plan are written. Columns have the DataFrame's names.
+    """The details of a plan. Columns have the DataFrame's names.
 
-    The JSON includes default values. msgspec could omit them, but compares defaults by identity: then two
-    processes could encode equal plans differently.
+    The JSON includes default values: msgspec compares defaults by identity, so without them two processes
+    could encode equal plans differently.
     """
 
     keyspace: str
@@ -61,13 +60,13 @@ class CassandraRowPlan(msgspec.Struct, frozen=True, kw_only=True):
     update: bool = False
     """True if rows are written by UPDATE."""
     clustering: tuple[str, ...] = ()
-    """If rows may be deletes: the clustering columns in the table's order."""
+    """The clustering columns in the table's order; empty if all rows are upserts."""
     ttl: RowTtl | None = None
     """None if no option sets a TTL."""
     timestamp_column: str = ""
-    """The column of event times; empty if rows are ordered by their place in the stream."""
+    """The column of event times; empty if the order in the stream decides between versions of a row."""
     types: dict[str, tuple[tuple[str, str], ...]] = msgspec.field(default_factory=dict)
-    """The user-defined types of the columns, by name: names and types of the fields in order."""
+    """The user-defined types of the columns by name: the names and types of their fields, in order."""
 
     @property
     def name(self) -> TableName:
@@ -87,7 +86,7 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
     def of(cls, plan: Plan) -> CassandraPlan:
         """Return a plan of the log with typed details.
 
-        :raises CorruptLog: the details are not those of a Cassandra plan.
+        :raises CorruptLog: the details do not fit.
         """
         if isinstance(plan, cls):
             return plan
@@ -99,7 +98,7 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
                 "Restore the file in the log's plans/ folder from a copy.",
             ) from error
         fields = {name: getattr(plan, name) for name in Plan.__struct_fields__}
-        # Statements contain the table's name, and others may write to the folder of plans: quote it again.
+        # The table's name gets into statements, and the file may be forged: quote the name again.
         return cls(**fields | {"details": details, "table": str(details.name)})
 
     @property
@@ -111,7 +110,7 @@ class CassandraPlan(Plan, frozen=True, kw_only=True):
 
     @property
     def static_alone(self) -> bool:
-        """True if only static columns are written, so that each row is a partition."""
+        """True if rows have static columns alone: each row is a partition."""
         roles = {column.role for column in self.columns}
         return self.details.update and "clustering" not in roles
 

@@ -1,11 +1,11 @@
-"""What becomes of a row: upsert or delete, its TTL, and its write timestamp.
+"""Decides whether a row is an upsert or a delete, and computes its TTL and its write timestamp.
 
-Each of them is an option, a control column of the DataFrame, a column of the log, and a part of the
-statement. The functions are in the order of a row's way: start, task, flush.
+An option names a control column of the DataFrame. A task reads the control columns into columns of the log.
+A flusher makes parts of the statement from them. The functions are in this order: start, task, flush.
 
-**TTL.** A row is written late after an outage, and again after a crash. A TTL that started at the time of
-writing would expire later each time. So the second in which a row expires is fixed, and an upsert has the
-remaining TTL.
+**TTL.** After an outage a row is written late, and after a crash it is written again. If its TTL counted from
+the time of writing, the row would expire later each time. So the second in which a row expires is fixed when
+the row is published, and an upsert has the remaining TTL.
 
 **Event time.** A control column has the write timestamp of each row, and so decides between versions of a
 row. Of two rows with the same key and event time Cassandra keeps the larger value of each cell.
@@ -71,15 +71,15 @@ HINT_WINDOW_S = 3 * 3600
 """Seconds for which other nodes keep writes for a replica that is down (`max_hint_window`)."""
 
 Reason = tuple[pa.Array, str, str]
-"""Flags of the refused values; the problem, which continues "Column c of t (value) …"; and the remedy.
-`{name}` in the remedy stands for the column."""
+"""The flags of refused values, the problem after the words "Column c of t (value)", and the remedy. In the
+remedy `{name}` stands for the column."""
 
 
 # --- start ---
 
 
 def describe(options: CassandraOptions) -> Mapping[str, str]:
-    """Return the texts that are logged about deletes, TTLs and event times, by heading."""
+    """Return the texts that the start logs about deletes, TTLs and event times, by heading."""
     texts = described(options)
     if options.ttl is not None:
         texts["ttl"] = f"{options.ttl} s from when the row was published ({TTL})"
@@ -98,11 +98,11 @@ def written_columns(
 ) -> pa.Schema:
     """Return the columns of a DataFrame that are written to the table.
 
-    A column with the time of expiry or of the event is written if the table has a column of its name. Other
-    control columns are not written.
+    A column of expiry times or event times is written if the table has a column of its name. Other control
+    columns are not written.
 
     :param table: the names of the table's columns.
-    :param table_text: the table, as errors show it.
+    :param table_text: the table as errors show it.
     :raises SchemaMismatch: a control column is missing, has another type, or is a column of the table.
     """
     names = options.column_names
@@ -124,9 +124,9 @@ def written_columns(
 
 
 def clustering_order(metadata: TableMetadata, columns: Iterable[Column]) -> tuple[str, ...]:
-    """Return the clustering columns in the table's order, by the DataFrame's names; warn of resurrected rows.
+    """Return the DataFrame's names of the clustering columns, in the table's order.
 
-    A delete with the first of these columns deletes the range of rows under them.
+    Warn if a short `gc_grace_seconds` lets deleted rows come back.
     """
     if metadata.gc_grace_s < HINT_WINDOW_S:
         log.warning(
@@ -140,7 +140,7 @@ def clustering_order(metadata: TableMetadata, columns: Iterable[Column]) -> tupl
 
 
 def row_ttl(options: CassandraOptions, metadata: TableMetadata) -> RowTtl | None:
-    """Return the TTL that the options set; None if only the table may have a default TTL."""
+    """Return the TTL that the options set; None if they set none. Log the default TTL of the table."""
     ttl = RowTtl(
         ttl_s=options.ttl,
         ttl_column=options.ttl_column,
@@ -180,16 +180,16 @@ def check(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
 
 
 class Controls(NamedTuple):
-    """The control columns of a batch: they decide what becomes of a row, and are not written."""
+    """The control columns of a batch."""
 
     deletes: pa.Array | None
-    """Flags of the rows that are deletes; None if no row is one."""
+    """Flags of the rows that are deletes; None if all rows are upserts."""
     columns: dict[str, pa.Array]
-    """The same controls as the log holds them, by the name of the log's column."""
+    """The log's columns for deletes, TTLs and event times, by name."""
 
 
 def read_controls(batch: pa.RecordBatch, plan: CassandraPlan) -> Controls:
-    """Read the control columns of a batch of the DataFrame. A delete has no TTL.
+    """Read the control columns of a batch.
 
     :raises InvalidRow: a value of a control column is invalid.
     """
@@ -219,9 +219,9 @@ def read_controls(batch: pa.RecordBatch, plan: CassandraPlan) -> Controls:
 def without_deleted_values(
     rows: pa.RecordBatch, table: CassandraPlan, deletes: pa.Array
 ) -> pa.RecordBatch:
-    """Return the rows. In a delete, each column outside of the key becomes null.
+    """Replace the values of deletes by nulls, except in columns of the key.
 
-    :param table: the plan of the rows' columns.
+    :param table: the plan with the columns of `rows`.
     :raises InvalidRow: a delete has a null before a clustering column with a value. CQL cannot delete such a
         range.
     """
@@ -243,7 +243,6 @@ def without_deleted_values(
 
 
 def _whole_numbers(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column of numbers or instants as int64."""
     return as_is(batch.column(name)).cast(pa.int64())
 
 
@@ -252,17 +251,13 @@ def _null_for_deletes(values: pa.Array, deletes: pa.Array | None) -> pa.Array:
 
 
 def _upserts_with(flags: pa.Array, deletes: pa.Array | None = None) -> pa.Array:
-    """Return flags of rows, False for deletes and for null flags."""
+    """Return the flags, with False for nulls and deletes."""
     return except_deletes(pc.fill_null(flags, FALSE), deletes)
 
 
 def _refuse(
     batch: pa.RecordBatch, plan: CassandraPlan, option: str, name: str, reasons: Iterable[Reason]
 ) -> None:
-    """Refuse values of a control column.
-
-    :param option: the option that names the column.
-    """
     values = as_is(batch.column(name))
     for bad, problem, remedy in reasons:
         text, remedy_text = f"{problem} ({option})", remedy.replace("{name}", name)
@@ -339,7 +334,7 @@ class TimestampedRows(NamedTuple):
 
 
 def with_event_times(rows: TimestampedRows, plan: CassandraPlan) -> TimestampedRows:
-    """Return the rows with their event times as write timestamps, if the plan has event times."""
+    """Use event times as write timestamps, if the plan has event times."""
     if not plan.details.timestamp_column:
         return rows
     return rows._replace(timestamps_us=elements(rows.batch.column(TIMESTAMP_US), "i8"))
@@ -350,11 +345,11 @@ def remaining_ttls(
 ) -> Ints | None:
     """Return the seconds until each row expires, 0 or less for an expired row; None if rows never expire.
 
-    A row expires in the second of its timestamp in the ledger plus its TTL, whatever its event time is. So it
+    The TTL of a row counts from the row's timestamp in the ledger, and not from its event time. So the row
     expires in the same second each time it is written.
 
     :param now_s: the present time, seconds since 1970.
-    :param default_ttl_s: the table's default TTL in seconds, used if no option sets a TTL; 0 for none.
+    :param default_ttl_s: the table's default TTL in seconds, if no option sets a TTL; 0 for none.
     """
     if ttl is None and not default_ttl_s:
         return None

@@ -1,6 +1,6 @@
 """Refuses a server that would lose rows or acknowledge none, and a role that lacks a permission.
 
-Tests of Amazon Keyspaces and Azure Cosmos DB use answers that their users have published.
+The tests for Amazon Keyspaces and Azure Cosmos DB use answers that users of both have published.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Server(NamedTuple):
 
 
 CLOCK_AHEAD_S = 60
-"""Most seconds by which the driver's clock may be ahead of the clock of a node at a start."""
+"""The most seconds by which the clock of Spark's driver may be ahead of a node's clock at a start."""
 
 _KEYSPACES_SERVICE = ("Amazon Keyspaces", "system_schema_mcs")
 """The cluster name of Amazon Keyspaces, and a keyspace that only this service has."""
 _COSMOS = ("cosmosprod", "3.11.0")
-"""The cluster name of Azure Cosmos DB in lower case, and the version that it claims."""
+"""The cluster name of Azure Cosmos DB in lower case, and the version that Cosmos DB claims."""
 _COSMOS_HOSTS = re.compile(r"\.cosmos\.(azure\.com|azure\.cn|azure\.us)$")
 _USE = "Write to Apache Cassandra, Astra or Scylla, or to a target of your own."
 
@@ -51,7 +51,7 @@ _USE = "Write to Apache Cassandra, Astra or Scylla, or to a target of your own."
 def refuse_unfit(server: Server, options: CassandraOptions) -> None:
     """Refuse a product on which rows cannot be written exactly once.
 
-    :raises SchemaMismatch: names what the product lacks.
+    :raises SchemaMismatch: the error names what the product lacks.
     """
     name, keyspace = _KEYSPACES_SERVICE
     if server.cluster_name == name or keyspace in server.keyspaces:
@@ -73,7 +73,7 @@ def refuse_unfit(server: Server, options: CassandraOptions) -> None:
 def replicas(replication: Mapping[str, str], nodes: Mapping[str, int]) -> dict[str, int]:
     """Return the number of replicas of a keyspace in each datacenter; empty for an unknown strategy.
 
-    :param replication: the replication of the keyspace, as `system_schema` has it.
+    :param replication: the keyspace's replication in `system_schema`.
     :param nodes: the number of nodes in each datacenter.
     """
     factors = {name: factor.split("/")[0] for name, factor in replication.items()}  # 3/1: transient
@@ -87,11 +87,9 @@ def replicas(replication: Mapping[str, str], nodes: Mapping[str, int]) -> dict[s
 
 
 def required_replicas(level: str, factors: Mapping[str, int], datacenter: str) -> dict[str, int]:
-    """Return the number of replicas that a consistency level needs in each datacenter.
+    """Return the replicas that a consistency level needs, by datacenter. "" stands for any datacenter.
 
-    The name "" stands for any datacenter.
-
-    :param factors: the number of replicas of a keyspace in each datacenter.
+    :param factors: the replicas of the keyspace in each datacenter.
     :param datacenter: the local datacenter.
     """
     total, local = sum(factors.values()), factors.get(datacenter, 0)
@@ -108,12 +106,10 @@ def required_replicas(level: str, factors: Mapping[str, int], datacenter: str) -
 
 
 def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: str) -> None:
-    """Refuse a keyspace whose rows or ledger the existing nodes can never acknowledge.
-
-    Warn if replicas are missing.
+    """Refuse a keyspace with too few nodes for a consistency level; warn if replicas lack a node.
 
     :param datacenter: the local datacenter.
-    :raises SchemaMismatch: a consistency level needs more replicas than there can be.
+    :raises SchemaMismatch: rows or ledger could never be acknowledged.
     """
     rows, serial = options.consistency_level, options.serial_consistency_level
     data, ledger = options.data.keyspace, options.ledger.keyspace
@@ -148,13 +144,11 @@ def refuse_too_few_nodes(server: Server, options: CassandraOptions, datacenter: 
 
 
 def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> None:
-    """Refuse a server that cannot acknowledge rows, or not exactly once.
-
-    Warn of a level at which rows can be lost.
+    """Refuse a server that cannot acknowledge rows exactly once; warn of a level at which rows can be lost.
 
     :param session: the driver's session.
     :param datacenter: the local datacenter.
-    :raises SchemaMismatch: names what the server lacks.
+    :raises SchemaMismatch: the error names what the server lacks.
     :raises OptionError: the clock of this host is ahead.
     :raises Exception: an error of the driver.
     """
@@ -179,10 +173,10 @@ def inspect_server(session: Any, options: CassandraOptions, datacenter: str) -> 
 
 
 def refuse_clock_ahead(session: Any, options: CassandraOptions) -> None:
-    """Refuse a host whose clock is far ahead of the clock of the node that answers.
+    """Refuse a host whose clock is far ahead of a node's clock.
 
-    The write timestamps of rows come from this host. Cassandra would hide what other clients write until the
-    node's clock has reached these timestamps.
+    The write timestamps of rows are times of this host. They would hide later writes of other clients, until
+    the node's clock has reached them.
 
     :param session: the driver's session.
     :raises OptionError: the clock of this host is more than `CLOCK_AHEAD_S` ahead.
@@ -203,14 +197,14 @@ def refuse_clock_ahead(session: Any, options: CassandraOptions) -> None:
 def refuse_missing_permissions(
     session: Any, options: CassandraOptions, metadata: TableMetadata
 ) -> None:
-    """Refuse a role that may not write rows, or may not read and move the ledger.
+    """Refuse a role that may not write rows, or may not read and write the ledger.
 
-    Statements that match no rows test each permission. A role needs no right to list its permissions for
-    this, and permissions of other products are tested, too.
+    Each permission is tested by a statement that matches no rows. So the role needs no permission to list its
+    permissions, and the test works with other products.
 
     :param session: the driver's session.
-    :param metadata: the table. If the table is missing, only the ledger's permissions are tested.
-    :raises TargetRefused: names the missing permissions.
+    :param metadata: the table. If it is missing, only the permissions for the ledger are tested.
+    :raises TargetRefused: the error names the missing permissions.
     """
     partition = [quote(column.name) for column in metadata.columns if column.role == "partition"]
     no_rows = " AND ".join(f"{name} IN ()" for name in partition)
@@ -225,9 +219,9 @@ def refuse_missing_permissions(
         except Unauthorized as error:
             errors.append(error)
         except (InvalidRequest, SyntaxException):
-            continue  # a check without a ledger's table, or a server without `IN ()`
+            continue  # the ledger's table is missing, or the server does not know `IN ()`
         except ServerError:
-            continue  # permitted, but another start is creating the table: "Unknown CF"
+            continue  # "Unknown CF": another start is creating the table
     if errors:
         raise missing_permission(*errors, options=options) from errors[0]
 
@@ -240,7 +234,7 @@ _MISSING = re.compile(
 
 
 def missing_permission(*errors: Unauthorized, options: CassandraOptions) -> TargetRefused:
-    """Return the error that names the missing permissions, with the statements that grant them."""
+    """Return the error for missing permissions, with the statements that grant them."""
     role = login(options)
     name = quote(role.username) if role else "the role"
     grants = [_grant(str(error), options, name) for error in errors]

@@ -1,8 +1,7 @@
 """The statements that write the rows of a plan: an upsert, and a DELETE for each prefix of the key.
 
-An upsert is an INSERT, by which a row without values exists, too; or an UPDATE, by `cassandra.writeMode`.
-Every statement has a marker for the write timestamp. Of two statements for one key the one with the higher
-timestamp wins, in whichever order they arrive.
+An upsert is an INSERT or, by `cassandra.writeMode`, an UPDATE. Every statement has a marker for the write
+timestamp. Of two statements for one key the later timestamp wins, in any order of arrival.
 """
 
 from __future__ import annotations
@@ -18,16 +17,8 @@ from cassandra.query import BatchStatement, BatchType, BoundStatement
 
 from wal_sink.targets.cassandra.arrow_buffers import Ints, flags
 from wal_sink.targets.cassandra.driver.frames import EncodedBatch, statement_head
-from wal_sink.targets.cassandra.encode import (
-    Encoded,
-    concatenated_rows,
-    encode,
-    routing_keys,
-)
-from wal_sink.targets.cassandra.row_plan import (
-    KEY,
-    CassandraPlan,
-)
+from wal_sink.targets.cassandra.encode import Encoded, concatenated_rows, encode, routing_keys
+from wal_sink.targets.cassandra.row_plan import KEY, CassandraPlan
 from wal_sink.targets.cassandra.rows import TimestampedRows, remaining_ttls, with_event_times
 from wal_sink.targets.cdc import are_deletes, flag_name
 from wal_sink.targets.ddl import quote
@@ -38,10 +29,10 @@ _SECOND_US = 1_000_000
 
 
 class Statement(NamedTuple):
-    """A prepared statement, and the order of its values."""
+    """A prepared statement and the order of its values."""
 
     prepared: Any
-    """The driver's statement. The driver prepares it again if a server has forgotten it."""
+    """The driver's statement, which the driver prepares again if a server has forgotten it."""
     plan: CassandraPlan
     """The plan with the columns of the statement, in its order."""
     head: bytes
@@ -53,7 +44,7 @@ class Statement(NamedTuple):
 
     @property
     def columns(self) -> slice:
-        """The part of the statement's values that is of columns."""
+        """The positions of the columns in the statement's values."""
         beside = 1 + self.with_ttl
         return slice(beside, None) if self.timestamp_first else slice(None, -beside)
 
@@ -67,22 +58,22 @@ class StatementRows(NamedTuple):
     rows: TimestampedRows
     """The rows with the columns of the statement."""
     ttls: Ints | None = None
-    """The seconds until each row expires, see `remaining_ttls`; None if the statement has no TTL."""
+    """The seconds until each row expires; None if the statement has no TTL."""
 
 
 class EncodedRows(NamedTuple):
-    """The rows of a slice as bytes."""
+    """The encoded rows of a slice."""
 
     encoded: Encoded
     """The rows, grouped by statement."""
     positions: Ints | None
-    """For each row of the slice its position in `encoded`; None if both have the same order."""
+    """The position of each row of the slice in `encoded`; None if the order is the same."""
     keys: pa.Array
     """The routing key of each row of the slice, binary."""
 
 
 class Statements:
-    """The statements of a plan. Each is prepared before the first row that needs it.
+    """The statements of a plan. A statement is prepared before its first row.
 
     :param plan: the plan with its control columns.
     :param prepare: `prepare` of the driver's session.
@@ -121,9 +112,9 @@ class Statements:
         return EncodedRows(encoded, positions_in_parts(parts), keys)
 
     def divide(self, rows: TimestampedRows, ttls: Ints | None = None) -> list[StatementRows]:
-        """Divide the rows of a slice by the statement that writes them. Return at least one part.
+        """Divide the rows of a slice by statement. Return at least one part.
 
-        :param ttls: as `remaining_ttls` returns them.
+        :param ttls: the seconds until each row expires; None if rows never expire.
         :raises Exception: an error of the driver: it cannot prepare a statement.
         """
         rows = with_event_times(rows, self._plan)
@@ -181,8 +172,8 @@ class Statements:
 def driver_statement(request: EncodedBatch) -> Any:
     """Return a request as a batch statement of the driver.
 
-    The driver derives routing key and keyspace of the batch from its first row. The batch has no timestamp of
-    its own: it would be the timestamp of all its rows.
+    The driver derives the batch's routing key and keyspace from its first row. The batch has no timestamp,
+    which would be the timestamp of all its rows.
     """
     by_id = request.statements.by_id
     batch = BatchStatement(BatchType.UNLOGGED)
@@ -198,10 +189,10 @@ def driver_statement(request: EncodedBatch) -> Any:
 def upsert(plan: CassandraPlan, *, with_ttl: bool = False) -> str:
     """Return the statement that upserts one row.
 
-    The markers of an INSERT are the plan's columns, the timestamp, and the TTL if there is one. In an UPDATE
-    timestamp and TTL come first, and the columns of the key last.
+    The markers of an INSERT are the plan's columns, the timestamp and the TTL. In an UPDATE timestamp and TTL
+    are first, and the key is last.
 
-    :param plan: for an UPDATE, with the columns of the key after the others.
+    :param plan: for an UPDATE, a plan with the columns of the key after the others.
     """
     using = " USING TIMESTAMP ? AND TTL ?" if with_ttl else " USING TIMESTAMP ?"
     if not plan.details.update:
@@ -246,9 +237,9 @@ def table_rows(batch: pa.RecordBatch, plan: CassandraPlan) -> pa.RecordBatch:
 
 
 def _masks(batch: pa.RecordBatch, plan: CassandraPlan) -> dict[int | None, Flags]:
-    """Return the flags of the rows of each statement. There is at least one statement.
+    """Return the flags of each statement's rows, for at least one statement.
 
-    The key is the number of clustering columns by which a delete finds rows; None for upserts.
+    The key is None for upserts, and the number of clustering columns in the WHERE clause for deletes.
     """
     if plan.operation is None:
         return {None: np.ones(batch.num_rows, np.bool_)}
@@ -262,7 +253,7 @@ def _masks(batch: pa.RecordBatch, plan: CassandraPlan) -> dict[int | None, Flags
 def _deletes(
     batch: pa.RecordBatch, clustering: tuple[str, ...], deletes: Flags
 ) -> dict[int | None, Flags]:
-    """Divide deletes by the number of their clustering columns. In the log, nulls come after values."""
+    """Divide deletes by the number of their clustering columns. The log has no null before a value."""
     depths = np.full(batch.num_rows, len(clustering), np.int64)
     for name in clustering:
         depths -= batch.column(name).is_null().to_numpy(zero_copy_only=False)
@@ -270,7 +261,7 @@ def _deletes(
 
 
 def positions_in_parts(parts: list[StatementRows]) -> Ints | None:
-    """Return the position of each row of a slice in its joined parts; None if it is unchanged."""
+    """Return the position of each row in the joined parts of its slice; None if the order is the same."""
     positions = [part.positions for part in parts if part.positions is not None]
     if not positions:
         return None

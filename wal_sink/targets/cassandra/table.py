@@ -31,20 +31,19 @@ class ColumnMetadata(NamedTuple):
 
 
 class TableMetadata(NamedTuple):
-    """The metadata under a table's name; the table itself may be missing."""
+    """The metadata of a keyspace and a table. The table may be missing."""
 
     name: TableName
     keyspaces: tuple[str, ...]
-    """All keyspaces of the cluster."""
     durable: bool
-    """True if writes to the keyspace go through the commit log."""
+    """True if the keyspace writes to the commit log (`durable_writes`)."""
     tables: tuple[str, ...]
     """All tables of the keyspace, without materialized views."""
     views: tuple[str, ...]
     columns: tuple[ColumnMetadata, ...]
-    """The columns of the table or view; empty if there is none of this name."""
+    """The columns of the table or view; empty if it is missing."""
     default_ttl: int
-    """The TTL in seconds of rows that are written without a TTL; 0 for none."""
+    """`default_time_to_live` in seconds; 0 for none."""
     types: UserTypes = MappingProxyType({})
     """The keyspace's user-defined types."""
     gc_grace_s: int = 864_000
@@ -64,9 +63,9 @@ class TableMetadata(NamedTuple):
 
 
 def refuse_not_durable(metadata: TableMetadata) -> None:
-    """Refuse a keyspace whose acknowledged writes are lost when a server process crashes.
+    """Refuse a keyspace without commit log: it loses acknowledged writes when a server process crashes.
 
-    :raises SchemaMismatch: the keyspace bypasses the commit log.
+    :raises SchemaMismatch: the keyspace has `durable_writes` = false.
     """
     if not metadata.durable:
         raise SchemaMismatch(
@@ -79,11 +78,10 @@ def refuse_not_durable(metadata: TableMetadata) -> None:
 def read_table(session: Any, name: TableName, node: Any = None) -> TableMetadata:
     """Read the metadata of a table, which may be missing.
 
-    If the first node lacks the table, the metadata comes from a node that has it: the first node
-    may lag, or another start may have just created the table.
+    If the first node lacks the table, up to three other nodes are read: the first node may lag.
 
     :param session: the driver's session.
-    :param node: the driver's host that is read first; None for any.
+    :param node: the driver's host that is read first; None for any node.
     :raises Exception: an error of the driver.
     """
     metadata = _read(session, name, node)
@@ -97,7 +95,7 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
         names = ("keyspace_name", "table_name")[: len(key)]
         where = " AND ".join(f"{column} = %s" for column in names)
         query = f"SELECT {what} FROM system_schema.{source}" + (where and f" WHERE {where}")  # noqa: S608 -- constants
-        nonlocal node  # another node may lag
+        nonlocal node  # all reads from one node: another node may lag
         answer = session.execute(query, key, host=node)
         node = answer.response_future.coordinator_host
         return list(answer)
@@ -135,7 +133,7 @@ def _read(session: Any, name: TableName, node: Any) -> TableMetadata:
 
 
 _MOST_ASKED = 3
-"""The number of nodes that are read for a table that one node lacks: few nodes lag behind at once."""
+"""The most nodes that are read for a table that the first node lacks."""
 
 
 def _node_with_table(session: Any, name: TableName) -> Any:
@@ -153,7 +151,7 @@ def _node_with_table(session: Any, name: TableName) -> Any:
 
 
 def keyspace_statement(keyspace: str) -> str:
-    """Return a CREATE KEYSPACE as a starting point."""
+    """Return a CREATE KEYSPACE. The replication is an example."""
     return (
         f"CREATE KEYSPACE {quote(keyspace)}\n"
         "  WITH replication = {'class': 'NetworkTopologyStrategy', 'replication_factor': 3};"
@@ -161,7 +159,7 @@ def keyspace_statement(keyspace: str) -> str:
 
 
 def proposed_statements(name: TableName, schema: pa.Schema) -> str:
-    """Return a CREATE TABLE for a DataFrame. A comment in it says that the primary key is a guess."""
+    """Return a CREATE TABLE for a DataFrame. Its primary key is a guess, as a comment in it says."""
     lines, types = [], dict[str, str]()
     for field in schema:
         cql = suggest_type(name.keyspace, field.name, field.type, types)
@@ -192,10 +190,10 @@ def add_column_statement(name: TableName, field: pa.Field) -> str | None:
 def suggest_type(
     keyspace: str, path: str, source: pa.DataType, types: dict[str, str]
 ) -> str | None:
-    """Return a CQL type for a column; None if there is none.
+    """Return a CQL type for a column or a part of it; None if CQL has no such type.
 
-    :param path: the column and the fields down to this part of it. User-defined types are named after it.
-    :param types: receives the CREATE TYPE of each new user-defined type by name, inner types first.
+    :param path: the name of a new user-defined type: the names of the column and its fields, by underscores.
+    :param types: gets the CREATE TYPE of each new user-defined type by name, inner types first.
     """
     source = canonical(source)
     if is_array(source):
@@ -239,15 +237,14 @@ def new_table(
 ) -> TableMetadata:
     """Return the table that option `createTable` would create for a DataFrame.
 
-    The start compares the DataFrame with this table before it creates the table, so a start that is refused
-    creates nothing.
+    The start compares the DataFrame with this table first. So a refused start creates nothing.
 
-    :param metadata: the metadata under the table's name; there is no such table yet.
+    :param metadata: the metadata of the missing table.
     :param schema: the columns that are written.
     :param layout: the primary key, as `primary_key` returns it.
-    :param names: the names that columns of the DataFrame have in the table, if they differ there.
-    :raises SchemaMismatch: the DataFrame lacks a column of the key, or a column has a type that
-        `createTable` cannot create.
+    :param names: the table's names of renamed columns, by the DataFrame's names.
+    :raises SchemaMismatch: the DataFrame lacks a column of the key; or createTable cannot create the type
+        of a column.
     """
     refuse_unknown_columns(layout, schema)
     columns = [_column(metadata.name, field, layout, names) for field in schema]
@@ -279,7 +276,7 @@ def _column(
 
 
 def create_statement(table: TableMetadata) -> str:
-    """Return the CREATE TABLE of a table that `new_table` has returned."""
+    """Return the CREATE TABLE of a table."""
     lines = [f"  {quote(column.name)} {column.type}" for column in table.columns]
     parts = [
         ", ".join(quote(column.name) for column in table.columns if column.role == role)

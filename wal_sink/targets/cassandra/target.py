@@ -1,4 +1,4 @@
-"""The Cassandra target. Each method imports what it needs, so that tasks never load the driver."""
+"""The class `CassandraTarget`. Its methods import late, so that tasks never load the driver."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import pyarrow as pa
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options
 from wal_sink.targets.base import ErrorClass, IdempotentSession, Target
-from wal_sink.targets.cassandra.options import (
-    CassandraOptions,
-    with_environment,
-)
+from wal_sink.targets.cassandra.options import CassandraOptions, with_environment
 from wal_sink.targets.cassandra.row_plan import CassandraPlan
 from wal_sink.targets.operations import BY_POSITION
 
@@ -38,7 +35,7 @@ class CassandraTarget(Target):
 
     @property
     def description(self) -> Mapping[str, str]:
-        """The cluster, the consistency level, the table, and what becomes of rows."""
+        """The cluster, the table, and how the options write rows."""
         from wal_sink.targets.cassandra.rows import describe  # noqa: PLC0415 -- pyarrow.compute
 
         options = self.options
@@ -62,13 +59,13 @@ class CassandraTarget(Target):
         }
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table; create the ledger's table if it is missing."""
+        """Compare the DataFrame with the table, and create missing tables."""
         from wal_sink.targets.cassandra.plan import make_plan  # noqa: PLC0415 -- the driver
 
         return make_plan(self.options, schema, key)
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table; create nothing."""
+        """Compare the DataFrame with the table, and create nothing."""
         from wal_sink.targets.cassandra.plan import make_plan  # noqa: PLC0415 -- the driver
 
         return make_plan(self.options, schema, key, create=False)
@@ -84,10 +81,7 @@ class CassandraTarget(Target):
         import wal_sink.targets.cassandra.session  # noqa: F401, PLC0415 -- the driver
 
     def for_tasks(self) -> Self:
-        """Return the target with the secrets of this process's environment.
-
-        A worker's environment may be older.
-        """
+        """Return the target with the secrets of this environment: that of a worker may be older."""
         return type(self)(with_environment(self.options))
 
     def connect(self, query_id: str) -> IdempotentSession:

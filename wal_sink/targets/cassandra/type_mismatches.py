@@ -8,31 +8,18 @@ from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from wal_sink.model.plan import (
-    canonical,
-    is_array,
-    spark_ddl,
-    spark_type,
-    struct_ddl,
-)
+from wal_sink.model.plan import canonical, is_array, spark_ddl, spark_type, struct_ddl
 from wal_sink.model.plan import fields as fields_of
-from wal_sink.targets.cassandra.types import (
-    CQL_FOR,
-    NESTED,
-    TYPES,
-    WHOLE_DECIMAL,
-    CqlType,
-    accepts,
-)
+from wal_sink.targets.cassandra.types import CQL_FOR, NESTED, TYPES, WHOLE_DECIMAL, CqlType, accepts
 from wal_sink.targets.columns import to_cast
 from wal_sink.unknown_names import did_you_mean
 
 
 class Mismatch(NamedTuple):
-    """A column, or a part of a column, that cannot be written."""
+    """A column, or a part of a column, that does not fit."""
 
     path: str
-    """The column or its part: `address.zip`; `prices.element` for elements, as Spark names them."""
+    """The column or its part, as Spark names it: `address.zip`, `prices.element`."""
     problem: str
     remedy: str
 
@@ -41,7 +28,7 @@ class Mismatch(NamedTuple):
 
 
 def mismatches(column: str, source: pa.DataType, tree: CqlType) -> list[Mismatch]:
-    """Return everything that keeps a column of an Arrow type from being written to a CQL type."""
+    """Return each part of an Arrow type that does not fit a CQL type."""
     source = canonical(source)
     cast = _wanted(source, tree)
     return [
@@ -67,8 +54,8 @@ def _remedy(column: str, cast: str | None, spark: str, part: str | None) -> str:
 
 
 _Differences: TypeAlias = Iterator[tuple[Mismatch, pa.DataType, str | None]]
-"""Tuples of a mismatch, the Arrow type of the part, and the type to cast the part to, in Spark's DDL. A
-mismatch without a remedy is cured by that cast."""
+"""Each mismatch with the Arrow type of its part, and the type in Spark's DDL to which the part is cast. An
+empty remedy stands for this cast."""
 
 
 def _differences(path: str, source: pa.DataType, tree: CqlType) -> _Differences:
@@ -135,7 +122,7 @@ def _of_user_type(path: str, source: pa.DataType, tree: CqlType) -> _Differences
 
 
 def _wanted(source: pa.DataType, tree: CqlType) -> str | None:
-    """Return the type to which the column has to be cast, in Spark's DDL; None if no cast helps."""
+    """Return the type in Spark's DDL to which the column has to be cast; None if no cast helps."""
     if tree.kind in TYPES:
         return _wanted_value(source, tree.kind)
     if tree.kind in ("list", "set", "vector") and is_array(source):
