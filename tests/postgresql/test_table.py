@@ -109,11 +109,38 @@ def test_table_not_written_exactly_once_is_refused(store: Postgresql, ddl: str, 
 
 
 @pytest.mark.parametrize(
-    "ddl", [TABLE.replace("TABLE", "UNLOGGED TABLE"), TABLE.replace("bigint", "bigint PRIMARY KEY")]
+    "ddl",
+    [
+        TABLE.replace("TABLE", "UNLOGGED TABLE"),
+        TABLE.replace("bigint", "bigint PRIMARY KEY"),
+        f"{TABLE}; CREATE RULE r AS ON INSERT TO t DO INSTEAD NOTHING",  # would drop rows of an upsert
+    ],
 )
-def test_remedies_of_unlogged_and_unique_tables_work(store: Postgresql, ddl: str) -> None:
+def test_remedy_of_a_refused_table_works(store: Postgresql, ddl: str) -> None:
     store.execute(ddl)
     remedied(store, refused(store))
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "source"),
+    [
+        ("money", "1.50", pa.decimal128(10, 2)),
+        ("inet", "127.0.0.1", pa.string()),
+        ("integer[]", "{1}", pa.list_(pa.list_(pa.int32()))),
+        ("integer", "1", pa.map_(pa.string(), pa.int32())),
+    ],
+)
+def test_remedy_of_a_column_that_no_cast_fits_works(
+    store: Postgresql, type_: str, text: str, source: pa.DataType
+) -> None:
+    """The table has a value."""
+    store.execute(f"CREATE TABLE t (c {type_}); INSERT INTO t VALUES ('{text}')")
+    schema = pa.schema([("c", source)])
+    with pytest.raises(SchemaMismatch, match="No cast leads to that type") as caught:
+        agreed(store.target(), schema)
+    (statement,) = re.findall(r"ALTER\b.*?;", caught.value.what)
+    store.execute(statement)
+    assert agreed(store.target(), schema).columns
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])

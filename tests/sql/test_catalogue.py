@@ -105,6 +105,17 @@ def test_key_unfit_for_the_mode_is_refused(store: Store, key: str, mode: str, wo
         agreed(store.target(mode=mode))
 
 
+def test_remedy_of_unnamed_unique_constraints_works(store: Store) -> None:
+    store.execute(TABLE.format(key=", UNIQUE (id), UNIQUE (name)"))
+    with pytest.raises(SchemaMismatch, match="is unique by") as caught:
+        agreed(store.target())
+    assert "None" not in str(caught.value)
+    for statement in re.findall(r"CREATE .*?;", caught.value.remedy):
+        store.paste(statement)
+    bring(store.target(table="t_rows", mode="upsert"), ROW.batch, ROW.batch)
+    assert [tuple(row) for row in store.execute("SELECT * FROM t_rows")] == [(1, "x")]
+
+
 @pytest.mark.parametrize(
     ("store", "index"),
     [

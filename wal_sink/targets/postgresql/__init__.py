@@ -131,8 +131,14 @@ class PostgresqlTarget(KeyedTarget):
         return stored_values(column, values)
 
     def altered(self, column: TableColumn, type_: str | None) -> str:
-        """Return the ALTER TABLE for a column; it casts the values by way of their texts."""
-        using = f" USING {quote(column.name)}::text::{type_}" if type_ else ""
+        """Return the ALTER TABLE for a column, with a cast of its values."""
+        name = quote(column.name)
+        cast = f"{name}::text::{type_}"
+        if column.type == "money" or type_ == "text":
+            cast = f"{name}::{type_}"
+        elif type_ == "jsonb":
+            cast = f"to_jsonb({name})"
+        using = f" USING {cast}" if type_ else ""
         return f"{super().altered(column, type_).removesuffix(';')}{using};"
 
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:

@@ -128,9 +128,17 @@ STORAGE = (
            WHERE oid = ANY (%(tree)s) AND relkind IN ('v', 'm', 'f') ORDER BY 1""",
         "{names} is a view or a foreign table: its rows are in another table, which need not commit together"
         " with the ledger.",
-        "Name a table whose partitions are all on this server.",
+        "Name the table itself. The table and all its partitions have to be on this server.",
     ),
     UNLOGGED,
+    Finding(
+        """SELECT rulename::text, format('DROP RULE %%I ON %%s;', rulename, ev_class::regclass)
+           FROM pg_catalog.pg_rewrite
+           WHERE ev_class = %(oid)s AND ev_type <> '1' AND ev_enabled IN ('O', 'A') ORDER BY 1""",
+        "{table} has rewrite rules ({names}): a rule can drop the rows of an INSERT without an error, and"
+        " COPY ignores it.",
+        "Use a trigger instead, and run:",
+    ),
     Finding(
         """SELECT current_user, format('ALTER ROLE %%I BYPASSRLS;', current_user)
            WHERE row_security_active(%(oid)s::oid)""",

@@ -104,8 +104,8 @@ class LockHolder(NamedTuple):
 
 
 def answer(error: Exception) -> str:
-    """Return class and text of a driver's error in one line."""
-    return f"{type(error).__name__}: {shortly(error)}"
+    """Return class and text of a driver's error in one line, without the statement and the full stop."""
+    return f"{type(error).__name__}: {shortly(error).partition(' LINE 1: ')[0].rstrip('.')}"
 
 
 # --- the table of the rows ---
@@ -163,8 +163,8 @@ def unreadable_ledger(ledger: str, error: Exception, statement: str) -> TargetRe
     """Return the error of a ledger that a flusher cannot read."""
     return TargetRefused(
         f"The ledger's table {ledger} cannot be read: {answer(error)}.",
-        "If there is no such table, the options name another database or schema than this query wrote to, or"
-        " the table was dropped. Name the former database, or restore the table from a backup. If neither is"
+        "If there is no such table, the options name another database, schema or ledger table than before, or"
+        " the table was dropped. Name the former one, or restore the table from a backup. If neither is"
         f" possible, create it, and the next error says how to go on. Run:\n{statement};",
     )
 

@@ -12,10 +12,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.model.plan import Column, Plan, is_array, spark_ddl
+from wal_sink.model.plan import Column, Plan, is_array, is_text, spark_ddl
 from wal_sink.targets.casts import KEY, CastRules, is_castable, key_of
 from wal_sink.targets.client import importing
 from wal_sink.targets.columns import (
@@ -41,25 +40,49 @@ from wal_sink.targets.operations import (
 from wal_sink.targets.sql import errors
 from wal_sink.targets.sql.options import KeyedOptions, TableName
 from wal_sink.targets.sql.target import SqlTarget
-from wal_sink.targets.sql.types import NewTypes, Types, arrow_type, new_type
+from wal_sink.targets.sql.types import NewTypes, Types, arrow_type, is_document, new_type
 from wal_sink.unknown_names import did_you_mean
 
 logger = logging.getLogger(__name__)
 
 
-class KeyedTarget(SqlTarget):
-    """Adds rows, or replaces and deletes rows by key; makes the table if createTable is set.
+class Unique(NamedTuple):
+    """A unique index, which may belong to a primary key or a constraint."""
 
-    :param options: a struct that is derived from `KeyedOptions`.
-    """
+    name: str
+    columns: tuple[str, ...]
+    """The columns in the order of the index, without expressions."""
+    plain: bool = True
+    """True if the index can be the key of an upsert: it has whole columns only, covers all rows, and is
+    checked at once."""
+    drop: str = ""
+    """The statement that drops the index. Empty if the catalogue has no such statement."""
+
+    @property
+    def text(self) -> str:
+        """The index with its columns, for errors."""
+        part = [] if self.plain else ["by a part or an expression, or deferrable"]
+        return f"{self.name} ({', '.join([*self.columns, *part])})"
+
+
+def _listed(unique: Iterable[Unique]) -> str:
+    return ", ".join(index.text for index in unique)
+
+
+def _to_drop(unique: Sequence[Unique]) -> str:
+    if all(index.drop for index in unique):
+        return f"run: {' '.join(index.drop for index in unique)}"
+    return f"drop {_listed(unique)}."
+
+
+class KeyedTarget(SqlTarget):
+    """Adds rows, or replaces and deletes rows by key. Creates the table if createTable is set."""
 
     options: KeyedOptions
     title = "The database"
-    """The name of the database in errors. This and the next four are set on the class or the target."""
+    """The name of the database in errors. A subclass or a target sets this attribute and the next four."""
     types: Types
-    """The types of the database, and the Arrow types that hold them."""
     new: NewTypes
-    """The types of new columns."""
     ignores_case = False
     """True if the names of two columns may not differ by case only."""
     longest = 2**31, "characters"
@@ -69,7 +92,7 @@ class KeyedTarget(SqlTarget):
 
     @abstractmethod
     def connector(self) -> Callable[[Any], Any]:
-        """Import the client; return the function that connects, of the options."""
+        """Import the client. Return the function that connects; its argument is the options."""
 
     @abstractmethod
     def unique(self, connection: Any) -> Sequence[Unique]:
@@ -81,47 +104,42 @@ class KeyedTarget(SqlTarget):
 
     @abstractmethod
     def warnings(self, connection: Any) -> Iterable[str]:
-        """Return warnings for a start, about table and server."""
+        """Return warnings about table and server, which a start logs."""
 
     @abstractmethod
     def table_end(self, partition: Sequence[str]) -> str:
-        """Return the end of CREATE TABLE, after the columns.
-
-        :param partition: the columns by which the table is partitioned.
-        """
+        """Return the text of CREATE TABLE after the columns."""
 
     def altered(self, column: TableColumn, type_: str | None) -> str:
-        """Return the ALTER TABLE for a column; empty if the database has no such statement.
+        """Return the ALTER TABLE for a column. Empty if the database has no such statement.
 
-        :param type_: the new type; None: the column shall accept nulls.
+        :param type_: the new type. None: the statement lets the column accept nulls.
         """
         change = f"TYPE {type_}" if type_ else "DROP NOT NULL"
         return f"ALTER TABLE {self.table_name} ALTER COLUMN {self.quote(column.name)} {change};"
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:  # noqa: ARG002
-        """Return True if a cast to a column's type keeps or refuses each value of a type of the DataFrame.
+        """Return True if a cast from the DataFrame's type keeps or refuses each value.
 
-        :param type_: the type of the column, and `held`: its Arrow type.
+        :param type_: the type of the column. `held` is its Arrow type.
         """
         return is_castable(source, held)
 
     # --- the target ---
 
     def open(self) -> Any:
-        """Connect."""
-        return self._connector()(self.options)
-
-    def load(self) -> None:
-        """Import the client."""
-        self._connector()
-
-    def _connector(self) -> Callable[[Any], Any]:
-        """Import the client.
+        """Connect.
 
         :raises OptionError: the client is not installed.
         """
         with importing(self):
-            return self.connector()
+            connect = self.connector()
+        return connect(self.options)
+
+    def load(self) -> None:
+        """Import the client."""
+        with importing(self):
+            self.connector()
 
     @property
     def table_name(self) -> str:
@@ -134,7 +152,7 @@ class KeyedTarget(SqlTarget):
         return self.quoted(self.options.ledger)
 
     def quoted(self, name: TableName) -> str:
-        """Return a name as statements write it."""
+        """Quote schema and table."""
         return ".".join(self.quote(part) for part in name if part)
 
     @property
@@ -151,18 +169,22 @@ class KeyedTarget(SqlTarget):
         }
 
     def arrow_type(self, type_: str) -> pa.DataType | None:
-        """Return the Arrow type that holds a type of the database exactly; None: it cannot be written."""
+        """Return the Arrow type of a type, by `types`."""
         return arrow_type(self.types, type_)
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:
-        """Return how the key of an upsert has changed."""
+        """Return how the unique indexes differ from the key of the plan."""
         key = key_of(plan)
-        return changes_of_key(key, self.unique(connection)) if key else ()
+        unique = self.unique(connection) if key else ()
+        if not key or (len(unique) == 1 and unique[0].plain and {*unique[0].columns} == {*key}):
+            return ()
+        present = f"is unique by {_listed(unique)}" if unique else "has no unique index"
+        return [f"its key was {', '.join(key)}, and it {present} now"]
 
     # --- at a start ---
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Make the table if createTable asks for it, and compare the DataFrame with the table."""
+        """Create the table if createTable is set, and compare the DataFrame with the table."""
         if self.options.create_table:
             with self._connected() as connection:
                 if not self.columns(connection):
@@ -172,13 +194,10 @@ class KeyedTarget(SqlTarget):
         return super().plan(schema, key)
 
     def dry_plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table, or with the table that createTable would make."""
-        if not self.options.create_table:
-            return super().dry_plan(schema, key)
+        """Compare the DataFrame with the table, or with the table that createTable would create."""
         with self._connected() as connection:
-            has_table = bool(self.columns(connection))
-        if has_table:
-            return super().dry_plan(schema, key)
+            if not self.options.create_table or self.columns(connection):
+                return self.agree(connection, schema, key)
         layout = self.options.layout
         statement = self.new_table(schema, layout)
         columns = [
@@ -189,10 +208,7 @@ class KeyedTarget(SqlTarget):
         return self.match(schema, key, columns, unique).that_creates(statement)
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table.
-
-        :raises SchemaMismatch: the DataFrame does not fit.
-        """
+        """Compare the DataFrame with the table, and log warnings."""
         columns, table = self.columns(connection), self.options.table
         if not columns:
             hint = did_you_mean(table, self.other_tables(connection))
@@ -213,16 +229,16 @@ class KeyedTarget(SqlTarget):
 
         :raises SchemaMismatch: the DataFrame does not fit.
         """
-        options, mode = self.options, f"{self.name}.mode"
-        operation, table = options.operation_column, options.table
+        options, table = self.options, self.options.table
+        operation = options.operation_column
         written = without_operation(schema, operation, [column.name for column in columns], table)
         matched = match_columns(written, columns, table, KeyedRules(self))
         key_columns: tuple[str, ...] = ()
         if options.mode == "upsert":
-            key_columns = upsert_key(table, unique, matched, mode, self.quote).columns
+            key_columns = self._upsert_key(unique, matched).columns
             refuse_other_key(table, options.layout, key_columns)
         else:
-            refuse_unique_for_append(table, unique, matched, mode, self.quote)
+            self._refuse_unique_for_append(unique, matched)
         return Plan(
             key=key,
             target=self.name,
@@ -233,13 +249,83 @@ class KeyedTarget(SqlTarget):
             details={KEY: list(key_columns)} if key_columns else {},
         )
 
+    # --- unique indexes ---
+
+    def _upsert_key(self, unique: Sequence[Unique], columns: Sequence[Column]) -> Unique:
+        """Return the key of an upsert: the primary key, or the only unique index.
+
+        A second unique index would refuse rows, or an upsert would replace the row that this index finds.
+        """
+        table, mode = self.options.table, f"{self.name}.mode"
+        key = next((index for index in unique if index.plain), None)
+        others = [index for index in unique if index is not key]
+        if key is None:
+            raise SchemaMismatch(
+                f"{table} has no primary key, by which {mode} = upsert finds the row to replace."
+                + (
+                    f" These unique indexes cannot be the key: {_listed(others)}." if others else ""
+                ),
+                f"Give the table a primary key; or set {mode} to append.",
+            )
+        written = {column.in_table for column in columns}
+        missing = [name for name in key.columns if name not in written]
+        if others:
+            raise SchemaMismatch(
+                f"{table} has more than one unique index: {key.text} finds the row to replace, and"
+                f" {_listed(others)} would find another one, or refuse the row.",
+                self._to_own_table(others[0], columns)
+                if missing
+                else f"To go on, {_to_drop(others)}",
+            )
+        if missing:
+            raise SchemaMismatch(
+                f"Columns of the key of {table} are not in the DataFrame: {', '.join(missing)}.",
+                "Add them to the DataFrame, or make a key of columns that the DataFrame has.",
+            )
+        return key
+
+    def _refuse_unique_for_append(
+        self, unique: Sequence[Unique], columns: Sequence[Column]
+    ) -> None:
+        """Refuse to append to a table with a unique index that could refuse a row.
+
+        The database fills a column that the DataFrame lacks, such as with the next number. So an index with
+        such a column is accepted.
+        """
+        written = {column.in_table for column in columns}
+        for index in unique:
+            if written >= {*index.columns}:
+                upsert = f"Set {self.name}.mode to upsert, which replaces the row of the key; or "
+                is_key = len(unique) == 1 and index.plain
+                raise SchemaMismatch(
+                    f"{self.options.table} is unique by {index.text}: a second row of the same key would be"
+                    " refused by the server, and stop the flush.",
+                    (upsert if is_key else f"{self._to_own_table(index, columns)}Or ")
+                    + _to_drop([index]),
+                )
+
+    def _to_own_table(self, index: Unique, columns: Sequence[Column]) -> str:
+        """Return the remedy to write to another table, which has only this index."""
+        table = self.options.destination
+        own = table._replace(table=f"{table.table}_rows")
+        name = self.quoted(own)
+        listed = ", ".join(self.quote(column.in_table) for column in columns)
+        key = ", ".join(map(self.quote, index.columns))
+        create = f"CREATE TABLE {name} AS SELECT {listed} FROM {self.table_name} WHERE 1 = 0;"  # noqa: S608
+        index_name = self.quote(f"{own.table}_key")
+        return (
+            f"Write to a table of its own, whose only key is that of {index.name}, with option"
+            f" table={own.text} and {self.name}.mode=upsert:\n"
+            f"{create}\nCREATE UNIQUE INDEX {index_name} ON {name} ({key});\n"
+        )
+
     # --- a new table ---
 
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:
         """Return the CREATE TABLE for the DataFrame.
 
-        :raises SchemaMismatch: the database has no type for a column, or a name is too long; two names differ
-            by case only; or the DataFrame lacks a column of the layout.
+        :raises SchemaMismatch: a column has no type in the database; a name is too long; two names differ by
+            case only; or the DataFrame lacks a column of the layout.
         """
         written = self._written(schema)
         refuse_unknown_columns(layout, written)
@@ -269,176 +355,50 @@ class KeyedTarget(SqlTarget):
         return new_type(self.new, field.type, key=is_key) or ""
 
     def _written(self, schema: pa.Schema) -> pa.Schema:
-        """Return the columns of the DataFrame that go into a new table."""
         return without_operation(schema, self.options.operation_column, (), self.options.table)
 
 
 class KeyedRules(CastRules):
-    """Decides by a database's types which columns fit, and proposes its ALTER TABLE statements."""
+    """Rules by the types of the database, with its ALTER TABLE statements."""
 
     def __init__(self, target: KeyedTarget) -> None:
         super().__init__(target.arrow_type, target.table_name)
         self._target = target
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Propose another type for a column if no cast leads to the type of the column."""
+        """Propose another type for the column if no cast of Spark leads to its type."""
         type_ = new_type(self._target.new, field.type, key=False)
         statement = self._target.altered(column, type_) if type_ else ""
-        if not statement or self._target.arrow_type(column.type) is not None:
+        held = self._target.arrow_type(column.type)
+        if not statement or (held is not None and _casts(field.type, held)):
             return super().about_type(field, column)
         remedy = f"No cast leads to that type. Run: {statement} Or drop it from the DataFrame."
         return [self.types_differ(field, column.type, remedy)]
 
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:
-        """Return True if the column accepts the type of the DataFrame."""
+        """Return the answer of the target."""
         return self._target.takes(source, words, holds)
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the ALTER TABLE that adds a column."""
+        """Return the ALTER TABLE of the database."""
         type_ = new_type(self._target.new, field.type, key=False)
         add = f"ALTER TABLE {self._table} ADD COLUMN {self._target.quote(field.name)} {type_}"
         return f"run: {add};" if type_ else ""
 
     def to_allow_null(self, column: TableColumn) -> str:
-        """Return the ALTER TABLE that lets a column accept nulls."""
+        """Return the ALTER TABLE of the database."""
         statement = self._target.altered(column, None)
         return f"run: {statement}" if statement else super().to_allow_null(column)
 
 
+def _casts(source: pa.DataType, to: pa.DataType) -> bool:
+    """Return True if Spark may cast a type to another. It casts no nested type to a number."""
+    if is_array(source) and is_array(to):
+        return _casts(source.value_type, to.value_type)
+    return is_text(to) or not is_document(source)
+
+
 def _as_text(field: pa.Field) -> str:
-    """Return the DataFrame's method call that makes a text of a column."""
-    if is_array(field.type) or pt.is_map(field.type) or pt.is_struct(field.type):
+    if is_document(field.type):
         return with_column(field.name, f'F.to_json("{field.name}")')
     return cast_to(field.name, "string")
-
-
-# --- unique indexes ---
-
-
-class Unique(NamedTuple):
-    """A unique index, which may belong to a primary key or a constraint."""
-
-    name: str
-    columns: tuple[str, ...]
-    """The columns in the order of the index; expressions are left out."""
-    plain: bool = True
-    """True if the index can be the key of an upsert: it has whole columns only, covers all rows, and is
-    checked at once."""
-    dropped_by: str = ""
-    """The statement that drops the index; empty if it is not known."""
-
-    @property
-    def text(self) -> str:
-        """The index with its columns, for errors."""
-        part = [] if self.plain else ["by a part or an expression, or deferrable"]
-        return f"{self.name} ({', '.join([*self.columns, *part])})"
-
-    @property
-    def drop(self) -> str:
-        """The statement that drops the index, or its name."""
-        return self.dropped_by or f"{self.name}."
-
-
-def upsert_key(
-    table: str,
-    unique: Sequence[Unique],
-    columns: Sequence[Column],
-    mode: str,
-    quote: Callable[[str], str],
-) -> Unique:
-    """Return the key of an upsert: the primary key, or the only unique index.
-
-    A second unique index would refuse rows, or an upsert would replace the row that this index finds.
-
-    :param unique: the unique indexes of the table, the primary key first.
-    :param columns: the columns of the plan.
-    :param mode: the name of the option, such as `sql.mode`.
-    :param quote: quotes a name as the database does.
-    :raises SchemaMismatch: the table has no such index, or several; or the DataFrame lacks one of its
-        columns.
-    """
-    key = next((index for index in unique if index.plain), None)
-    others = [index for index in unique if index is not key]
-    listed = ", ".join(index.text for index in others)
-    if key is None:
-        raise SchemaMismatch(
-            f"{table} has no primary key, by which {mode} = upsert finds the row to replace."
-            + (f" These unique indexes cannot be the key: {listed}." if others else ""),
-            f"Give the table a primary key; or set {mode} to append.",
-        )
-    written = {column.in_table for column in columns}
-    missing = [name for name in key.columns if name not in written]
-    if others:
-        raise SchemaMismatch(
-            f"{table} has more than one unique index: {key.text} finds the row to replace, and {listed}"
-            " would find another one, or refuse the row.",
-            _own_table(table, others[0], columns, mode, quote)
-            if missing
-            else f"Drop the others: {' '.join(index.drop for index in others)}",
-        )
-    if missing:
-        raise SchemaMismatch(
-            f"Columns of the key of {table} are not in the DataFrame: {', '.join(missing)}.",
-            "Add them to the DataFrame, or make a key of columns that the DataFrame has.",
-        )
-    return key
-
-
-def refuse_unique_for_append(
-    table: str,
-    unique: Sequence[Unique],
-    columns: Sequence[Column],
-    mode: str,
-    quote: Callable[[str], str],
-) -> None:
-    """Refuse to append to a table with a unique index on columns of the DataFrame: it could refuse a row.
-
-    An index with a column that the DataFrame lacks is accepted: the database fills the column, such as with
-    the next number.
-
-    :param columns: the columns of the plan.
-    :param mode: the name of the option, such as `sql.mode`.
-    :param quote: quotes a name as the database does.
-    :raises SchemaMismatch: the table has such an index.
-    """
-    written = {column.in_table for column in columns}
-    for index in unique:
-        if written >= {*index.columns}:
-            is_key = len(unique) == 1 and index.plain
-            raise SchemaMismatch(
-                f"{table} is unique by {index.text}: a second row of the same key would be refused by the"
-                " server, and stop the flush.",
-                f"Set {mode} to upsert, which replaces the row of the key; or drop the index: {index.drop}"
-                if is_key
-                else f"{_own_table(table, index, columns, mode, quote)}Or drop the index: {index.drop}",
-            )
-
-
-def _own_table(
-    table: str,
-    index: Unique,
-    columns: Sequence[Column],
-    mode: str,
-    quote: Callable[[str], str],
-) -> str:
-    """Return the remedy to write to another table, which has only this index."""
-    *schema, name = table.split(".")
-    former, new = (".".join(map(quote, [*schema, last])) for last in (name, f"{name}_rows"))
-    listed, key = (
-        ", ".join(map(quote, names))
-        for names in ([column.in_table for column in columns], index.columns)
-    )
-    create = f"CREATE TABLE {new} AS SELECT {listed} FROM {former} WHERE 1 = 0;"  # noqa: S608 -- to read
-    return (
-        f"Write to a table of its own, whose only key is that of {index.name}, with option table={table}_rows"
-        f" and {mode}=upsert:\n{create}\nALTER TABLE {new} ADD PRIMARY KEY ({key});\n"
-    )
-
-
-def changes_of_key(key: Sequence[str], unique: Sequence[Unique]) -> Sequence[str]:
-    """Return how a table's unique indexes differ from the key of a plan, as clauses for an error."""
-    if len(unique) == 1 and unique[0].plain and {*unique[0].columns} == {*key}:
-        return ()
-    now = ", ".join(index.text for index in unique)
-    now = f"is unique by {now}" if unique else "has no unique index"
-    return [f"its key was {', '.join(key)}, and it {now} now"]

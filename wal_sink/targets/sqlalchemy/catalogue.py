@@ -164,7 +164,7 @@ def _duckdb_unique(connection: Connection, name: TableName) -> tuple[Unique, ...
     columns = {column.name for column in read_columns(connection, name)}
     where = name.table, name.schema or None
     constraints = [
-        Unique(f"the {kind.lower()}", tuple(names))
+        Unique(_PRIMARY if kind == "PRIMARY KEY" else "a unique constraint", tuple(names))
         for kind, names in connection.query(_DUCKDB_UNIQUE, where)
     ]
     indexes = []
@@ -187,7 +187,10 @@ def _inspected_unique(connection: Connection, name: TableName) -> Iterator[Uniqu
     key = tuple(primary["constrained_columns"])
     candidates = [
         *([Unique(_PRIMARY, key)] if key else []),
-        *(Unique(str(row["name"]), tuple(row["column_names"])) for row in constraints),
+        *(
+            Unique(row["name"] or "a unique constraint", tuple(row["column_names"]))
+            for row in constraints
+        ),
         *(unique_index(index) for index in indexes if index["unique"]),
     ]
     by_columns = dict[tuple[tuple[str, ...], bool], Unique]()
@@ -250,7 +253,7 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
                 " together with others: after a crash the table could have a part of a window, or a window"
                 " twice.",
                 "Copy the rows into a table with ENGINE=InnoDB, or run:\n"
-                f"ALTER TABLE {name.text} ENGINE=InnoDB;",
+                f"ALTER TABLE {'.'.join(f'`{part}`' for part in name if part)} ENGINE=InnoDB;",
             )
 
 
