@@ -38,8 +38,7 @@ _PASSING = texts("08 25006 25P03 40 53 55006 55P03 57 58")
 def _sqlstate(error: BaseException) -> Code:
     """Return the SQLSTATE of an error.
 
-    A trigger's RAISE can have any SQLSTATE. Unless it is one of `_PASSING`, the error counts as P0001, which
-    refuses a row.
+    A trigger's RAISE can have any SQLSTATE. It refuses a row, as P0001 does, unless `_PASSING` has its code.
     """
     code = getattr(error, "sqlstate", None)
     source = getattr(getattr(error, "diag", None), "source_function", None)
@@ -85,8 +84,7 @@ class PostgresqlTarget(KeyedTarget):
     def columns(self, connection: Any) -> Sequence[TableColumn]:
         """Read the table's columns.
 
-        :raises SchemaMismatch: the table, a partition or the ledger is unlogged; or the table is a view, has
-            a partition on another server, or has row-level security.
+        :raises SchemaMismatch: `STORAGE` has a reason to refuse the table, or the ledger is unlogged.
         """
         relation = catalogue.find(connection, self.options.destination)
         catalogue.refuse(connection, relation, catalogue.STORAGE)
@@ -123,11 +121,11 @@ class PostgresqlTarget(KeyedTarget):
     # --- types ---
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:
-        """Return True if a cast to a column's type keeps or refuses each value of a type of the DataFrame."""
+        """Return True if a cast from the DataFrame's type keeps or refuses each value."""
         return takes(source, type_, held)
 
     def stored(self, column: Column, values: pa.Array) -> pa.Array:
-        """Cast the values of a column to the type that the log holds."""
+        """Cast the values of a column to the type in the log."""
         return stored_values(column, values)
 
     def altered(self, column: TableColumn, type_: str | None) -> str:
@@ -142,14 +140,14 @@ class PostgresqlTarget(KeyedTarget):
         return f"{super().altered(column, type_).removesuffix(';')}{using};"
 
     def new_table(self, schema: pa.Schema, layout: Layout) -> str:
-        """Return the CREATE TABLE for the DataFrame; refuse a table whose rows are longer than a page."""
+        """Return the CREATE TABLE. Refuse a table whose rows are longer than a page."""
         statement = super().new_table(schema, layout)
         types = (self.type_of(field, layout) for field in self._written(schema))
         refuse_wide_row(types, self.options.table)
         return statement
 
     def table_end(self, partition: Sequence[str]) -> str:
-        """Return PARTITION BY, and a default partition for all rows; the user may add others later."""
+        """Return PARTITION BY, and a default partition, which takes all rows."""
         if not partition:
             return ""
         name = self.options.destination
@@ -160,10 +158,7 @@ class PostgresqlTarget(KeyedTarget):
     # --- at a start ---
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table, and check the user's privileges.
-
-        The check runs the statements of a flush without rows.
-        """
+        """Compare the DataFrame with the table. Check privileges by a flush without rows."""
         plan = super().agree(connection, schema, key)
         refuse_wide_row((column.type for column in plan.of_table().columns), self.options.table)
         with self._trying(connection):
@@ -183,9 +178,9 @@ class PostgresqlTarget(KeyedTarget):
 
     @contextlib.contextmanager
     def _trying(self, connection: Any) -> Iterator[None]:
-        """End a block without an error if another session holds a lock, such as for CREATE INDEX.
+        """End the block without an error if another session holds a lock.
 
-        The flush waits for the lock, and a start does not.
+        The flush waits for the lock. A start does not wait.
 
         :raises SchemaMismatch: the user lacks a privilege for a statement in the block.
         """
@@ -217,7 +212,7 @@ class PostgresqlTarget(KeyedTarget):
         return super().remedy(connection, error)
 
     def _grants(self, connection: Any, answer: str) -> Sequence[str]:
-        """Return the privileges that the user needs on the object at the end of the server's answer."""
+        """Return the privileges on the object that the server's answer names at its end."""
         options, database = self.options, connection.info.dbname
         if answer.endswith(f' "{database}"'):
             return [f"TEMPORARY ON DATABASE {quote(database)}"]

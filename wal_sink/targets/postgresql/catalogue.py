@@ -191,7 +191,6 @@ def _applying(
 
 
 def _text(finding: Finding, relation: Relation, rows: Sequence[Any], most: int = 5) -> str:
-    """Return the text of a finding, with at most `most` names."""
     more = f" and {len(rows) - most:,} more" if len(rows) > most else ""
     names = ", ".join(row[0] for row in rows[:most]) + more
     return finding.what.format(table=relation.name, names=names)
@@ -210,7 +209,7 @@ _HOLDERS = """
 
 
 def lock_holders(connection: Any, table: TableName, ledger: TableName) -> Sequence[LockHolder]:
-    """Return the sessions that hold locks on the table, its partitions or the ledger's table.
+    """Return the sessions that hold locks on the table, its partitions or the ledger.
 
     Sessions whose lock blocks all inserts come first.
     """

@@ -76,7 +76,7 @@ class BoundedConnection(psycopg.Connection[Any]):
         return super().wait(self._bounded(gen), *args, **kwargs)
 
     def _bounded(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """Yield what the driver waits for; raise after the time-out.
+        """Yield what the driver waits for, and raise after the time-out.
 
         The driver resumes the generator each tenth of a second, also if nothing is ready.
         """
@@ -96,12 +96,9 @@ class BoundedConnection(psycopg.Connection[Any]):
 
 
 def connect(options: PostgresqlOptions) -> BoundedConnection:
-    """Connect to the primary.
+    """Connect to the primary. A password of the options overrides the present one of the environment.
 
-    The password comes from the options; if they have none, from the environment as it is now.
-
-    :raises OptionError: libpq does not know a parameter of the URI; the server refuses the login, or lacks
-        the database; or a pooler answers, and not the server.
+    :raises OptionError: an option or the login is wrong, the server lacks the database, or a pooler answers.
     :raises TargetUnavailable: the server is a replica.
     :raises psycopg.Error: the server does not answer, or refuses for another reason.
     """
@@ -136,12 +133,10 @@ def connect(options: PostgresqlOptions) -> BoundedConnection:
 
 
 def wrong_option(text: str, options: PostgresqlOptions) -> OptionError | None:
-    """Return the error of a wrong user, password, database or TLS mode; None for any other error.
+    """Return the error of a wrong user, password, database or TLS mode. None for any other error.
 
-    libpq has no SQLSTATE for a refused connection, so the English text of the error decides. With another
+    libpq has no SQLSTATE for a refused connection. So the English text of its error decides. With another
     language the result is None.
-
-    :param text: the text of libpq's error.
     """
     answer = " ".join(text.split()).rpartition("FATAL: ")[2]
     login = r"no password supplied|password authentication failed|role .* (exist|log in)"
@@ -188,10 +183,11 @@ _PIECE = 8_192
 
 
 def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) -> None:
-    """Write rows in the open transaction: add them, or replace and delete rows by the plan's key.
+    """Add rows in the open transaction, or replace and delete rows by the plan's key.
 
-    :param batch: with columns in the types of the log. A batch without rows runs the same statements.
-    :raises Exception: of the driver.
+    A batch without rows runs the same statements, so that a start can check privileges.
+
+    :param batch: columns in the types of the log.
     """
     if not needs_temporary_table(plan):
         _copy(connection, str(table), batch, [column.type for column in plan.columns])
@@ -213,8 +209,8 @@ def write(connection: Any, table: TableName, plan: Plan, batch: pa.RecordBatch) 
 def _fill_temporary_table(connection: Any, table: TableName, plan: Plan, rows: SourceRows) -> str:
     """Copy rows into a temporary table of this session, and return its name.
 
-    The columns of its key have the table's collations, so that the same keys are equal. The other columns
-    have no domain: a domain may refuse the nulls of a delete or an unavailable cell.
+    The key has the table's collations, so that the same keys are equal. The other columns have no domain: a
+    domain may refuse the nulls of a delete or an unavailable cell.
     """
     kind = f"{'d' * rows.deletes}{'u' * bool(rows.flags)}"
     temporary = f"pg_temp.{quote(f'wal_sink {plan.key[:32]} {kind}')}"
@@ -241,10 +237,6 @@ def _null(name: str, type_: str) -> str:
 
 
 def _copy(connection: Any, into: str, batch: pa.RecordBatch, types: Sequence[str]) -> None:
-    """Run one COPY of a batch.
-
-    :param types: the types of the columns in the database.
-    """
     for position, (name, type_) in enumerate(zip(batch.schema.names, types, strict=True)):
         if type_ == "uuid":
             batch = batch.set_column(position, name, as_uuid(batch.column(position)))
@@ -258,7 +250,7 @@ def _copy(connection: Any, into: str, batch: pa.RecordBatch, types: Sequence[str
 
 
 def _encoder(schema: pa.Schema, types: Sequence[str]) -> pgpq.ArrowToPostgresBinaryEncoder:
-    """Return pgpq's encoder. It infers all types but JSONB, whose texts begin with a version number."""
+    """Return pgpq's encoder. pgpq infers all types but JSONB, whose texts begin with a version number."""
     builders = {
         field.name: _jsonb(field)
         if words.removesuffix(LISTS) == "jsonb"

@@ -53,7 +53,6 @@ def _numeric(type_: SqlType) -> pa.DataType | None:
 
 
 def _holds_any(type_: SqlType) -> bool:
-    """Return True for a numeric without bounds, or with more digits than Arrow's decimal."""
     return type_.first is None or (type_.first > 38 and (type_.second or 0) >= 0)
 
 
@@ -98,9 +97,9 @@ def is_any_decimal(words: str) -> bool:
 
 
 def takes(source: pa.DataType, words: str, held: pa.DataType) -> bool:
-    """Return True if a cast to a column's type keeps or refuses each value of a type of the DataFrame.
+    """Return True if a cast from the DataFrame's type keeps or refuses each value.
 
-    :param words: the type of the column, and `held`: its Arrow type.
+    :param words: the type of the column. `held` is its Arrow type.
     """
     if pt.is_dictionary(source):
         source = source.value_type
@@ -194,11 +193,10 @@ class NoJsonError(ValueError):
 def to_json(value: Any, type_: pa.DataType) -> str:
     """Return a struct, map or array as JSON.
 
-    Binary becomes Base64, a date or time ISO 8601, and a decimal a number with all its digits.
+    Binary becomes Base64. A date or time becomes ISO 8601. A decimal becomes a number with all its digits.
 
-    :param value: the Python object that Arrow returns for a value of the type.
-    :raises NoJsonError: JSON has no form for a number or for the key of a map, or PostgreSQL cannot hold a
-        text.
+    :param value: the Python object of an Arrow value.
+    :raises NoJsonError: JSON has no form for a number or a map's key, or PostgreSQL cannot hold a text.
     """
     try:
         text = _ENCODER.encode(_json_value(value, type_)).decode()
@@ -210,10 +208,7 @@ def to_json(value: Any, type_: pa.DataType) -> str:
 
 
 def refuse_no_json(text: str) -> None:
-    """Refuse a text that is not JSON, or that `jsonb` cannot hold.
-
-    :raises NoJsonError: the text is refused.
-    """
+    """Refuse a text that is not JSON, or that `jsonb` cannot hold."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -223,7 +218,6 @@ def refuse_no_json(text: str) -> None:
 
 
 def _json_value(value: Any, type_: pa.DataType) -> Any:
-    """Return a value for the encoder: maps become objects."""
     if value is None:
         return None
     if pt.is_struct(type_):
@@ -244,7 +238,6 @@ def _json_value(value: Any, type_: pa.DataType) -> Any:
 
 
 def _key(key: Any) -> str:
-    """Return the key of a map as the key of a JSON object."""
     return key if isinstance(key, str) else _ENCODER.encode(key).decode().strip('"')
 
 
@@ -257,7 +250,7 @@ def fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
 
 
 def stored_values(column: Column, values: pa.Array) -> pa.Array:
-    """Cast the values of a column to the type that the log holds.
+    """Cast the values of a column to the type in the log.
 
     :raises InvalidValueError: the server would refuse a value.
     """
@@ -280,8 +273,7 @@ def stored_values(column: Column, values: pa.Array) -> pa.Array:
 def _refuse_texts(texts: pa.Array, rows: pa.Array | None, *, is_json: bool) -> None:
     """Refuse texts that PostgreSQL cannot hold.
 
-    :param rows: the row of each text, for texts in arrays; None: one text for each row.
-    :raises InvalidValueError: a text is refused.
+    :param rows: the row of each text in an array. None: each text is a row.
     """
     try:
         if is_json:
@@ -302,10 +294,7 @@ def _refuse_texts(texts: pa.Array, rows: pa.Array | None, *, is_json: bool) -> N
 
 
 def _each(values: pa.Array, convert: Callable[..., str | None]) -> Iterator[str | None]:
-    """Yield the result of a function for each value; Arrow has no kernel for JSON.
-
-    :raises InvalidValueError: the function refuses a value.
-    """
+    """Yield the result of a function for each value. Arrow has no function for JSON."""
     for row, scalar in enumerate(values):
         try:
             value = scalar.as_py()

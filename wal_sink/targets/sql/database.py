@@ -49,10 +49,7 @@ class Database(Target):
 
     @abstractmethod
     def open(self) -> Any:
-        """Return a new connection of PEP 249 without autocommit, for one thread at a time.
-
-        :raises Exception: of the driver.
-        """
+        """Return a new connection of PEP 249 without autocommit. One thread at a time uses it."""
 
     @abstractmethod
     def columns(self, connection: Any) -> Sequence[TableColumn]:
@@ -60,16 +57,16 @@ class Database(Target):
 
     @abstractmethod
     def arrow_type(self, type_: str) -> pa.DataType | None:
-        """Return the Arrow type that holds a type of the catalogue exactly; None: it cannot be written.
+        """Return the Arrow type that holds a type of the catalogue exactly. None if it cannot be written.
 
         Tasks call this without a connection.
         """
 
     def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:  # noqa: ARG002
-        """Return which values a column of the catalogue's type accepts; None: all of them.
+        """Return which values a column of the catalogue's type accepts. None or a null: accepted.
 
-        Override this if the Arrow type holds values that the column does not, such as a text that is too
-        long. A null in the result accepts the value. Tasks call this without a connection.
+        Override this if the Arrow type holds values that the column does not, such as too long a text. Tasks
+        call this without a connection.
 
         :param values: of the type that `arrow_type` returned.
         """
@@ -81,13 +78,13 @@ class Database(Target):
         return Target.classify(self, error) if codes is None else codes.classify(error)
 
     def refuses(self, error: Exception) -> bool:
-        """Return True if `insert` or COMMIT failed because of a row, and would fail again."""
+        """Return True if a row caused an error of `insert` or COMMIT, and a second try would fail, too."""
         return self.error_codes is not None and self.error_codes.refuses(error)
 
     def remedy(self, connection: Any, error: Exception) -> str:  # noqa: ARG002 -- as in `fits`
-        """Return what to do about an error; empty if its code has no remedy.
+        """Return what to do about an error. Empty if the target knows no remedy.
 
-        :param connection: the connection that raised the error; None: it could not be opened.
+        :param connection: the connection that raised the error. None if it could not be opened.
         """
         codes = self.error_codes
         return "" if codes is None else codes.remedies.get(codes.read(driver_error(error)), "")
@@ -101,11 +98,11 @@ class Database(Target):
         return ()
 
     def lock_table(self, connection: Any) -> None:
-        """Let no client alter the table until the transaction ends. Inserts by others stay possible."""
+        """Let no client alter the table until the transaction ends. Others may insert meanwhile."""
         run(connection, f"SELECT 1 FROM {self.table_name} WHERE 1 = 0")  # noqa: S608 -- quoted name
 
     def other_changes(self, connection: Any, plan: Plan) -> Sequence[str]:  # noqa: ARG002 -- as in `fits`
-        """Return changes of the table since the plan that are not about columns, as clauses for an error."""
+        """Return changes of the table since the plan, other than of columns, as clauses for an error."""
         return ()
 
     def insert(self, connection: Any, plan: Plan, batch: pa.RecordBatch) -> None:
@@ -146,7 +143,7 @@ class Database(Target):
     # --- in tasks ---
 
     def stored(self, column: Column, values: pa.Array) -> pa.Array:
-        """Cast the values of a column to the type that the log holds.
+        """Cast the values of a column to the type in the log.
 
         :raises InvalidValueError: the database would refuse a value.
         """
@@ -173,9 +170,9 @@ class Database(Target):
         return is_castable or same_type(now, planned)
 
     def recast(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast rows of the log to the types of a table that was altered after the tasks checked the rows.
+        """Cast rows of the log to the types of a table that was altered since tasks checked the rows.
 
-        :param plan: as the table is now.
+        :param plan: the plan for the table as it is now.
         :raises InvalidRow: a row no longer fits.
         """
         return casts.recast(batch, plan, self.stored)

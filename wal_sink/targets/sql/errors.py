@@ -49,7 +49,7 @@ class ErrorCodes(NamedTuple):
     def classify(self, error: Exception) -> ErrorClass:
         """Return "retry" for an error that may pass by itself, otherwise "fatal".
 
-        An OperationalError or InterfaceError without a code is a lost connection, and may pass.
+        An OperationalError or InterfaceError without a code is a lost connection.
         """
         if isinstance(error, TargetUnavailable):
             return "retry"
@@ -75,7 +75,7 @@ def driver_error(error: Exception) -> Exception:
 
 
 def matches(code: Code, codes: Codes) -> bool:
-    """Return True if a code is among some codes, or begins with one of their texts."""
+    """Return True if a code is in `codes`, or begins with a text of `codes`."""
     if isinstance(code, str):
         return code.startswith(tuple(prefix for prefix in codes if isinstance(prefix, str)))
     return code in codes
@@ -115,7 +115,7 @@ def missing_table(table: str, hint: str = "", statement: str = "") -> SchemaMism
     """Return the error of a table that does not exist.
 
     :param hint: a sentence with the name that the user may have meant.
-    :param statement: empty if the target knows no statement.
+    :param statement: empty if the target cannot name the statement.
     """
     create = (
         f" Set {CREATE_TABLE} to true if this query has not written to the table yet. Otherwise restore the"
@@ -133,7 +133,7 @@ def refused_by_server(error: Exception, remedy: str) -> TargetRefused:
 
 
 def refused_commit(epoch: int, error: Exception) -> TargetRefused:
-    """Return the error of a COMMIT that the server refuses, such as for a deferred constraint.
+    """Return the error of a COMMIT that the server refuses.
 
     :param epoch: the last epoch of the window.
     """
@@ -146,7 +146,7 @@ def refused_commit(epoch: int, error: Exception) -> TargetRefused:
 def locked(table: str, holders: Sequence[LockHolder]) -> TargetUnavailable:
     """Return the error of a lock that another session holds.
 
-    :param holders: sessions that may hold the lock; empty if the user cannot see them.
+    :param holders: empty if the user cannot see the sessions.
     """
     sessions = "; ".join(holder.what for holder in holders) or "this user cannot see which one"
     end = f" To end that session, run: {' or '.join(holder.end for holder in holders)}"
@@ -174,7 +174,7 @@ def missing_ledger(
 ) -> SchemaMismatch | TargetUnavailable:
     """Return the error of a ledger that a start cannot create.
 
-    :param fatal: True if the error does not pass by itself.
+    :param fatal: True if a second try would fail, too.
     """
     kind = SchemaMismatch if fatal else TargetUnavailable
     return kind(
@@ -204,7 +204,7 @@ def ledger_that_ignores_case(ledger: str) -> SchemaMismatch:
 
 
 def count_of_changed_rows(count: int) -> TargetRefused:
-    """Return the error of a driver whose rowcount is the rows that change, and not the rows found."""
+    """Return the error of a driver that counts the rows that change, and not the rows found."""
     return TargetRefused(
         f"An UPDATE that finds its one row, and changes nothing, has the rowcount {count}: a flusher could"
         " not tell that from a refusal.",
@@ -215,7 +215,7 @@ def count_of_changed_rows(count: int) -> TargetRefused:
 
 
 def rival_ledger_row(error: Exception) -> WalSinkError:
-    """Return the error of a new ledger row that another process creates at the same time."""
+    """Return the error of a ledger row that another process creates at the same time."""
     return TargetUnavailable(
         f"The new ledger row is refused: {shortly(error)}.",
         "No action needed: another process creates the row, and the flush goes on with that row.",

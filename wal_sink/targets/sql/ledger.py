@@ -51,9 +51,9 @@ class Ledger:
         self._query_id = query_id
 
     def read(self) -> LedgerRow | None:
-        """Read the row; None if the query has no row.
+        """Read the row. None if the query has no row.
 
-        :raises CorruptLog: this version did not write the row.
+        :raises CorruptLog: another version or another program wrote the row.
         """
         statement = (
             f"SELECT {', '.join(COLUMNS)} FROM {self._table} WHERE query_id = {self._parameter}"  # noqa: S608
@@ -69,25 +69,22 @@ class Ledger:
         return LedgerRow.from_cells(cells, f"the ledger {self._name}")
 
     def insert(self, new: LedgerRow) -> bool:
-        """Create the row; return True if the driver counts one row.
-
-        :raises Exception: of the driver, such as if the row exists.
-        """
+        """Create the row. Return True if the driver counts one row."""
         values = ", ".join([self._parameter] * (1 + len(COLUMNS)))
         statement = f"INSERT INTO {self._table} (query_id, {', '.join(COLUMNS)}) VALUES ({values})"  # noqa: S608
         return self._execute(statement, (self._query_id, *_cells(new))) == 1
 
     def hold(self, row: LedgerRow) -> bool:
-        """If the row is exactly `row`, lock it until the transaction ends, and return True.
+        """Lock the row until the transaction ends. Return False if the row is no longer `row`.
 
-        The UPDATE puts a sign before `digest`. Only this transaction reads the sign: it is never committed.
+        The UPDATE puts a sign before `digest`. No other transaction reads the sign, which is never committed.
         """
         return self._update(_held(row), _cells(row)) == 1
 
     def move(self, row: LedgerRow, new: LedgerRow) -> bool:
-        """If this transaction holds the row as `row`, write `new`, and return True.
+        """Replace the held row by `new`. Return False if this transaction does not hold `row`.
 
-        If not, the driver has lost the transaction with its rows, and has connected again without an error.
+        The driver has then lost the transaction with its rows, and has connected again without an error.
         """
         return self._update(_cells(new), _held(row)) == 1
 
@@ -99,11 +96,10 @@ class Ledger:
         )
 
     def touch(self, row: LedgerRow) -> int:
-        """Write the row as it is; return how many rows the driver counts."""
+        """Write the row as it is. Return how many rows the driver counts."""
         return self._update(_cells(row), _cells(row))
 
     def _update(self, cells: tuple[object, ...], present: tuple[object, ...]) -> int:
-        """Write cells if the row has the present cells; return how many rows the driver counts."""
         sets = ", ".join(f"{name} = {self._parameter}" for name in COLUMNS)
         conditions = " AND ".join(f"{name} = {self._parameter}" for name in ("query_id", *COLUMNS))
         return self._execute(
@@ -118,7 +114,6 @@ class Ledger:
 
 
 def _cells(row: LedgerRow) -> tuple[object, ...]:
-    """Return the cells of `COLUMNS`."""
     return tuple(cell if isinstance(cell, int) else cell or _EMPTY for cell in row.cells[1:])
 
 

@@ -36,7 +36,7 @@ class TableName(NamedTuple):
     def parse(cls, text: str, schema: str = "") -> Self:
         """Parse `table` or `schema.table`.
 
-        :param schema: the schema of a table that is named without one.
+        :param schema: the schema of a plain `table`.
         """
         named, dot, table = text.partition(".")
         return cls(named, table) if dot else cls(schema, text)
@@ -132,10 +132,7 @@ class KeyedOptions(OperationOptions, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "password", password or self.password)
 
     def refuse_contradictions(self) -> None:
-        """Refuse texts that name no table, and options that contradict each other.
-
-        :raises OptionError: a text or an option is refused.
-        """
+        """Refuse texts that name no table, and options that contradict each other."""
         mode = f"{self.prefix}.mode"
         names = {
             "table": self.table,
@@ -169,10 +166,7 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][\w+]*)://(?:(?P<login>[^/]*)@)?(?P<rest>
 
 
 def _without_password(option: str, url: str, prefix: str) -> tuple[str, str]:
-    """Return a URL without its password, and the password.
-
-    :param prefix: the target's name.
-    """
+    """Return a URL without its password, and the password."""
     parts = _URL.fullmatch(url)
     if parts is None:
         raise OptionError(

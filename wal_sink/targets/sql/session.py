@@ -62,7 +62,7 @@ class SqlSession(TransactionalSession):
         self._closed = False
 
     def read(self) -> LedgerRow | None:
-        """Read the ledger row, in a transaction of its own.
+        """Read the ledger row in a transaction of its own.
 
         :raises TargetRefused: the ledger's table cannot be read, and a second try would fail, too.
         """
@@ -100,10 +100,9 @@ class SqlSession(TransactionalSession):
                 )
 
     def finish(self, row: LedgerRow | None, new: LedgerRow) -> Outcome:
-        """Move the ledger row, and commit it with the rows; CONFLICT if their transaction is lost.
+        """Move the ledger row, and commit it with the rows. Return CONFLICT if their transaction is lost.
 
-        :param row: the ledger row as `read` has returned it.
-        :raises RowsRefused: the server refuses rows; the others are rolled back, too.
+        :raises RowsRefused: the server refuses rows. All rows are rolled back.
         """
         if row is None:
             return self._create(new)
@@ -118,14 +117,14 @@ class SqlSession(TransactionalSession):
             return self._commit(new)
 
     def compare(self, plan: Plan) -> None:
-        """Compare the table with a plan, in a transaction that is rolled back."""
+        """Compare the table with a plan, and roll back."""
         with self._rolling_back():
             self._compare(plan)
             if self._window is None:
                 self._connection.rollback()
 
     def close(self) -> None:
-        """Disconnect, which rolls back what is not committed. Idempotent."""
+        """Disconnect, which rolls back an open transaction. A second call has no effect."""
         if not self._closed:  # some drivers raise if a connection is closed twice
             self._closed = True
             self._connection.close()
@@ -133,7 +132,6 @@ class SqlSession(TransactionalSession):
     # --- the transaction ---
 
     def _begin(self) -> Window:
-        """Open the transaction of a window, and lock the ledger row."""
         is_held = self._row is not None and self._ledger.hold(self._row)
         if not is_held:
             logger.info("another flusher has changed the ledger row: %s", self._row)
@@ -142,7 +140,7 @@ class SqlSession(TransactionalSession):
         return self._window
 
     def _create(self, new: LedgerRow) -> Outcome:
-        """Insert the row of a new query, in a transaction of its own."""
+        """Insert the row of a new query in a transaction of its own."""
         if self.read() is not None:
             return Outcome.CONFLICT
         try:
@@ -156,7 +154,7 @@ class SqlSession(TransactionalSession):
             raise
 
     def _commit(self, new: LedgerRow) -> Outcome:
-        """Commit. UNKNOWN if the answer is lost."""
+        """Commit. Return UNKNOWN if the answer is lost."""
         try:
             self._connection.commit()
         except Exception as error:
@@ -206,7 +204,6 @@ class SqlSession(TransactionalSession):
         return self._target.remedy(self._connection, error)
 
     def _lock_holders(self) -> list[errors.LockHolder]:
-        """Return up to three sessions that hold locks; none if the user may not see them."""
         try:
             return [*self._target.lock_holders(self._connection)[:3]]
         except Exception as error:  # noqa: BLE001 -- the error about the lock is raised without them
@@ -218,10 +215,9 @@ class SqlSession(TransactionalSession):
     # --- rows ---
 
     def _insert(self, plan: Plan, now: Plan, rows: RowSlice) -> Exception | None:
-        """Insert all rows or none; return the error of the server if it refuses a row.
+        """Insert all rows or none. Return the server's error if it refuses a row.
 
-        :param now: the plan with the columns as the table has them now. Rows that were checked for other
-            columns are cast.
+        :param now: the plan with the present columns of the table. Rows for other columns are cast.
         """
         points = self._target.savepoints
         if points:
@@ -245,10 +241,10 @@ class SqlSession(TransactionalSession):
     # --- the table ---
 
     def _lock_and_compare(self, plan: Plan) -> Plan:
-        """Lock the table against ALTER TABLE, and return the plan as the table is now.
+        """Lock the table against ALTER TABLE, and return the plan with its present columns.
 
-        Without the lock another client could change a type after the comparison. PostgreSQL would read the
-        bytes of one type as values of another.
+        Without the lock another client could change a type after the comparison. PostgreSQL would then read
+        the bytes of one type as values of another.
         """
         try:
             self._target.lock_table(self._connection)
@@ -260,7 +256,7 @@ class SqlSession(TransactionalSession):
         return self._compare(plan)
 
     def _compare(self, plan: Plan) -> Plan:
-        """Return the plan as the table is now.
+        """Return the plan with the present columns of the table.
 
         :raises SchemaMismatch: the table no longer fits the plan.
         :raises OptionError: the plan is for another table.

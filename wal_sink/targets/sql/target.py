@@ -47,7 +47,7 @@ class SqlTarget(Database):
         return SqlSession(self, self._open(), query_id)
 
     def plan(self, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table; create the ledger's table if it is missing."""
+        """Compare the DataFrame with the table. Create the ledger's table if it is missing."""
         with self._connected() as connection:
             plan = self.agree(connection, schema, key)
             self._make_ledger(connection)
@@ -60,10 +60,7 @@ class SqlTarget(Database):
             return self.agree(connection, schema, key)
 
     def agree(self, connection: Any, schema: pa.Schema, key: str) -> Plan:
-        """Compare the DataFrame with the table.
-
-        :raises SchemaMismatch: the DataFrame does not fit.
-        """
+        """Compare the DataFrame with the table, over an open connection."""
         table = self.options.table
         columns = self.columns(connection)
         if not columns:
@@ -73,7 +70,6 @@ class SqlTarget(Database):
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Any]:
-        """Connect for a block, and explain the driver's errors in the block."""
         connection = self._open()
         try:
             with self._explained(TargetRefused, connection):
@@ -82,11 +78,7 @@ class SqlTarget(Database):
             connection.close()
 
     def _open(self) -> Any:
-        """Connect.
-
-        :raises TargetUnavailable: the database does not answer.
-        :raises OptionError: the database refuses the connection, and would refuse it again.
-        """
+        """Connect. Explain the driver's errors."""
         with self._explained(OptionError):
             return self.open()
 
@@ -95,7 +87,7 @@ class SqlTarget(Database):
     ) -> contextlib.AbstractContextManager[None]:
         """Explain the driver's errors in a block.
 
-        :param fatal: the class for errors that do not pass by themselves.
+        :param fatal: the class of an error that does not pass by itself.
         """
         options = " or ".join(connecting(self.options_type)) or "its options"
         to_correct = (
@@ -112,11 +104,7 @@ class SqlTarget(Database):
     # --- the ledger's table ---
 
     def _make_ledger(self, connection: Any) -> None:
-        """Create the ledger's table unless it exists.
-
-        :raises SchemaMismatch: the table is missing, and cannot be created.
-        :raises TargetUnavailable: the same, for an error that may pass.
-        """
+        """Create the ledger's table unless it exists."""
         has_ledger = partial(self._has_ledger, connection)
         if has_ledger():
             return
@@ -130,10 +118,7 @@ class SqlTarget(Database):
 
     @staticmethod
     def _create(connection: Any, statement: str, exists: Callable[[], bool]) -> None:
-        """Create a table, unless another process is faster.
-
-        :param exists: returns True if the table exists.
-        """
+        """Create a table, unless another process is faster."""
         try:
             run(connection, statement)
             connection.commit()
@@ -153,13 +138,7 @@ class SqlTarget(Database):
         return True
 
     def _try_ledger(self, connection: Any) -> None:
-        """Check that ROLLBACK undoes a change of the ledger, and that an UPDATE finds exactly its row.
-
-        The check uses a row that belongs to no query.
-
-        :raises SchemaMismatch: the change stays, or the UPDATE finds a row that differs by case.
-        :raises TargetRefused: the driver counts only rows that change.
-        """
+        """Check that ROLLBACK undoes a change, and that an UPDATE finds exactly its row."""
         row = LedgerRow(uuid.uuid4().hex, "log", -1, "digest")
         ledger = Ledger(connection, self.ledger_name, self.parameter, row.query_id)
         ledger.insert(row)

@@ -51,17 +51,19 @@ LISTS = "[]"
 
 
 def decimal(type_: SqlType) -> pa.DataType | None:
-    """Return the Arrow type of a decimal; None if it has more digits than Arrow's type."""
+    """Return the Arrow type of a decimal. None if Arrow's type has fewer digits."""
     digits, scale = type_.first, type_.second or 0
     held = digits is not None and 0 < digits <= 38 and 0 <= scale <= digits
     return pa.decimal128(digits, scale) if held else None
 
 
 def time(digits: int, zone: str | None = None) -> Callable[[SqlType], pa.DataType | None]:
-    """Return a function for `Types` that returns the Arrow type of a timestamp; None if Arrow has no unit.
+    """Return a function for `Types` that returns the Arrow type of a timestamp.
 
-    :param digits: the digits after the point of a second, if the type names no number.
-    :param zone: the time zone of the Arrow type; None: without a zone.
+    The function returns None if Arrow has no unit for the digits.
+
+    :param digits: the digits of a second, if the type names no number.
+    :param zone: the time zone of the Arrow type. None: without a zone.
     """
 
     def arrow(type_: SqlType) -> pa.DataType | None:
@@ -85,10 +87,7 @@ COMMON: Types = {
 
 
 def arrow_type(types: Types, words: str) -> pa.DataType | None:
-    """Return the Arrow type that holds a type exactly; None: it cannot be written.
-
-    :param words: the type in the database's words.
-    """
+    """Return the Arrow type that holds a type exactly. None if it cannot be written."""
     if words.endswith(LISTS):
         element = arrow_type(types, words.removesuffix(LISTS)) if LISTS in types else None
         return None if element is None else pa.list_(element)
@@ -122,10 +121,7 @@ def text_fits(
 def by_elements(
     fits: Callable[[str, pa.Array], pa.BooleanArray | None], words: str, values: pa.ListArray
 ) -> pa.BooleanArray | None:
-    """Return which lists have only elements that the element type accepts.
-
-    :param fits: returns which values a type accepts.
-    """
+    """Return which lists have only elements that the element type accepts."""
     flags = fits(words.removesuffix(LISTS), values.flatten())
     if flags is None:
         return None
@@ -159,7 +155,7 @@ NEW_STANDARD: NewTypes = {
 
 
 def new_type(new: NewTypes, source: pa.DataType, *, key: bool) -> str | None:
-    """Return the type of a new column for a type of the DataFrame; None: the database has no such type.
+    """Return the type of a new column for a type of the DataFrame. None if the database has no such type.
 
     :param key: True if the column is part of the key. Some databases need a bound for a text in the key.
     """

@@ -27,7 +27,7 @@ so that the batch runs every statement of its plan."""
 def flag_column(position: int) -> str:
     """Return the name of the column that is true if a cell is unavailable.
 
-    :param position: the position of the cell's column among the columns with unavailable cells.
+    :param position: the position among the columns with unavailable cells.
     """
     return f"wal_sink:unavailable {position}"
 
@@ -70,9 +70,7 @@ def write_from_query(
     """Write rows into the table.
 
     :param query: a SELECT that returns the rows.
-    :param quoted: quotes a name.
     :raises InvalidRow: a row has an unavailable cell, and the table has no row of its key.
-    :raises Exception: of the driver.
     """
     for statement in _statements(plan, rows, query, quoted):
         cursor.execute(statement)
@@ -83,7 +81,7 @@ def write_from_query(
 def _statements(
     plan: Plan, rows: SourceRows, query: str, quoted: Callable[[str], str]
 ) -> Iterator[str]:
-    """Yield the statements. A SELECT counts the rows that have an unavailable cell and a new key."""
+    """Yield the statements. A SELECT counts the rows with an unavailable cell and a new key."""
     names = [quoted(column.name) for column in plan.of_table().columns]
     key = [quoted(name) for name in key_of(plan)]
     if not key:
@@ -101,13 +99,12 @@ def _statements(
 
 
 def delete(table: str, key: Sequence[str], query: str) -> str:
-    """Return the statement that deletes each key for which the batch has a delete.
+    """Return the DELETE of each key for which the batch has a delete.
 
-    The key may have an upsert after its delete. The upsert then adds a new row. Columns that the DataFrame
+    The key may have an upsert after its delete. The upsert then adds a new row: columns that the DataFrame
     lacks get their defaults, and not the values of the deleted row.
 
-    :param table: the name of the table, quoted, as the names in `key`.
-    :param query: a SELECT that returns the rows.
+    :param table: quoted, as the names in `key`.
     """
     same = " AND ".join(f"existing.{name} = deleted.{name}" for name in key)
     return (
@@ -129,7 +126,7 @@ def after_delete(key: Sequence[str], query: str) -> str:
 def upsert(table: str, names: Sequence[str], key: Sequence[str], query: str) -> str:
     """Return the statement that adds the last row of each key, or replaces the table's row of the key.
 
-    :param table: the name of the table, quoted, as the names in `names` and `key`.
+    :param table: quoted, as the names in `names` and `key`.
     :param query: a SELECT that returns the rows, without deletes.
     """
     listed, by = ", ".join(names), ", ".join(key)
@@ -142,10 +139,7 @@ def upsert(table: str, names: Sequence[str], key: Sequence[str], query: str) -> 
 
 
 def on_conflict(key: Sequence[str], others: Sequence[str]) -> str:
-    """Return the end of an INSERT that replaces rows.
-
-    :param key: the columns of the key, quoted, and `others`: the other columns.
-    """
+    """Return the end of an INSERT that replaces rows. All names are quoted."""
     changes = ", ".join(f"{name} = excluded.{name}" for name in others)
     return f" ON CONFLICT ({', '.join(key)}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
 
@@ -153,15 +147,14 @@ def on_conflict(key: Sequence[str], others: Sequence[str]) -> str:
 def upsert_with_unavailable(
     table: str, names: Sequence[str], key: Sequence[str], query: str, flags: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the statements for rows with unavailable cells.
+    """Yield the statements for rows with unavailable cells. All names are quoted.
 
     A cell that is unavailable in the last row of a key gets the last available value of the key in the batch.
     A row that then has all its values is added, or replaces the table's row. Any other row changes those
     columns of the table's row for which it has values. The first statement counts the rows of this kind whose
     key the table lacks.
 
-    :param table: see `upsert`, as `names`, `key` and `query`.
-    :param flags: the names of the `flag_column`s by the columns with unavailable cells, quoted.
+    :param flags: the names of the `flag_column`s by the columns with unavailable cells.
     """
     by = ", ".join(key)
     values = [_last_value(name, flags.get(name), by) for name in names]

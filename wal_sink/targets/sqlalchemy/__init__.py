@@ -73,7 +73,7 @@ class SqlAlchemyTarget(KeyedTarget):
 
     @functools.cached_property
     def _sqlalchemy(self) -> Any:
-        """SQLAlchemy's dialect of the database; None for DuckDB, which SQLAlchemy does not know."""
+        """SQLAlchemy's dialect. None for DuckDB, which SQLAlchemy does not know."""
         if self.options.backend == "duckdb":
             return None
         from wal_sink.targets.sqlalchemy.connection import dialect_of  # noqa: PLC0415 -- loads SQLAlchemy
@@ -95,7 +95,7 @@ class SqlAlchemyTarget(KeyedTarget):
 
     @functools.cached_property
     def savepoints(self) -> Savepoints | None:  # type: ignore[override]
-        """The statements for savepoints; None for DuckDB, which has none."""
+        """The statements for savepoints. None for DuckDB, which has none."""
         if (dialect := self._sqlalchemy) is None:
             return None
         from sqlalchemy.sql import elements  # noqa: PLC0415 -- loads SQLAlchemy
@@ -104,7 +104,7 @@ class SqlAlchemyTarget(KeyedTarget):
         return Savepoints(*(str(c("wal_sink_rows").compile(dialect=dialect)) for c in clauses))
 
     def altered(self, column: TableColumn, type_: str | None) -> str:
-        """Return the ALTER TABLE for a column; SQLite has none."""
+        """Return the ALTER TABLE for a column. SQLite has none."""
         if self.dialect.is_mysql:
             words, _, charset = column.type.partition(OF_CHARSET)
             wider = f"{words} CHARACTER SET utf8mb4" if charset else type_
@@ -120,7 +120,7 @@ class SqlAlchemyTarget(KeyedTarget):
     # --- types ---
 
     def fits(self, type_: str, values: pa.Array) -> pa.BooleanArray | None:
-        """Return which values a column of the catalogue's type accepts."""
+        """Return the answer of the dialect."""
         return self.dialect.fits(type_, values)
 
     def takes(self, source: pa.DataType, type_: str, held: pa.DataType) -> bool:
@@ -131,7 +131,7 @@ class SqlAlchemyTarget(KeyedTarget):
         )
 
     def type_of(self, field: pa.Field, layout: Layout) -> str:
-        """Return the type of a new column; for MariaDB and MySQL a text that fits into a key."""
+        """Return the type of a new column. In MariaDB and MySQL a text of the key gets a short one."""
         words = super().type_of(field, layout)
         if words != "varchar(255)" or not self.dialect.is_mysql:
             return words

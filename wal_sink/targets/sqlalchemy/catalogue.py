@@ -48,7 +48,7 @@ text), and three flags: the column refuses nulls, has a default, is computed."""
 
 
 def read_tables(connection: Connection, schema: str) -> Mapping[str, bool]:
-    """Return the tables and views of a schema by their names; True for a view.
+    """Return the tables and views of a schema by their names. True for a view.
 
     :param schema: empty for the default schema of the connection.
     """
@@ -60,7 +60,7 @@ def read_tables(connection: Connection, schema: str) -> Mapping[str, bool]:
 
 
 def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, ...]:
-    """Read a table's columns; none if the table does not exist.
+    """Read a table's columns. Return no column if the table does not exist.
 
     :raises SchemaMismatch: the name is that of a view, or differs from a table's name by case only.
     """
@@ -91,9 +91,9 @@ def read_columns(connection: Connection, name: TableName) -> tuple[TableColumn, 
 
 
 def _refuse_other_case(name: TableName, tables: Iterable[str]) -> None:
-    """Refuse a missing table of SQLite or DuckDB whose name differs from a table's name by case only.
+    """Refuse a missing table of SQLite or DuckDB if a table's name differs from it by case only.
 
-    The database takes both names for one, and so cannot create the table.
+    For the database both names are equal. So it could not create the table.
     """
     for table in tables:
         if table.lower() == name.table.lower():
@@ -102,10 +102,6 @@ def _refuse_other_case(name: TableName, tables: Iterable[str]) -> None:
 
 
 def _column(connection: Connection, described: Any) -> TableColumn:
-    """Return a column.
-
-    :param described: the inspector's description of the column.
-    """
     identity = described.get("identity") or {}
     is_serial = described.get("autoincrement") is True
     return TableColumn(

@@ -42,11 +42,9 @@ class Opened(NamedTuple):
 class Connection:
     """A connection of PEP 249 without autocommit.
 
-    A database in a file is closed at the end of each transaction, and opened at the beginning of the next. So
-    other processes can open a file of DuckDB between transactions, such as the process that makes the plan.
-    And if a backup has replaced the file, the next rows go into the new file.
-
-    :param opens: opens the database.
+    A database in a file is closed after each transaction, and opened before the next one. So other processes
+    can open a file of DuckDB between transactions, such as the process that makes the plan. If a backup has
+    replaced the file, the next rows go into the new file.
     """
 
     def __init__(self, dialect: Dialect, opens: Callable[[], Opened]) -> None:
@@ -151,12 +149,12 @@ class _DuckDbCursor:
 
 
 def connect(options: SqlAlchemyOptions) -> Connection:
-    """Connect, and apply the settings of the dialect.
+    """Connect, and run the settings of the dialect.
 
-    The password comes from the options; if they have none, from the environment as it is now.
+    A password of the options overrides the present one of the environment.
 
-    :raises OptionError: the driver that the URL names is not installed, or cannot be used; or the server
-        lacks the database.
+    :raises OptionError: the driver of the URL is not installed or asynchronous, or the server lacks the
+        database.
     :raises Exception: of the driver.
     """
     if options.backend == "duckdb":
@@ -198,7 +196,7 @@ def _opened(engine: sa.Engine, options: SqlAlchemyOptions) -> Opened:
 
 
 def _duckdb(options: SqlAlchemyOptions) -> Callable[[], Opened]:
-    """Return what opens a file of DuckDB; it waits until no other process has the file open."""
+    """Return a function that opens a file of DuckDB. It waits while another process has the file open."""
     try:
         import duckdb  # noqa: PLC0415 -- one of several drivers
     except ModuleNotFoundError as error:
@@ -223,10 +221,7 @@ def _duckdb(options: SqlAlchemyOptions) -> Callable[[], Opened]:
 
 
 def _url(options: SqlAlchemyOptions) -> sa.URL:
-    """Parse the URL, and add the password.
-
-    :raises OptionError: the URL cannot be parsed, or its driver is not installed, or is asynchronous.
-    """
+    """Parse the URL, and add the password."""
     try:
         url = sa.make_url(options.url)
         dialect = url.get_dialect()
@@ -260,16 +255,12 @@ def _missing(options: SqlAlchemyOptions, error: ModuleNotFoundError) -> OptionEr
 
 
 def dialect_of(options: SqlAlchemyOptions) -> sa.Dialect:
-    """Return SQLAlchemy's dialect for the URL's database and driver.
-
-    :raises OptionError: the driver is not installed, or cannot be used.
-    """
+    """Return SQLAlchemy's dialect for the URL's database and driver."""
     dialect: Any = _url(options).get_dialect()
     return dialect(dbapi=dialect.import_dbapi())
 
 
 def _arguments(options: SqlAlchemyOptions, url: sa.URL) -> dict[str, object]:
-    """Return the driver's arguments, such as its time-outs."""
     seconds = max(1, round(options.request_timeout))
     backend, driver = url.get_backend_name(), url.get_driver_name()
     if backend == "sqlite":

@@ -186,7 +186,7 @@ def standard_fits(words: str, values: pa.Array) -> pa.BooleanArray | None:
 def _char_fits(
     type_: SqlType, values: pa.Array, *, in_bytes: bool = False
 ) -> pa.BooleanArray | None:
-    """Return which texts fit; for a `char` only those without a blank at the end, which it would cut."""
+    """Return which texts fit. A `char` would cut a blank at the end."""
     fits = text_fits(type_, values, in_bytes=in_bytes)
     if type_.base != "char":
         return fits
@@ -252,7 +252,7 @@ def _mysql_code(error: BaseException) -> Code:
 
 
 def _standard_class(error: BaseException) -> Code:
-    """Return the name of an error's class in PEP 249, for any driver."""
+    """Return the name of an error's class in PEP 249."""
     names = (base.__name__ for base in type(error).__mro__)
     return next((name for name in names if name in _STANDARD_CLASSES), None)
 

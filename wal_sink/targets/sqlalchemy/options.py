@@ -91,10 +91,7 @@ class SqlAlchemyOptions(KeyedOptions, frozen=True, kw_only=True):
 
 
 def _refuse_database(dialect: Dialect, url: str) -> None:
-    """Refuse a database in memory, and a file whose path is relative: each process would have another one.
-
-    :raises OptionError: the URL names such a database.
-    """
+    """Refuse a database in memory and a relative path: each process would open another database."""
     if not dialect.is_file:
         return
     rest, _, parameters = url.partition("://")[2].partition("?")

@@ -24,12 +24,11 @@ from wal_sink.targets.sqlalchemy.dialects import DUCKDB, SQLITE, Dialect
 def write(
     target: Database, dialect: Dialect, connection: Any, plan: Plan, batch: pa.RecordBatch
 ) -> None:
-    """Write rows in the open transaction, in their order: of several rows with one key the last one counts.
+    """Write rows in the open transaction, in their order. Of several rows with one key the last one counts.
 
     The server decides which keys are equal. Consecutive rows of the same kind are written together.
 
     :param batch: at least one row, with columns in the types of the plan.
-    :raises Exception: of the driver.
     """
     with contextlib.closing(connection.cursor()) as cursor:
         if dialect is DUCKDB:
@@ -61,7 +60,7 @@ def _values(dialect: Dialect, rows: pa.RecordBatch) -> Iterator[tuple[object, ..
 def _driver_values(values: pa.Array, *, utc: bool, as_texts: bool) -> list[object]:
     """Return the values of a column for the driver's `executemany`.
 
-    :param utc: True if instants have no time zone, as the connection's time zone is UTC.
+    :param utc: True if an instant is passed without a time zone, in UTC.
     :param as_texts: True if dates and times are texts, in SQLAlchemy's form for SQLite.
     """
     if pt.is_timestamp(values.type) and utc:
@@ -100,10 +99,9 @@ def _runs(plan: Plan, batch: pa.RecordBatch) -> Iterator[tuple[Change, int, int]
 def _update(
     target: Database, dialect: Dialect, cursor: Any, plan: Plan, rows: pa.RecordBatch
 ) -> None:
-    """Update rows of the table, one by one.
+    """Update rows of the table one by one.
 
     :param rows: the key and the available columns of each row.
-    :raises InvalidRow: the table has no row of a key.
     """
     key = key_of(plan)
     names = [name for name in rows.schema.names if name not in key] or key[:1]
@@ -127,7 +125,6 @@ def insert(target: Database, dialect: Dialect, plan: Plan) -> str:
 
 
 def _around(target: Database, dialect: Dialect, plan: Plan) -> tuple[str, str]:
-    """Return the text of an INSERT before its values, and the text after them."""
     names = [target.quote(column.name) for column in plan.columns]
     key = [target.quote(name) for name in key_of(plan)]
     begin = f"INSERT INTO {plan.table} ({', '.join(names)}) VALUES "  # noqa: S608 -- quoted
@@ -162,7 +159,7 @@ _BATCH = "wal_sink_batch"
 def _write_arrow(
     target: Database, cursor: Any, raw: Any, plan: Plan, batch: pa.RecordBatch
 ) -> None:
-    """Write rows by statements that read the batch. DuckDB's index decides which keys are equal."""
+    """Write rows by statements that read the batch."""
     rows = source_rows(plan, batch)
     raw.register(_BATCH, rows.batch)
     query = _as_in_table(target, plan, rows) if key_of(plan) else f"SELECT * FROM {_BATCH}"  # noqa: S608
@@ -172,7 +169,7 @@ def _write_arrow(
 
 
 def _as_in_table(target: Database, plan: Plan, rows: SourceRows) -> str:
-    """Return a SELECT of the batch that is registered with DuckDB, in the table's types and collations.
+    """Return a SELECT of the registered batch, in the table's types and collations.
 
     Type and collation decide which keys are equal: "A" and "a" are one key as a uuid, or under NOCASE. DuckDB
     applies a column's collation only in a UNION with the table.
@@ -204,8 +201,8 @@ def _statements(around: tuple[str, str], batch: pa.RecordBatch, most: int) -> It
     """Yield statements that insert the rows, in their order.
 
     :param around: the text of a statement before its rows, and the text after them.
-    :param batch: at least one row, with columns in the types of `arrow_type`; all numbers are finite.
-    :param most: the most bytes of a statement that the server accepts.
+    :param batch: at least one row. All numbers are finite.
+    :param most: the largest number of bytes in a statement.
     :raises InvalidRow: a statement with one row is longer.
     """
     half = batch.num_rows // 2
@@ -232,7 +229,6 @@ def _statements(around: tuple[str, str], batch: pa.RecordBatch, most: int) -> It
 
 
 def _rows(batch: pa.RecordBatch) -> pa.StringArray:
-    """Return each row as a text: its literals in brackets."""
     cells = [_literals(column).fill_null("NULL") for column in batch.columns]
     commas = [part for cell in cells for part in (",", cell)]
     return pc.binary_join_element_wise("(", *commas[1:], ")", "")
@@ -260,6 +256,5 @@ def _literals(values: pa.Array) -> pa.StringArray:
 
 
 def _each(values: pa.Array, literal: Callable[[Any], str]) -> pa.StringArray:
-    """Format values one by one; null for null."""
     texts = (None if value is None else literal(value) for value in values.to_pylist())
     return pa.array(texts, pa.string())
