@@ -41,9 +41,11 @@ def local_folder(url: str) -> Path | None:
 def committed_us(url: str, epoch: int, published_us: int) -> int:
     """Return when `commits/<epoch>` was written, in microseconds since 1970.
 
+    Return `published_us`, which is about 0.1 s earlier, for a checkpoint in an object store, where each read
+    costs a request, and for a file that Spark has purged.
+
     :param url: URL of the checkpoint.
-    :param published_us: when the manifest was published, about 0.1 s earlier. It is returned for a checkpoint
-        in an object store, where each read costs a request, and for a file that Spark has purged.
+    :param published_us: when the manifest was published.
     """
     folder = local_folder(url)
     if folder is None:
@@ -53,6 +55,51 @@ def committed_us(url: str, epoch: int, published_us: int) -> int:
     except OSError:
         return published_us
     return max(written, published_us)  # file systems store times in steps of up to 10 ms
+
+
+class Offsets(NamedTuple):
+    """The source offsets of an epoch."""
+
+    text: str
+    """Content of the file."""
+    digest: str
+    """Digest of the source offsets alone, without the batch's time and watermark in line two. The order of
+    named sources (`v2`) does not count."""
+
+
+def parse_offsets(text: str, where: str) -> Offsets:
+    """Parse the content of `offsets/<epoch>`.
+
+    Spark writes `v1` with one line for each source, in the order of the plan. Since Spark 4.2, it writes `v2`
+    with one line `<name>:<offset>` for each source if sources may have names, which one of two settings
+    allows: `spark.sql.streaming.queryEvolution.enableSourceEvolution` or
+    `spark.sql.streaming.offsetLog.formatVersion=2`.
+
+    :param where: path of the file, for errors.
+    :raises UnknownOffsetsFormat: the version is unknown, or a line does not fit the version.
+    """
+    version, *lines = text.split("\n")
+    if version not in ("v1", "v2"):
+        raise _unknown(
+            f"{where} has the version {version!r}. This version of wal_sink reads 'v1' and 'v2'."
+        )
+    sources = lines[1:] if version == "v1" else _by_name(lines[1:], where)
+    return Offsets(text, digest("\n".join(sources).encode()))
+
+
+def _by_name(lines: list[str], where: str) -> list[str]:
+    """Return the lines of a `v2` file, sorted by name: Spark writes them in the order of a hash map."""
+    for line in lines:
+        if not re.fullmatch(r'[^\s{}":]+:.+', line):
+            raise _unknown(f"{where} has no `<name>:<offset>` in its line {line!r}.")
+    return sorted(lines)
+
+
+def _unknown(what: str) -> UnknownOffsetsFormat:
+    return UnknownOffsetsFormat(
+        what,
+        "Upgrade wal_sink, or run the query with a Spark version that wal_sink is tested with.",
+    )
 
 
 _WHERE = (
@@ -121,11 +168,10 @@ class Checkpoint:
         return LogUrl.from_json(data, f"{self.url}/{self.LOG_URL}").log
 
     def create_log_url(self, url: str) -> None:
-        """Record the URL of the query's log, unless one is recorded already."""
+        """Record the URL of the query's log, unless a URL is recorded already."""
         if self.log_url() is None:
-            with contextlib.suppress(
-                FileExistsError
-            ):  # another run was faster; the caller reads its URL
+            # Another run may be faster. The caller reads the URL that this run has recorded.
+            with contextlib.suppress(FileExistsError):
                 self._backend.create(self.LOG_URL, LogUrl(log=url).to_json())
 
     def replace_log_url(self, url: str) -> None:
@@ -149,11 +195,23 @@ class Checkpoint:
                 continue  # purged since it was listed
         return -1
 
+    def offsets(self, epoch: int) -> Offsets | None:
+        """Read `offsets/<epoch>`; None if Spark has not planned the epoch yet, or has purged the file.
+
+        :raises UnknownOffsetsFormat: see `parse_offsets`.
+        """
+        path = f"offsets/{epoch}"
+        try:
+            text = self._backend.read(path).decode(errors="backslashreplace")
+        except FileNotFoundError:
+            return None
+        return parse_offsets(text, f"{self.url}/{path}")
+
     def committing_offsets(self, epoch: int) -> Offsets:
         """Read `offsets/<epoch>` of an epoch that Spark is committing.
 
         :raises CheckpointNotVisible: the file is missing.
-        :raises UnknownOffsetsFormat: `parse_offsets` does not know the version of the file.
+        :raises UnknownOffsetsFormat: see `parse_offsets`.
         """
         offsets = self.offsets(epoch)
         if offsets is None:
@@ -166,8 +224,9 @@ class Checkpoint:
     def make_durable(self, paths: Iterable[str]) -> None:
         """Sync files of Spark in a local folder, with their checksum files and folders.
 
-        The files are synced in the order of `paths`, so a power loss in between keeps the first ones. Files
-        that Spark has purged are ignored. Other stores keep every acknowledged write, so nothing is done.
+        Files are synced in the order of `paths`, so after a power loss the first ones are complete. Files
+        that Spark has purged are ignored. An object store keeps every acknowledged write, so nothing is done
+        there.
 
         :raises OSError: a file could not be synced, so the caller must not act on its content.
         """
@@ -180,31 +239,64 @@ class Checkpoint:
             if any(synced):
                 sync(file.parent)
 
-    def offsets(self, epoch: int) -> Offsets | None:
-        """Read `offsets/<epoch>`; None if Spark has not planned the epoch yet, or has purged the file.
 
-        :raises UnknownOffsetsFormat: `parse_offsets` does not know the version of the file.
+READ_S = 0.02
+"""How often `CommitWatcher` reads a local folder. The reads of an idle query take 0.2 % of a processor."""
+
+_SETTLED_S = 0.1
+"""A change this long ago cannot share its time of change with a newer one. File systems store times in steps
+of up to 10 ms, and clocks of network mounts may differ by more."""
+
+
+class CommitWatcher:
+    """Watches `commits/` for new files. Used by one thread.
+
+    Spark's event of a checkpointed epoch comes 0.1 to 0.6 s after the file, so a local folder is read every
+    `READ_S` seconds. In a bucket each listing costs a request, so the flush loop waits for the event there.
+
+    :param url: URL of the checkpoint.
+    """
+
+    def __init__(self, url: str) -> None:
+        folder = local_folder(url)
+        self._commits = "" if folder is None else f"{folder}/commits"
+        self._changed_s = 0.0
+        self._newest = -1
+
+    @property
+    def can_watch(self) -> bool:
+        """Return True if the checkpoint is in a local folder."""
+        return bool(self._commits)
+
+    def has_new_commit(self) -> bool:
+        """Return True if the newest file of `commits/` is another one than at the last call.
+
+        Return False if the folder cannot be read: the flusher reads it, too, and raises the error.
         """
-        path = f"offsets/{epoch}"
+        if not self._commits:
+            return False
         try:
-            text = self._backend.read(path).decode(errors="backslashreplace")
-        except FileNotFoundError:
-            return None
-        return parse_offsets(text, f"{self.url}/{path}")
+            changed_s = os.stat(self._commits).st_mtime  # noqa: PTH116 - Path is slower, and this runs every 20 ms
+            if changed_s == self._changed_s and time.time() - changed_s > _SETTLED_S:
+                return False
+            names = os.listdir(self._commits)  # noqa: PTH208 - only the names are needed
+        except OSError:
+            return False
+        newest = max((int(name) for name in names if name.isdecimal()), default=-1)
+        is_new = newest != self._newest
+        self._changed_s, self._newest = changed_s, newest
+        return is_new
 
 
 def _one_name(query_id: object) -> str:
-    """Return a query id that is safe as the name of a folder.
-
-    :raises ValueError: the id could name another place.
-    """
+    """Return a query id that is safe as the name of a folder; raise ValueError for any other."""
     if not re.fullmatch(r"[0-9A-Za-z_-]+", str(query_id)):
         raise ValueError(query_id)
     return str(query_id)
 
 
 def _epochs(listed: Iterable[str]) -> list[int]:
-    """Return the epochs of Spark's files. Spark's temporary files have other names."""
+    """Return the epochs of Spark's files. The names of its temporary files are no numbers."""
     names = (path.rpartition("/")[2] for path in listed)
     return [int(name) for name in names if name.isdecimal()]
 
@@ -230,96 +322,3 @@ def _deleted(url: str, log: str | None) -> CheckpointNotVisible:
         "Stop the query. Restore the checkpoint, or start with a new one, which reads the source from its"
         f" beginning.{flush}{last}",
     )
-
-
-class Offsets(NamedTuple):
-    """The part of the sources that an epoch covers."""
-
-    text: str
-    """Content of the file."""
-    digest: str
-    """Digest of the source offsets alone, without line two, which has the batch's time and watermark. The
-    order of named sources (`v2`) does not count."""
-
-
-def parse_offsets(text: str, where: str) -> Offsets:
-    """Parse the content of an offsets file.
-
-    Spark writes `v1` with one line for each source, in the order of the plan. It writes `v2` with one line
-    `<name>:<offset>` for each source if sources may have names: since Spark 4.2, with
-    `spark.sql.streaming.queryEvolution.enableSourceEvolution` or
-    `spark.sql.streaming.offsetLog.formatVersion=2`.
-
-    :param where: path of the file, for errors.
-    :raises UnknownOffsetsFormat: the version is unknown, or a line does not fit the version.
-    """
-    version, *lines = text.split("\n")
-    if version not in ("v1", "v2"):
-        raise _unknown(
-            f"{where} has the version {version!r}. This version of wal_sink reads 'v1' and 'v2'."
-        )
-    sources = lines[1:] if version == "v1" else _by_name(lines[1:], where)
-    return Offsets(text, digest("\n".join(sources).encode()))
-
-
-def _by_name(lines: list[str], where: str) -> list[str]:
-    """Return the lines of a `v2` file, sorted by name: Spark writes them in the order of a hash map."""
-    for line in lines:
-        if not re.fullmatch(r'[^\s{}":]+:.+', line):
-            raise _unknown(f"{where} has no `<name>:<offset>` in its line {line!r}.")
-    return sorted(lines)
-
-
-def _unknown(what: str) -> UnknownOffsetsFormat:
-    return UnknownOffsetsFormat(
-        what,
-        "Upgrade wal_sink, or run the query with a Spark version that wal_sink is tested with.",
-    )
-
-
-READ_S = 0.02
-"""How often `CommitWatcher` reads a local folder. The reads of an idle query take 0.2 % of a processor."""
-
-_SETTLED_S = 0.1
-"""After this time a change of the folder always gives it another time of change. File systems store times
-in steps of up to 10 ms, and clocks of network mounts may differ by more."""
-
-
-class CommitWatcher:
-    """Watches `commits/` for new files. Used by one thread.
-
-    Spark's event of a checkpointed epoch comes 0.1 to 0.6 s after the file, so a local folder is read every
-    `READ_S` seconds. In a bucket each listing costs a request, so the flush loop waits for the event there.
-
-    :param url: URL of the checkpoint.
-    """
-
-    def __init__(self, url: str) -> None:
-        folder = local_folder(url)
-        self._commits = "" if folder is None else f"{folder}/commits"
-        self._changed_s = 0.0
-        self._newest = -1
-
-    @property
-    def can_watch(self) -> bool:
-        """Return True if the checkpoint is in a local folder."""
-        return bool(self._commits)
-
-    def has_new_commit(self) -> bool:
-        """Return True if `commits/` has another newest file than at the last call.
-
-        Return False if the folder cannot be read: the flusher reads it, too, and raises the error.
-        """
-        if not self._commits:
-            return False
-        try:
-            changed_s = os.stat(self._commits).st_mtime  # noqa: PTH116 - Path is slower, and this runs every 20 ms
-            if changed_s == self._changed_s and time.time() - changed_s > _SETTLED_S:
-                return False
-            names = os.listdir(self._commits)  # noqa: PTH208 - only the names are needed
-        except OSError:
-            return False
-        newest = max((int(name) for name in names if name.isdecimal()), default=-1)
-        is_new = newest != self._newest
-        self._changed_s, self._newest = changed_s, newest
-        return is_new
