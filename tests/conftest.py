@@ -25,7 +25,7 @@ from tests.support.s3 import s3  # noqa: F401 - a fixture
 from tests.support.servers import docker
 from tests.support.servers.cassandra_container import IMAGE
 from tests.support.spark_fixtures import sessions, sibling, spark  # noqa: F401 - fixtures
-from wal_sink.demo.servers.kafka import Broker
+from wal_sink.demo.kafka import Broker
 from wal_sink.flush import flusher
 
 pytest.register_assert_rewrite("tests.state_backends.contract")  # a suite to derive from

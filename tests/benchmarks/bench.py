@@ -20,7 +20,7 @@ from tests.benchmarks.run import Run, Taken
 from tests.benchmarks.server import Server
 from tests.benchmarks.sizes import Sizes
 from tests.benchmarks.table import RowsWrong
-from wal_sink.demo.servers.process import Child
+from wal_sink.demo.server import Child
 from wal_sink.errors import WalSinkError
 
 _FAILURES = (

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet
 
 from tests.benchmarks.sizes import PARTITIONS
-from wal_sink.demo.servers.maven import cache_folder
+from wal_sink.demo.maven import cache_folder
 
 Name = Literal["grouped", "scattered"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra
+from wal_sink.demo.cassandra import EmbeddedCassandra
 
 _FOR_TESTS = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-ea"}
 """Java options that start a test's node quickly, but slow the server down."""

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from tests.benchmarks.process import ROOT
 from tests.benchmarks.server import Server
 from tests.spark.kafka_jars import kafka_jars
+from wal_sink.demo import maven
 from wal_sink.demo.local_spark import local_session
-from wal_sink.demo.servers import maven
 from wal_sink.errors import WalSinkError
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from cassandra.concurrent import execute_concurrent_with_args
 
 from tests.benchmarks.contenders.contender import Store
 from tests.benchmarks.rows import Source, Totals
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
+from wal_sink.demo.cassandra import EmbeddedCassandra, Node
 
 _ROWS_A_REQUEST = 40_000
 """The rows that one request counts; a busy server may time out at more."""

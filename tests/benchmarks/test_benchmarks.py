@@ -19,7 +19,7 @@ from tests.benchmarks.long import stream
 from tests.benchmarks.long.sample import Sample, files_below
 from tests.benchmarks.rows import Source, Totals
 from tests.benchmarks.table import RowsWrong, Table
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 
 
 @pytest.fixture(scope="module")

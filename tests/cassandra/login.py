@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.support.cassandra import options_of
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.errors import OptionError
 from wal_sink.targets.cassandra.driver.connection import Connection, connect
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from wal_sink.demo.servers.cassandra import Node
-from wal_sink.demo.servers.process import DidNotStart
+from wal_sink.demo.cassandra import Node
+from wal_sink.demo.server import DidNotStart
 
 
 class NodeContract(ABC):

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import target_of
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.errors import SchemaMismatch, TargetRefused
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra import CassandraTarget

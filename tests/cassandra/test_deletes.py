@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import NodeTable
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.targets.cassandra.driver.connection import connect
 from wal_sink.targets.cassandra.rows import TimestampedRows
 from wal_sink.targets.cassandra.sender import first_row_text

@@ -12,16 +12,16 @@ import pytest
 
 from tests.cassandra.node_contract import NodeContract
 from tests.support.waiting import eventually
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
-from wal_sink.demo.servers.maven import JavaNotFound
-from wal_sink.demo.servers.process import DidNotStart
+from wal_sink.demo.cassandra import EmbeddedCassandra, Node
+from wal_sink.demo.maven import JavaNotFound
+from wal_sink.demo.server import DidNotStart
 
 pytestmark = pytest.mark.cassandra
 
 # Starts a node in a thread that ends, and waits to be killed.
 _PARENT = """
 import sys, threading, time
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra
+from wal_sink.demo.cassandra import EmbeddedCassandra
 node = EmbeddedCassandra(sys.argv[1])
 thread = threading.Thread(target=node.start)
 thread.start()

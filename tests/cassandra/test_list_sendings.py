@@ -11,7 +11,7 @@ import pytest
 from state_backends import open_backend
 from tests.protocol.engine import Rows, World
 from tests.support.cassandra import NodeTable
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.errors import TargetUnavailable
 from wal_sink.testing.faults import Faults
 

@@ -30,7 +30,7 @@ from tests.support.cassandra_fixtures import QUICK_SCHEMA
 from tests.support.cql_driver import OwnStatements
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
+from wal_sink.demo.cassandra import EmbeddedCassandra, Node
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher

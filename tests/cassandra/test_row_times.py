@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.cassandra import NodeTable
 from tests.support.waiting import until
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.cassandra.row_plan import MAX_TTL_S

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import target_of
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.errors import SchemaMismatch
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import RowSlice, Session, Target

@@ -15,7 +15,7 @@ from cassandra.io.asyncioreactor import AsyncioConnection
 
 from tests.cassandra.asyncio_driver import Asyncio
 from tests.support.cassandra import NodeTable
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice
 from wal_sink.targets.cassandra.batches import Batches

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import target_of
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.errors import CorruptLog
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets.base import Session

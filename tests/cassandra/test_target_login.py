@@ -13,7 +13,7 @@ import pytest
 from tests.cassandra.login import SETTINGS, superuser
 from tests.support.cassandra import target_of
 from tests.support.cassandra_fixtures import QUICK_SCHEMA
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra
+from wal_sink.demo.cassandra import EmbeddedCassandra
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.cassandra import CassandraTarget

@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.cassandra import options_of
 from tests.support.cql_driver import request_of
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra
+from wal_sink.demo.cassandra import EmbeddedCassandra
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import target_of
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.targets.cassandra import CassandraTarget
 from wal_sink.testing.contracts.ledger import create

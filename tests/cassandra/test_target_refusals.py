@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.cassandra import NodeTable
 from tests.support.cql_driver import request_of
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra, Node
+from wal_sink.demo.cassandra import EmbeddedCassandra, Node
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.targets.base import RowsRefused
 from wal_sink.targets.cassandra.driver.connection import connect

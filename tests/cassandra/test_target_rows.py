@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import NodeTable
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.errors import InvalidRow
 from wal_sink.targets.cassandra.check import MAX_ROW_BYTES
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.support.cassandra import options_of
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.errors import OptionError, SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import Outcome
 from wal_sink.targets.base import RowSlice

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.cassandra import NodeTable
 from tests.support.cql_values import FIELDS, SCALARS, Case, expected, plain, shapes, type_name
 from tests.support.waiting import until
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import RowSlice
 from wal_sink.units import now_us

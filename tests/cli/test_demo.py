@@ -16,12 +16,10 @@ from tests.protocol.engine import World
 from tests.support.programs import ran
 from wal_sink.cli.demo import _check
 from wal_sink.cli.main import app
-from wal_sink.demo import flights
-from wal_sink.demo.compare import compare_rows
 from wal_sink.demo.kills import KILLS, Kill, discarded_rows, window_hit
 from wal_sink.demo.queries import FLIGHTS as FLIGHTS_QUERY
-from wal_sink.demo.queries import epochs
-from wal_sink.demo.report import Comparison, KillOutcome, Report, report
+from wal_sink.demo.queries import epochs, rows_per_file
+from wal_sink.demo.report import Comparison, KillOutcome, Report, compare_rows, report
 from wal_sink.demo.stores import Stores
 from wal_sink.errors import OptionError
 from wal_sink.target_info import OWN
@@ -29,8 +27,8 @@ from wal_sink.target_info import OWN
 FLIGHTS = 720
 COMMAND = [str(Path(sys.executable).with_name("wal-sink"))]
 ONE_KILL = """
-from wal_sink.demo import queries, report, run
-run.KILLS = report.KILLS = run.KILLS[1:2]
+from wal_sink.demo import kills, queries, report
+kills.KILLS, report.WINDOWS = kills.KILLS[1:2], report.WINDOWS[1:2]
 queries._FEW_EPOCHS = 3
 from wal_sink.cli.main import app
 app()
@@ -84,7 +82,7 @@ def test_demo_has_each_row_once_and_control_doubles(
         0,
     ]
     number = 3 if command != COMMAND else epochs(FLIGHTS)
-    all_flights, tenth = (flights.rows_per_file(n, number) for n in (FLIGHTS, FLIGHTS // 10))
+    all_flights, tenth = (rows_per_file(n, number) for n in (FLIGHTS, FLIGHTS // 10))
     assert document["control_extra"] == tenth, (
         "what is written and not committed; the rest is rolled back"
     )

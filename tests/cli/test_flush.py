@@ -16,7 +16,7 @@ from tests.cli.job import KIND, Job, batches, rows_of
 from tests.cli.shell import FOLLOWS, run, start
 from tests.protocol.engine import World
 from tests.support.waiting import until
-from wal_sink.demo.servers.process import choose_port
+from wal_sink.demo.server import choose_port
 from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.model.plan import Plan

@@ -21,7 +21,7 @@ from tests.support.s3 import S3
 from tests.support.waiting import until
 from wal_sink.admin.flush import Follower, at_checkpoint
 from wal_sink.admin.under import LogsUnder
-from wal_sink.demo.servers.process import choose_port
+from wal_sink.demo.server import choose_port
 from wal_sink.errors import OptionError
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.wal.location import logs_below

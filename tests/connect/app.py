@@ -17,7 +17,7 @@ from pyspark.sql.connect.session import SparkSession
 
 import wal_sink
 from tests.spark.conftest import write_source
-from wal_sink.demo.crash import PausingConnectDataSource
+from wal_sink.demo.pauses import PausingConnectDataSource
 
 KIND = "sqlite_target:SqliteTarget"
 ROOT = Path(__file__).parents[2]

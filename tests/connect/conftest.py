@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.connect.app import Shop, environment, session
-from wal_sink.demo.connect_server import ConnectServer
+from wal_sink.demo.local_spark import ConnectServer
 
 
 @pytest.fixture(scope="session")

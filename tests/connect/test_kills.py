@@ -16,8 +16,7 @@ from tests.connect.app import KIND, ROOT, Shop, environment
 from tests.support.programs import ran
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.demo.connect_server import ConnectServer
-from wal_sink.demo.crash import Driver
+from wal_sink.demo.local_spark import ConnectServer, Driver
 from wal_sink.demo.pauses import Pause, Point
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(600)]

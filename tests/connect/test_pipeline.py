@@ -14,14 +14,13 @@ from tests.cli.shell import WAL_SINK
 from tests.connect.app import ROOT, environment
 from tests.support.programs import ran
 from wal_sink.admin.under import LogsUnder
-from wal_sink.demo.connect_server import ConnectServer
-from wal_sink.demo.crash import Driver
+from wal_sink.demo.local_spark import ConnectServer, Driver
 from wal_sink.demo.pauses import Pause
 
 pytestmark = [pytest.mark.spark, pytest.mark.connect, pytest.mark.timeout(600)]
 
 PLACE = "/tmp/wal_sink-pipeline"
-PAUSING = "from wal_sink.demo.crash import PausingConnectDataSource as Pausing\n"
+PAUSING = "from wal_sink.demo.pauses import PausingConnectDataSource as Pausing\n"
 
 
 class Pipeline:

@@ -14,7 +14,7 @@ from pyspark.sql.connect.streaming.query import StreamingQuery
 import wal_sink
 from tests.connect.app import KIND, SCHEMA, Shop, environment, session, writer
 from tests.support.waiting import until
-from wal_sink.demo.connect_server import ConnectServer
+from wal_sink.demo.local_spark import ConnectServer
 from wal_sink.errors import (
     CheckpointNotVisible,
     NotDrained,

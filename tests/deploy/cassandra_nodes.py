@@ -21,9 +21,9 @@ from cassandra.policies import WhiteListRoundRobinPolicy
 from cassandra.query import SimpleStatement
 
 from tests.deploy.proxy import Proxy
-from wal_sink.demo.servers import maven
-from wal_sink.demo.servers.cassandra import OPENED, VERSION, EmbeddedCassandra
-from wal_sink.demo.servers.process import choose_port, ports_are_free
+from wal_sink.demo import maven
+from wal_sink.demo.cassandra import OPENED, VERSION, EmbeddedCassandra
+from wal_sink.demo.server import choose_port, ports_are_free
 from wal_sink.errors import TargetUnavailable
 
 _MORE = """

@@ -19,7 +19,7 @@ from typing import Self
 import pyspark
 
 from tests.support.class_archive import SPARK
-from wal_sink.demo.servers.process import choose_port
+from wal_sink.demo.server import choose_port
 
 HOME = Path(pyspark.__file__).parent
 _PATIENCE_S = 180.0

@@ -18,7 +18,7 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tests.support.maven_jars import maven_jars
 from tests.support.programs import ran
-from wal_sink.demo.servers.maven import cache_folder, java_command
+from wal_sink.demo.maven import cache_folder, java_command
 
 SPARK, DELTA, ICEBERG, DUCKDB = "4.1.2", "4.4.0", "1.12.0", "1.5.5"
 _SETTINGS = {

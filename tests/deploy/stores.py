@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, Self
 
-from wal_sink.demo.servers.maven import cache_folder
-from wal_sink.demo.servers.process import choose_port
+from wal_sink.demo.maven import cache_folder
+from wal_sink.demo.server import choose_port
 
 GCS_VERSION = "1.56.1"
 AZURITE_VERSION = "3.35.0"

@@ -15,7 +15,7 @@ from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.support.deploy_table import Counted, Row
 from tests.support.maven_jars import maven_jars
 from tests.support.s3 import S3
-from wal_sink.demo.crash import Driver
+from wal_sink.demo.local_spark import Driver
 
 pytestmark = [
     pytest.mark.test_all,

@@ -24,7 +24,7 @@ from tests.deploy.proxy import CONDITIONAL
 from tests.protocol.engine import SCHEMA, World
 from tests.support.deploy_table import Counted, Row
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.demo.servers.cassandra import VERSION
+from wal_sink.demo.cassandra import VERSION
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.flush.report import Reporter

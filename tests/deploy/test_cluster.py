@@ -17,7 +17,7 @@ from tests.deploy.keyed_app import FLUSH, MARKERS, STREAM
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.support.class_archive import SPARK
 from tests.support.deploy_table import Counted, Row
-from wal_sink.demo.crash import Driver
+from wal_sink.demo.local_spark import Driver
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_500)]
 

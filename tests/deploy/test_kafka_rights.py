@@ -18,8 +18,8 @@ from confluent_kafka.admin import (
 from tests.kafka.conftest import PairsTarget, TopicWorld
 from tests.protocol.engine import flush
 from tests.support.deploy_table import Counted, Row
-from wal_sink.demo.servers.kafka import VERSION, Broker
-from wal_sink.demo.servers.process import HOST
+from wal_sink.demo.kafka import VERSION, Broker
+from wal_sink.demo.server import HOST
 from wal_sink.errors import WalSinkError
 from wal_sink.options import parse
 from wal_sink.targets.kafka.options import KafkaOptions

@@ -19,9 +19,9 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 import kafka_orders
 from tests.spark.kafka_jars import kafka_jars
 from tests.support.deploy_table import Counted, Row
-from wal_sink.demo.crash import Driver
-from wal_sink.demo.servers.cassandra import Node
-from wal_sink.demo.servers.kafka import VERSION, Broker
+from wal_sink.demo.cassandra import Node
+from wal_sink.demo.kafka import VERSION, Broker
+from wal_sink.demo.local_spark import Driver
 
 pytestmark = [
     pytest.mark.test_all,

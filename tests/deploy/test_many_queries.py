@@ -12,8 +12,8 @@ from tests.deploy.many_app import EPOCHS, MEASURED
 from tests.deploy.proxy import Proxy
 from tests.spark.conftest import write_source
 from tests.support.deploy_table import Counted, Row
-from wal_sink.demo.crash import Driver
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
+from wal_sink.demo.local_spark import Driver
 
 pytestmark = [
     pytest.mark.test_all,

@@ -17,8 +17,8 @@ from tests.protocol.engine import World
 from tests.support.deploy_table import Counted, Row
 from tests.support.operators import set_mark
 from tests.support.small_disk import mounted
-from wal_sink.demo.servers.postgresql import REPLICATES, USER, Server, Standby, unprivileged
-from wal_sink.demo.servers.process import choose_port, ports_are_free
+from wal_sink.demo.postgresql import REPLICATES, USER, Server, Standby, unprivileged
+from wal_sink.demo.server import choose_port, ports_are_free
 from wal_sink.errors import LedgerBehindLog, OptionError, WalSinkError
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget

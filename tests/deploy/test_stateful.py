@@ -15,7 +15,7 @@ import pytest
 
 from tests.deploy.stateful_app import GROUPS, KINDS, database, make_tables
 from tests.support.deploy_table import Counted, Row
-from wal_sink.demo.crash import Driver
+from wal_sink.demo.local_spark import Driver
 
 pytestmark = [pytest.mark.test_all, pytest.mark.spark, pytest.mark.timeout(1_200)]
 

@@ -14,8 +14,8 @@ import pytest
 import docker
 from tests.cassandra.node_contract import NodeContract
 from tests.support.servers.cassandra_container import CassandraContainer
-from wal_sink.demo.servers.cassandra import Node
-from wal_sink.demo.servers.process import DidNotStart
+from wal_sink.demo.cassandra import Node
+from wal_sink.demo.server import DidNotStart
 
 pytestmark = [pytest.mark.docker, pytest.mark.cassandra, pytest.mark.usefixtures("engine")]
 

@@ -17,7 +17,7 @@ import pytest
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
-from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.postgresql import Server
 from wal_sink.errors import OptionError, SchemaMismatch, TargetRefused
 from wal_sink.targets.base import Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from tests.kafka.conftest import consumed, kafka_target
-from wal_sink.demo.servers.kafka import Broker
+from wal_sink.demo.kafka import Broker
 from wal_sink.errors import SchemaMismatch
 from wal_sink.targets.base import RowSlice
 from wal_sink.testing.contracts.ledger import create

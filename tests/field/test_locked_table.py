@@ -14,7 +14,7 @@ import pytest
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import Maria, Postgresql, Sqlite
-from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.postgresql import Server
 from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget

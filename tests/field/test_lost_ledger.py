@@ -11,7 +11,7 @@ import pytest
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import DuckDb, Maria, Postgresql, Sqlite, Store
 from tests.support.operators import set_mark
-from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.postgresql import Server
 from wal_sink.errors import LedgerBehindLog, TargetRefused
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.targets.base import Target

@@ -12,7 +12,7 @@ import pytest
 
 from tests.sql.mariadb import MariaDb
 from tests.sql.stores import Maria, Postgresql, Store
-from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.postgresql import Server
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 from wal_sink.targets.sqlalchemy import SqlAlchemyOptions, SqlAlchemyTarget
 from wal_sink.testing.micro_batches import PlayedQuery, until_idle

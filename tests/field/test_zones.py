@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import wal_sink
 from wal_sink.arrow_batches import in_utc
-from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.postgresql import Server
 
 AT = dt.datetime(2024, 2, 29, 12, 0, tzinfo=dt.UTC)
 ZONES = ("UTC+01:00", "GMT+8", "America/New_York")

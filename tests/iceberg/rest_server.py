@@ -14,8 +14,8 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from tests.support.maven_jars import maven_jars
-from wal_sink.demo.servers.maven import java_command
-from wal_sink.demo.servers.process import HOST
+from wal_sink.demo.maven import java_command
+from wal_sink.demo.server import HOST
 
 VERSION = "1.10.1"
 """The newest version of Iceberg with a jar of its tests."""

@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.protocol.engine import World, in_memory
-from wal_sink.demo.servers.kafka import Broker
+from wal_sink.demo.kafka import Broker
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse

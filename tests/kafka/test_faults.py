@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from tests.kafka.conftest import TopicWorld, kafka_target
 from tests.protocol import raw
-from wal_sink.demo.servers.kafka import Broker
+from wal_sink.demo.kafka import Broker
 from wal_sink.errors import TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.base import RowSlice

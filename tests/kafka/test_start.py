@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.kafka.conftest import altered, consumed, kafka_target
-from wal_sink.demo.servers.kafka import Broker
+from wal_sink.demo.kafka import Broker
 from wal_sink.errors import (
     InvalidRow,
     OptionError,

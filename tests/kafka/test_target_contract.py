@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.kafka.conftest import kafka_target
-from wal_sink.demo.servers.kafka import Broker
+from wal_sink.demo.kafka import Broker
 from wal_sink.errors import TargetRefused
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, Target

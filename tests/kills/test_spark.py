@@ -20,9 +20,9 @@ from tests.kills.victims import (
     Victim,
     WithoutRows,
 )
-from wal_sink.demo.crash import Driver
+from wal_sink.demo.cassandra import Node
+from wal_sink.demo.local_spark import Driver
 from wal_sink.demo.pauses import PAUSES, pauses
-from wal_sink.demo.servers.cassandra import Node
 
 Deaths = Mapping[str, tuple[type[Victim], dict[int, At]]]
 """Each query by the name of its table, and where it pauses at each kill that hits it, by the number of the

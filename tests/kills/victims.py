@@ -8,8 +8,8 @@ from typing import Any, ClassVar, NamedTuple
 from tests.spark.conftest import ROWS_PER_FILE, write_source
 from tests.spark.tables import Table
 from wal_sink import status
+from wal_sink.demo.cassandra import Node
 from wal_sink.demo.pauses import Pause, Point
-from wal_sink.demo.servers.cassandra import Node
 from wal_sink.wal.location import locate
 from wal_sink.wal.store import newest
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from wal_sink.demo.servers.process import choose_port
+from wal_sink.demo.server import choose_port
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "docker" / "prometheus" / "rules.yml"

@@ -108,7 +108,7 @@ def test_bug_without_its_tests_is_refused(tree: Path) -> None:
 
 NODE = """
 import pytest
-from wal_sink.demo.servers.process import DidNotStart
+from wal_sink.demo.server import DidNotStart
 
 @pytest.fixture
 def node():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.sql.stores import Postgresql
-from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.postgresql import Server
 
 
 @pytest.fixture

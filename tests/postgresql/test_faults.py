@@ -16,7 +16,7 @@ from tests.postgresql.world import PostgresqlWorld
 from tests.protocol import raw
 from tests.protocol.engine import SCHEMA
 from tests.sql.stores import Postgresql, agreed
-from wal_sink.demo.servers.postgresql import Server, downloaded_programs
+from wal_sink.demo.postgresql import Server, downloaded_programs
 from wal_sink.errors import TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from wal_sink.demo.servers.postgresql import Server
-from wal_sink.demo.servers.process import DidNotStart
+from wal_sink.demo.postgresql import Server
+from wal_sink.demo.server import DidNotStart
 
 
 @pytest.fixture(scope="module")

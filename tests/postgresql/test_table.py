@@ -12,7 +12,7 @@ import pytest
 
 from tests.sql.stores import Postgresql, agreed, bring, new_query
 from tests.support.transcripts import transcript
-from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.postgresql import Server
 from wal_sink.errors import (
     OptionError,
     SchemaMismatch,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.cassandra.certificates import Certificates
-from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.postgresql import Server
 from wal_sink.errors import TargetUnavailable
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.protocol.engine import World, in_memory
 from tests.sql.stores import Postgresql
-from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.postgresql import Server
 from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import LedgerRow
 

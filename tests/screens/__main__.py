@@ -23,8 +23,8 @@ from wal_sink.admin.query import find_query
 from wal_sink.admin.show import show_epochs
 from wal_sink.cli.inspect import log_screen
 from wal_sink.cli.terminal import fact_table
+from wal_sink.demo.cassandra import EmbeddedCassandra
 from wal_sink.demo.local_spark import local_session
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra
 from wal_sink.progress.status import Status, status_lines
 from wal_sink.units import now_us
 

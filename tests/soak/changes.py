@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from wal_sink.demo.background import Background
+from tests.support.background import Background
 
 SCHEMA = (
     "seq bigint, customerId int, day int, op string, amount string, points string, device binary,"

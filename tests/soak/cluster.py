@@ -30,13 +30,13 @@ from tests.deploy.cassandra_nodes import REPLICATION, CassandraCluster
 from tests.deploy.cluster import Cluster, executors_of
 from tests.soak.readers import CassandraStore, DeltaStore, PostgresqlStore, Reader, Store
 from tests.spark.kafka_jars import kafka_jars
+from tests.support.background import Background
 from tests.support.class_archive import SPARK
-from wal_sink.demo.background import Background
-from wal_sink.demo.compare import RowCounts, compare_rows
-from wal_sink.demo.crash import Driver
-from wal_sink.demo.servers.kafka import Broker
-from wal_sink.demo.servers.postgresql import Server
-from wal_sink.demo.servers.process import AnyServer, DidNotStart
+from wal_sink.demo.kafka import Broker
+from wal_sink.demo.local_spark import Driver
+from wal_sink.demo.postgresql import Server
+from wal_sink.demo.report import RowCounts, compare_rows
+from wal_sink.demo.server import AnyServer, DidNotStart
 from wal_sink.errors import WalSinkError
 from wal_sink.progress.status import Status
 

@@ -31,8 +31,8 @@ from tests.soak.cells import (
 from tests.soak.changes import MOST_LIFE_S, Changes
 from tests.soak.features_app import GROWTH, TABLE
 from tests.spark.remains import processes
-from wal_sink.demo.crash import Driver
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra
+from wal_sink.demo.cassandra import EmbeddedCassandra
+from wal_sink.demo.local_spark import Driver
 from wal_sink.wal.location import locate
 
 KEYSPACE = "soak"

@@ -15,7 +15,7 @@ from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPoli
 from cassandra.query import ConsistencyLevel
 from deltalake import DeltaTable
 
-from wal_sink.demo.background import Background
+from tests.support.background import Background
 
 BUCKET = 500
 """The number of rows in a bucket, which a reader reads by one query."""

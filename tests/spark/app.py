@@ -1,6 +1,6 @@
 """A streaming application to be killed: `python -m tests.spark.app CONFIG.json`.
 
-Each of its queries streams Parquet files into a table, one file a micro-batch. `wal_sink.demo.crash` pauses
+Each of its queries streams Parquet files into a table, one file a micro-batch. `wal_sink.demo.pauses` pauses
 the queries at the points that the test has chosen.
 """
 
@@ -21,9 +21,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import wal_sink
 from tests.spark.gate import Gate
 from tests.support.waiting import until
-from wal_sink.demo.crash import PAUSING_TARGET, PausingBatchWriter, PausingDataSource
 from wal_sink.demo.local_spark import local_session
-from wal_sink.demo.pauses import pause_at
+from wal_sink.demo.pauses import PausingBatchWriter, PausingDataSource, pause_at
 from wal_sink.options import as_texts
 
 SCHEMA = "id bigint, text string"
@@ -49,7 +48,7 @@ def start(spark: SparkSession, config: dict[str, Any]) -> StreamingQuery:
     for name, value in settings.items():
         spark.conf.set(name, value)
     writers = {"wal_sink": writer, "batch_writer": by_batch_writer, "foreachBatch": control}
-    options = {"target": PAUSING_TARGET, **config.get("options", {})}
+    options = {"target": "wal_sink.demo.cassandra:PausingCassandra", **config.get("options", {})}
     query = writers[config["sink"]](spark, config, **options).trigger(availableNow=True).start()
     for name in settings:
         spark.conf.unset(name)

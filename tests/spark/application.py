@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wal_sink.demo.crash import Driver
+from wal_sink.demo.local_spark import Driver
 from wal_sink.demo.pauses import PAUSES, Pause, Point, pauses
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.spark.gate import Gate
 from tests.spark.tables import Table, stream, writer
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 
 ROWS_PER_FILE = 400
 

@@ -19,9 +19,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import wal_sink
 from tests.spark.kafka_jars import kafka_jars
-from wal_sink.demo.crash import PAUSING_KAFKA, PausingDataSource
 from wal_sink.demo.local_spark import local_session
-from wal_sink.demo.pauses import pause_at
+from wal_sink.demo.pauses import PausingDataSource, pause_at
 from wal_sink.spark.internals import python_worker
 
 ISOLATION = ("read_committed", "read_uncommitted")
@@ -40,7 +39,9 @@ def main(config: dict[str, Any]) -> None:
         rows = rows.mapInArrow(partial(second_file_waits, topic=topic), "key string, value string")
         if sink == "kafka":
             return rows.writeStream.format("kafka")
-        return rows.writeStream.format("wal_sink").option("target", PAUSING_KAFKA)
+        return rows.writeStream.format("wal_sink").option(
+            "target", "wal_sink.demo.kafka:PausingKafka"
+        )
 
     with wal_sink.register(spark, drain_timeout=120):
         spark.dataSource.register(PausingDataSource)

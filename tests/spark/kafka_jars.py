@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wal_sink.demo.servers import maven
+from wal_sink.demo import maven
 
 PACKAGE = maven.Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0")
 """The newest version in Maven Central. Spark 4.3 runs with it."""

@@ -17,7 +17,7 @@ from tests.spark.conftest import ROWS_PER_FILE, Shop
 from tests.spark.gate import GATED_TARGET, Gate
 from tests.spark.tables import state_of
 from tests.support.waiting import until
-from wal_sink.demo.crash import Driver
+from wal_sink.demo.local_spark import Driver
 from wal_sink.errors import FlushTimeout, OptionError
 from wal_sink.wal.location import locate
 

@@ -14,12 +14,10 @@ from pyspark.sql import SparkSession
 import wal_sink
 from wal_sink.demo import queries
 from wal_sink.demo.app import start
-from wal_sink.demo.cassandra import Cassandra
-from wal_sink.demo.compare import compare_rows
-from wal_sink.demo.kafka import Kafka
+from wal_sink.demo.cassandra import Cassandra, Node
+from wal_sink.demo.kafka import Broker, Kafka
 from wal_sink.demo.queries import CONTROL, FLIGHTS, TENTH, source_rows, table_rows, write_sources
-from wal_sink.demo.servers.cassandra import Node
-from wal_sink.demo.servers.kafka import Broker
+from wal_sink.demo.report import compare_rows
 from wal_sink.demo.stores import ALONE, STORES, Stores, store_type
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

@@ -19,7 +19,7 @@ import wal_sink
 from tests.spark.kafka_jars import PACKAGE
 from tests.support.servers.cassandra_container import IMAGE
 from tests.support.waiting import until
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "docker" / "job.py"

@@ -20,7 +20,7 @@ from tests.spark.remains import none_left, remains
 from tests.spark.tables import Table, last_commit, state_of
 from tests.support.programs import ran
 from tests.support.waiting import until
-from wal_sink.demo.crash import Driver
+from wal_sink.demo.local_spark import Driver
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import wal_sink
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ELSEWHERE = {

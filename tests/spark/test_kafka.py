@@ -17,8 +17,8 @@ import pytest
 
 from tests.spark.application import Application
 from tests.spark.kafka_app import READ
+from wal_sink.demo.kafka import Broker
 from wal_sink.demo.pauses import Point
-from wal_sink.demo.servers.kafka import Broker
 
 pytestmark = [
     pytest.mark.test_all,

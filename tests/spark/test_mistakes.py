@@ -20,7 +20,7 @@ from tests.spark.tables import Table
 from tests.support.programs import ran
 from tests.support.transcripts import transcript
 from wal_sink import errors
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.spark.query_errors import failure_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]

@@ -14,7 +14,7 @@ import wal_sink
 from tests.spark.conftest import ROWS_PER_FILE, Shop
 from tests.spark.tables import Table, last_commit, state_of
 from tests.support.waiting import until
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra
+from wal_sink.demo.cassandra import EmbeddedCassandra
 from wal_sink.wal.location import locate
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra]

@@ -18,9 +18,8 @@ from tests.spark.conftest import write_source
 from tests.spark.tables import Table
 from tests.support.s3 import S3
 from wal_sink.configuration import configure
-from wal_sink.demo.crash import Driver
-from wal_sink.demo.local_spark import local_session
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
+from wal_sink.demo.local_spark import Driver, local_session
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ import wal_sink
 from state_backends import open_backend
 from tests.protocol import raw
 from tests.spark.application import Application
-from wal_sink.demo.crash import PAUSING_POSTGRESQL
-from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.postgresql import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -43,7 +42,7 @@ class Bank:
         DeltaTable.create(self._lake, lake)
         self.options = {
             "targets": "books,copy,lake",
-            "books.target": PAUSING_POSTGRESQL,
+            "books.target": "wal_sink.demo.postgresql:PausingPostgresql",
             "books.postgresql.uri": server.uri,
             "books.table": self._books,
             "copy.target": "sqlite_target:SqliteTarget",

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from wal_sink.demo.servers import maven
-from wal_sink.demo.servers.process import Child
+from wal_sink.demo import maven
+from wal_sink.demo.server import Child
 
 SMALL = ("--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M")
 # A commit is written, and not synced: tests kill processes, and no machine loses its power.

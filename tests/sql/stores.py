@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.sql.mariadb import MariaDb
-from wal_sink.demo.servers.postgresql import Server
+from wal_sink.demo.postgresql import Server
 from wal_sink.model.plan import Plan, plan_key
 from wal_sink.targets.base import RowSlice, Session, Target
 from wal_sink.targets.postgresql import PostgresqlOptions, PostgresqlTarget

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra
+from wal_sink.demo.cassandra import EmbeddedCassandra
 
 
 def main() -> None:

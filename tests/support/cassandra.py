@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.model.plan import Plan
 from wal_sink.options import parse
 from wal_sink.targets.base import RowSlice

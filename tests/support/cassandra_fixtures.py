@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.servers import docker
 from tests.support.servers.cassandra_container import VARIABLE, Choice, choose
-from wal_sink.demo.servers.cassandra import Node
+from wal_sink.demo.cassandra import Node
 from wal_sink.errors import WalSinkError
 
 QUICK_SCHEMA = "-Dcassandra.test.flush_local_schema_changes=false"

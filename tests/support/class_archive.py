@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import pyspark
 
-from wal_sink.demo.servers import cassandra
-from wal_sink.demo.servers.maven import cache_folder
+from wal_sink.demo import cassandra
+from wal_sink.demo.maven import cache_folder
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_sink.demo.servers.maven import cache_folder
+from wal_sink.demo.maven import cache_folder
 
 _POM = """\
 <project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>x</artifactId><version>1</version>

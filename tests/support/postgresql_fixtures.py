@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from wal_sink.demo.servers.postgresql import Server, programs, version
+from wal_sink.demo.postgresql import Server, programs, version
 from wal_sink.errors import WalSinkError
 
 

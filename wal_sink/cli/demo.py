@@ -21,8 +21,8 @@ from wal_sink.target_info import OWN
 from wal_sink.unknown_names import did_you_mean
 
 if TYPE_CHECKING:
+    from wal_sink.demo.progress import Sample
     from wal_sink.demo.report import Report
-    from wal_sink.demo.watch import Sample
 
 _CONNECT_PACKAGES = ("grpc", "grpc_status", "zstandard")
 """Packages of the extra `connect`."""
@@ -135,8 +135,8 @@ def _run_kills(
     connect: bool,
 ) -> Report:
     """Run the demo, with a progress bar for each query."""
-    from wal_sink.demo.queries import QUERIES  # noqa: PLC0415 - imports packages of an extra
-    from wal_sink.demo.run import run  # noqa: PLC0415 - as above
+    from wal_sink.demo.kills import run  # noqa: PLC0415 - imports packages of an extra
+    from wal_sink.demo.queries import QUERIES  # noqa: PLC0415 - as above
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     bars = Progress(*columns, TimeElapsedColumn(), console=console, transient=True)

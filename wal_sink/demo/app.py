@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import wal_sink
-from wal_sink.demo import flights
-from wal_sink.demo.crash import PausingConnectDataSource, PausingDataSource
-from wal_sink.demo.local_spark import local_session
-from wal_sink.demo.pauses import pause_at
-from wal_sink.demo.queries import FAILOVER_QUERIES, QUERIES, STOP_FILE, Query
+from wal_sink.demo.local_spark import Driver, local_session
+from wal_sink.demo.pauses import (
+    PAUSES,
+    Pause,
+    PausingConnectDataSource,
+    PausingDataSource,
+    pause_at,
+    pauses,
+)
+from wal_sink.demo.queries import FAILOVER_QUERIES, FLIGHTS_SCHEMA, QUERIES, STOP_FILE, Query
 from wal_sink.demo.stores import Store, Stores
 
 _CHECK_S = 0.5
@@ -40,6 +46,22 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     failover: bool = False
     """True to run the queries of the failover until the file `STOP_FILE` exists. A query that fails while the
     database is down is started again, as by a supervisor."""
+
+
+def start_driver(application: Application, name: str, points: Sequence[Pause] = ()) -> Driver:
+    """Start the process of the application.
+
+    :param name: name of the file with its output, without `.log`.
+    :param points: the points at which it pauses to be killed.
+    """
+    folder = Path(application.folder)
+    return Driver(
+        ["-m", "wal_sink.demo.app", msgspec.json.encode(application).decode()],
+        folder / f"{name}.log",
+        {"TZ": "UTC", PAUSES: pauses(*points)},
+        folder,
+        patience_s=900,  # for a busy machine
+    )
 
 
 def main(application: Application) -> None:
@@ -83,7 +105,7 @@ def start(
 
     :param endless: True to wait for more files after the last one.
     """
-    source = spark.readStream.schema(flights.SCHEMA).option("maxFilesPerTrigger", 1)
+    source = spark.readStream.schema(FLIGHTS_SCHEMA).option("maxFilesPerTrigger", 1)
     rows = source.parquet(str(folder / query.source)).selectExpr(*query.select)
     rows = stores.first.converted(rows)
     if query.sink == "wal_sink":

@@ -1,8 +1,14 @@
-"""Cassandra in the demo: an embedded node. The control sends an INSERT for each row."""
+"""Cassandra in the demo: a node for tests and demo, and the tables. The embedded node needs no Docker."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import re
+import shlex
+import socket
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +16,235 @@ from typing import Any, Self
 
 from pyspark.sql import Row
 
-from wal_sink.demo.crash import PAUSING_TARGET
+from wal_sink.demo import maven
+from wal_sink.demo.maven import java_command
+from wal_sink.demo.pauses import Pausing
 from wal_sink.demo.queries import CONTROL, FLIGHTS, Query
-from wal_sink.demo.servers.cassandra import EmbeddedCassandra
-from wal_sink.demo.stores import AtHalf, RowStore
+from wal_sink.demo.server import AnyServer, Child
+from wal_sink.demo.stores import RowStore
+from wal_sink.targets.cassandra import CassandraTarget
+
+# Options that halve the time of a start. The node of a test runs too short for the optimising compiler and
+# for a concurrent garbage collector. It measures the memory of 1,000 rows, not of 100,000. It does not wait
+# for peers.
+QUICK_START = """
+    -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData
+    -Dcassandra.memtable_row_overhead_computation_step=1000
+    -Dcassandra.ring_delay_ms=0 -Dcassandra.skip_wait_for_gossip_to_settle=0
+    -Dcassandra.superuser_setup_delay_ms=0 -Dcassandra.shutdown_announce_in_ms=0
+"""
+_OPTIONS = bytes((4, 0, 0, 0, 5, 0, 0, 0, 0))  # a request OPTIONS of version 4 of the CQL protocol
+_SUPPORTED = b"\x06"  # the opcode of its answer, SUPPORTED, in the fifth byte
+
+_TIMEOUTS = (
+    *("request_timeout", "read_request_timeout", "range_request_timeout"),
+    *("write_request_timeout", "counter_write_request_timeout", "cas_contention_timeout"),
+)
+_ANSWER_S = 60.0
+"""Timeout of requests and connections, in seconds. The driver's defaults are short for a busy machine."""
+
+
+class Node(AnyServer):
+    """A Cassandra node with durable data. Any thread may call `execute` and `session`.
+
+    :param port: the port of CQL.
+    """
+
+    patience_s = 180.0
+
+    def __init__(self, title: str, host: str, port: int) -> None:
+        super().__init__(title, host, port)
+        self._session: Any = None
+        self._session_lock = threading.Lock()
+
+    @property
+    def contact_points(self) -> tuple[str]:
+        """The contact points for a driver."""
+        return (self.host,)
+
+    def execute(self, cql: str, parameters: Sequence[object] | None = None) -> list[Any]:
+        """Run a statement and return all its rows.
+
+        :param parameters: the values for each `%s` of the statement.
+        """
+        return list(self.session().execute(cql, parameters))
+
+    def create_keyspace(self, name: str) -> None:
+        """Create a keyspace with one replica, unless it exists. Its name is case-sensitive."""
+        self.execute(
+            f'CREATE KEYSPACE IF NOT EXISTS "{name}" WITH replication = '
+            "{'class': 'SimpleStrategy', 'replication_factor': 1}"
+        )
+
+    def session(self) -> Any:
+        """Return a driver session with consistency LOCAL_ONE, which is closed before the node ends."""
+        from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile  # noqa: PLC0415
+
+        self._require_running()
+        with self._session_lock:
+            if self._session is None:
+                profile = ExecutionProfile(self._policy(), request_timeout=_ANSWER_S)
+                profiles = {EXEC_PROFILE_DEFAULT: profile}
+                # By default the driver tries a newer protocol first, and the node logs an error.
+                cluster = Cluster(
+                    [self.host],
+                    self.port,
+                    auth_provider=self._auth(),
+                    protocol_version=5,
+                    execution_profiles=profiles,
+                    connect_timeout=_ANSWER_S,
+                    control_connection_timeout=_ANSWER_S,
+                )
+                try:
+                    self._session = cluster.connect()
+                except BaseException:
+                    cluster.shutdown()
+                    raise
+            return self._session
+
+    def _policy(self) -> Any:
+        """Return the load-balancing policy of `session`."""
+        from cassandra.policies import RoundRobinPolicy  # noqa: PLC0415 - a node needs no driver
+
+        return RoundRobinPolicy()
+
+    def _auth(self) -> Any:
+        """Return the authentication provider of `session`; None for no login."""
+
+    def _disconnect(self) -> None:
+        with self._session_lock:
+            if self._session is not None:
+                self._session.cluster.shutdown()
+                self._session = None
+
+    def _unanswered(self) -> str | None:
+        """Send a request of CQL, since the port opens before the node answers."""
+        try:
+            with socket.create_connection((self.host, self.port), timeout=1) as connection:
+                connection.sendall(_OPTIONS)
+                return None if connection.recv(9)[4:5] == _SUPPORTED else ""
+        except OSError:
+            return ""
+
+
+def cassandra_yaml(*, rpc_address: str, port: int, storage_port: int) -> dict[str, object]:
+    """Return the settings in cassandra.yaml of a node without peers.
+
+    A node without peers is only late if the machine is busy. So it has 30 seconds for each request, instead
+    of Cassandra's defaults of about two seconds.
+    """
+    loopback = "127.0.0.1"
+    provider = "org.apache.cassandra.locator.SimpleSeedProvider"
+    seeds = [{"seeds": f"{loopback}:{storage_port}"}]
+    return {
+        "num_tokens": 1,
+        "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
+        "endpoint_snitch": "SimpleSnitch",
+        "listen_address": loopback,
+        "rpc_address": rpc_address,
+        "broadcast_rpc_address": loopback,
+        "storage_port": storage_port,
+        "native_transport_port": port,
+        "seed_provider": [{"class_name": provider, "parameters": seeds}],
+        "commitlog_sync": "batch",  # the node acknowledges a write after it is on the disk
+        "auto_snapshot": False,  # no test restores a dropped keyspace
+        **dict.fromkeys(_TIMEOUTS, "30s"),
+    }
+
+
+VERSION = "5.0.9"
+_FLAGS = """
+    -ea -Xss256k -XX:+ExitOnOutOfMemoryError -Djava.net.preferIPv4Stack=true
+    -Djdk.attach.allowAttachSelf=true -Dio.netty.tryReflectionSetAccessible=true
+    -Dcassandra-foreground=yes -Djava.security.manager=allow
+"""
+OPENED = """
+    java.base/java.io java.base/java.lang java.base/java.lang.module java.base/java.lang.ref
+    java.base/java.nio java.base/java.util java.base/java.util.concurrent
+    java.base/java.util.concurrent.atomic java.base/jdk.internal.loader java.base/jdk.internal.math
+    java.base/jdk.internal.misc java.base/jdk.internal.module java.base/jdk.internal.ref
+    java.base/jdk.internal.reflect java.base/jdk.internal.util.jar java.base/sun.nio.ch
+    java.management.rmi/com.sun.jmx.remote.internal.rmi java.rmi/sun.rmi.registry
+    java.rmi/sun.rmi.server java.sql/java.sql jdk.management/com.sun.management.internal
+    jdk.unsupported/sun.misc
+"""
+"""Packages of Java 17 that Cassandra 5.0 reflects on."""
+_LOGBACK = """\
+<configuration><appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
+  <encoder><pattern>%-5level [%thread] %date{ISO8601} %F:%L - %msg%n</pattern></encoder>
+</appender><root level="INFO"><appender-ref ref="OUT"/></root></configuration>
+"""
+
+
+class EmbeddedCassandra(Child, Node):
+    """A Cassandra node on 127.0.0.1 in a child process, with durable data.
+
+    The node needs Java 17. The first start downloads the jars, and then also raises the errors of
+    `maven.jars`. Java gets the options in the variable `JVM_EXTRA_OPTS`, as from Cassandra's own scripts. The
+    node dies with this process, also at a SIGKILL.
+
+    :param folder: see `Child`.
+    :param version: version of the artifact `org.apache.cassandra:cassandra-all`.
+    :param heap: the maximal size of the Java heap, such as `512m`.
+    :param settings: entries of cassandra.yaml. They override those of `cassandra_yaml`.
+    :param java_options: more options for Java, separated by spaces.
+    """
+
+    ports = 2  # for CQL, and for other nodes
+
+    def __init__(
+        self,
+        folder: Path | str | None = None,
+        *,
+        version: str = VERSION,
+        heap: str = "512m",
+        settings: Mapping[str, object] = {},
+        java_options: str = "",
+    ) -> None:
+        super().__init__(f"Cassandra {version}", "cassandra", folder)
+        self.version = version
+        self._java_options = java_options
+        self._heap = heap
+        yaml = cassandra_yaml(rpc_address=self.host, port=self.port, storage_port=self.port + 1)
+        self._settings = {**yaml, **settings}
+
+    def _command(self) -> list[str]:
+        """Write the configuration, and return the command of the node."""
+        conf = self.folder / "conf"
+        for folder in (conf, self.log.parent, self.folder / "scratch"):
+            folder.mkdir(parents=True, exist_ok=True)
+        settings = in_4_0(self._settings) if self.version.startswith("4.0.") else self._settings
+        (conf / "cassandra.yaml").write_text(json.dumps(settings, indent=1))
+        (conf / "logback.xml").write_text(_LOGBACK)
+        java = java_command(OPENED.split())
+        artifact = maven.Artifact("org.apache.cassandra", "cassandra-all", self.version)
+        jars = maven.jars(artifact, f"cassandra-{self.version}")
+        return [
+            *(*java, f"-Xmx{self._heap}", *_FLAGS.split(), *QUICK_START.split()),
+            *shlex.split(os.environ.get("JVM_EXTRA_OPTS", "")),
+            *shlex.split(self._java_options),
+            *(f"-javaagent:{jar}" for jar in jars.glob("jamm-*.jar")),
+            f"-Djava.io.tmpdir={self.folder}/scratch",  # a killed node leaves unpacked libraries there
+            f"-Dcassandra.storagedir={self.folder}",
+            f"-Dcassandra.logdir={self.folder}/log",
+            f"-Dcassandra.config={(conf / 'cassandra.yaml').as_uri()}",
+            f"-Dlogback.configurationFile={conf / 'logback.xml'}",
+            *("-cp", f"{jars}/*", "org.apache.cassandra.service.CassandraDaemon"),
+        ]
+
+
+def in_4_0(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return settings for Cassandra 4.0, in which the name of a duration ends with its unit."""
+    settings_in_4_0: dict[str, object] = {}
+    for name, value in settings.items():
+        duration = re.fullmatch(r"(\d+)(ms|s)", str(value))
+        if duration:
+            milliseconds = int(duration[1]) * (1 if duration[2] == "ms" else 1_000)
+            settings_in_4_0[f"{name}_in_ms"] = milliseconds
+        else:
+            settings_in_4_0[name] = value
+    return settings_in_4_0
+
 
 _KEYSPACE = "travel"
 _HOST = "127.0.0.1"
@@ -24,6 +255,10 @@ CREATE TABLE {_KEYSPACE}.{CONTROL.table} (
     key text PRIMARY KEY, origin text, day date, scheduled timestamp, carrier text, flight int
 )
 """
+
+
+class PausingCassandra(Pausing, CassandraTarget):
+    """Cassandra with pauses."""
 
 
 class Cassandra(RowStore):
@@ -58,14 +293,14 @@ class Cassandra(RowStore):
         return {
             "createTable": "true",
             **keys,
-            "target": PAUSING_TARGET,
+            "target": "wal_sink.demo.cassandra:PausingCassandra",
             "cassandra.contactPoints": _HOST,
             "cassandra.port": self.address,
             "keyspace": _KEYSPACE,
             "table": table,
         }
 
-    def insert(self, table: str, rows: Sequence[Row], at_half: AtHalf) -> None:
+    def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
         """Send a prepared INSERT for each row, up to 100 at the same time."""
         from cassandra.cluster import Cluster  # noqa: PLC0415 - in tasks only
         from cassandra.concurrent import execute_concurrent_with_args  # noqa: PLC0415 - as above
@@ -79,7 +314,7 @@ class Cassandra(RowStore):
             )
             middle = len(rows) // 2
             execute_concurrent_with_args(session, insert, rows[:middle], _IN_FLIGHT)
-            at_half()
+            pause()
             execute_concurrent_with_args(session, insert, rows[middle:], _IN_FLIGHT)
         finally:
             cluster.shutdown()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame
 
-from wal_sink.demo.crash import Pausing
+from wal_sink.demo.pauses import Pausing
 from wal_sink.demo.queries import Query
-from wal_sink.demo.stores import AtHalf, FileStore
+from wal_sink.demo.stores import FileStore
 from wal_sink.targets.delta import DeltaTarget
 
 
@@ -31,9 +31,9 @@ class Delta(FileStore):
             "createTable": "true",
         }
 
-    def write(self, batch: DataFrame, table: str, at_half: AtHalf) -> None:
+    def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
         """Append a micro-batch."""
-        at_half()
+        pause()
         write_deltalake(self._path(table), batch.toArrow(), mode="append")
 
     def count(self, table: str) -> int:

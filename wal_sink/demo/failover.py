@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wal_sink.demo import flights
-from wal_sink.demo.app import Application
-from wal_sink.demo.postgresql import Postgresql
+from wal_sink.demo.app import Application, start_driver
+from wal_sink.demo.postgresql import REPLICATES, Postgresql, Server, Standby
 from wal_sink.demo.queries import (
     FAILOVER_CONTROL,
     FAILOVER_FLIGHTS,
     FAILOVER_QUERIES,
     STOP_FILE,
+    read_flights,
+    rows_per_file,
+    write_files,
 )
 from wal_sink.demo.report import Report, comparison, report
-from wal_sink.demo.run import start_driver
-from wal_sink.demo.servers.postgresql import REPLICATES, Server, Standby
 from wal_sink.demo.stores import Stores
 
 _PARTS = 3
@@ -42,12 +42,12 @@ class Source:
     """
 
     def __init__(self, folder: Path, rows: int) -> None:
-        self.table: pa.Table = flights.read().slice(0, rows)
+        self.table: pa.Table = read_flights().slice(0, rows)
         number = _FILES * _PARTS
         staged = folder / "staged"
-        flights.write_files(staged, self.table, number)
+        write_files(staged, self.table, number)
         self._staged = sorted(staged.glob("*.parquet"))
-        self._rows_per_file = flights.rows_per_file(rows, number)
+        self._rows_per_file = rows_per_file(rows, number)
         self._folder = folder / FAILOVER_FLIGHTS.source
         self._folder.mkdir()
         self.files = 0

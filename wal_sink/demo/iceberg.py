@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyspark.sql import DataFrame
 
-from wal_sink.demo.crash import Pausing
+from wal_sink.demo.pauses import Pausing
 from wal_sink.demo.queries import Query
-from wal_sink.demo.stores import AtHalf, FileStore
+from wal_sink.demo.stores import FileStore
 from wal_sink.targets.iceberg import IcebergTarget
 
 _CATALOG = "demo"
@@ -41,9 +41,9 @@ class Iceberg(FileStore):
             **catalog,
         }
 
-    def write(self, batch: DataFrame, table: str, at_half: AtHalf) -> None:
+    def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
         """Append a micro-batch."""
-        at_half()
+        pause()
         rows = batch.toArrow()
         self._catalog().create_table_if_not_exists(f"demo.{table}", rows.schema).append(rows)
 

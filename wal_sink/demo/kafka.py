@@ -1,8 +1,12 @@
-"""Kafka in the demo: a broker in a child process. The control is a producer without transactions."""
+"""Kafka in the demo: a broker for tests and demo, in a child process; and the topics."""
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,10 +15,178 @@ from typing import Any, Self
 
 from pyspark.sql import DataFrame, Row
 
-from wal_sink.demo.crash import PAUSING_KAFKA
+from wal_sink.demo import maven
+from wal_sink.demo.maven import java_command
+from wal_sink.demo.pauses import Pausing
 from wal_sink.demo.queries import QUERIES, Query
-from wal_sink.demo.servers.kafka import Broker
-from wal_sink.demo.stores import AtHalf, RowStore
+from wal_sink.demo.server import HOST, Child
+from wal_sink.demo.stores import RowStore
+from wal_sink.targets.kafka import KafkaTarget
+
+VERSION = "4.1.0"
+
+_ANSWER_S, _OPEN_S = 30.0, 1.0
+"""Seconds for which a reader waits for a record, and for the end of a transaction."""
+
+
+class Broker(Child):
+    """A Kafka broker on 127.0.0.1 that is also the controller (KRaft), with durable data.
+
+    The broker needs Java 17. The jars are downloaded at the first start, see `wal_sink.demo.maven`.
+    The broker dies with this process, also at a SIGKILL.
+
+    :param settings: entries of server.properties. They override the defaults of this class.
+    """
+
+    patience_s = 90.0
+    ports = 2  # for clients, and for the controller
+
+    def __init__(self, settings: Mapping[str, object] = {}) -> None:
+        super().__init__(f"Kafka {VERSION}", "kafka")
+        self.address = f"{HOST}:{self.port}"
+        self._settings = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@{HOST}:{self.port + 1}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{HOST}:{self.port + 1}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self.folder / "data"),
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 1,
+            # By default the first member of a group waits three seconds for more members.
+            "group.initial.rebalance.delay.ms": 0,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "transaction.state.log.num.partitions": 1,
+            # By default a broker aborts a transaction up to ten seconds after its timeout.
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+            "auto.create.topics.enable": "false",
+            **settings,
+        }
+
+    def create_topic(
+        self, name: str, partitions: int = 1, settings: Mapping[str, str] = {}
+    ) -> None:
+        """Create a topic, and wait until clients can use it."""
+        from confluent_kafka.admin import NewTopic  # noqa: PLC0415 -- a broker needs no client
+
+        new = NewTopic(name, partitions, 1, config=dict(settings))
+        admin = self._admin()  # a garbage-collected client would cancel its request
+        (future,) = admin.create_topics([new], operation_timeout=30).values()
+        future.result()
+        while name not in admin.list_topics(timeout=30).topics:  # brokers lag behind the controller
+            time.sleep(0.02)
+
+    def records(
+        self, topic: str, isolation: str = "read_committed"
+    ) -> list[tuple[bytes | None, bytes | None]]:
+        """Read a topic from beginning to end; return key and value of each record.
+
+        A broker acknowledges a commit before readers see its records. So a reader of committed records waits
+        for the end of open transactions, for one second at most.
+        """
+        from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 -- as above
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.address,
+                "group.id": uuid.uuid4().hex,
+                "isolation.level": isolation,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,  # the broker's delay for an answer without records
+                "enable.auto.commit": False,
+            }
+        )
+        records = []
+        try:
+            numbers = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            partitions = [TopicPartition(topic, number, 0) for number in numbers]
+            ends = self._ends(partitions)
+            consumer.assign(partitions)
+            answered_s, at_open = time.monotonic(), set[int]()
+            while ends:
+                message = consumer.poll(0.1)
+                if message is None:
+                    waited_s = time.monotonic() - answered_s
+                    if waited_s > _OPEN_S and ends.keys() <= at_open:
+                        break
+                    assert waited_s < _ANSWER_S, f"{topic} does not answer"
+                    continue
+                answered_s = time.monotonic()
+                number = message.partition()
+                if not message.error():
+                    records.append((message.key(), message.value()))
+                elif message.offset() >= ends.get(number, 0):
+                    ends.pop(number, None)
+                else:
+                    at_open.add(number)
+        finally:
+            consumer.close()
+        return records
+
+    def _ends(self, partitions: Sequence[Any]) -> dict[int, int]:
+        """Return the offset after the last record of each partition, including open transactions."""
+        from confluent_kafka import IsolationLevel  # noqa: PLC0415 -- as above
+        from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 -- as above
+
+        admin = self._admin()
+        futures = admin.list_offsets(
+            {partition: OffsetSpec.latest() for partition in partitions},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=_ANSWER_S,
+        )
+        return {
+            partition.partition: future.result().offset for partition, future in futures.items()
+        }
+
+    def _admin(self) -> Any:
+        from confluent_kafka.admin import AdminClient  # noqa: PLC0415 -- as above
+
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+
+    def _command(self) -> Sequence[object]:
+        java = java_command()
+        artifact = maven.Artifact("org.apache.kafka", "kafka_2.13", VERSION)
+        jars = maven.jars(artifact, f"kafka-{VERSION}")
+        quick = ["-Xmx384m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
+        command = [*java, *quick, "-cp", f"{jars}/*"]
+        properties = self.folder / "server.properties"
+        if not properties.exists():
+            lines = [f"{name}={value}\n" for name, value in self._settings.items()]
+            properties.write_text("".join(lines))
+            cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+            # The id is part of the option's word, since an id that begins with a dash would be an option.
+            tool = (
+                "kafka.tools.StorageTool",
+                "format",
+                f"--cluster-id={cluster}",
+                "-c",
+                properties,
+            )
+            self._run([*command, *tool], "Kafka's StorageTool")
+        return [*command, "kafka.Kafka", properties]
+
+    def _disconnect(self) -> None:
+        """Do nothing: each request has its own client."""
+
+    def _environment(self) -> Mapping[str, str]:
+        return {**os.environ, "JAVA_TOOL_OPTIONS": ""}
+
+    def _unanswered(self) -> str | None:
+        from confluent_kafka import KafkaException  # noqa: PLC0415 -- as above
+
+        try:
+            self._admin().list_topics(timeout=1)
+        except KafkaException as error:
+            return str(error)
+        return None
+
+
+class PausingKafka(Pausing, KafkaTarget):
+    """Kafka with pauses."""
 
 
 class Kafka(RowStore):
@@ -38,13 +210,17 @@ class Kafka(RowStore):
 
     def options(self, table: str) -> Mapping[str, str]:
         """Return the sink's options for a topic."""
-        return {"target": PAUSING_KAFKA, "kafka.bootstrap.servers": self.address, "topic": table}
+        return {
+            "target": "wal_sink.demo.kafka:PausingKafka",
+            "kafka.bootstrap.servers": self.address,
+            "topic": table,
+        }
 
     def converted(self, rows: DataFrame) -> DataFrame:
         """Return each row as JSON in the column `value`."""
         return rows.selectExpr("to_json(struct(*)) AS value")
 
-    def insert(self, table: str, rows: Sequence[Row], at_half: AtHalf) -> None:
+    def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
         """Produce the records. Consumers read them, even if Spark does not commit the micro-batch."""
         from confluent_kafka import Producer  # noqa: PLC0415 - in tasks only
 
@@ -52,7 +228,7 @@ class Kafka(RowStore):
         for number, row in enumerate(rows):
             if number == len(rows) // 2:
                 producer.flush()
-                at_half()
+                pause()
             producer.produce(table, row.value)
         producer.flush()
 

@@ -1,8 +1,44 @@
-"""A Spark session in this process, for tests and demo."""
+"""Starts Spark on this machine, for tests and demo: a session, an application, or a Spark Connect server.
+
+An application and a server run in processes of their own, which can be killed. The command
+`python -m wal_sink.demo.local_spark PORT NAME=VALUE…` is the process of a Spark Connect server.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
 from pyspark.sql import SparkSession
+
+from wal_sink.demo.pauses import PAUSES, Pause, pauses
+from wal_sink.demo.server import choose_port
+from wal_sink.errors import WalSinkError
+
+_POLL_S = 0.05
+
+HOME = Path(pyspark.__file__).parent
+"""The folder of Spark that pip has installed."""
+
+_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+_SETTINGS = {
+    "spark.master": "local[4]",
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+}
 
 
 def local_session(**settings: object) -> SparkSession:
@@ -24,3 +60,150 @@ def local_session(**settings: object) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+class DriverFailed(WalSinkError):
+    """The application ended, or did not reach a point in time. The text of the error ends with its output."""
+
+
+class Driver:
+    """A Spark application with its JVM and its Python workers, in its own process group.
+
+    The end of the `with` block kills the application if it still runs.
+
+    :param arguments: the arguments of Python, for example `["-m", "my_job"]`.
+    :param output: the file for the output.
+    :param environment: more variables for the process.
+    :param folder: the working folder; None for that of this process.
+    :param patience_s: the timeout of each wait, in seconds.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        output: Path,
+        environment: Mapping[str, str] = {},
+        folder: Path | None = None,
+        patience_s: float = 240.0,
+    ) -> None:
+        self.output = output
+        self._patience_s = patience_s
+        with output.open("wb") as file:
+            self.process = subprocess.Popen(  # noqa: S603 - the caller's own program
+                [sys.executable, *arguments],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a new process group, which `kill` ends
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "PYTHONFAULTHANDLER": "1",  # a crash of driver or worker prints all stacks
+                    **environment,
+                },
+                cwd=folder,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+    def reach(self, reached: Callable[[], bool]) -> None:
+        """Wait until the application has reached a point.
+
+        :raises DriverFailed: the application ended before, or the wait timed out.
+        """
+        self._wait(lambda: reached() or self.process.poll() is not None, "reach its point")
+        if self.process.poll() is not None:
+            raise DriverFailed(
+                f"The application ended with {self.process.returncode} before its point:\n{self.log()}"
+            )
+
+    def kill(self) -> None:
+        """End driver, JVM and workers by SIGKILL."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def finish(self, code: int = 0) -> None:
+        """Wait until the application ends with this exit code.
+
+        :raises DriverFailed: the application ended with another exit code, or the wait timed out.
+        """
+        self._wait(lambda: self.process.poll() is not None, "end")
+        if self.process.returncode != code:
+            raise DriverFailed(
+                f"The application ended with {self.process.returncode}, not {code}:\n{self.log()}"
+            )
+
+    def log(self) -> str:
+        """Return the output of the application."""
+        return self.output.read_text(errors="replace")
+
+    def _wait(self, done: Callable[[], bool], event: str) -> None:
+        deadline = time.monotonic() + self._patience_s
+        while not done():
+            if time.monotonic() > deadline:
+                self.process.send_signal(signal.SIGABRT)  # the fault handler prints all stacks
+                time.sleep(_POLL_S)
+                self.kill()
+                raise DriverFailed(f"The application did not {event} in time:\n{self.log()}")
+            time.sleep(_POLL_S)
+
+
+class ConnectServer(Driver):
+    """A server process. When the constructor returns, the server answers.
+
+    :param folder: gets the output and the tables of the server.
+    :param points: the points at which the Python workers pause to be killed.
+    :param settings: more settings of Spark.
+    :param environment: more variables for the process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *points: Pause,
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port = choose_port("127.0.0.1")
+        tables = {"spark.sql.warehouse.dir": str(folder / "tables")}
+        settings = {**_SETTINGS, **tables, **(settings or {})}
+        pairs = [f"{name}={value}" for name, value in settings.items()]
+        super().__init__(
+            ["-m", "wal_sink.demo.local_spark", str(self.port), *pairs],
+            folder / f"connect-server-{self.port}.log",
+            {"SPARK_HOME": str(HOME), PAUSES: pauses(*points), **(environment or {})},
+            folder=folder,
+        )
+        self.reach(self._answers)
+
+    @property
+    def url(self) -> str:
+        """The URL for clients."""
+        return f"sc://127.0.0.1:{self.port}"
+
+    def _answers(self) -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+def main(port: str, settings: list[str]) -> None:
+    """Replace this process with the server."""
+    pairs = [f"spark.connect.grpc.binding.port={port}", *settings]
+    confs = [text for pair in pairs for text in ("--conf", pair)]
+    submit = str(HOME / "bin" / "spark-submit")
+    os.execv(submit, [submit, "--class", _CLASS, *confs, "spark-internal"])  # noqa: S606 - no shell is needed
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,9 +1,17 @@
 """Pauses a process at a chosen point of an epoch, so that it can be killed there.
 
-Tasks, `commit()` and flusher run in different processes, so the points are in an environment variable. The
-process that kills sets `PAUSES` to the result of `pauses`, starts the application, and waits for the marker
-file. The session of a target pauses if it is wrapped by `pausing`. `wal_sink.demo.crash` has targets and a
-data source that pause.
+The classes of this module replace those of the sink and of a target; the product has no such hooks. Tasks,
+`commit()` and flusher run in different processes, so the points are in an environment variable. An
+application::
+
+    os.environ[PAUSES] = pauses(Pause(point="write", table="events", epoch=3, marker="/tmp/here"))
+    spark = SparkSession.builder…            # Spark's workers inherit the environment
+    with wal_sink.register(spark):
+        spark.dataSource.register(PausingDataSource)
+        df.writeStream.format("wal_sink").option("target", "wal_sink.demo.cassandra:PausingCassandra")…
+
+With `foreachBatch` use `PausingBatchWriter(spark, options)`. The process that kills the application waits for
+the marker file.
 """
 
 from __future__ import annotations
@@ -11,13 +19,20 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import msgspec
+import pyarrow as pa
+from pyspark.sql.types import StructType
 
-from wal_sink.targets.base import Session
+from wal_sink import arrow_batches
+from wal_sink.model.manifest import Appended, Execution, Task
+from wal_sink.publish.micro_batch import MicroBatch
+from wal_sink.spark.batch_writer import BatchWriter
+from wal_sink.spark.data_source import ConnectDataSource, WalSinkDataSource, WalSinkStreamWriter
+from wal_sink.targets.base import Target
 from wal_sink.testing.faults import Faults, faulty
 
 PAUSES = "WAL_SINK_TESTING_PAUSES"
@@ -101,6 +116,67 @@ class _Pauses(Faults):
             pause_at("finished", self._table, epoch)
 
 
-def pausing(session: Session, table: str) -> Session:
-    """Return a wrapper of a session that pauses at the points of a flush to this table."""
-    return faulty(session, _Pauses(table))
+def _table(options: object) -> str:
+    """Return option `table`, `topic` or the path: the table of a `Pause`."""
+    names = (getattr(options, name, "") for name in ("table", "topic", "path"))
+    return str(next(filter(None, names), ""))
+
+
+class PausingDataSource(WalSinkDataSource):
+    """The format `wal_sink` with pauses in tasks and in `commit()`."""
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> WalSinkStreamWriter:  # noqa: N802
+        writer = super().streamWriter(schema, overwrite)
+        paused = PausingMicroBatch(*writer.micro_batch)
+        return WalSinkStreamWriter(paused, has_handle=self.has_handle)
+
+
+class PausingConnectDataSource(PausingDataSource, ConnectDataSource):
+    """The format `wal_sink` of a Connect session, with the same pauses."""
+
+
+class PausingBatchWriter(BatchWriter):
+    """The writer for `foreachBatch`, with the same pauses."""
+
+    def agree(self, schema: pa.Schema) -> MicroBatch:
+        return PausingMicroBatch(*super().agree(schema))
+
+
+class PausingMicroBatch(MicroBatch):
+    """A micro-batch that pauses in a task, before the manifest is published, and after that."""
+
+    @property
+    def _table(self) -> str:
+        return _table(self.configuration.destinations[0].target.options)
+
+    def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
+        """Append half of the rows of each batch before the pause, and the other half after it."""
+        arrow_batches.BATCH_ROWS = 1  # otherwise the rows are in memory until the task ends
+
+        def in_parts() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                quarter = batch.num_rows // 4
+                yield batch.slice(0, quarter)
+                yield batch.slice(quarter, quarter)  # the call for this slice writes the first one
+                pause_at("write", self._table, task.execution.epoch)
+                yield batch.slice(2 * quarter)
+
+        return super().append(in_parts(), task)
+
+    def publish(
+        self,
+        execution: Execution,
+        appended: Sequence[Appended],
+        begins_after: int | None = None,
+    ) -> None:
+        pause_at("commit called", self._table, execution.epoch)
+        super().publish(execution, appended, begins_after)
+        pause_at("commit returned", self._table, execution.epoch)
+
+
+class Pausing(Target):
+    """Makes a target pause in the flush: `class PausingMine(Pausing, MyTarget): ...`."""
+
+    def connect(self, query_id: str) -> Any:  # any class of session
+        session = super().connect(query_id)  # type: ignore[safe-super]
+        return faulty(session, _Pauses(_table(self.options)))

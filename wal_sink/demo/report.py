@@ -1,24 +1,56 @@
-"""The report of the demo: its table, its JSON, its exit code and its picture.
-
-The picture shows visible and checkpointed rows over time, for wal_sink and for the control.
-"""
+"""The report of the demo: the comparison of tables and source, and from it table, JSON and exit code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Literal, NamedTuple, get_args
 
-import matplotlib as mpl
 import msgspec
 import pyarrow as pa
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from wal_sink.demo.compare import compare_rows
-from wal_sink.demo.kills import KILLS, KillWindow
-from wal_sink.demo.queries import CONTROL, TENTH, Query, source_rows, table_rows
+from wal_sink.demo.queries import Query, source_rows, table_rows
 from wal_sink.demo.stores import Store, Stores
-from wal_sink.demo.watch import Sample
+
+KillWindow = Literal[
+    "while a task writes",
+    "between manifest and commits/N",
+    "while an epoch is being flushed",
+    "none of them",
+]
+WINDOWS: Sequence[KillWindow] = get_args(KillWindow)[:3]
+"""The windows that the demo has to hit."""
+
+
+class RowCounts(NamedTuple):
+    """Numbers of rows of a table and its source."""
+
+    expected: int
+    found: int
+    missing: int
+    """Rows of the source that the table lacks, or has with other values."""
+    extra: int
+    """Rows of the table that the source lacks, or has fewer times."""
+    examples: tuple[Hashable, ...]
+    """At most five missing rows, then at most five extra rows."""
+
+    @property
+    def exact(self) -> bool:
+        """Return True if the table has exactly the rows of the source."""
+        return self.missing == 0 and self.extra == 0
+
+
+def compare_rows(expected: Iterable[Hashable], actual: Iterable[Hashable]) -> RowCounts:
+    """Compare two multisets of rows. A doubled row counts as an extra row."""
+    wanted, present = Counter(expected), Counter(actual)
+    missing, extra = wanted - present, present - wanted
+    return RowCounts(
+        expected=wanted.total(),
+        found=present.total(),
+        missing=missing.total(),
+        extra=extra.total(),
+        examples=(*list(missing)[:5], *list(extra)[:5]),
+    )
 
 
 class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +130,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             if not self.control_extra:
                 problems.append("The control has no extra rows, so these kills prove nothing.")
             hit = {outcome.window for outcome in self.kills}
-            if missed := [kill.window for kill in KILLS if kill.window not in hit]:
+            if missed := [window for window in WINDOWS if window not in hit]:
                 problems.append(f"No kill hit the driver {', nor '.join(missed)}.")
         else:
             if not self.not_replicated:
@@ -145,64 +177,3 @@ def comparison(query: Query, source: pa.Table, store: Store) -> Comparison:
     return Comparison(
         query=query.name, sink=query.sink, table=query.table, target=store.target, **counts
     )
-
-
-_CHECKPOINTED, _VISIBLE, _GHOSTS, _KILL = "#8c8c8c", "#1f6fb4", "#d62728", "#444444"
-_SHORT = {
-    "while a task writes": "a task\nwrites",
-    "between manifest and commits/N": "before\ncommits/N",
-    "while an epoch is being flushed": "in the\nflush",
-}
-
-
-def draw(path: Path, samples: Sequence[Sample], kills: Sequence[KillOutcome]) -> None:
-    """Draw the picture into a file with the suffix `.svg`, `.png` or `.pdf`."""
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    ours, control = figure.subplots(1, 2, sharex=True, sharey=True)
-    _panel(ours, samples, TENTH.table, "wal_sink: never a row that is not checkpointed")
-    _panel(control, samples, CONTROL.table, "foreachBatch: rows of dead attempts stay")
-    for axes in (ours, control):
-        for kill in kills:
-            axes.axvline(kill.seconds, color=_KILL, linewidth=1, linestyle=(0, (2, 2)))
-    for kill in kills:
-        ours.annotate(
-            f"SIGKILL\n{_SHORT.get(kill.window, kill.window)}",
-            xy=(kill.seconds, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(-4, -4),
-            textcoords="offset points",
-            horizontalalignment="right",
-            verticalalignment="top",
-            fontsize=8,
-            color=_KILL,
-        )
-    ours.set_ylabel("rows of the table keyed by uuid()")
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "wal_sink"}):
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-
-def _panel(axes: Axes, samples: Sequence[Sample], table: str, title: str) -> None:
-    seconds = [sample.seconds for sample in samples]
-    visible = [sample.progress[table].visible for sample in samples]
-    checkpointed = [sample.progress[table].checkpointed for sample in samples]
-    axes.step(
-        seconds, checkpointed, where="post", color=_CHECKPOINTED, linewidth=2, label="checkpointed"
-    )
-    axes.plot(seconds, visible, color=_VISIBLE, linewidth=1.5, label="visible to a reader")
-    above = [rows > limit for rows, limit in zip(visible, checkpointed, strict=True)]
-    if any(above):
-        axes.fill_between(
-            seconds,
-            checkpointed,
-            visible,
-            where=above,
-            color=_GHOSTS,
-            alpha=0.5,
-            linewidth=0,
-            label=f"visible, not committed: {visible[-1] - checkpointed[-1]:,} for ever",
-        )
-    axes.set_title(title, fontsize=11)
-    axes.set_xlabel("seconds")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.legend(loc="lower right", facecolor="white", edgecolor="none", framealpha=1, fontsize=9)

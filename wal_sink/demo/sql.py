@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy
 from pyspark.sql import DataFrame
 
-from wal_sink.demo.crash import Pausing
+from wal_sink.demo.pauses import Pausing
 from wal_sink.demo.queries import Query
-from wal_sink.demo.stores import AtHalf, FileStore
+from wal_sink.demo.stores import FileStore
 from wal_sink.targets.sqlalchemy import SqlAlchemyTarget
 
 
@@ -32,9 +32,9 @@ class Sql(FileStore):
             "createTable": "true",
         }
 
-    def write(self, batch: DataFrame, table: str, at_half: AtHalf) -> None:
+    def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
         """Append a micro-batch in a transaction. A repeated micro-batch is a second transaction."""
-        at_half()
+        pause()
         engine = self._engine(table)
         rows: Any = batch.toPandas()
         rows.to_sql(table, engine, if_exists="append", index=False)

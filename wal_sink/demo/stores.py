@@ -24,9 +24,6 @@ from wal_sink.options import parse
 from wal_sink.target_info import OWN
 from wal_sink.targets.registry import target_type
 
-AtHalf = Callable[[], None]
-"""Pauses the control to be killed. Called after half of the rows, or before a write of all rows."""
-
 
 class Store(ABC):
     """A store of a demo. The application pickles its objects for tasks.
@@ -66,8 +63,12 @@ class Store(ABC):
         return rows
 
     @abstractmethod
-    def write(self, batch: DataFrame, table: str, at_half: AtHalf) -> None:
-        """Write a micro-batch of the control as most foreachBatch functions do."""
+    def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
+        """Write a micro-batch of the control as most foreachBatch functions do.
+
+        :param pause: pauses the control to be killed. Called after half of the rows, or before a write of all
+            rows at once.
+        """
 
     @abstractmethod
     def count(self, table: str) -> int:
@@ -96,20 +97,19 @@ class FileStore(Store):
 class RowStore(Store):
     """A store to which each task of the control sends its rows by a driver."""
 
-    def write(self, batch: DataFrame, table: str, at_half: AtHalf) -> None:
+    def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
         """Let each task send its rows."""
-        batch.foreachPartition(partial(self._write_partition, table=table, at_half=at_half))
+        batch.foreachPartition(partial(self._write_partition, table=table, pause=pause))
 
-    def _write_partition(self, partition: Iterator[Row], *, table: str, at_half: AtHalf) -> None:
+    def _write_partition(
+        self, partition: Iterator[Row], *, table: str, pause: Callable[[], None]
+    ) -> None:
         if rows := list(partition):
-            self.insert(table, rows, at_half)
+            self.insert(table, rows, pause)
 
     @abstractmethod
-    def insert(self, table: str, rows: Sequence[Row], at_half: AtHalf) -> None:
-        """Send one or more rows.
-
-        :param at_half: called after half of the rows; for a write of all rows at once, before the write.
-        """
+    def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
+        """Send one or more rows, and call `pause` as in `write`."""
 
 
 STORES = tuple(name for name in OWN if find_spec(f"wal_sink.demo.{name}"))

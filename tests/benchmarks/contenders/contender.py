@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.benchmarks.rows import Source, files_per_trigger
-from wal_sink.demo.servers.process import Child
+from wal_sink.demo.server import Child
 
 
 class Contender(NamedTuple):

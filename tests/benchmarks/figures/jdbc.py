@@ -18,8 +18,8 @@ from tests.benchmarks.figures.spark_sinks import figures, sink
 from tests.benchmarks.rows import Source
 from tests.benchmarks.table import RowsWrong
 from tests.sql.mariadb import MariaDb
-from wal_sink.demo.servers.postgresql import Server
-from wal_sink.demo.servers.process import Child
+from wal_sink.demo.postgresql import Server
+from wal_sink.demo.server import Child
 
 QUARANTINE, SQL = "wal_sink, quarantine", "wal_sink, target=sql"
 JDBC, TUNED = "JDBC", "JDBC, rewritten"

@@ -20,7 +20,7 @@ from tests.benchmarks.figure import Figure, Target, at_least, figure
 from tests.benchmarks.figures.rounds import RATE, Round, ratios, rounds
 from tests.benchmarks.rows import Source
 from tests.benchmarks.table import RowsWrong
-from wal_sink.demo.servers.kafka import Broker
+from wal_sink.demo.kafka import Broker
 from wal_sink.options import parse
 from wal_sink.targets.iceberg.options import IcebergOptions
 from wal_sink.targets.iceberg.plan import iceberg_schema

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.support.servers.docker import Container, DockerNotUsable, no_wait
-from wal_sink.demo.servers.cassandra import (
+from wal_sink.demo.cassandra import (
     QUICK_START,
     VERSION,
     EmbeddedCassandra,

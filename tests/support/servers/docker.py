@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wal_sink.demo.servers.process import AnyServer, DidNotStart, choose_port
+from wal_sink.demo.server import AnyServer, DidNotStart, choose_port
 from wal_sink.errors import WalSinkError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 
 from tests.support.waiting import until
-from wal_sink.demo.servers.process import Child
+from wal_sink.demo.server import Child
 
 
 class Sleeper(Child):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from wal_sink.demo.crash import Driver, DriverFailed
+from wal_sink.demo.local_spark import Driver, DriverFailed
 
 
 def test_crash_shows_the_stacks_of_all_threads(tmp_path: Path) -> None:

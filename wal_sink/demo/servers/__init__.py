@@ -1,1 +1,0 @@
-"""Starts, kills, pauses and ends the servers of the demo and of the tests."""
