@@ -150,6 +150,21 @@ def test_target_given_up_comes_back_by_two_starts(several: SeveralWorld) -> None
     assert several.rows(CELLS) == [("a", 1), ("b", 2), ("c", 3)]
 
 
+def test_start_with_only_a_given_up_target_is_refused(several: SeveralWorld) -> None:
+    """Given a live target that the start does not name, the rows would reach no target."""
+    several.run().flushed_batches([("a", 1)])
+    give_up(several, ADDED)
+    several.named = {ADDED: several.known[ADDED]}
+    with pytest.raises(
+        OptionError, match=f"Every target of the query was given up: {ADDED}"
+    ) as error:
+        several.run().batch([("b", 2)])
+    assert error.value.remedy.startswith(f"Start the query once with {CELLS}.")
+    several.named = {CELLS: several.known[CELLS]}
+    several.run().flushed_batches([("b", 2)])
+    assert several.rows(CELLS) == [("a", 1), ("b", 2)]
+
+
 def test_status_and_wait_show_each_target(several: SeveralWorld) -> None:
     several.run().flushed_batches([("0", 0)]).batches([("1", 1)])
     flush(several.flusher(name=CELLS))

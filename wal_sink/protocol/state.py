@@ -511,13 +511,17 @@ def _added(name: str, last: EpochManifest, now_us: int) -> TargetState:
 
 def _targets_of_run(state: State, names: tuple[str, ...], now_us: int) -> tuple[TargetState, ...]:
     """Return the targets of the state after a run opens."""
-    last = state.last
+    last, live = state.last, ", ".join(target.name for target in state.live)
+    opened = tuple(state.target(name) or _added(name, last, now_us) for name in names)
+    if all(target.given_up for target in opened):
+        given_up = ", ".join(names)
+        raise OptionError(
+            f"Every target of the query was given up: {given_up}. No target would get its rows.",
+            f"Start the query once with {live}. After that, a start with {given_up} adds the target again."
+            if live
+            else "Start the query with a new checkpoint.",
+        )
     if set(names) == {target.name for target in state.targets}:
-        if not state.live:
-            raise OptionError(
-                f"Every target of the query was given up: {', '.join(names)}. No target would get its rows.",
-                "Start the query with a new checkpoint.",
-            )
         return state.targets
     lacking = [target.name for target in state.live if target.mark.epoch != last.epoch]
     if lacking or state.settled < last.epoch:
@@ -529,7 +533,7 @@ def _targets_of_run(state: State, names: tuple[str, ...], now_us: int) -> tuple[
             " Then start with the new targets. To drop a target that is dead:"
             " `wal-sink give-up CHECKPOINT --target NAME`.",
         )
-    return tuple(state.target(name) or _added(name, last, now_us) for name in names)
+    return opened
 
 
 def _with_changed(state: State, target: TargetState, **changes: Any) -> tuple[TargetState, ...]:
