@@ -179,7 +179,7 @@ def test_serial_key_beside_a_unique_column_has_a_remedy(
     table = f"{store.schema}.Orders" if isinstance(store, Postgresql) else "Orders"
     with pytest.raises(SchemaMismatch, match="unique") as caught:
         target(store, table=table, mode=mode).plan(ORDERS, "key")
-    pattern = r"table=([\w.]+) and \w+.mode=upsert:\n(CREATE .*?;)\n(ALTER .*?;)\n"
+    pattern = r"table=([\w.]+) and \w+.mode=upsert:\n(CREATE .*?;)\n(CREATE UNIQUE .*?;)\n"
     remedy = re.search(pattern, caught.value.remedy)
     assert remedy, caught.value.remedy
     table, *statements = remedy.groups()

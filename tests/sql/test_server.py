@@ -108,7 +108,7 @@ def test_missing_ledger_names_another_database(store: Store) -> None:
     """Given a query that starts again with the URL of another database, where no plan was made."""
     store.execute(TABLE.format(key=""))
     with store.target().connect("query") as session:
-        words = "wal_sink_ledger. cannot be read: .*\n.*another database or schema than this query"
+        words = "wal_sink_ledger. cannot be read: .*\n.*another database, schema or ledger table than before"
         with pytest.raises(TargetRefused, match=words):
             row_of(session)
 
