@@ -6,7 +6,9 @@ The functions raise the driver's errors.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from wal_sink.errors import SchemaMismatch
@@ -109,7 +111,7 @@ class Finding(NamedTuple):
     """A property of a table or its server by which rows can be lost or written twice."""
 
     query: str
-    """Returns the names of the objects with this property, and perhaps a statement for the remedy of each."""
+    """Returns the names of the objects with this property, and a statement for the remedy of each or null."""
     what: str
     """The text of the error or warning. `{table}` and `{names}` stand for the table, and for the objects."""
     remedy: str = ""
@@ -118,14 +120,14 @@ class Finding(NamedTuple):
 UNLOGGED = Finding(
     """SELECT oid::regclass::text, format('ALTER TABLE %%s SET LOGGED;', oid::regclass)
        FROM pg_catalog.pg_class
-       WHERE oid = ANY (%(tree)s) AND relkind = 'r' AND relpersistence <> 'p' ORDER BY 1""",
+       WHERE oid = ANY (%(tree)s) AND relkind = 'r' AND relpersistence <> 'p'""",
     "{names} is unlogged: a crash of the server would take its rows, and the log no longer has them.",
     "Run:",
 )
 STORAGE = (
     Finding(
-        """SELECT oid::regclass::text FROM pg_catalog.pg_class
-           WHERE oid = ANY (%(tree)s) AND relkind IN ('v', 'm', 'f') ORDER BY 1""",
+        """SELECT oid::regclass::text, NULL FROM pg_catalog.pg_class
+           WHERE oid = ANY (%(tree)s) AND relkind IN ('v', 'm', 'f')""",
         "{names} is a view or a foreign table: its rows are in another table, which need not commit together"
         " with the ledger.",
         "Name the table itself. The table and all its partitions have to be on this server.",
@@ -134,13 +136,13 @@ STORAGE = (
     Finding(
         """SELECT rulename::text, format('DROP RULE %%I ON %%s;', rulename, ev_class::regclass)
            FROM pg_catalog.pg_rewrite
-           WHERE ev_class = %(oid)s AND ev_type <> '1' AND ev_enabled IN ('O', 'A') ORDER BY 1""",
+           WHERE ev_class = %(oid)s AND ev_type <> '1' AND ev_enabled IN ('O', 'A')""",
         "{table} has rewrite rules ({names}): a rule can drop the rows of an INSERT without an error, and"
         " COPY ignores it.",
         "Use a trigger instead, and run:",
     ),
     Finding(
-        """SELECT current_user, format('ALTER ROLE %%I BYPASSRLS;', current_user)
+        """SELECT current_user::text, format('ALTER ROLE %%I BYPASSRLS;', current_user)
            WHERE row_security_active(%(oid)s::oid)""",
         "{table} has row-level security for user {names}: it hides rows, or refuses them.",
         "Flush as the table's owner, or run:",
@@ -149,29 +151,28 @@ STORAGE = (
 """The findings for which a table is refused."""
 _WARNINGS = (
     Finding(  # 4, 8 and 16 are the bits of INSERT, DELETE and UPDATE
-        """SELECT DISTINCT tgname::text FROM pg_catalog.pg_trigger
+        """SELECT DISTINCT tgname::text, NULL FROM pg_catalog.pg_trigger
            WHERE tgrelid = ANY (%(tree)s) AND NOT tgisinternal AND tgenabled IN ('O', 'A')
-             AND tgtype & 28 <> 0
-           ORDER BY 1""",
+             AND tgtype & 28 <> 0""",
         "{table} has triggers ({names}): they run for each row that is committed, in its transaction; a"
         " BEFORE trigger that returns NULL drops the row; what a trigger does outside of the database may"
         " happen more than once",
     ),
     Finding(
-        "SELECT 'fsync' WHERE NOT current_setting('fsync')::boolean",
+        "SELECT 'fsync', NULL WHERE NOT current_setting('fsync')::boolean",
         "the server has {names} = off: a power loss may take rows that it acknowledged, and that the log no"
         " longer has",
     ),
 )
 
 
-def refuse(connection: Any, relation: Relation, findings: Iterable[Finding]) -> None:
+def refuse(connection: Any, relation: Relation, findings: Sequence[Finding]) -> None:
     """Refuse a table if a finding applies to it.
 
     :raises SchemaMismatch: a finding applies.
     """
     for finding, rows in _applying(connection, relation, findings):
-        remedy = "\n".join([finding.remedy, *(row[1] for row in rows if len(row) > 1)])
+        remedy = "\n".join([finding.remedy, *(statement for _, statement in rows if statement)])
         raise SchemaMismatch(_text(finding, relation, rows), remedy)
 
 
@@ -182,12 +183,20 @@ def warnings(connection: Any, relation: Relation) -> Iterator[str]:
 
 
 def _applying(
-    connection: Any, relation: Relation, findings: Iterable[Finding]
+    connection: Any, relation: Relation, findings: Sequence[Finding]
 ) -> Iterator[tuple[Finding, Sequence[Any]]]:
+    """Yield each finding that applies, with its names and statements.
+
+    One query reads all findings: each window is checked, and would wait for the answer to each query.
+    """
+    parts = [
+        f"SELECT {number}, f.name::text, f.statement::text FROM ({finding.query}) f (name, statement)"  # noqa: S608 -- constants
+        for number, finding in enumerate(findings)
+    ]
     values = {"oid": relation.oid, "tree": list(relation.tree)}
-    for finding in findings:
-        if rows := _rows(connection, finding.query, values):
-            yield finding, rows
+    applying = _rows(connection, " UNION ALL ".join(parts) + " ORDER BY 1, 2", values)
+    for number, rows in itertools.groupby(applying, key=operator.itemgetter(0)):
+        yield findings[number], [row[1:] for row in rows]
 
 
 def _text(finding: Finding, relation: Relation, rows: Sequence[Any], most: int = 5) -> str:
