@@ -171,9 +171,8 @@ def _exposed(port: int | None, host: str, console: SafeConsole) -> Iterator[Watc
 @contextlib.contextmanager
 def _signals() -> Iterator[Wait]:
     """Provide a wait that ends at the first Ctrl-C or SIGTERM. A second signal ends the command at once."""
-    signalled = (
-        False  # no Event: the handler may interrupt the thread that holds the lock of the Event
-    )
+    # No Event: the handler may interrupt the thread that holds the lock of the Event.
+    signalled = False
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         nonlocal signalled
