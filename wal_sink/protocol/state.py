@@ -517,7 +517,7 @@ def _targets_of_run(state: State, names: tuple[str, ...], now_us: int) -> tuple[
         given_up = ", ".join(names)
         raise OptionError(
             f"Every target of the query was given up: {given_up}. No target would get its rows.",
-            f"Start the query once with {live}. After that, a start with {given_up} adds the target again."
+            f"Start the query once with {live}. A later start may name {given_up} again."
             if live
             else "Start the query with a new checkpoint.",
         )

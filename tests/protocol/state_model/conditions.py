@@ -66,6 +66,7 @@ SWITCHES = {
     "stop": "stop: an error gives the epoch up by itself",
     "confirm": "stop: an error counts though the state has moved",
     "drained": "targets: others at an open though one lacks an epoch",
+    "live": "targets: an open with only targets that were given up",
     "lift": "targets: one that comes back keeps its old row",
     "lift_log": "targets: a row before the first epoch of a log is lifted, too",
     "completed": "order: what is settled is flushed though commits/ does not cover it any more",
@@ -173,11 +174,14 @@ class Protocol:
                 for t in earlier.targets
             )
             earlier = _replace(earlier, targets=at_last, settled=earlier.last.epoch)
+        if "live" in self.off:
+            waiting = tuple(_replace(t, given_up=False) for t in earlier.targets)
+            earlier = _replace(earlier, targets=waiting)
         new = transitions.open_run(earlier, opening, n, n - 1, Actor("model", now))
         if new is None:
             return None
         new = _replace(new, checkpoint=previous.checkpoint)
-        if "drained" in self.off:
+        if "drained" in self.off or "live" in self.off:
             targets = tuple(previous.target(t.name) or t for t in new.targets)
             new = _replace(new, targets=targets, settled=previous.settled)
         return new

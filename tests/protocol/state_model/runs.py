@@ -178,8 +178,10 @@ def _publish(protocol: Protocol, world: World, r: int) -> Steps:
 
 
 def _refuse_loss(protocol: Protocol, log: Log, new: int) -> None:
-    """Check that no target is dropped while it lacks a completed epoch."""
+    """Check that a target gets the epochs of the run, and that no dropped target lacks a completed epoch."""
     earlier, after = protocol.state(log.st), protocol.state(new)
+    if not after.live:
+        raise BrokenPromise("P3: a run opens, and no target gets its epochs")
     for target in earlier.live:
         lacks = target.mark.epoch < min(top(log.com), earlier.last.epoch)
         if after.target(target.name) is None and lacks:

@@ -34,6 +34,12 @@ PAUSED: dict[str, Any] = {
     "epochs": 1,
 }
 LISTS: dict[str, Any] = {"targets": 2, "lists": ((0, 1), (0,), (0, 1)), "runs": 3}
+ONE_GIVEN_UP: dict[str, Any] = {
+    "targets": 2,
+    "lists": ((0, 1), (1,)),
+    "acts": ("give up target",),
+    "epochs": 1,
+}
 BOTH: dict[str, Any] = {"restores": ("checkpoint+log",), "kind": "tx"}
 COPY: dict[str, Any] = {
     "places": (0, 1),
@@ -127,6 +133,7 @@ SETTINGS = [
         acts=("give up missing",),
     ),
     _case("a target is given up", acts=("give up target",), targets=2, epochs=1),
+    _case("a target is given up, then named alone", "run: OptionError", **ONE_GIVEN_UP),
     _case("set-mark", f"target 0: {LAGGING}", acts=("set-mark",), runs=1, ticks=1),
     _case("adopt", "target 0: WrongOwner", acts=("adopt",), epochs=1),
     _case(

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.protocol.state_model.settings import BOTH, COPY, LISTS, PAUSED, TARGET, Case
+from tests.protocol.state_model.settings import (
+    BOTH,
+    COPY,
+    LISTS,
+    ONE_GIVEN_UP,
+    PAUSED,
+    TARGET,
+    Case,
+)
 from tests.protocol.state_model.world import Setting
 
 
@@ -53,6 +61,7 @@ SWITCHED_OFF = [
     _off("stop", "P3", swallow=True),
     _off("confirm", "P3: an error without a cause", flushers=2),
     _off("drained", "P", **LISTS),
+    _off("live", "P3: a run opens", **ONE_GIVEN_UP),
     _off("lift", "P", **LISTS, long=True),
     _off("lift_log", "P", acts=("delete log", "adopt"), ops=2, trim=False),
     _off("entry_first", "P3", refuse=True),
