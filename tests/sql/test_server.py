@@ -42,6 +42,15 @@ def test_engine_without_transactions_is_refused(maria: Maria, table: str) -> Non
         agreed(target)
 
 
+def test_remedy_for_an_engine_quotes_the_table(maria: Maria) -> None:
+    maria.execute("CREATE TABLE `a``b` (id BIGINT NOT NULL, name VARCHAR(20)) ENGINE=MyISAM")
+    target = maria.target(table="a`b")
+    with pytest.raises(SchemaMismatch, match="storage engine MyISAM") as caught:
+        agreed(target)
+    maria.execute(caught.value.remedy.partition("run:\n")[2])
+    agreed(target)
+
+
 def test_table_on_another_server_is_refused(maria: Maria) -> None:
     """Its rows do not commit together with the ledger."""
     if isinstance(maria.server, MySql):

@@ -145,7 +145,7 @@ class SqlAlchemyTarget(KeyedTarget):
         :raises SchemaMismatch: table or ledger has a storage that could lose rows.
         """
         for name in (self.options.destination, self.options.ledger):
-            catalogue.refuse_storage(connection, name)
+            catalogue.refuse_storage(connection, name, self.quoted(name))
         return catalogue.read_columns(connection, self.options.destination)
 
     def unique(self, connection: Any) -> Sequence[Unique]:

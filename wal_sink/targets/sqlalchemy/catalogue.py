@@ -227,9 +227,10 @@ _DROPS = re.compile(
 )
 
 
-def refuse_storage(connection: Connection, name: TableName) -> None:
+def refuse_storage(connection: Connection, name: TableName, quoted: str) -> None:
     """Refuse a table whose storage could lose rows, or split a window. A missing table is accepted.
 
+    :param quoted: the name of the table for a statement.
     :raises SchemaMismatch: an engine of MariaDB or MySQL has no transactions, or a constraint or trigger of
         SQLite drops rows or ends the transaction.
     """
@@ -249,7 +250,7 @@ def refuse_storage(connection: Connection, name: TableName) -> None:
                 " together with others: after a crash the table could have a part of a window, or a window"
                 " twice.",
                 "Copy the rows into a table with ENGINE=InnoDB, or run:\n"
-                f"ALTER TABLE {'.'.join(f'`{part}`' for part in name if part)} ENGINE=InnoDB;",
+                f"ALTER TABLE {quoted} ENGINE=InnoDB;",
             )
 
 
