@@ -115,12 +115,10 @@ def test_connect_demo_has_each_row_once(tmp_path: Path) -> None:
     assert [kill["window"] for kill in document["kills"]] == [kill.window for kill in KILLS]
 
 
-@pytest.mark.parametrize("inline_from", [None, 0], ids=["files", "inline"])
-def test_report_counts_rows_that_a_kill_leaves(
-    world: World, tmp_path: Path, inline_from: int | None
-) -> None:
+@pytest.mark.parametrize("inline", [range(0), range(100)], ids=["files", "inline"])
+def test_report_counts_rows_that_a_kill_leaves(world: World, tmp_path: Path, inline: range) -> None:
     """The rows of a small segment are in the memory of the task until the manifest contains them."""
-    world.inline_from = inline_from
+    world.inline = inline
     run = world.run().batches([("a", 1)])
     run.write_offsets()
     run.tasks([("b", 1), ("c", 1)])
@@ -128,7 +126,7 @@ def test_report_counts_rows_that_a_kill_leaves(
     place.parent.mkdir()
     (tmp_path / "checkpoint").rename(place)
     assert window_hit(tmp_path, FLIGHTS_QUERY, 1, Stores([])) == "while a task writes"
-    assert discarded_rows(tmp_path, FLIGHTS_QUERY) == (2 if inline_from is None else 0)
+    assert discarded_rows(tmp_path, FLIGHTS_QUERY) == (0 if inline else 2)
     assert window_hit(tmp_path, FLIGHTS_QUERY, 2, Stores([])) == "none of them"
     place.rename(tmp_path / "checkpoint")
     world.run().publish([("b", 1), ("c", 1)], [("d", 1)])

@@ -21,7 +21,7 @@ EPOCHS = 4
 def new_world() -> World:
     """Return a new query in memory. Each epoch has a segment with a file and an inlined segment."""
     world = World(*in_memory())
-    world.inline_from = 1
+    world.inline = range(1, 100)
     return world
 
 

@@ -53,7 +53,7 @@ class History(World):
         self.chance = random.Random(seed)
         stays = self.chance.choice([0, 1 << 60])
         self.retention = Retention(us=stays, bytes=stays)
-        self.inline_from = self.chance.choice([None, 0, 1])
+        self.inline = range(self.chance.choice([100, 0, 1]), 100)
         self.steps: list[Step] = []
         self.refuses = refuses
         self.store_target.refuses = lambda row: "no" if self.is_refused(row["v"]) else ""

@@ -75,7 +75,7 @@ def epoch_costs(world: World, epochs: int, name: str = "") -> dict[str, list[str
 def test_epoch_costs_at_most_seventeen_requests(name: str, *, inline: bool) -> None:
     world = SeveralWorld(name) if name else World(*in_memory())
     world.retention = TEN_MINUTES
-    world.inline_from = 0 if inline else None
+    world.inline = range(100) if inline else range(0)
     costs = epoch_costs(world, 5, name)
     assert costs == {
         "commit": [
@@ -175,7 +175,7 @@ def test_old_query_costs_what_a_young_one_costs(world: World) -> None:
 
 def window_costs(world: World, epochs: int, *, inline: bool = False) -> collections.Counter[str]:
     """Return the requests for one window of `epochs` epochs, each of two segments."""
-    world.inline_from = 0 if inline else None
+    world.inline = range(100) if inline else range(0)
     run = world.run()
     for number in range(epochs):
         run.batch([("a", number)], [("b", number)])

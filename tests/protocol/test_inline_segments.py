@@ -27,7 +27,7 @@ pytestmark = pytest.mark.rule("segments")
 @pytest.fixture(autouse=True)
 def _inline(world: World) -> None:
     """Let manifests contain every segment."""
-    world.inline_from = 0
+    world.inline = range(100)
 
 
 def test_inlined_segment_is_counted_and_flushed(world: World) -> None:
@@ -90,7 +90,7 @@ def test_kept_manifests_stay_within_their_bytes(monkeypatch: pytest.MonkeyPatch)
     """Manifests beyond the limit are read again for the flush."""
     monkeypatch.setattr("wal_sink.wal.manifests._KEPT_BYTES", 20_000)
     world = World(*in_memory())
-    world.inline_from = 0
+    world.inline = range(100)
     run = world.run()
     for number in range(30):
         run.batch([(f"k{number}", number)])

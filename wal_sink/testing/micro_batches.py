@@ -90,8 +90,8 @@ class PlayedQuery:
         self.max_bytes = 10 << 30
         """The option `wal.maxBytes`."""
         self.on_invalid_row: OnInvalidRow = "fail"
-        self.inline_from: int | None = None
-        """The first partition whose small segments are in the manifest; None: all segments are files."""
+        self.inline = range(0)
+        """The numbers of the partitions whose small segments are in the manifest, not in files."""
         self.committed: dict[int, list[Row]] = {}
         """The rows of each completed epoch."""
         self.keepers: dict[int, str] = {}
@@ -109,11 +109,6 @@ class PlayedQuery:
     def targets(self) -> dict[str, Target]:
         """The targets, by name; a single target has the name of its class."""
         return {self.target.name: self.target}
-
-    @property
-    def inline(self) -> range:
-        """The partitions whose small segments are in the manifest."""
-        return range(0) if self.inline_from is None else range(self.inline_from, 100)
 
     @property
     def several(self) -> bool:
