@@ -60,7 +60,7 @@ class TestCassandra(RefusalsContract, TargetContract):
     def refuse_long(self, target: Target) -> None:
         self.node.execute(f"CREATE INDEX IF NOT EXISTS ON {self.table} (t)")
 
-    def take_long(self, target: Target) -> None:
+    def accept_long(self, target: Target) -> None:
         self.node.execute(f"DROP INDEX IF EXISTS {self.table}_t_idx")
 
 

@@ -51,7 +51,7 @@ class Store:
         """Let the database refuse new rows with a long text in `t.t`."""
         raise NotImplementedError
 
-    def take_long(self) -> None:
+    def accept_long(self) -> None:
         """Let the database accept long texts again."""
         raise NotImplementedError
 
@@ -77,7 +77,7 @@ class Sqlite(Store):
             " BEGIN SELECT RAISE(ABORT, 'too long'); END"
         )
 
-    def take_long(self) -> None:
+    def accept_long(self) -> None:
         self.execute("DROP TRIGGER IF EXISTS short")
 
 
@@ -113,13 +113,13 @@ class Maria(Store):
         self.server.execute(sql, database=self.database)
 
     def refuse_long(self) -> None:
-        self.take_long()
+        self.accept_long()
         self.execute(
             "CREATE TRIGGER short BEFORE INSERT ON t FOR EACH ROW IF length(NEW.t) > 4000 THEN"
             " SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'too long'; END IF"
         )
 
-    def take_long(self) -> None:
+    def accept_long(self) -> None:
         self.execute("DROP TRIGGER IF EXISTS short")
 
 
@@ -140,10 +140,10 @@ class Postgresql(Store):
         return self.server.execute(f"SET search_path = {self.schema}; {sql}")
 
     def refuse_long(self) -> None:
-        self.take_long()
+        self.accept_long()
         self.execute("ALTER TABLE t ADD CONSTRAINT short CHECK (length(t) < 4000) NOT VALID")
 
-    def take_long(self) -> None:
+    def accept_long(self) -> None:
         self.execute("ALTER TABLE t DROP CONSTRAINT IF EXISTS short")
 
 

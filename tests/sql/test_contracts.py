@@ -66,8 +66,8 @@ class AppendContract(RefusalsContract, RowsContract):
     def refuse_long(self, target: Target) -> None:
         self.store.refuse_long()
 
-    def take_long(self, target: Target) -> None:
-        self.store.take_long()
+    def accept_long(self, target: Target) -> None:
+        self.store.accept_long()
 
     def restart(self, target: Target) -> None:
         assert isinstance(self.store, Maria | Postgresql)

@@ -1,8 +1,8 @@
-"""Injects faults into state backends and targets, by wrappers; the product itself has no fail points.
+"""Wrappers of state backends and targets that inject faults; the product itself has no fail points.
 
-A wrapper passes each operation to a `Faults`, which raises at one of them. It raises an error that the caller
-handles, such as `AnswerLost`; or a `Crash`, which stands for the death of the process. A `Crash` is a
-`BaseException`, so no code of the product catches it.
+A wrapper passes each operation to a `Faults`, which raises an exception at one of them. The exception is an
+error that the caller handles, such as `AnswerLost`; or `Crash`, which stands for the death of the process.
+`Crash` is a `BaseException`, so no code of the product catches it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _READS = ("read ", "list ", "size ", "input ")
 
 
 class Crash(BaseException):
-    """The process dies."""
+    """Stands for the death of the process."""
 
 
 class AnswerLost(ConnectionError):
@@ -72,7 +72,7 @@ class Faults:
         self.took_effect = False
         """True if the operation that failed took effect."""
         self.begun = 0
-        """The number of operations that had begun when the fault was raised; operations may be nested."""
+        """The number of operations that had begun when the fault was raised. Operations may be nested."""
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
@@ -101,14 +101,14 @@ class Faults:
 
 
 class CallFaults(Faults):
-    """Counts also the calls from a target's code to its driver: a process may die between two of them.
+    """Also counts the calls from a target's code to its driver, since a process may die between two calls.
 
-    Python's profiler reports the calls. It does not report calls in other threads, nor methods of compiled
-    drivers (Cython, pybind11); private functions are not counted. Compiled code may suppress the fault, or
-    replace it by its own error, so `around` raises the fault again at the end of the operation.
+    Python's profiler reports the calls. It reports neither calls in other threads nor methods of compiled
+    drivers (Cython, pybind11). Calls of private functions are not counted. Compiled code may suppress the
+    fault, or replace it by its own error. So `around` raises the fault again at the end of the operation.
 
-    :param kinds: the classes of target and session; calls from the packages of their bases are counted.
-    :param inside: calls are counted only within operations whose names begin with this text.
+    :param kinds: the classes of target and session. Calls from the packages of their bases are counted.
+    :param inside: only calls within operations whose names begin with this text are counted.
     """
 
     def __init__(self, kinds: Iterable[type], inside: str, at: int | None = None) -> None:
@@ -120,7 +120,7 @@ class CallFaults(Faults):
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
-        """Surround one operation, and profile it."""
+        """Count the operation of the block and the calls in it, and inject the fault if it is due."""
         with super().around(name):
             profiler, collects = sys.getprofile(), gc.isenabled()
             if name.startswith(self._inside):
@@ -156,7 +156,7 @@ def _module(frame: FrameType | None) -> str:
 
 
 def _is_builtin(function: Any) -> bool:
-    """Return True if a function is of the module `builtins`, or a method of one of its types."""
+    """Return True for a function of the module `builtins`, and for a method of a type of that module."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, ModuleType):
         return owner is builtins
@@ -164,14 +164,14 @@ def _is_builtin(function: Any) -> bool:
 
 
 def changes(operation: str) -> bool:
-    """Return True if an operation may change a store: a crash after a read is the same as one before it."""
+    """Return True if an operation may change a store. A crash after a read equals a crash before it."""
     return not operation.startswith(_READS)
 
 
 def different_faults(operations: Sequence[str], when: str) -> list[int]:
-    """Return the numbers of the operations at which a fault differs from each fault before it.
+    """Return the numbers of the operations at which a fault differs from the fault at the previous operation.
 
-    :param when: `before` or `after`: the process dies; `answer lost`: the process continues.
+    :param when: `before` or `after` if the process dies; `answer lost` if it continues.
     """
     if when == "answer lost":
         return list(range(len(operations)))
@@ -221,7 +221,6 @@ class FaultyBackend(StateBackend):
 
     @contextlib.contextmanager
     def open_output(self, path: str) -> Iterator[BinaryIO]:
-        """Fail when the block is left, before or after the object is durable."""
         with self.faults.around(f"output {path}"), self.inner.open_output(path) as output:
             yield output
 
@@ -235,7 +234,7 @@ class FaultyBackend(StateBackend):
         return self.faults.call(f"list {prefix}", lambda: self.inner.sizes(prefix))
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete each object in an operation of its own, so that a crash leaves some of them."""
+        """Delete each object by a separate operation, so that a crash may leave some objects."""
         for path in list(paths):
             self.faults.call(f"delete {path}", lambda path=path: self.inner.delete([path]))  # type: ignore[misc]
 
@@ -246,8 +245,8 @@ class FaultyBackend(StateBackend):
 class FaultyTarget(Target):
     """A target whose operations may fail, except `check`.
 
-    :param sessions: the list to which each new session of `inner` is added, so that a test can close the
-        sessions of a dead process, as a server does.
+    :param sessions: a list that gets each new session of `inner`. A test can then close the sessions of a
+        dead process, as a server does.
     """
 
     def __init__(
@@ -291,7 +290,7 @@ class FaultyTarget(Target):
 
 
 class FaultySession(Session):
-    """A session whose operations may fail, except `close`. A write may fail after half of its rows."""
+    """A session whose operations may fail, except `close`. A `write` may fail after half of its rows."""
 
     def __init__(self, inner: Any, faults: Faults) -> None:
         self.inner = inner
@@ -360,7 +359,7 @@ class FaultyStagedSession(FaultySession, StagedSession):
 
 
 def faulty(session: Session, faults: Faults) -> Session:
-    """Return a faulty session around a session, with the same one of the three base classes."""
+    """Return a session around `session` whose operations may fail; both have the same base class."""
     match session:
         case IdempotentSession():
             return FaultyIdempotentSession(session, faults)

@@ -1,11 +1,12 @@
 """A target that keeps rows and ledger in memory, for tests without a server.
 
-A row consists of cells with write timestamps. Of two writes to a cell, the one with the higher timestamp
+A row consists of cells with write timestamps. Of two writes to a cell, the write with the higher timestamp
 wins, so a row may be written several times, in any order. A delete has a timestamp, and hides all cells whose
-timestamp is not higher. A list in `lists` has its elements twice if it is written twice with one timestamp.
+timestamp is not higher. A list in a column of the option `lists` has its elements twice if it is written
+twice with the same timestamp, as in Cassandra.
 
 The rows belong to the instance, so they survive the simulated crash of a flusher. The module shares no code
-with other targets, so a bug there cannot hide here.
+with other targets, so it does not have their bugs.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ class Cell(NamedTuple):
     us: int
 
     def merged(self, new: Cell, *, is_list: bool = False) -> Cell:
-        """Return the cell after another write; at equal timestamps a deletion wins, then the larger value.
+        """Return the cell after another write. At equal timestamps a deletion wins, then the larger value.
 
-        :param is_list: at equal timestamps, the elements of both lists stay.
+        :param is_list: True to keep the elements of both lists at equal timestamps.
         """
         if is_list and self.us == new.us and None not in (self.value, new.value):
             return Cell([*self.value, *new.value], new.us)
@@ -89,7 +90,7 @@ class Row(NamedTuple):
 
 
 class MemoryTarget(Target):
-    """Rows and ledger in memory. It does not pickle, unlike other targets."""
+    """Keeps rows and ledger in memory. Unlike other targets, it cannot be pickled."""
 
     interface = 2
     name = "memory"
@@ -99,13 +100,13 @@ class MemoryTarget(Target):
         super().__init__(options)
         self.lock = threading.Lock()
         self.table: dict[Key, Row] = {}
-        """All rows, by key, with cells that a delete hides."""
+        """All rows by key, including cells that a delete hides."""
         self.deleted: dict[Key, int] = {}
         """The timestamp of the newest delete, by key."""
         self.ledger: dict[str, LedgerRow] = {}
         """The ledger rows, by query id."""
         self.refuses: Callable[[Mapping[str, Any]], str] = lambda _row: ""
-        """Returns the reason for which the server refuses a row, or an empty text."""
+        """Returns the reason why the server refuses a row; an empty text if it accepts the row."""
 
     def with_options(self, options: MemoryOptions) -> MemoryTarget:
         """Return a target with other options over the same rows and ledger."""
@@ -144,7 +145,7 @@ class MemoryTarget(Target):
         )
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Refuse a null in the key, and a word without an operation."""
+        """Refuse a null in a key column, and a word that is not in the option `operations`."""
         for name in self.keys:
             if batch.column(name).null_count:
                 raise InvalidRow(
@@ -199,7 +200,7 @@ class MemoryTarget(Target):
 
 
 class MemorySession(IdempotentSession):
-    """A session of a `MemoryTarget`; it writes the rows of a call at its next call."""
+    """A session of a `MemoryTarget`. The rows of a `write` are written at the next call."""
 
     def __init__(self, target: MemoryTarget, query_id: str) -> None:
         self._target = target
@@ -213,7 +214,7 @@ class MemorySession(IdempotentSession):
             return self._target.ledger.get(self._query_id)
 
     def write(self, plan: Plan, rows: RowSlice) -> None:
-        """Write the rows of the previous call, and keep those of this call."""
+        """Write the rows of the previous call, and keep the rows of this call."""
         self._send()
         self._in_flight = [(plan, rows)]
 

@@ -1,7 +1,7 @@
-"""Plays a streaming query without Spark: the durable steps of Spark in their order, without a JVM.
+"""Plays a streaming query without Spark and without a JVM: makes the durable steps of Spark in their order.
 
-Segments, manifests, the state and the flush are made by the product's code. The steps of a micro-batch are
-those of Spark 4.3: read the checkpoint, write offsets/N, run the tasks, call `commit()`, write commits/N.
+The steps of a micro-batch are the steps of Spark 4.3: read the checkpoint, write offsets/N, run the tasks,
+call `commit()`, write commits/N. The product's code publishes and flushes.
 `docs/targets.md#under-kills` shows a test that uses this module.
 """
 
@@ -44,7 +44,7 @@ def in_memory() -> tuple[StateBackend, StateBackend]:
 
 
 def until_idle(flusher: Flusher) -> list[Pass]:
-    """Run a flusher until a pass finds nothing to do; return the passes."""
+    """Run a flusher until a pass has nothing to do; return the passes."""
     passes: list[Pass] = []
     for _ in range(200):
         passes.append(flusher.run_once())
@@ -54,7 +54,7 @@ def until_idle(flusher: Flusher) -> list[Pass]:
 
 
 def flush(flusher: Flusher) -> None:
-    """Run a flusher until it is idle; after a transient error, continue over a new connection."""
+    """Run a flusher until it is idle. After a transient error, continue with a new connection."""
     for _ in range(200):
         try:
             if flusher.run_once().idle:
@@ -117,12 +117,12 @@ class PlayedQuery:
 
     @property
     def options(self) -> dict[str, str]:
-        """The options of a run that the log's state keeps."""
+        """The options of a run that the state of the log contains."""
         return {"targets": ",".join(self.targets)} if self.several else {}
 
     @property
     def store(self) -> LogStore:
-        """The log, whose operations do not fail."""
+        """The log without injected faults."""
         return LogStore(self.log_backend)
 
     @property
@@ -133,7 +133,7 @@ class PlayedQuery:
         return state
 
     def frame(self, rows: Rows) -> pa.RecordBatch:
-        """Return rows as a DataFrame."""
+        """Return rows as a batch of the DataFrame."""
         return pa.RecordBatch.from_pylist(
             [dict(zip(self.schema.names, row, strict=True)) for row in rows], self.schema
         )
@@ -143,7 +143,7 @@ class PlayedQuery:
         return Run(self, faults or Faults())
 
     def flusher(self, faults: Faults | None = None, name: str = "") -> Flusher:
-        """Return a new flusher, which shares no memory with others.
+        """Return a new flusher, which shares no memory with other flushers.
 
         :param name: the name of its target; by default the first target.
         """
@@ -163,7 +163,7 @@ class PlayedQuery:
     def flush(self, faults: Faults | None = None) -> list[Pass]:
         """Flush into every target until there is nothing to do; return the passes.
 
-        :raises Crash: if `faults` injects it; the sessions then stay open, until `end_sessions`.
+        :raises Crash: if `faults` injects it. The sessions then stay open until `end_sessions`.
         """
         passes = []
         for name in self.targets:
@@ -204,7 +204,7 @@ class Run(Generic[Query_co]):
         self.plan = next(iter(self.plans.values()))
 
     def agreed(self, schema: pa.Schema, key: str) -> Mapping[str, Plan]:
-        """Return the plans, by the name of the target; make those that the log does not have."""
+        """Return the plans by the name of the target; make the plans that the log does not have."""
         plans: dict[str, Plan] = {}
         for name, target in self.query.targets.items():
             path = paths.PLAN.path(paths.PlanName(name, key))
@@ -265,7 +265,7 @@ class Run(Generic[Query_co]):
         ]
 
     def _check(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows that the targets' checks accept; a single target may also cast them."""
+        """Return the rows that the checks of all targets accept. A single target may also cast them."""
         query = self.query
         checked = [t.check(batch, self.plans[name]) for name, t in query.targets.items()]
         return batch if query.several else checked[0]

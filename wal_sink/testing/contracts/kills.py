@@ -1,12 +1,12 @@
-"""Kills a flusher at each of its steps, for every session's suite; kills the server, for `RestartContract`.
+"""Tests that kill a flusher at each of its steps (`KillsContract`), or the server (`RestartContract`).
 
-Each play runs a query without Spark (`wal_sink.testing.micro_batches`). In each play the flusher dies, or
-loses an answer, at a different operation on target, log or checkpoint. Then another flusher continues, each
+A play is a query without Spark (`wal_sink.testing.micro_batches`). In each play the flusher dies, or loses an
+answer, at a different operation on target, log or checkpoint. Then another flusher continues. In the end each
 row must be in the table once, and the ledger row must name the last epoch.
 
-A flusher dies by an exception in this process. The suite then closes the flusher's sessions, as a server ends
-the sessions of a dead client, so `close` must not write anything. Some losses need more: `StagedContract`
-kills the flusher's process, and `RestartContract` kills the server.
+The death of a flusher is an exception in this process. The suite then closes the flusher's sessions, as a
+server ends the sessions of a dead client, so `close` must not write rows. `StagedContract` also kills the
+process of a flusher.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from wal_sink.testing.faults import AnswerLost, CallFaults, Crash, Faults, chang
 from wal_sink.testing.micro_batches import PlayedQuery, Rows, flush
 
 EPOCHS = 2
-"""The epochs of a play, which are one window."""
+"""The number of epochs of a play. The flusher writes them as one window."""
 
 T = TypeVar("T")
 _PATIENCE_S = 60.0
-"""How long a session may fail with transient errors after the restart."""
+"""Seconds in which a session may fail with transient errors after the restart."""
 
 _DONE: list[Record] = [("done", 1, 1, "x"), ("done", 2, 2, "y")]
 _HALVES: tuple[list[Record], list[Record]] = ([("first", 1, 1, "x")], [("second", 1, 1, "x")])
 
 
 class KillsContract(RowsContract):
-    """A part of every session's suite."""
+    """Tests of a flusher that dies or loses an answer: a part of every session's suite."""
 
     most_kills = 1_000
-    """The maximum number of plays of a test; lower it for a slow target.
+    """The maximum number of faults of a test, each in a play of its own; lower it for a slow target.
 
-    One play has its fault in the `finish` of the window. The others have their faults at equal distances.
+    One fault is in the `finish` of the window. The others are evenly spread over the other operations.
     """
 
     @pytest.mark.usefixtures("plan")
@@ -86,11 +86,11 @@ class KillsContract(RowsContract):
         faults_at: Callable[[int | None], Faults],
         choose: Callable[[Sequence[str]], list[int]],
     ) -> None:
-        """Play a query without a fault, then one query for each fault.
+        """Play a query without a fault, and then a query for each fault.
 
-        :param make_query: makes a query for each play.
-        :param faults_at: makes a fault at an operation, by its number; None makes no fault.
-        :param choose: returns the numbers of the operations that get a fault.
+        :param make_query: makes the query of a play.
+        :param faults_at: makes the fault at the operation with a number; None makes no fault.
+        :param choose: returns the numbers of the operations that get a fault, from the names of all.
         """
         expected: Table = {}
         faultless = faults_at(None)
@@ -109,9 +109,9 @@ class KillsContract(RowsContract):
         assert injected > len(numbers) / 2, "the operations differ from play to play"
 
     def _play(self, query: PlayedKills, faults: Faults, expected: Table) -> None:
-        """Play a query with one fault.
+        """Play a query with one fault, and add its rows to `expected`.
 
-        :param expected: the rows of the table before this query; the rows of the query are added.
+        :param expected: the rows of the table before this query.
         """
         try:
             self._check(query, faults, expected)
@@ -139,7 +139,7 @@ class KillsContract(RowsContract):
 
 
 class PlayedKills(PlayedQuery):
-    """A query with rows of the suite, whose keys no other query has."""
+    """A played query with rows of the suite. No other query writes its keys."""
 
     def __init__(self, target: Target, frame: Callable[[Rows], pa.RecordBatch]) -> None:
         super().__init__(target, frame([]).schema)
@@ -152,10 +152,10 @@ class PlayedKills(PlayedQuery):
         return self._frame(rows)
 
     def before_flush(self) -> None:
-        """Do nothing; a suite may change the table when all epochs are published."""
+        """Do nothing. A suite may override this to change the table after all epochs are published."""
 
     def partitions(self, epoch: int) -> tuple[list[Record], list[Record]]:
-        """Return the rows of an epoch; if the table has a key, both epochs write one row with it."""
+        """Return the rows of an epoch. If the table has a key, both epochs write one row with one key."""
         k, n = self.query_id, 0 if self.idempotent else epoch
         return [(k, n, epoch, "x"), (k, 10 + epoch, epoch, None)], [(k, 20 + epoch, epoch, "y")]
 
@@ -165,7 +165,7 @@ class PlayedKills(PlayedQuery):
         return {(str(k), int(n or 0)): (v, t) for part in parts for k, n, v, t in part}
 
     def flushed(self) -> int:
-        """Read the epoch of the ledger row; -1 if the query has no row."""
+        """Return the epoch of the ledger row; -1 if there is no ledger row."""
         with self.target.connect(self.query_id) as session:
             row = session.read()
         return row.epoch if row else -1
@@ -188,11 +188,11 @@ class RestartContract(RowsContract):
     def restart(self, target: Target) -> None:
         """Kill the target's server, as a crash does, and start it again; return when it answers.
 
-        A target without a server deletes all data that is not durable.
+        For a target without a server, delete all data that is not durable.
         """
 
     def test_restart_of_the_server_keeps_whole_windows(self, target: Target, plan: Plan) -> None:
-        """One window is finished and another one half written: each is in the table whole, or not at all."""
+        """One window is finished, and another is half written. Each is in the table whole or not at all."""
         finished, halfway = new_query(), new_query()
         done = self.slice(target, plan, _DONE)
         parts = [self.slice(target, plan, half, BASE_US + 10 + n) for n, half in enumerate(_HALVES)]
@@ -234,7 +234,7 @@ class RestartContract(RowsContract):
 
 
 def _patiently(target: Target, query_id: str, act: Callable[[Session], T]) -> T:
-    """Act over a new session; after a transient error, act again, as a flusher does."""
+    """Call `act` with a new session. After a transient error call it again, as a flusher does."""
     give_up_s = time.monotonic() + _PATIENCE_S
     results = list[T]()
     while not results:

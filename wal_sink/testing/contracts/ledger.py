@@ -1,4 +1,4 @@
-"""Checks a target's ledger row, guarantees 1 and 2: a part of every suite."""
+"""Tests of the ledger row (guarantees 1 and 2 of `wal_sink.targets.base`), a part of every suite."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def first_row(query_id: str, epoch: int = -1) -> LedgerRow:
 
 
 def following(row: LedgerRow, epochs: int = 1) -> LedgerRow:
-    """Return the ledger row after `epochs` more epochs; each call has a different digest."""
+    """Return the ledger row after `epochs` more epochs. Each call returns another digest."""
     digest = hashlib.sha256(uuid.uuid4().bytes).hexdigest()
     return row._replace(epoch=row.epoch + epochs, digest=digest, sending=0)
 
 
 def create(session: Session, query_id: str, epoch: int = -1) -> LedgerRow:
-    """Create the ledger row of a query if there is none; return the row."""
+    """Return the ledger row of a query; create it if there is none."""
     row = session.read()
     if row is None:
         row = first_row(query_id, epoch)
@@ -65,7 +65,7 @@ def row_of(session: Session) -> LedgerRow:
 
 @contextlib.contextmanager
 def refused(target: Target) -> Iterator[None]:
-    """Let the block raise `TargetUnavailable`, or an error of the driver that a flusher retries."""
+    """Suppress `TargetUnavailable`, and errors of the driver that a flusher retries."""
     try:
         yield
     except (AssertionError, WalSinkError) as error:
@@ -77,7 +77,7 @@ def refused(target: Target) -> Iterator[None]:
 
 
 def outcome_of(target: Target, update: Callable[[], Outcome]) -> Outcome:
-    """Return the outcome of an update; CONFLICT for an error that a flusher retries."""
+    """Return the outcome of an update. An error that a flusher retries counts as CONFLICT."""
     outcome = Outcome.CONFLICT
     with refused(target):
         outcome = update()
@@ -85,14 +85,14 @@ def outcome_of(target: Target, update: Callable[[], Outcome]) -> Outcome:
 
 
 class Suite(ABC):
-    """A part of every suite; the author writes the fixture `target`, and `records`."""
+    """The base of every suite. The author writes the fixture `target` and the method `records`."""
 
     @abstractmethod
     def records(self, target: Target) -> Sequence[Stored]:
-        """Read all rows (k, n, v, t, d) without the target, also each copy of a doubled row."""
+        """Read all rows (k, n, v, t, d) without the target. A row that is in the table twice comes twice."""
 
     def rows(self, target: Target) -> Table:
-        """Return the rows by (k, n); fail if two rows have the same (k, n)."""
+        """Return the rows by (k, n). Fail if two rows have the same (k, n)."""
         records = self.records(target)
         table: Table = {(k, n): (v, t) for k, n, v, t, *_ in records}
         assert len(table) == len(records), "rows are doubled"
@@ -113,11 +113,11 @@ class Suite(ABC):
 
 
 class LedgerContract(Suite):
-    """A part of every session's suite."""
+    """Tests of the ledger row: a part of every session's suite."""
 
     @pytest.mark.usefixtures("plan")
     def test_ledger_row_is_created_once(self, target: Target, query_id: str) -> None:
-        """A new query has no row, an update creates none, and of two creates one is applied."""
+        """A new query has no row. An update creates no row. Of two creates, one is applied."""
         first, second = following(first_row(query_id, 6)), first_row(query_id, 41)
         with target.connect(query_id) as session, target.connect(query_id) as other:
             assert session.read() is None
@@ -133,7 +133,7 @@ class LedgerContract(Suite):
     def test_ledger_row_is_replaced_whole(
         self, target: Target, session: Session, query_id: str
     ) -> None:
-        """An update changes every cell, some cells, or none: a driver may count only changed rows."""
+        """An update changes all cells, some cells, or no cell, which some drivers count as no changed row."""
         row, last = row_of(session), following(row_of(session), 3)
         for new in (
             following(row, 3),
@@ -147,7 +147,7 @@ class LedgerContract(Suite):
                 assert other.read() == new
 
     def test_row_with_another_cell_is_not_replaced(self, session: Session) -> None:
-        """An update expects a row that differs in one cell from the row in the ledger."""
+        """An update is not applied if its expected row differs from the ledger row in one cell."""
         present = following(row_of(session))._replace(sending=2)
         assert finish(session, row_of(session), present) is Outcome.APPLIED
         for current in (
@@ -166,7 +166,7 @@ class LedgerContract(Suite):
     def test_ledger_row_moves_once_from_a_row(
         self, target: Target, session: Session, query_id: str
     ) -> None:
-        """Two sessions read the ledger row: the one that updates it later gets a conflict."""
+        """Two sessions read the ledger row and update it. The second update is a conflict."""
         with target.connect(query_id) as late:
             current = row_of(late)
             new = following(current)

@@ -1,6 +1,6 @@
 """Contract suites for targets that declare the option `operationColumn`, also with `unavailableValue`.
 
-An author derives one of them in addition to the suite of the session. Its fixture `target` sets
+An author derives one of them in addition to the suite of the session. The fixture `target` sets
 `operationColumn=COLUMN` and `operations=OPERATIONS`, and leaves nulls unset. The table is empty, and has the
 columns of `rows.WITH_DOUBLE` and the key (k, n).
 """
@@ -35,32 +35,35 @@ UNAVAILABLE = "__debezium_unavailable_value"
 """The value of the option `unavailableValue` in `UnavailableContract`."""
 
 Change = tuple[str | None, str | None, int | None, int | None, str | None]
-"""A row of a DataFrame: the word of its operation, then k, n, v and t."""
+"""A row of a change stream: the word of the operation, then k, n, v and t."""
 
 FIELDS = pa.schema([(COLUMN, pa.string()), *SCHEMA])
 
 
 class DeletesContract(Suite):
-    """The suite for targets with option `operationColumn`.
+    """The suite for targets with the option `operationColumn`, for any kind of session.
 
-    It fits any session, since a window starts only when the window before has ended.
+    Each window starts after the end of the previous window.
     """
 
     @pytest.fixture
     def plan(self, target: Target) -> Plan:
-        """Return the plan of changes."""
+        """Return the plan of a DataFrame with the columns of `FIELDS`."""
         return agreed(target, FIELDS)
 
     def slice(
         self, target: Target, plan: Plan, changes: Sequence[Change], us: int = BASE_US
     ) -> RowSlice:
-        """Return a slice of changes that `check` took, as a task does."""
+        """Check changes as a task does, and return them as a slice.
+
+        :param us: the write timestamp of the first change, in microseconds.
+        """
         return RowSlice(0, target.check(arrow_batch(changes, FIELDS), plan), us)
 
     def test_last_operation_of_a_key_in_a_slice_stays(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """A row that is inserted again has no cell of the row that was deleted."""
+        """A row that is inserted after its delete has no cell of the deleted row."""
         changes: list[Change] = [
             *(("c", "a", 1, 1, "x"), ("d", "a", 1, None, None)),
             *(("d", "b", 1, None, None), ("c", "b", 1, 2, "y")),
@@ -86,7 +89,7 @@ class DeletesContract(Suite):
     def test_random_changes_end_as_in_a_dictionary(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """Changes of one key are in one slice, in several slices of a window, and in several windows."""
+        """One key has several changes in a slice, in a window, and in several windows."""
         chance = random.Random(16)  # noqa: S311 -- no secret
         expected: Table = {}
         slices = []
@@ -111,7 +114,7 @@ class DeletesContract(Suite):
     def test_delete_counts_with_its_window(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """A flusher that dies before `finish` deletes no row, and a stalled flusher deletes no newer row."""
+        """A flusher that dies before `finish` deletes no row. A stalled flusher deletes no newer row."""
         deliver(session, plan, self.slice(target, plan, [("c", "a", 1, 1, "x")]))
         current = row_of(session)
         deletes = self.slice(target, plan, [("d", "a", 1, None, None)], us=BASE_US + 100)
@@ -146,19 +149,18 @@ class DeletesContract(Suite):
                 self.slice(target, plan, changes)
 
     def test_dataframe_without_operation_column_is_refused(self, target: Target) -> None:
-
         with pytest.raises(SchemaMismatch, match="no such column") as caught:
             target.plan(SCHEMA, "another")
         assert caught.value.remedy
 
 
 class CellDeletesContract(DeletesContract):
-    """The suite for an `IdempotentSession`: a delete has a write timestamp, as a cell has."""
+    """The suite for an `IdempotentSession`, whose deletes and cells have write timestamps."""
 
     def test_delete_may_be_repeated_and_late(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """Upserts and deletes come in any order, several times: the highest timestamp wins."""
+        """Upserts and deletes are written in any order, several times. The highest timestamp wins."""
         old = self.slice(target, plan, [("c", "a", 1, 1, "old"), ("c", "b", 1, 1, "old")])
         deletes = self.slice(
             target, plan, [("d", "a", 1, None, None), ("d", "b", 1, None, None)], us=BASE_US + 100
@@ -173,9 +175,10 @@ class CellDeletesContract(DeletesContract):
 
 
 class UnavailableContract(DeletesContract):
-    """The suite in place of `DeletesContract` for a target that knows whether the table has a row.
+    """The suite for targets with the option `unavailableValue`, in place of `DeletesContract`.
 
-    Its fixture `target` also sets `unavailableValue=UNAVAILABLE`. A cell with this text keeps its value.
+    The fixture `target` also sets `unavailableValue=UNAVAILABLE`. A change with this text in a cell keeps
+    the value of the cell.
     """
 
     unavailable = UNAVAILABLE
@@ -192,7 +195,7 @@ class UnavailableContract(DeletesContract):
     def test_last_real_value_of_a_window_stays(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """A cell with `UNAVAILABLE` keeps its previous value, also of an earlier slice; a key is text."""
+        """A cell with `UNAVAILABLE` keeps its value, also from an earlier slice. A key may be this text."""
         changes: list[Change] = [
             *(("c", "a", 1, 1, "x"), ("u", "a", 1, 2, UNAVAILABLE)),
             *(("c", "b", 1, 1, "x"), ("u", "b", 1, 2, "y"), ("u", "b", 1, 3, UNAVAILABLE)),
@@ -218,7 +221,7 @@ class UnavailableContract(DeletesContract):
     def test_new_row_with_unavailable_cell_is_refused(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """A row that the table lacks, or lost by a delete, is named by its timestamp; a retry skips it."""
+        """`RowsRefused` names the changes of rows that do not exist. A retry without them succeeds."""
         deliver(session, plan, self.slice(target, plan, [("c", "b", 1, 1, "x")]))
         changes: list[Change] = [
             ("c", "a", 1, 1, "x"),

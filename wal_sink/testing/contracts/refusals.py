@@ -5,7 +5,7 @@ An author derives it together with the suite of the session::
     class TestMyTarget(RefusalsContract, TransactionalContract):
         def refuse_long(self, target: Target) -> None: ...  # make the server refuse `long_text`
 
-        def take_long(self, target: Target) -> None: ...  # make the server accept `long_text` again
+        def accept_long(self, target: Target) -> None: ...  # make the server accept `long_text` again
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wal_sink.testing.micro_batches import Rows
 
 
 class RefusalsContract(KillsContract):
-    """The suite; derive it together with the suite of the session."""
+    """The suite for rows that only the server refuses."""
 
     long_text = "x" * 5_000
     """The text of the rows that the server refuses."""
@@ -37,11 +37,11 @@ class RefusalsContract(KillsContract):
         """Make the server refuse rows with `long_text`, which tasks accept."""
 
     @abstractmethod
-    def take_long(self, target: Target) -> None:
+    def accept_long(self, target: Target) -> None:
         """Make the server accept rows with `long_text` again."""
 
     def long_slice(self, target: Target, plan: Plan, size: int, refused: Sequence[int]) -> RowSlice:
-        """Return `size` rows that tasks accept; the server refuses those whose numbers are in `refused`."""
+        """Return rows 0 to `size - 1`. Tasks accept all of them; the server refuses the rows in `refused`."""
         texts = [self.long_text if n in refused else "short" for n in range(size)]
         rows = self.slice(target, plan, [(f"k{n}", n, n, text) for n, text in enumerate(texts)])
         self.refuse_long(target)
@@ -62,7 +62,7 @@ class RefusalsContract(KillsContract):
     def test_window_of_refused_rows_stops_the_flush(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """The server refuses all of 300 rows: the flush stops with an error, and skips no row."""
+        """The server refuses all of 300 rows. The flush stops with an error, and skips no row."""
         current, size = row_of(session), 300
         rows = self.long_slice(target, plan, size, range(size))
         session.close()
@@ -90,7 +90,7 @@ class _Refused(PlayedKills):
         self, target: Target, frame: Callable[[Rows], pa.RecordBatch], suite: RefusalsContract
     ) -> None:
         super().__init__(target, frame)
-        suite.take_long(target)
+        suite.accept_long(target)
         self.on_invalid_row = "quarantine"
         self._suite = suite
 

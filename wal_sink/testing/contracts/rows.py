@@ -1,4 +1,4 @@
-"""Checks that rows arrive complete, unchanged and once: a part of every session's suite."""
+"""Tests that rows arrive complete, unchanged and once, a part of every session's suite."""
 
 from __future__ import annotations
 
@@ -58,19 +58,19 @@ DOUBLES = [0.1, 1 / 3, -123456789.12345679, 5e-324, 1.7976931348623157e308, 2.0*
 
 RACERS = 3
 _PATIENCE_S = 5.0
-"""How long racing flushers wait for each other."""
+"""Seconds for which racing flushers wait for each other."""
 _LOCKED_S = 0.3
-"""How long an update may wait for the lock of another session before that session commits."""
+"""Seconds for which an update may wait for the lock of another session until that session commits."""
 
 
 class RowsContract(LedgerContract):
-    """A part of every session's suite."""
+    """Tests of the rows: a part of every session's suite."""
 
     unwritable_error: type[Exception] = SchemaMismatch
     """The error that `write` or `finish` raises for the rows of `unwritable`."""
 
     def unwritable(self, target: Target, plan: Plan) -> tuple[Plan, RowSlice]:
-        """Return a plan and rows that the target cannot write: by default, the table lacks a column."""
+        """Return a plan and rows that the target cannot write. By default the table lacks a column."""
         first, *others = plan.columns
         gone = msgspec.structs.replace(first, name="is_gone")
         changed = msgspec.structs.replace(plan, key="another", columns=(gone, *others))
@@ -79,9 +79,9 @@ class RowsContract(LedgerContract):
         return changed, rows._replace(batch=rows.batch.rename_columns(names))
 
     def frame(self, records: Sequence[Record | DoubleRecord]) -> pa.RecordBatch:
-        """Return records as a DataFrame; a target without a table overrides this.
+        """Return records as a batch of a DataFrame; a target without a table overrides this.
 
-        :param records: all have the columns of `SCHEMA`, or all those of `WITH_DOUBLE`.
+        :param records: rows with the columns of `SCHEMA`, or rows with the columns of `WITH_DOUBLE`.
         """
         is_wide = bool(records) and len(records[0]) == len(WITH_DOUBLE)
         return arrow_batch(records, WITH_DOUBLE if is_wide else SCHEMA)
@@ -89,12 +89,15 @@ class RowsContract(LedgerContract):
     def slice(
         self, target: Target, plan: Plan, records: Sequence[Record], us: int = BASE_US
     ) -> RowSlice:
-        """Return a slice of rows that `check` took, as a task does."""
+        """Check records as a task does, and return them as a slice.
+
+        :param us: the write timestamp of the first row, in microseconds.
+        """
         return RowSlice(0, target.check(self.frame(records), plan), us)
 
     @pytest.fixture
     def plan(self, target: Target) -> Plan:
-        """Return the plan of rows without a double."""
+        """Return the plan of a DataFrame with the columns of `SCHEMA`."""
         return agreed(target, self.frame([]).schema)
 
     def test_values_arrive_as_they_are(self, target: Target, plan: Plan, session: Session) -> None:
@@ -109,7 +112,7 @@ class RowsContract(LedgerContract):
         assert {n: d for _, n, _, _, d in self.records(target)} == dict(enumerate(DOUBLES))
 
     def test_many_rows_arrive_once(self, target: Target, plan: Plan, session: Session) -> None:
-        """A window has many slices, a slice without rows, or no slice."""
+        """The first window has many slices, one of them without rows. The second window has no slice."""
         slices = [self.slice(target, plan, [])]
         for i in range(25):
             records: list[Record] = [(f"k{n}", 200 * i + n, i, str(i)) for n in range(200)]
@@ -122,7 +125,7 @@ class RowsContract(LedgerContract):
         assert row_of(session).epoch == 1
 
     def test_rows_of_two_plans_share_a_window(self, target: Target, session: Session) -> None:
-        """While epochs were pending, the query was started with a new column, and then without it."""
+        """The query was started again with a new column, and again without it, while epochs were pending."""
         frames = [
             self.frame([("a", 1, 1, "x")]),
             self.frame([("b", 2, 2, "y", 0.5)]),
@@ -142,7 +145,7 @@ class RowsContract(LedgerContract):
     def test_refused_rows_raise_before_finish_has_an_effect(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """`write` or `finish` raises, the ledger row stays, and another session writes the window."""
+        """`write` or `finish` raises, and the ledger row is unchanged. Another session writes the window."""
         rows, current = self.slice(target, plan, ROWS), row_of(session)
         with pytest.raises(self.unwritable_error):
             write_all(session, [(plan, rows), self.unwritable(target, plan), (plan, rows)], current)
@@ -155,7 +158,7 @@ class RowsContract(LedgerContract):
     def test_session_closes_twice_with_rows_pending(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """A flusher closes its session before `finish`: the next session writes the window."""
+        """A flusher closes its session twice before `finish`. The next session writes the window."""
         current, rows = row_of(session), self.slice(target, plan, ROWS)
         session.write(plan, rows)
         session.close()
@@ -168,7 +171,7 @@ class RowsContract(LedgerContract):
     def test_update_that_waits_compares_what_it_finds(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """A command moves the ledger row while a flusher writes: at most one of both updates is applied."""
+        """A command and a flusher update the ledger row at the same time. At most one update is applied."""
         with target.connect(query_id) as other, ThreadPoolExecutor(1) as pool:
             current = row_of(other)
             assert row_of(session) == current
@@ -186,7 +189,7 @@ class RowsContract(LedgerContract):
                 assert (outcome is Outcome.APPLIED) == (row == after)
 
     def test_racing_flushers_write_a_window_once(self, target: Target, plan: Plan) -> None:
-        """Flushers create the ledger row at the same time, and then write the same window."""
+        """Several flushers create the ledger row at the same time, and then write the same window."""
         current = _race(target, plan, None, first_row(new_query()), [])
         _race(target, plan, current, current, [self.slice(target, plan, ROWS)])
         assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
@@ -235,7 +238,7 @@ def _race(
 
 
 def arrow_batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows as a record batch."""
+    """Return rows as a record batch of a schema."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(c, field.type) for c, field in zip(columns, schema, strict=True)]
     return pa.record_batch(arrays, schema=schema)
@@ -247,7 +250,7 @@ def agreed(target: Target, schema: pa.Schema) -> Plan:
 
 
 def deliver(session: Session, plan: Plan, *slices: RowSlice) -> None:
-    """Write slices as the next window, and finish it, as a flusher does."""
+    """Write slices as the next window, and finish the window, as a flusher does."""
     current = row_of(session)
     for rows in slices:
         session.write(plan, rows)
@@ -266,9 +269,9 @@ def write_all(
 def write_without_refused(
     target: Target, plan: Plan, rows: RowSlice, current: LedgerRow
 ) -> dict[int, TargetRefused]:
-    """Write a window; after `RowsRefused`, write it again without the refused rows, as a flusher does.
+    """Write a window. After `RowsRefused`, write it again without the refused rows, as a flusher does.
 
-    :return: the error of each refused row, by write timestamp.
+    :return: the error of each refused row, by its write timestamp.
     """
     refused: dict[int, TargetRefused] = {}
     while True:

@@ -1,4 +1,4 @@
-"""Contract suites for the three kinds of session. An author derives the suite of the target's session."""
+"""Contract suites for the three kinds of session. An author derives the suite for the target's session."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from wal_sink.testing.contracts.rows import BASE_US, ROWS, Record, deliver
 
 OTHERS: list[Record] = [("c", 3, 30, "z")]
 RECEIPT_BYTES = 16_384
-"""The maximum size of a receipt: the driver collects all receipts of a window, which may be thousands."""
+"""The maximum size of a receipt. The driver collects all receipts of a window, which may be thousands."""
 _PATIENCE_S = 60.0
-"""How long another process may take to finish a window."""
+"""Seconds in which another process must finish a window."""
 
 
 class SequentialContract(KillsContract):
-    """The suite for an `IdempotentSession` without `parallel_writes`: one session writes all rows."""
+    """The suite for an `IdempotentSession` without `parallel_writes`, whose rows one session writes."""
 
     parallel = False
     """The value that the target's `parallel_writes` must have."""
@@ -47,7 +47,7 @@ class SequentialContract(KillsContract):
     def test_rows_are_durable_after_drain(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """Rows are in the table when `drain` returns, and the ledger row is unchanged until `finish`."""
+        """Rows are in the table when `drain` returns. The ledger row is unchanged until `finish`."""
         write(session, plan, self.slice(target, plan, ROWS))
         assert self.rows(target) == {("a", 1): (10, "x"), ("b", 2): (None, "y")}
         assert row_of(session).epoch == -1
@@ -55,7 +55,7 @@ class SequentialContract(KillsContract):
     def test_rows_written_again_change_nothing(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-        """A slice is written again: whole, in parts, and after a newer row of its key."""
+        """A slice is written again as a whole, in parts, and after a newer row with the same key."""
         old = self.slice(target, plan, [("a", 1, v, str(v)) for v in (3, 1, 2)])
         new = self.slice(target, plan, [("b", 1, 1, "new")], us=BASE_US + 100)
         older = self.slice(target, plan, [("b", 1, 2, "old"), ("c", 1, 1, None)])
@@ -80,7 +80,7 @@ class SequentialContract(KillsContract):
 
 
 class TargetContract(SequentialContract):
-    """The suite for an `IdempotentSession` with `parallel_writes`: many sessions write rows."""
+    """The suite for an `IdempotentSession` with `parallel_writes`, whose rows many sessions write."""
 
     parallel = True
 
@@ -98,7 +98,7 @@ class TargetContract(SequentialContract):
 
 
 class CountedContract(KillsContract):
-    """A part of the suites for transactional and staged sessions: `finish` makes all rows visible."""
+    """A part of the suites for transactional and staged sessions, whose rows `finish` makes visible."""
 
     def assert_records(self, target: Target, expected: Sequence[Record]) -> None:
         """Compare the table with `expected`, in any order."""
@@ -108,7 +108,6 @@ class CountedContract(KillsContract):
     def test_rows_are_visible_after_finish_only(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
-
         current = row_of(session)
         session.write(plan, self.slice(target, plan, ROWS))
         self.assert_records(target, [])
@@ -124,7 +123,7 @@ class CountedContract(KillsContract):
     def test_stalled_session_adds_no_rows(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """A flusher wakes after another flusher has finished the window, and writes the window again."""
+        """A stalled flusher wakes after another flusher has finished the window, and writes it again."""
         rows = self.slice(target, plan, ROWS)
         with target.connect(query_id) as stalled:
             current = row_of(stalled)
@@ -165,7 +164,7 @@ class StagedContract(CountedContract):
     def test_rows_staged_by_other_processes_count(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """The flusher finishes with rows of a closed session in another process, and with its own."""
+        """The flusher finishes a window with its own rows, and with rows that another process has staged."""
         current = row_of(session)
         session.write(plan, self.slice(target, plan, ROWS))
         with ProcessPoolExecutor(1, get_context("forkserver")) as pool:
@@ -199,10 +198,10 @@ class StagedContract(CountedContract):
         patch: pytest.MonkeyPatch,  # noqa: ARG002 -- a suite uses it
         landed: Callable[[], object],  # noqa: ARG002
     ) -> None:
-        """Replace, by `patch`, the function of your target that commits: it commits, then reports a conflict.
+        """Use `patch` to replace the function of your target that commits.
 
-        A driver does this if it repeats a request whose answer was lost: the first request wins over the
-        second. The new function calls `landed` between the commit and the conflict.
+        The new function commits, calls `landed`, and reports a conflict. A driver does so if it repeats a
+        request whose answer was lost: the second request conflicts with the first one.
         """
         pytest.skip("the target's suite has no conflict_after_commit")
 
@@ -210,9 +209,11 @@ class StagedContract(CountedContract):
     def test_commit_that_met_itself_is_no_conflict(
         self, target: Target, plan: Plan, session: Session, query_id: str, *, moved_on: bool
     ) -> None:
-        """A commit lands and its repetition conflicts: CONFLICT would let the flusher delete the files.
+        """A commit succeeds, and its repetition conflicts.
 
-        :param moved_on: another flusher finishes the next window before the conflict is reported.
+        `finish` must not return CONFLICT, since the flusher would then delete the files.
+
+        :param moved_on: True if another flusher finishes the next window before the conflict is reported.
         """
         current = row_of(session)
         receipts = stage(session, plan, self.slice(target, plan, ROWS))
@@ -234,7 +235,7 @@ class StagedContract(CountedContract):
     def test_conflict_adds_no_staged_rows(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
-        """Another flusher moved the ledger row: `finish` adds no row and leaves the ledger row unchanged."""
+        """If another flusher has updated the ledger row, `finish` adds no row and does not update it."""
         current = row_of(session)
         receipts = stage(session, plan, self.slice(target, plan, ROWS))
         with target.connect(query_id) as other:
@@ -249,7 +250,7 @@ class StagedContract(CountedContract):
     def test_discarded_receipt_is_not_added(
         self, target: Target, plan: Plan, session: Session, query_id: str, gone: set[int]
     ) -> None:
-        """The rows of one receipt are deleted, or of all: `finish` must not move the ledger row."""
+        """If rows of one or all receipts are deleted, `finish` must not update the ledger row."""
         assert isinstance(session, StagedSession)
         current, rows = row_of(session), self.slice(target, plan, ROWS)
         drains = [stage(session, plan, rows) for _ in range(3)]
@@ -268,7 +269,7 @@ class StagedContract(CountedContract):
     def test_flusher_killed_after_finish_leaves_its_window(
         self, target: Target, plan: Plan, session: Session, tmp_path: Path
     ) -> None:
-        """A flusher's process is killed after `finish` returned APPLIED: its rows are in the table."""
+        """A flusher's process is killed after `finish` has returned APPLIED. The rows are in the table."""
         current, marker = row_of(session), tmp_path / "finished"
         rows, new = self.slice(target, plan, ROWS), following(current)
         flusher = get_context("forkserver").Process(
