@@ -1,8 +1,8 @@
 """The Spark application that the demo kills: `python -m wal_sink.demo.app APPLICATION`.
 
-It runs two or three queries in one session, so that each SIGKILL hits all of them. They pause at the points
-in the environment (see `wal_sink.demo.pauses`), to be killed there. Without such points they run to their
-end.
+It runs two or three queries in one session, so that each SIGKILL hits all queries. The queries pause at the
+points that an environment variable names (see `wal_sink.demo.pauses`), to be killed there. Without points
+they run to the end of their sources.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     remote: str = ""
     """URL of a Spark Connect server; empty for a session in this process."""
     failover: bool = False
-    """True to run the queries of the failover until the file `STOP_FILE` exists. A query that fails while the
-    database is down is started again, as by a supervisor."""
+    """True to run the queries of the failover until the file `STOP_FILE` exists. The application restarts a
+    query that fails while the database is down, as a supervisor does."""
 
 
 def start_driver(application: Application, name: str, points: Sequence[Pause] = ()) -> Driver:
     """Start the process of the application.
 
     :param name: name of the file with its output, without `.log`.
-    :param points: the points at which it pauses to be killed.
+    :param points: the points at which the application pauses to be killed.
     """
     folder = Path(application.folder)
     return Driver(
@@ -87,7 +87,7 @@ def main(application: Application) -> None:
         def begin(query: Query) -> StreamingQuery:
             return start(spark, query, folder, stores, endless=endless)
 
-        # The control starts first, since its Python process may time out on busy processors: see `start`.
+        # The control starts first, since the start of its Python process has a timeout: see `start`.
         running = {query: begin(query) for query in reversed(queries)}
         while endless and not (folder / STOP_FILE).exists():
             running |= {query: begin(query) for query, run in running.items() if not run.isActive}
@@ -103,7 +103,7 @@ def start(
 ) -> StreamingQuery:
     """Start a query.
 
-    :param endless: True to wait for more files after the last one.
+    :param endless: True to wait for more files after the last file.
     """
     source = spark.readStream.schema(FLIGHTS_SCHEMA).option("maxFilesPerTrigger", 1)
     rows = source.parquet(str(folder / query.source)).selectExpr(*query.select)
@@ -128,7 +128,7 @@ def start(
 
 
 def write_batch(batch: DataFrame, epoch: int, *, table: str, store: Store) -> None:
-    """Write a micro-batch of the control at once. Spark writes `commits/<epoch>` afterwards."""
+    """Write a micro-batch of the control to the store. Spark then writes `commits/<epoch>`."""
     store.write(batch, table, partial(pause_at, "write", table, epoch))
     pause_at("commit returned", table, epoch)
 

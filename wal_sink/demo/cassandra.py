@@ -1,4 +1,4 @@
-"""Cassandra in the demo: a node for tests and demo, and the tables. The embedded node needs no Docker."""
+"""Cassandra in the demo: a node without Docker, which tests also use; and the store of the demo."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from wal_sink.demo.stores import RowStore
 from wal_sink.targets.cassandra import CassandraTarget
 
 # Options that halve the time of a start. The node of a test runs too short for the optimising compiler and
-# for a concurrent garbage collector. It measures the memory of 1,000 rows, not of 100,000. It does not wait
-# for peers.
+# for a concurrent garbage collector. The node measures the memory of 1,000 rows in place of 100,000, and does
+# not wait for peers.
 QUICK_START = """
     -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData
     -Dcassandra.memtable_row_overhead_computation_step=1000
@@ -41,7 +41,7 @@ _TIMEOUTS = (
     *("write_request_timeout", "counter_write_request_timeout", "cas_contention_timeout"),
 )
 _ANSWER_S = 60.0
-"""Timeout of requests and connections, in seconds. The driver's defaults are short for a busy machine."""
+"""The timeout of requests and connections in seconds. The driver's defaults are short for a busy machine."""
 
 
 class Node(AnyServer):
@@ -70,14 +70,14 @@ class Node(AnyServer):
         return list(self.session().execute(cql, parameters))
 
     def create_keyspace(self, name: str) -> None:
-        """Create a keyspace with one replica, unless it exists. Its name is case-sensitive."""
+        """Create a keyspace with one replica, unless it exists. The name is case-sensitive."""
         self.execute(
             f'CREATE KEYSPACE IF NOT EXISTS "{name}" WITH replication = '
             "{'class': 'SimpleStrategy', 'replication_factor': 1}"
         )
 
     def session(self) -> Any:
-        """Return a driver session with consistency LOCAL_ONE, which is closed before the node ends."""
+        """Return a session of the driver with consistency LOCAL_ONE. The node closes it before it ends."""
         from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile  # noqa: PLC0415
 
         self._require_running()
@@ -118,7 +118,7 @@ class Node(AnyServer):
                 self._session = None
 
     def _unanswered(self) -> str | None:
-        """Send a request of CQL, since the port opens before the node answers."""
+        """Send an OPTIONS request, since the port opens before the node answers."""
         try:
             with socket.create_connection((self.host, self.port), timeout=1) as connection:
                 connection.sendall(_OPTIONS)
@@ -130,8 +130,8 @@ class Node(AnyServer):
 def cassandra_yaml(*, rpc_address: str, port: int, storage_port: int) -> dict[str, object]:
     """Return the settings in cassandra.yaml of a node without peers.
 
-    A node without peers is only late if the machine is busy. So it has 30 seconds for each request, instead
-    of Cassandra's defaults of about two seconds.
+    Each request has 30 seconds, in place of about two seconds by default, since a node without peers is late
+    only if the machine is busy.
     """
     loopback = "127.0.0.1"
     provider = "org.apache.cassandra.locator.SimpleSeedProvider"
@@ -168,7 +168,7 @@ OPENED = """
     java.rmi/sun.rmi.server java.sql/java.sql jdk.management/com.sun.management.internal
     jdk.unsupported/sun.misc
 """
-"""Packages of Java 17 that Cassandra 5.0 reflects on."""
+"""The packages of Java 17 that Cassandra 5.0 accesses by reflection."""
 _LOGBACK = """\
 <configuration><appender name="OUT" class="ch.qos.logback.core.ConsoleAppender">
   <encoder><pattern>%-5level [%thread] %date{ISO8601} %F:%L - %msg%n</pattern></encoder>
@@ -179,15 +179,15 @@ _LOGBACK = """\
 class EmbeddedCassandra(Child, Node):
     """A Cassandra node on 127.0.0.1 in a child process, with durable data.
 
-    The node needs Java 17. The first start downloads the jars, and then also raises the errors of
-    `maven.jars`. Java gets the options in the variable `JVM_EXTRA_OPTS`, as from Cassandra's own scripts. The
-    node dies with this process, also at a SIGKILL.
+    The node needs Java 17. The first start downloads the jars, and may raise the errors of `maven.jars`. The
+    variable `JVM_EXTRA_OPTS` contains more options of Java, as for Cassandra's own scripts. The node dies
+    with this process, also at a SIGKILL.
 
     :param folder: see `Child`.
-    :param version: version of the artifact `org.apache.cassandra:cassandra-all`.
+    :param version: the version of the artifact `org.apache.cassandra:cassandra-all`.
     :param heap: the maximal size of the Java heap, such as `512m`.
-    :param settings: entries of cassandra.yaml. They override those of `cassandra_yaml`.
-    :param java_options: more options for Java, separated by spaces.
+    :param settings: entries of cassandra.yaml, which override the entries of `cassandra_yaml`.
+    :param java_options: more options of Java, separated by spaces.
     """
 
     ports = 2  # for CQL, and for other nodes
@@ -234,7 +234,7 @@ class EmbeddedCassandra(Child, Node):
 
 
 def in_4_0(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return settings for Cassandra 4.0, in which the name of a duration ends with its unit."""
+    """Return settings for Cassandra 4.0, where the name of a duration ends with its unit, as in `_in_ms`."""
     settings_in_4_0: dict[str, object] = {}
     for name, value in settings.items():
         duration = re.fullmatch(r"(\d+)(ms|s)", str(value))
@@ -262,7 +262,7 @@ class PausingCassandra(Pausing, CassandraTarget):
 
 
 class Cassandra(RowStore):
-    """A row overwrites the row with the same primary key. A row with another key is an extra row."""
+    """Cassandra as a store. A row overwrites the row with the same key; a row with a new key is extra."""
 
     target = "cassandra"
 
@@ -278,12 +278,12 @@ class Cassandra(RowStore):
             yield cls(str(node.port), node, node.title)
 
     def create(self) -> None:
-        """Make the keyspace and the control's table."""
+        """Make the keyspace, and the table of the control."""
         self.server.create_keyspace(_KEYSPACE)
         self.server.execute(_CONTROL)
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for a table. Flights have a partition for each airport and day."""
+        """Return the options of the sink. Flights have a partition for each airport and day."""
         keys = {"keyColumns": "key"}
         if table == FLIGHTS.table:
             keys = {
@@ -301,7 +301,7 @@ class Cassandra(RowStore):
         }
 
     def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
-        """Send a prepared INSERT for each row, up to 100 at the same time."""
+        """Send a prepared INSERT for each row, with up to 100 in flight."""
         from cassandra.cluster import Cluster  # noqa: PLC0415 - in tasks only
         from cassandra.concurrent import execute_concurrent_with_args  # noqa: PLC0415 - as above
 

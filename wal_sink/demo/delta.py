@@ -19,12 +19,12 @@ class PausingDelta(Pausing, DeltaTarget):
 
 
 class Delta(FileStore):
-    """A micro-batch of the control is a commit. A repeated micro-batch is a second commit."""
+    """Delta tables as a store. A repeated micro-batch of the control is a second commit."""
 
     target, name = "delta", "Delta Lake"
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for a table."""
+        """Return the options of the sink for a table."""
         return {
             "target": "wal_sink.demo.delta:PausingDelta",
             "delta.path": self._path(table),

@@ -1,9 +1,9 @@
 """The demo of a failover: PostgreSQL fails while its standby lags, and the standby is promoted.
 
-The standby is asynchronous, as most are. Its link to the primary is cut, so it lacks the rows that are
-written afterwards. After the promotion, the ledger row of wal_sink is as old as the table, and the flush
-continues from there: the log has the missing epochs. `foreachBatch` has no log, and Spark does not compute
-checkpointed epochs again.
+The standby replicates asynchronously. The demo cuts its link to the primary, so the standby lacks the rows
+that are written later. After the promotion, the ledger row of wal_sink is as old as the table, so the flush
+continues with the first missing epoch, which is still in the log. `foreachBatch` has no log, and Spark does
+not compute checkpointed epochs again.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from wal_sink.demo.report import Report, comparison, report
 from wal_sink.demo.stores import Stores
 
 _PARTS = 3
-"""Parts of the source: before the link is cut, before the failover, and after it."""
+"""Number of parts of the source: before the link is cut, between cut and failover, after the failover."""
 _FILES = 3
-"""Files of each part. Each file is a micro-batch."""
+"""Number of files in a part. Each file is a micro-batch."""
 
 
 class Source:
     """The source of both queries, which grows part by part.
 
     :param folder: the folder of the demo.
-    :param rows: how many flights the source has in the end.
+    :param rows: the number of flights that the source has in the end.
     """
 
     def __init__(self, folder: Path, rows: int) -> None:
@@ -54,7 +54,7 @@ class Source:
 
     @property
     def rows(self) -> int:
-        """Number of rows that the source has now."""
+        """The number of rows in the source now."""
         return min(self.files * self._rows_per_file, int(self.table.num_rows))
 
     def grow(self) -> None:
@@ -67,7 +67,7 @@ class Source:
 def run(folder: Path, *, flights: int, notify: Callable[[str], None]) -> Report:
     """Run the demo in an empty folder.
 
-    :param flights: how many flights to stream.
+    :param flights: the number of flights to stream.
     :param notify: called with a line of text at each step.
     :raises WalSinkError: a server or the application failed.
     """
@@ -116,6 +116,6 @@ def run(folder: Path, *, flights: int, notify: Callable[[str], None]) -> Report:
 
 
 def _have(store: Postgresql, rows: int) -> bool:
-    """Return True if both tables have at least this number of rows."""
+    """Return True if both tables have at least `rows` rows."""
     tables = (FAILOVER_FLIGHTS.table, FAILOVER_CONTROL.table)
     return min(map(store.count, tables)) >= rows

@@ -14,7 +14,7 @@ from wal_sink.demo.stores import FileStore
 from wal_sink.targets.iceberg import IcebergTarget
 
 _CATALOG = "demo"
-"""Name of the catalog. A SQL catalog keeps the tables of each name apart."""
+"""The name of the catalog. A SQL catalog finds a table only under the name with which it was made."""
 
 
 class PausingIceberg(Pausing, IcebergTarget):
@@ -22,7 +22,7 @@ class PausingIceberg(Pausing, IcebergTarget):
 
 
 class Iceberg(FileStore):
-    """A micro-batch of the control is a snapshot. A repeated micro-batch is a second snapshot."""
+    """Iceberg tables as a store. A repeated micro-batch of the control is a second snapshot."""
 
     target, name = "iceberg", "Apache Iceberg"
 
@@ -31,7 +31,7 @@ class Iceberg(FileStore):
         self._catalog().create_namespace("demo")
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for a table."""
+        """Return the options of the sink for a table."""
         catalog = {f"iceberg.catalog.{name}": value for name, value in self._properties.items()}
         return {
             "target": "wal_sink.demo.iceberg:PausingIceberg",

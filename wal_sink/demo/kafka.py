@@ -1,4 +1,4 @@
-"""Kafka in the demo: a broker for tests and demo, in a child process; and the topics."""
+"""Kafka in the demo: a broker in a child process, which tests also use; and the store of the demo."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from wal_sink.targets.kafka import KafkaTarget
 VERSION = "4.1.0"
 
 _ANSWER_S, _OPEN_S = 30.0, 1.0
-"""Seconds for which a reader waits for a record, and for the end of a transaction."""
+"""The seconds for which a reader waits for a record, and for the end of a transaction."""
 
 
 class Broker(Child):
     """A Kafka broker on 127.0.0.1 that is also the controller (KRaft), with durable data.
 
-    The broker needs Java 17. The jars are downloaded at the first start, see `wal_sink.demo.maven`.
+    The broker needs Java 17. The first start downloads the jars, and may raise the errors of `maven.jars`.
     The broker dies with this process, also at a SIGKILL.
 
-    :param settings: entries of server.properties. They override the defaults of this class.
+    :param settings: entries of server.properties, which override the defaults of this class.
     """
 
     patience_s = 90.0
@@ -82,10 +82,10 @@ class Broker(Child):
     def records(
         self, topic: str, isolation: str = "read_committed"
     ) -> list[tuple[bytes | None, bytes | None]]:
-        """Read a topic from beginning to end; return key and value of each record.
+        """Read a topic from beginning to end; return the key and the value of each record.
 
-        A broker acknowledges a commit before readers see its records. So a reader of committed records waits
-        for the end of open transactions, for one second at most.
+        A broker acknowledges a COMMIT before consumers can read its records. So this method waits up to one
+        second for the end of open transactions.
         """
         from confluent_kafka import Consumer, TopicPartition  # noqa: PLC0415 -- as above
 
@@ -128,7 +128,7 @@ class Broker(Child):
         return records
 
     def _ends(self, partitions: Sequence[Any]) -> dict[int, int]:
-        """Return the offset after the last record of each partition, including open transactions."""
+        """Return the offset after the last record of each partition, including those of open transactions."""
         from confluent_kafka import IsolationLevel  # noqa: PLC0415 -- as above
         from confluent_kafka.admin import OffsetSpec  # noqa: PLC0415 -- as above
 
@@ -158,7 +158,7 @@ class Broker(Child):
             lines = [f"{name}={value}\n" for name, value in self._settings.items()]
             properties.write_text("".join(lines))
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            # The id is part of the option's word, since an id that begins with a dash would be an option.
+            # A separate argument that begins with a dash would be taken for an option.
             tool = (
                 "kafka.tools.StorageTool",
                 "format",
@@ -190,7 +190,7 @@ class PausingKafka(Pausing, KafkaTarget):
 
 
 class Kafka(RowStore):
-    """A row is a record with JSON. A row that is sent twice is two records."""
+    """Kafka as a store. A row is a record with JSON, and a row that is sent twice is two records."""
 
     target = "kafka"
 
@@ -209,7 +209,7 @@ class Kafka(RowStore):
             self.server.create_topic(query.table)
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for a topic."""
+        """Return the options of the sink for a topic."""
         return {
             "target": "wal_sink.demo.kafka:PausingKafka",
             "kafka.bootstrap.servers": self.address,
@@ -221,7 +221,7 @@ class Kafka(RowStore):
         return rows.selectExpr("to_json(struct(*)) AS value")
 
     def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
-        """Produce the records. Consumers read them, even if Spark does not commit the micro-batch."""
+        """Produce records without a transaction. Consumers read them, also if Spark commits no epoch."""
         from confluent_kafka import Producer  # noqa: PLC0415 - in tasks only
 
         producer = Producer({"bootstrap.servers": self.address})

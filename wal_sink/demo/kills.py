@@ -1,4 +1,4 @@
-"""The demo of kills: kills the application at three points of an epoch, and compares tables and source."""
+"""The demo of kills: SIGKILLs the application at three points of an epoch; compares tables and source."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _MAGIC_BYTES = 8
 
 
 class Kill(NamedTuple):
-    """A SIGKILL, after each of the three queries has paused at a point."""
+    """A SIGKILL of the application, when each of the three queries has paused at its point."""
 
     window: KillWindow
     twelfth: int
     """The epoch of the kill, in twelfths of all epochs, from 0."""
     point: Point
-    """The point of the queries by wal_sink."""
+    """The point at which the queries with wal_sink pause."""
     control: Point
-    """The point of the query by `foreachBatch`."""
+    """The point at which the query with `foreachBatch` pauses."""
 
     def epoch(self, epochs: int) -> int:
-        """Return the epoch of the kill in a demo with this number of epochs."""
+        """Return the epoch of the kill in a demo with `epochs` epochs."""
         return self.twelfth * epochs // 12
 
     def pauses(self, folder: Path, epoch: int) -> list[Pause]:
@@ -76,7 +76,7 @@ def run(
 
     :param picture: the file for the picture.
     :param targets: names in `stores.STORES`.
-    :param flights: how many flights to stream.
+    :param flights: the number of flights to stream.
     :param connect: True to run the queries in a Spark Connect server. A SIGKILL hits the server and its
         client.
     :param notify: called with a line of text at each step.
@@ -149,10 +149,11 @@ def _all_exist(files: Sequence[Path]) -> Callable[[], bool]:
 
 
 def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> KillWindow:
-    """Return the window in which the kill hit an epoch, by checkpoint, log and ledger.
+    """Return the window in which the kill hit an epoch, as checkpoint, log and ledger show it.
 
-    If the epoch has offsets and no manifest, the window is that of a writing task. The log may have no file
-    of the task: the rows of a small segment are in memory until the manifest contains them.
+    An epoch with offsets and without a manifest was hit while a task was writing. The log may have no file of
+    that task, since a task keeps the rows of a small segment in memory, and `commit()` puts them into the
+    manifest.
     """
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
@@ -168,7 +169,7 @@ def window_hit(folder: Path, query: Query, epoch: int, stores: Stores) -> KillWi
 
 
 def discarded_rows(folder: Path, query: Query) -> int:
-    """Count the rows of the log that are not checkpointed. Spark computes these rows again."""
+    """Count the rows in the log that are not checkpointed, so that Spark computes them again."""
     location = locate(str(folder / query.checkpoint))
     checkpoint = location.open_checkpoint()
     store = location.open_log(checkpoint.query_id())
@@ -179,7 +180,7 @@ def discarded_rows(folder: Path, query: Query) -> int:
 
 
 def _manifests(store: LogStore, epoch: int) -> list[Manifest]:
-    """Read the manifests of an epoch, from all runs."""
+    """Read the manifests of an epoch, also those of earlier runs."""
     names = ((path, paths.MANIFEST.parse(path)) for path in store.list(paths.MANIFEST.folder))
     wanted = [path for path, name in names if name is not None and name.epoch == epoch]
     files = ((path, store.read(path)) for path in wanted)
@@ -187,15 +188,15 @@ def _manifests(store: LogStore, epoch: int) -> list[Manifest]:
 
 
 def _segment_files(store: LogStore, epoch: int) -> list[Path]:
-    """List the segments of an epoch, also unfinished files of a killed task."""
+    """List the segment files of an epoch, including unfinished files of a killed task."""
     folder = Path(store.url.removeprefix("file://")) / paths.segment_folder(epoch)
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _readable_rows(file: Path) -> int:
-    """Count the rows in a segment, which a killed task may not have finished.
+    """Count the rows in a segment file, which a killed task may have left unfinished.
 
-    An unfinished file has no footer. So this function reads the Arrow stream in the file.
+    An unfinished file has no footer, so this function reads the Arrow stream after the header.
     """
     rows = 0
     with file.open("rb") as content:

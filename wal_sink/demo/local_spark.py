@@ -1,7 +1,7 @@
 """Starts Spark on this machine, for tests and demo: a session, an application, or a Spark Connect server.
 
-An application and a server run in processes of their own, which can be killed. The command
-`python -m wal_sink.demo.local_spark PORT NAME=VALUE…` is the process of a Spark Connect server.
+An application and a server run in separate processes, which can be killed. The command
+`python -m wal_sink.demo.local_spark PORT NAME=VALUE…` starts a Spark Connect server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wal_sink.errors import WalSinkError
 _POLL_S = 0.05
 
 HOME = Path(pyspark.__file__).parent
-"""The folder of Spark that pip has installed."""
+"""The folder of the installed Spark (SPARK_HOME)."""
 
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -44,7 +44,7 @@ _SETTINGS = {
 def local_session(**settings: object) -> SparkSession:
     """Return the session of this process. A new session has two slots, and listens on the loopback address.
 
-    :param settings: settings of Spark. They override the defaults of this function.
+    :param settings: settings of Spark, which override the defaults of this function.
     """
     builder = SparkSession.builder
     defaults: dict[str, object] = {
@@ -63,18 +63,18 @@ def local_session(**settings: object) -> SparkSession:
 
 
 class DriverFailed(WalSinkError):
-    """The application ended, or did not reach a point in time. The text of the error ends with its output."""
+    """The application ended too early or failed, or a wait timed out. The text ends with its output."""
 
 
 class Driver:
-    """A Spark application with its JVM and its Python workers, in its own process group.
+    """A Spark application: a process group with the driver, its JVM and its Python workers.
 
     The end of the `with` block kills the application if it still runs.
 
     :param arguments: the arguments of Python, for example `["-m", "my_job"]`.
     :param output: the file for the output.
     :param environment: more variables for the process.
-    :param folder: the working folder; None for that of this process.
+    :param folder: the working folder; None for the working folder of this process.
     :param patience_s: the timeout of each wait, in seconds.
     """
 
@@ -117,7 +117,7 @@ class Driver:
             self.kill()
 
     def reach(self, reached: Callable[[], bool]) -> None:
-        """Wait until the application has reached a point.
+        """Wait until `reached` returns True.
 
         :raises DriverFailed: the application ended before, or the wait timed out.
         """
@@ -128,7 +128,7 @@ class Driver:
             )
 
     def kill(self) -> None:
-        """End driver, JVM and workers by SIGKILL."""
+        """Kill driver, JVM and Python workers by SIGKILL."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -159,10 +159,10 @@ class Driver:
 
 
 class ConnectServer(Driver):
-    """A server process. When the constructor returns, the server answers.
+    """A Spark Connect server, which answers as soon as the constructor returns.
 
-    :param folder: gets the output and the tables of the server.
-    :param points: the points at which the Python workers pause to be killed.
+    :param folder: the folder for the output and the tables of the server.
+    :param points: the points at which Python workers of the server pause to be killed.
     :param settings: more settings of Spark.
     :param environment: more variables for the process.
     """
@@ -198,7 +198,7 @@ class ConnectServer(Driver):
 
 
 def main(port: str, settings: list[str]) -> None:
-    """Replace this process with the server."""
+    """Replace this process by the server."""
     pairs = [f"spark.connect.grpc.binding.port={port}", *settings]
     confs = [text for pair in pairs for text in ("--conf", pair)]
     submit = str(HOME / "bin" / "spark-submit")

@@ -1,7 +1,7 @@
-"""Downloads Maven artifacts with their dependencies, once; and finds Java for the servers of tests and demo.
+"""Finds Java, and downloads Maven artifacts with their dependencies, for the servers of tests and demo.
 
-Ivy, which PySpark contains, does the download. So Maven need not be installed. If Ivy fails, Maven is tried:
-its settings may name a mirror.
+Ivy, which PySpark contains, downloads the jars, so Maven need not be installed. If Ivy fails, an installed
+Maven is tried, since its settings may name a mirror.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from wal_sink.errors import WalSinkError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Asks the kernel to kill this process when its parent dies, and replaces itself with the command. A
-# `preexec_fn` cannot do that: it runs between fork and exec, and can deadlock if the parent has threads.
+# This program asks the kernel to kill its process when the parent dies, and then executes the command. A
+# `preexec_fn` would run between fork and exec, and can deadlock if the parent has threads.
 _TIE = """\
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, ctypes.c_ulong(9))  # PR_SET_PDEATHSIG, SIGKILL
@@ -48,10 +48,9 @@ class JavaNotFound(WalSinkError):
 def java_command(opened: Sequence[str] = ()) -> list[str]:
     """Return the command of Java 17, from JAVA_HOME or PATH.
 
-    Its process dies with the *thread* that starts it, also at a SIGKILL of this process.
+    The process of this command dies with the *thread* that starts it, also at a SIGKILL of this process.
 
-    :param opened: packages of Java's own modules that the program may reflect on, such as
-        `java.base/java.nio`.
+    :param opened: packages of Java that the program accesses by reflection, such as `java.base/java.nio`.
     :raises JavaNotFound: neither JAVA_HOME nor PATH has Java 17.
     """
     home = os.environ.get("JAVA_HOME")
@@ -78,7 +77,7 @@ def java_command(opened: Sequence[str] = ()) -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Return the folder for downloads in the user's cache. It may not exist yet."""
+    """Return the folder for downloads in the user's cache, which may not exist yet."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "wal_sink"
 
@@ -117,10 +116,10 @@ class Artifact(NamedTuple):
 def jars(artifact: Artifact, name: str) -> Path:
     """Return a folder with the jars of an artifact and of its dependencies at run time.
 
-    One rename makes the folder, so a folder that exists is complete. If several processes download at the
-    same time, one of them makes the folder.
+    A rename makes the folder after the download, so an existing folder is complete. If several processes
+    download at the same time, the first rename wins.
 
-    :param name: of the folder, below `cache_folder`.
+    :param name: the name of the folder in `cache_folder`.
     :raises JavaNotFound: see `java_command`.
     :raises JarsNotResolved: neither Ivy nor Maven could download all jars.
     """
@@ -138,7 +137,7 @@ def jars(artifact: Artifact, name: str) -> Path:
 
 
 def _download(artifact: Artifact, work: Path) -> Path:
-    """Download the jars by Ivy, or else by Maven; return their folder."""
+    """Download the jars by Ivy, or by Maven if Ivy fails; return the folder of the jars."""
     failures: list[str] = []
     for tool, prepare in (("Ivy", _ivy), ("Maven", _maven)):
         target = work / tool / "jars"
@@ -193,7 +192,7 @@ def _maven(artifact: Artifact, target: Path) -> list[str] | None:
 def _run(command: list[str], description: str) -> tuple[int, str]:
     """Run a command; return its exit status and the last lines of its output.
 
-    :param description: the text on the terminal while the command runs, with a count of the files.
+    :param description: the text that the terminal shows with the number of downloaded files.
     """
     last_lines: deque[str] = deque(maxlen=30)
     logger.info("%s", description)
@@ -212,7 +211,7 @@ def _run(command: list[str], description: str) -> tuple[int, str]:
             for line in process.stdout:
                 if not line.isspace():
                     last_lines.append(line.rstrip())
-                # Ivy and Maven print such a line for each POM and each jar.
+                # Ivy and Maven print a line with one of these beginnings for each POM and each jar.
                 if line.startswith(("\tfound ", "\t[SUCCESSFUL ]", "[INFO] Downloaded ")):
                     files += 1
                     status.update(f"{description}: {files} files")

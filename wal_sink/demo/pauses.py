@@ -1,8 +1,8 @@
 """Pauses a process at a chosen point of an epoch, so that it can be killed there.
 
-The classes of this module replace those of the sink and of a target; the product has no such hooks. Tasks,
-`commit()` and flusher run in different processes, so the points are in an environment variable. An
-application::
+The classes of this module derive from classes of the sink and of a target; the product itself has no hooks.
+Tasks, `commit()` and flusher run in different processes, so an environment variable contains the points. An
+application that pauses::
 
     os.environ[PAUSES] = pauses(Pause(point="write", table="events", epoch=3, marker="/tmp/here"))
     spark = SparkSession.builder…            # Spark's workers inherit the environment
@@ -10,8 +10,8 @@ application::
         spark.dataSource.register(PausingDataSource)
         df.writeStream.format("wal_sink").option("target", "wal_sink.demo.cassandra:PausingCassandra")…
 
-With `foreachBatch` use `PausingBatchWriter(spark, options)`. The process that kills the application waits for
-the marker file.
+With `foreachBatch` use `PausingBatchWriter(spark, options)`. The process that kills the application first
+waits for the marker file.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from wal_sink.targets.base import Target
 from wal_sink.testing.faults import Faults, faulty
 
 PAUSES = "WAL_SINK_TESTING_PAUSES"
-"""The environment variable with the points, made by `pauses`."""
+"""The environment variable with the points, as `pauses` returns them."""
 
 Point = Literal[
     "write", "commit called", "commit returned", "committed", "flushing", "finishing", "finished"
 ]
-"""A point in the processing of an epoch, in order.
+"""A point in the processing of an epoch. In the order of time:
 
-- `write`: a task has half of its rows.
+- `write`: a task has received half of its rows.
 - `commit called`: the manifest does not exist yet.
-- `commit returned`: the manifest exists, and `commits/N` does not.
-- `committed`: the epoch is checkpointed, and none of its rows is sent.
+- `commit returned`: the manifest exists, and `commits/N` does not exist.
+- `committed`: the epoch is checkpointed, and no row is sent to the target.
 - `flushing`: half of the rows of a slice are sent.
-- `finishing`: all rows are sent, and the ledger row lacks the epoch.
-- `finished`: the ledger row has the epoch, and the state of the log does not.
+- `finishing`: all rows are sent, and the ledger row does not name the epoch.
+- `finished`: the ledger row names the epoch, and the state of the log does not.
 """
 
 
@@ -58,10 +58,10 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
     point: Point
     table: str
-    """The table, topic or path in the options; or its last part, without namespace or parent folder."""
+    """The table, topic or path of the target's options; or its last part, as in `shop.orders`."""
     epoch: int
     marker: str
-    """Path of the file that the process writes before it pauses."""
+    """The path of the file that the process writes before it pauses."""
 
 
 def pauses(*points: Pause) -> str:
@@ -84,7 +84,7 @@ def _wait_for_kill(pause: Pause) -> NoReturn:
 
 
 class _Pauses(Faults):
-    """Pauses instead of faults around the operations of a session.
+    """Pauses the operations of a session in place of injecting faults.
 
     :param table: the table of the session.
     """
@@ -93,13 +93,13 @@ class _Pauses(Faults):
         super().__init__()
         self._table = table
         self._first: int | None = None
-        """The first epoch of the present window."""
+        """The first epoch of the current window; None before the first write."""
 
     @contextlib.contextmanager
     def around(self, name: str) -> Iterator[None]:
-        """Pause before a window, after the first half of a slice, and before and after the end of a window.
+        """Pause before a window, after the first half of a slice, and before and after the end of the window.
 
-        At the pause after half of a slice, readers of Cassandra see these rows.
+        In Cassandra, the first half of the slice is visible at the second pause.
         """
         verb, _, rest = name.partition(" ")
         epoch = int(rest.split()[0]) if verb in ("write", "finish") else -1
@@ -117,7 +117,7 @@ class _Pauses(Faults):
 
 
 def _table(options: object) -> str:
-    """Return option `table`, `topic` or the path: the table of a `Pause`."""
+    """Return the option `table`, `topic` or `path` of a target, which `Pause.table` names."""
     names = (getattr(options, name, "") for name in ("table", "topic", "path"))
     return str(next(filter(None, names), ""))
 
@@ -132,32 +132,34 @@ class PausingDataSource(WalSinkDataSource):
 
 
 class PausingConnectDataSource(PausingDataSource, ConnectDataSource):
-    """The format `wal_sink` of a Connect session, with the same pauses."""
+    """The format `wal_sink` of a Connect session, with pauses in tasks and in `commit()`."""
 
 
 class PausingBatchWriter(BatchWriter):
-    """The writer for `foreachBatch`, with the same pauses."""
+    """The writer for `foreachBatch`, with pauses in tasks and in `commit()`."""
 
     def agree(self, schema: pa.Schema) -> MicroBatch:
         return PausingMicroBatch(*super().agree(schema))
 
 
 class PausingMicroBatch(MicroBatch):
-    """A micro-batch that pauses in a task, before the manifest is published, and after that."""
+    """A micro-batch that pauses in tasks, before the manifest is published, and after it is published."""
 
     @property
     def _table(self) -> str:
         return _table(self.configuration.destinations[0].target.options)
 
     def append(self, batches: Iterable[pa.RecordBatch], task: Task) -> Appended:
-        """Append half of the rows of each batch before the pause, and the other half after it."""
+        """Append half of the rows of each batch before the pause, and the other half after the pause."""
         arrow_batches.BATCH_ROWS = 1  # otherwise the rows are in memory until the task ends
 
         def in_parts() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 quarter = batch.num_rows // 4
                 yield batch.slice(0, quarter)
-                yield batch.slice(quarter, quarter)  # the call for this slice writes the first one
+                yield batch.slice(
+                    quarter, quarter
+                )  # the sink writes the first slice when it gets this one
                 pause_at("write", self._table, task.execution.epoch)
                 yield batch.slice(2 * quarter)
 
@@ -175,7 +177,7 @@ class PausingMicroBatch(MicroBatch):
 
 
 class Pausing(Target):
-    """Makes a target pause in the flush: `class PausingMine(Pausing, MyTarget): ...`."""
+    """Lets a target pause in the flush: `class PausingMine(Pausing, MyTarget): ...`."""
 
     def connect(self, query_id: str) -> Any:  # any class of session
         session = super().connect(query_id)  # type: ignore[safe-super]

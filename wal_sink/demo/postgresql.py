@@ -1,6 +1,6 @@
-"""PostgreSQL in the demo: a server for tests and demo, and the tables.
+"""PostgreSQL in the demo: a server and its standby, which tests also use; and the store of the demo.
 
-The server's programs are those of an installed package, or come from Maven Central.
+The programs of the server are from an installed package, or from Maven Central.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ DATABASE = "postgres"
 
 
 FOLDERS = "/usr/lib/postgresql/*/bin"
-"""Folders of the programs in Debian's packages. The highest version is used."""
+"""The folders of the programs in Debian's packages. The highest version is used."""
 _UNPRIVILEGED = ("postgres", "nobody")
-"""Users for a server that root starts. The first one that exists is used."""
+"""The users for a server that root starts. The first user that exists is used."""
 
 
 class PostgresqlNotInstalled(WalSinkError):
@@ -56,11 +56,11 @@ class PostgresqlNotInstalled(WalSinkError):
 class Server(Child):
     """A PostgreSQL server on 127.0.0.1, with durable data in a temporary folder. No service is needed.
 
-    Any thread may call `execute`. If this process is root, the server runs as `postgres` or `nobody`, since
-    PostgreSQL refuses to run as root. The server dies with this process, also at a SIGKILL.
+    Any thread may call `execute`. PostgreSQL refuses to run as root, so a server that root starts runs as
+    `postgres` or `nobody`. The server dies with this process, also at a SIGKILL.
 
-    :param settings: entries of postgresql.conf. They override the defaults of this class.
-    :param folder: the folder with the programs; default: see `programs`.
+    :param settings: entries of postgresql.conf, which override the defaults of this class.
+    :param folder: the folder with the programs; None for the folder that `programs` returns.
     :raises PostgresqlNotInstalled: the machine has no programs of PostgreSQL.
     """
 
@@ -131,26 +131,26 @@ class Server(Child):
 
     @property
     def data(self) -> Path:
-        """The data folder. The first start makes it."""
+        """The data folder, which the first start makes."""
         return self.folder / "data"
 
     def kill(self) -> None:
-        """End all processes at once, as a crash of the machine does."""
+        """Kill all processes of the server at once, as a crash of the machine does."""
         self._disconnect()
         if self._process is not None:
-            self._process.send_signal(signal.SIGSTOP)  # a stopped process starts no child
+            self._process.send_signal(signal.SIGSTOP)  # so that it starts no child meanwhile
             children = self._signal_children(signal.SIGKILL)
             super().kill()
-            while any(_has_memory(pid) for pid in children):  # a new server needs the shared memory
+            while any(map(_is_alive, children)):  # a new server needs the shared memory
                 time.sleep(0.005)
 
     def pause(self) -> None:
-        """Stop all processes by SIGSTOP, while connections stay open."""
-        super().pause()  # a stopped process starts no child
+        """Stop all processes of the server by SIGSTOP."""
+        super().pause()  # first, so that the server starts no child meanwhile
         self._signal_children(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let paused processes continue."""
+        """Let all processes of the server continue."""
         super().resume()
         self._signal_children(signal.SIGCONT)
 
@@ -190,7 +190,7 @@ REPLICATES = {"wal_level": "replica", "max_wal_senders": 4, "hot_standby": "on"}
 
 
 class Standby(Server):
-    """A standby server, which replicates a primary server from its first start. Asynchronous by default.
+    """A standby server, which replicates a primary server, by default asynchronously.
 
     :param primary: a running server with the settings `REPLICATES`.
     """
@@ -202,20 +202,20 @@ class Standby(Server):
 
     @property
     def uri_of_both(self) -> str:
-        """The URI of both servers. libpq connects to the server that accepts writes."""
+        """The URI with both servers. libpq connects to the server that accepts writes."""
         both = f"{self._primary.host}:{self._primary.port},{self.host}:{self.port}"
         uri = self._primary.uri.replace(f"{self._primary.host}:{self._primary.port}", both)
         return f"{uri}?target_session_attrs=read-write"
 
     def await_caught_up(self) -> None:
-        """Wait until the standby has replayed everything that the primary has written.
+        """Wait until the standby has replayed all that the primary has written.
 
         :raises DidNotStart: the standby lags after `patience_s`.
         """
         self._await_standbys(1, "replay_lsn = pg_current_wal_lsn()", "does not catch up")
 
     def cut_off(self) -> None:
-        """Stop the replication, as if the link between both servers failed.
+        """Stop the replication, as if the network between both servers failed.
 
         :raises DidNotStart: the standby still receives after `patience_s`.
         """
@@ -224,7 +224,7 @@ class Standby(Server):
         self._await_standbys(0, "true", "still receives from the primary")
 
     def _await_standbys(self, number: int, condition: str, problem: str) -> None:
-        """Wait until the primary has that number of standbys for which a condition of SQL is true."""
+        """Wait until a SQL condition is true for this number of standbys of the primary."""
         count = f"SELECT count(*) FROM pg_stat_replication WHERE {condition}"  # noqa: S608
         deadline = time.monotonic() + self.patience_s
         while self._primary.execute(count) != [(number,)]:
@@ -254,7 +254,7 @@ class Standby(Server):
 
 
 def programs() -> Path:
-    """Find the folder with `postgres` and `initdb`: on PATH, in Debian's folders, or downloaded by Maven.
+    """Return the folder with `postgres` and `initdb`: from PATH, from Debian's folders, or downloaded.
 
     :raises PostgresqlNotInstalled: the programs are not installed and cannot be downloaded.
     """
@@ -270,14 +270,13 @@ def programs() -> Path:
 
 VERSION = "17.6.0"
 _BUILDS = {"x86_64": "linux-amd64", "aarch64": "linux-arm64v8"}
-"""The name of the build in Maven Central, by the name of the machine."""
+"""The name of the build in Maven Central, by the machine's architecture."""
 
 
 def downloaded_programs() -> Path:
-    """Return the folder with the programs of Maven Central, 15 MB that are downloaded once.
+    """Return the folder with the programs from Maven Central. The first call downloads 15 MB.
 
-    They are kept in the user's cache. For root they are kept in /var/cache, where the user of the server can
-    read them.
+    The folder is in the user's cache. For root it is in /var/cache, where the user of the server can read it.
 
     :raises PostgresqlNotInstalled: Maven has no programs for this machine, or the download fails.
     """
@@ -306,7 +305,7 @@ def downloaded_programs() -> Path:
 
 
 def _unpack(jar: Path, folder: Path) -> None:
-    """Unpack the archive in a jar. One rename makes the folder, so a folder that exists is complete."""
+    """Unpack the archive in a jar. A rename makes the folder last, so an existing folder is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".postgresql-", dir=folder.parent) as work:
         unpacked = Path(work, "programs")
@@ -331,7 +330,7 @@ def version(folder: Path) -> str:
 
 
 def _user() -> pwd.struct_passwd | None:
-    """Return the user of the server; None for the user of this process."""
+    """Return the user of the server, if this process is root; otherwise None."""
     if os.geteuid() != 0:
         return None
     for name in _UNPRIVILEGED:
@@ -345,9 +344,9 @@ def _user() -> pwd.struct_passwd | None:
 
 
 def unprivileged(command: Sequence[object], *, tied: bool = False) -> Sequence[object]:
-    """Return a command that runs another command as the user of the server.
+    """Return a command that runs `command` as the user of the server.
 
-    :param tied: True if the process has to die with the thread that starts it.
+    :param tied: True if the process must die with the thread that starts it.
     """
     user = _user()
     options = []
@@ -359,7 +358,7 @@ def unprivileged(command: Sequence[object], *, tied: bool = False) -> Sequence[o
 
 
 def _children(parent: int) -> list[int]:
-    """Return the ids of the processes that a process has started; none if it has ended."""
+    """Return the ids of the child processes of a process; none if it has ended."""
     try:
         listed = Path(f"/proc/{parent}/task/{parent}/children").read_text()
     except (ProcessLookupError, FileNotFoundError):
@@ -367,8 +366,8 @@ def _children(parent: int) -> list[int]:
     return [int(pid) for pid in listed.split()]
 
 
-def _has_memory(pid: int) -> bool:
-    """Return True if a process still runs. A zombie has ended, and its memory is free."""
+def _is_alive(pid: int) -> bool:
+    """Return True if a process has not ended. The memory of a zombie process is already free."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (ProcessLookupError, FileNotFoundError):
@@ -381,7 +380,7 @@ class PausingPostgresql(Pausing, PostgresqlTarget):
 
 
 class Postgresql(RowStore):
-    """The tables have no key. A row that is written twice is two rows."""
+    """PostgreSQL as a store. The tables have no key, so a row that is written twice is two rows."""
 
     target = "postgresql"
 
@@ -395,14 +394,14 @@ class Postgresql(RowStore):
             yield cls(server.uri, server, server.title)
 
     def create(self) -> None:
-        """Make the control's table."""
+        """Make the table of the control."""
         self.server.execute(
             f"CREATE TABLE {CONTROL.table} (key text, origin text, day date, scheduled timestamptz,"
             " carrier text, flight int)"
         )
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for a table."""
+        """Return the options of the sink for a table."""
         return {
             "target": "wal_sink.demo.postgresql:PausingPostgresql",
             "postgresql.uri": self.address,
@@ -411,7 +410,7 @@ class Postgresql(RowStore):
         }
 
     def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
-        """Copy the rows in one transaction. If the task is killed, the database rolls back."""
+        """Copy the rows in a transaction, which the database rolls back if the task is killed."""
         import psycopg  # noqa: PLC0415 - in tasks only
 
         statement = f"COPY {table} (key, origin, day, scheduled, carrier, flight) FROM STDIN"

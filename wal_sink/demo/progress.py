@@ -1,6 +1,6 @@
 """The progress of the queries over time, measured every second and drawn at the end.
 
-A sample has, for each query, the rows that are checkpointed and the rows that a reader of the table sees.
+A sample has two numbers for each query: of rows that are checkpointed, and of rows that a reader sees.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wal_sink.wal.store import newest
 
 _PERIOD_S = 1.0
 _COUNTABLE = 100_000
-"""The largest table whose rows are counted. To count more rows would be slower than to stream them."""
+"""The most rows of a table that is counted, since the count of a larger table is slower than the stream."""
 
 
 _CHECKPOINTED, _VISIBLE, _GHOSTS, _KILL = "#8c8c8c", "#1f6fb4", "#d62728", "#444444"
@@ -41,9 +41,9 @@ class Progress(NamedTuple):
 
     total: int
     visible: int
-    """Rows of the table. For a large table, rows that are flushed by the state of the log."""
+    """The rows of the table. For a large table, the rows that are flushed according to the log."""
     checkpointed: int
-    """Rows of the epochs with a file `commits/N`."""
+    """The rows of the epochs with a file `commits/N`."""
 
 
 class Sample(NamedTuple):
@@ -56,11 +56,11 @@ class Sample(NamedTuple):
 
 
 class Watch:
-    """Takes samples until the `with` block ends; then raises the error of a sample, if there was one.
+    """Takes samples on a thread until the `with` block ends. Then it raises the error of a failed sample.
 
     :param rows: the number of rows of each source, by its name.
     :param epochs: the number of epochs of each query.
-    :param on_sample: called with each sample, on this thread.
+    :param on_sample: called with each sample, on the thread.
     """
 
     def __init__(
@@ -105,8 +105,7 @@ class Watch:
     def _progress(self, query: Query) -> Progress:
         total = self._rows[query.source]
         size = rows_per_file(total, self._epochs)  # each epoch is one file
-        # `visible` is read before `checkpointed`, since a row of wal_sink is checkpointed before it is
-        # visible.
+        # A row of wal_sink is checkpointed before it is visible, so `visible` is read first.
         if total > _COUNTABLE:
             visible = min(total, (self._flushed(query) + 1) * size)
         else:

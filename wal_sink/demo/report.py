@@ -1,4 +1,4 @@
-"""The report of the demo: the comparison of tables and source, and from it table, JSON and exit code."""
+"""The report of the demo: compares tables and source, and computes sums, conclusion and problems."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ KillWindow = Literal[
     "none of them",
 ]
 WINDOWS: Sequence[KillWindow] = get_args(KillWindow)[:3]
-"""The windows that the demo has to hit."""
+"""The windows of an epoch that the kills of the demo must hit."""
 
 
 class RowCounts(NamedTuple):
     """Numbers of rows of a table and its source."""
 
     expected: int
+    """Rows of the source."""
     found: int
+    """Rows of the table."""
     missing: int
-    """Rows of the source that the table lacks, or has with other values."""
+    """Rows of the source that the table does not have, or has with other values."""
     extra: int
-    """Rows of the table that the source lacks, or has fewer times."""
+    """Rows of the table that the source does not have, or has fewer times."""
     examples: tuple[Hashable, ...]
     """At most five missing rows, then at most five extra rows."""
 
@@ -57,16 +59,16 @@ class KillOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the queries after a SIGKILL."""
 
     window: KillWindow
-    """The window that the SIGKILL hit, by the files that it left."""
+    """The window that the SIGKILL hit, as the remaining files show it."""
     epoch: int
     rows_discarded: int
-    """Rows in the log that were not checkpointed, so that Spark computes them again."""
+    """The rows in the log that were not checkpointed, so that Spark computes them again."""
     seconds: float
     """Time of the SIGKILL, in seconds since the first start of the application."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of rows of a table and its source."""
+    """The query of a table, and its `RowCounts`."""
 
     query: str
     sink: str
@@ -80,32 +82,32 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of the demo. The numbers from `expected` to `extra` are the sums of wal_sink's tables."""
+    """The outcome of the demo. `expected`, `found`, `missing` and `extra` are sums over wal_sink's tables."""
 
     expected: int
     found: int
     missing: int
     extra: int
     control_missing: int
-    """Rows that the control's table lacks."""
+    """The rows that the table of the control lacks."""
     control_extra: int
-    """Extra rows in the control's table."""
+    """The extra rows in the table of the control."""
     seconds: float
     kills: tuple[KillOutcome, ...]
-    """Empty in the demo of a failover."""
+    """The kills; empty in the demo of a failover."""
     not_replicated: int
-    """Rows of wal_sink that the standby lacked when it was promoted; 0 in the demo of kills."""
+    """The rows of wal_sink's table that the standby lacked when it was promoted; 0 in the demo of kills."""
     tables: tuple[Comparison, ...]
     picture: str
-    """Path of the picture; empty for none."""
+    """The path of the picture; empty if there is none."""
     target: str
-    """Names of the stores, separated by commas."""
+    """The names of the stores, separated by commas."""
     server: str
-    """Titles of the stores, with their versions."""
+    """The titles of the stores, with their versions."""
 
     @property
     def conclusion(self) -> str:
-        """The result of a demo without problems, in one or two sentences."""
+        """The result of a demo without `problems`, in one or two sentences."""
         if self.kills:
             return (
                 f"wal_sink: each row exactly once. foreachBatch, under the same {len(self.kills)} kills:"
@@ -149,7 +151,7 @@ def report(
     picture: str = "",
     not_replicated: int = 0,
 ) -> Report:
-    """Return the report, with the sums over the tables of wal_sink and of the control."""
+    """Return a report with the sums over the tables of wal_sink, and over the table of the control."""
     tables = tuple(comparisons)
     ours = [table for table in tables if table.sink == "wal_sink"]
     control = [table for table in tables if table.sink != "wal_sink"]

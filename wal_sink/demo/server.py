@@ -1,7 +1,7 @@
 """Servers that tests and demo start, stop, kill and pause.
 
-A `Child` is a child process, and needs neither Docker nor a service. It dies with the process that starts it.
-After a kill it can start again on the same port.
+A `Child` is a child process, and needs neither Docker nor a service. The child dies with the process that
+starts it. After a kill it can start again on the same port.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from wal_sink.errors import WalSinkError
 
 
 class DidNotStart(WalSinkError):
-    """The server did not start. The text of the error ends with the last lines of its log."""
+    """The server did not start. The text ends with the last lines of the server's log."""
 
     exit_code = 4
 
 
 class AnyServer(ABC):
-    """A server with durable data. Only one thread may start, stop and close it.
+    """A server with durable data. Only one thread may start, stop and close the server.
 
-    :param title: its name in messages, such as "Cassandra 5.0.9".
+    :param title: the name of the server in messages, such as "Cassandra 5.0.9".
     :param host: the host to which clients connect.
     :param port: the port to which clients connect, the same after each start.
     """
@@ -60,7 +60,7 @@ class AnyServer(ABC):
         self.close()
 
     def start(self) -> Self:
-        """Start the server unless it runs, and wait until it answers. A terminal shows the seconds.
+        """Start the server unless it runs, and wait until it answers. The terminal shows the seconds.
 
         :raises DidNotStart: the server ended or did not answer in time, or another process has its port.
         """
@@ -76,7 +76,7 @@ class AnyServer(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Shut the server down in order; kill it after 30 seconds."""
+        """Shut the server down normally; kill it after 30 seconds."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -88,7 +88,7 @@ class AnyServer(ABC):
 
     @abstractmethod
     def resume(self) -> None:
-        """Let a paused server continue. A server that has ended stays so."""
+        """Let a paused server continue. Do nothing if the server has ended."""
 
     @abstractmethod
     def close(self) -> None:
@@ -104,7 +104,7 @@ class AnyServer(ABC):
 
     @abstractmethod
     def _unanswered(self) -> str | None:
-        """Send a request. Return None if the server answers, or else the reason, empty if unknown."""
+        """Return None if the server answers a request; otherwise the reason, or an empty text if unknown."""
 
     @abstractmethod
     def _disconnect(self) -> None:
@@ -133,11 +133,10 @@ class AnyServer(ABC):
 
 
 def choose_port(host: str, count: int = 1) -> int:
-    """Choose a free port, followed by `count - 1` more free ports.
+    """Return a free port that is followed by `count - 1` more free ports.
 
-    The port is below the kernel's range. The kernel gives a port of its range to outgoing connections, too:
-    after a kill the server could not have the port again, and a driver that connects to it could reach
-    itself.
+    The ports are below the range from which the kernel takes the local ports of outgoing connections. In that
+    range, a connection could take the server's port after a kill, and a driver could connect to itself.
     """
     while True:
         port = 20_000 + 2 * secrets.randbelow(6_000)
@@ -163,16 +162,16 @@ HOST = "127.0.0.1"
 class Child(AnyServer):
     """A server on 127.0.0.1 in a child process, with its data in a folder.
 
-    :param name: part of the names of folder and log.
-    :param folder: the folder with data and log. It is kept, and a later server can continue with its data.
-        None: a temporary folder, which `close` deletes.
+    :param name: a part of the names of folder and log.
+    :param folder: the folder with data and log, which is kept, so that a later server can use the data. None
+        makes a temporary folder, which `close` deletes.
     """
 
     host = HOST
     ports: ClassVar[int] = 1
-    """Number of successive ports that the server needs."""
+    """The number of successive ports that the server needs."""
     shutdown_signal: ClassVar[signal.Signals] = signal.SIGTERM
-    """The signal at which the server ends in order."""
+    """The signal that shuts the server down normally."""
 
     def __init__(self, title: str, name: str, folder: Path | str | None = None) -> None:
         super().__init__(title, HOST, choose_port(HOST, self.ports))
@@ -182,10 +181,10 @@ class Child(AnyServer):
             folder = self._temporary.name
         self.folder = Path(folder).absolute()
         self.log = self.folder / "log" / f"{name}.log"
-        """The output of all starts."""
+        """The file with the output of all starts."""
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
-        """Position in the log at which the output of the last start begins."""
+        """The position in `log` at which the output of the last start begins, in bytes."""
         # A server dies with the thread that starts it, so this thread runs as long as the object.
         self._starter = ThreadPoolExecutor(1, f"starter-{name}")
 
@@ -196,11 +195,11 @@ class Child(AnyServer):
 
     @property
     def pid(self) -> int:
-        """Id of the process."""
+        """The id of the process."""
         return self._running_process().pid
 
     def stop(self) -> None:
-        """Shut the server down in order; kill it after 30 seconds."""
+        """Send `shutdown_signal`; kill the process after 30 seconds."""
         self._disconnect()
         if self._process is not None:
             self.resume()  # a paused process would not handle the next signal
@@ -210,20 +209,20 @@ class Child(AnyServer):
         self.kill()
 
     def kill(self) -> None:
-        """End the process at once, as a crash does. Acknowledged writes must survive."""
+        """Send SIGKILL, and wait until the process has ended."""
         self._disconnect()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def pause(self) -> None:
-        """Stop the process by SIGSTOP, while its connections stay open. Wait until all threads stop."""
+        """Stop the process by SIGSTOP, and wait until all its threads have stopped."""
         process = self._running_process()
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let a paused process continue. A process that has ended stays so."""
+        """Send SIGCONT. Do nothing if the process has ended."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 
@@ -238,7 +237,7 @@ class Child(AnyServer):
 
     @abstractmethod
     def _command(self) -> Sequence[object]:
-        """Return the command of the server. Before the first start, make its data."""
+        """Return the command of the server. Before the first start, make the server's data."""
 
     def _environment(self) -> Mapping[str, str] | None:
         """Return the environment of the process; None for the environment of this process."""
@@ -271,7 +270,7 @@ class Child(AnyServer):
         :param name: the name of the program in the error.
         :raises DidNotStart: the program fails.
         """
-        # The program, too, may die with the thread that starts it.
+        # `command` may contain `maven.java_command`, whose process dies with the thread that starts it.
         done = self._starter.submit(
             subprocess.run,
             [str(part) for part in command],

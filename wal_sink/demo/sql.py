@@ -1,4 +1,4 @@
-"""SQLite in the demo. The control appends by pandas' `to_sql`."""
+"""SQLite in the demo. The control appends by `to_sql` of pandas."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class PausingSql(Pausing, SqlAlchemyTarget):
 
 
 class Sql(FileStore):
-    """Each table is in its own file. A SQLite file has one writer, and each query pauses in a transaction."""
+    """SQLite as a store. Each table has its own file, since a file has one writer, and writers pause."""
 
     target, name = "sql", "SQLite"
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for a table."""
+        """Return the options of the sink for a table."""
         return {
             "target": "wal_sink.demo.sql:PausingSql",
             "sql.url": self._url(table),
@@ -33,7 +33,7 @@ class Sql(FileStore):
         }
 
     def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
-        """Append a micro-batch in a transaction. A repeated micro-batch is a second transaction."""
+        """Append a micro-batch in a transaction. A repeated micro-batch is appended twice."""
         pause()
         engine = self._engine(table)
         rows: Any = batch.toPandas()

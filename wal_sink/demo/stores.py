@@ -1,7 +1,8 @@
-"""The stores of the demo, and the interface that a store implements in its own module.
+"""The stores of the demo: databases and tables to which its queries write; and the interface of a store.
 
-A demo has one or more stores, for example `--targets cassandra,iceberg`. The same queries write to all of
-them. Only the flush to the first store pauses to be killed, and the control writes only to the first store.
+A demo has one or more stores, for example with `--targets cassandra,iceberg`. The queries with wal_sink write
+to all stores. Only the flush to the first store pauses to be killed, and the control writes only to the first
+store. The store of a target is in a module with the target's name.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from wal_sink.targets.registry import target_type
 
 
 class Store(ABC):
-    """A store of a demo. The application pickles its objects for tasks.
+    """A store of the demo. The application pickles it for tasks.
 
     :param address: the address of the store as text.
-    :param server: the server, only in the process of the demo; None in the application, or without a server.
-    :param title: the name of the server and its version, only in the process of the demo.
+    :param server: the server in the process of the demo; None in the application, or if there is no server.
+    :param title: the name and version of the server in the process of the demo; empty in the application.
     """
 
     target: ClassVar[str]
@@ -44,7 +45,7 @@ class Store(ABC):
     @classmethod
     @abstractmethod
     def start(cls, folder: Path, notify: Callable[[str], None]) -> AbstractContextManager[Self]:
-        """Start a new store, which ends with the block.
+        """Start a new store, which ends at the end of the `with` block.
 
         :param folder: the folder of the demo, for the files of the store.
         :param notify: called with a line of text if a server starts.
@@ -52,11 +53,11 @@ class Store(ABC):
         """
 
     def create(self) -> None:  # noqa: B027 - only some stores need it
-        """Make the tables that neither the sink nor the control makes."""
+        """Make the tables that must exist before the queries start."""
 
     @abstractmethod
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for a table, with a target that pauses to be killed."""
+        """Return the options of the sink for a table. Its target pauses at the points of `pauses`."""
 
     def converted(self, rows: DataFrame) -> DataFrame:
         """Return the rows with the columns that the store accepts."""
@@ -66,8 +67,8 @@ class Store(ABC):
     def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
         """Write a micro-batch of the control as most foreachBatch functions do.
 
-        :param pause: pauses the control to be killed. Called after half of the rows, or before a write of all
-            rows at once.
+        :param pause: pauses the control to be killed. Call it after half of the rows, or before all rows if
+            they are written at once.
         """
 
     @abstractmethod
@@ -83,7 +84,7 @@ class FileStore(Store):
     """A store without a server: a folder with all tables."""
 
     name: ClassVar[str]
-    """The title of the store."""
+    """The title of the store, such as "Delta Lake"."""
 
     @classmethod
     @contextmanager
@@ -98,7 +99,7 @@ class RowStore(Store):
     """A store to which each task of the control sends its rows by a driver."""
 
     def write(self, batch: DataFrame, table: str, pause: Callable[[], None]) -> None:
-        """Let each task send its rows."""
+        """Send the rows of each partition in its task."""
         batch.foreachPartition(partial(self._write_partition, table=table, pause=pause))
 
     def _write_partition(
@@ -109,14 +110,14 @@ class RowStore(Store):
 
     @abstractmethod
     def insert(self, table: str, rows: Sequence[Row], pause: Callable[[], None]) -> None:
-        """Send one or more rows, and call `pause` as in `write`."""
+        """Send one or more rows, and call `pause` as `write` does."""
 
 
 STORES = tuple(name for name in OWN if find_spec(f"wal_sink.demo.{name}"))
-"""Names of the targets with a store. The store of target `x` is class `X` of module `wal_sink.demo.x`."""
+"""The names of the targets with a store. The store of target `x` is the class `wal_sink.demo.x.X`."""
 
 ALONE = ("kafka",)
-"""Stores with other columns than the rest, so that no log can be for both."""
+"""Stores whose rows have other columns, so that they cannot share a log with another store."""
 
 
 def store_type(target: str) -> type[Store]:
@@ -136,7 +137,7 @@ class Stores(NamedTuple):
     def start(
         cls, targets: Sequence[str], folder: Path, notify: Callable[[str], None]
     ) -> Iterator[Self]:
-        """Start a store for each target. The stores end with the block.
+        """Start a store for each target. The stores end at the end of the `with` block.
 
         :param targets: names in `STORES`.
         """
@@ -149,16 +150,16 @@ class Stores(NamedTuple):
 
     @classmethod
     def at(cls, addresses: str) -> Self:
-        """Return the stores for the application.
+        """Return the stores in the application.
 
-        :param addresses: the property `addresses` in the process of the demo.
+        :param addresses: the value of the property `addresses` in the process of the demo.
         """
         by_target = msgspec.json.decode(addresses, type=dict[str, str])
         return cls([store_type(target)(address) for target, address in by_target.items()])
 
     @property
     def first(self) -> Store:
-        """The store with the control."""
+        """The store to which the control also writes."""
         return self.all[0]
 
     @property
@@ -173,11 +174,11 @@ class Stores(NamedTuple):
 
     @property
     def addresses(self) -> str:
-        """The address of each store by its target, as JSON."""
+        """The address of each store by its target, as JSON for `at`."""
         return msgspec.json.encode({store.target: store.address for store in self.all}).decode()
 
     def options(self, table: str) -> Mapping[str, str]:
-        """Return the sink's options for a table, with prefixes if there are several stores."""
+        """Return the options of the sink for a table, with the prefix of each target if there are several."""
         if len(self.all) == 1:
             return self.first.options(table)
         merged = {"targets": ",".join(target_name(store) for store in self.all)}
@@ -189,12 +190,12 @@ class Stores(NamedTuple):
         return merged
 
     def count(self, table: str) -> int:
-        """Count the rows of a table. If several stores have the table, return the smallest count."""
+        """Count the rows of a table; return the smallest count of all stores with this table."""
         stores = self.all[:1] if table == CONTROL.table else self.all
         return min(store.count(table) for store in stores)
 
     def ledger(self, query_id: str) -> LedgerRow | None:
-        """Read the ledger row of a query in the first store; return None without a row."""
+        """Read the ledger row of a query in the first store; None if there is none."""
         target_class = target_type(self.first.target)
         options = parse(self.first.options(FLIGHTS.table), target_class.options_type)
         name = "" if len(self.all) == 1 else target_name(self.first)
