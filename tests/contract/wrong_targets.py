@@ -10,12 +10,13 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from tests.contract import test_sqlite_target, test_staging_target, test_targets
-from tests.contract.staging_target import StagingSession
+from folder_target import FolderSession, FolderTarget
+from tests.contract import test_folder_target, test_sqlite_target, test_targets
 from tests.sql.test_contracts import TestSqliteAppend, TestSqliteDeletes
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
@@ -29,13 +30,12 @@ from wal_sink.testing.contracts.rows import RACERS
 from wal_sink.testing.memory_target import MemorySession, MemoryTarget
 
 SQL = test_sqlite_target.TestSqlite
-STAGED = test_staging_target.TestStaging
+STAGED = test_folder_target.TestFolder
 CELLS = test_targets.TestMemory
 DELETES = TestSqliteDeletes
 REFUSALS = TestSqliteAppend
 
 Sqlite = test_sqlite_target.Served
-Staging = test_staging_target.ServedStaging
 
 
 class Wrong(NamedTuple):
@@ -324,48 +324,46 @@ class NeighbourSession(SqlSession):
 # --- rows that are staged -----------------------------------------------------------------------------------
 
 
-@wrong(STAGED, "test_discarded_receipt_is_not_added", Staging)
-class SkippingSession(StagingSession):
+class Folder(FolderTarget):
+    """The target of a folder, with a replaceable session class."""
+
+    session: type[FolderSession] = FolderSession
+
+    def connect(self, query_id: str) -> FolderSession:
+        return self.session(Path(self.options.path), query_id)
+
+
+@wrong(STAGED, "test_discarded_receipt_is_not_added", Folder)
+class SkippingSession(FolderSession):
     """Ignores receipts whose files are missing."""
 
-    def add(self, receipts: Sequence[bytes]) -> None:
-        folder = self.target.folder
-        super().add([receipt for receipt in receipts if (folder / receipt.decode()).exists()])
+    def finish(
+        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
+    ) -> Outcome:
+        present = [receipt for receipt in receipts if (self._folder / receipt.decode()).exists()]
+        return super().finish(current, new, present)
 
 
-@wrong(STAGED, "test_commit_that_met_itself_is_no_conflict", Staging)
-class MeetingItselfSession(StagingSession):
+@wrong(STAGED, "test_commit_that_met_itself_is_no_conflict", Folder)
+class MeetingItselfSession(FolderSession):
     """Reports a conflict when its repeated commit meets its first commit."""
 
     def finish(
         self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        with contextlib.suppress(sqlite3.OperationalError):
+        with contextlib.suppress(BlockingIOError):
             return super().finish(current, new, receipts)
         return Outcome.CONFLICT
 
 
-@wrong(
+wrong(
     STAGED,
     "test_conflict_adds_no_staged_rows test_flusher_that_dies_anywhere_loses_nothing",
-    Staging,
-)
-class RowsFirstSession(StagingSession):
-    """Commits the rows, then the ledger row."""
-
-    def finish(
-        self, current: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
-    ) -> Outcome:
-        if current is not None:
-            self.sql.read()
-            self.add((*receipts, *self.drain()))
-            self.sql._ledger.move(current, current)
-            self.sql._connection.commit()
-        self.sql.read()
-        return self.sql.finish(current, new)
+    Folder,
+)(test_folder_target.RowsFirstSession)
 
 
-class LateStagingSession(StagingSession):
+class LateSession(FolderSession):
     """Returns APPLIED from `finish`, and commits when it is closed."""
 
     late: tuple[LedgerRow | None, LedgerRow, Sequence[bytes]] | None = None
@@ -385,10 +383,10 @@ class LateStagingSession(StagingSession):
 
 
 @wrong(STAGED, "test_flusher_killed_after_finish_leaves_its_window")
-class LateStaging(Staging):
+class LateFolder(Folder):
     """A target of these sessions that pickles, since its class has a name."""
 
-    session = LateStagingSession
+    session = LateSession
 
 
 # --- rows that are cells ------------------------------------------------------------------------------------
