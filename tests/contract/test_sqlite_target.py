@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -25,7 +25,7 @@ from wal_sink.testing.faults import Faults
 class Served(SqliteTarget):
     """A SQLite target whose connections are all lost at a restart, as those of a server are."""
 
-    session: type[Any] = SqlSession
+    session: type[SqlSession] = SqlSession
     connections: ClassVar[list[sqlite3.Connection]] = []
 
     def open(self) -> sqlite3.Connection:
@@ -33,8 +33,7 @@ class Served(SqliteTarget):
         return self.connections[-1]
 
     def connect(self, query_id: str) -> Session:
-        session: Session = self.session(self, self._open(), query_id)
-        return session
+        return self.session(self, self._open(), query_id)
 
     def classify(self, error: Exception) -> ErrorClass:
         closed = isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error)
