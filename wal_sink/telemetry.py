@@ -126,3 +126,24 @@ class FlushMetrics:
 
     def succeeded(self) -> None:
         """Count a step that succeeded: no error stops the flush now."""
+
+
+_METRICS: ContextVar[FlushMetrics | None] = ContextVar("wal_sink_metrics", default=None)
+
+
+@contextlib.contextmanager
+def counting_requests(metrics: FlushMetrics) -> Iterator[None]:
+    """Within the block, `Target.connect` makes sessions that count their requests in `metrics`."""
+    token = _METRICS.set(metrics)
+    try:
+        yield
+    finally:
+        _METRICS.reset(token)
+
+
+def session_metrics() -> FlushMetrics:
+    """Return where a session that is made now counts its requests.
+
+    A session sets `in_flight`, and calls `retried`. Without a flusher both have no effect.
+    """
+    return _METRICS.get() or FlushMetrics()

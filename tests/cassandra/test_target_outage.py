@@ -34,7 +34,7 @@ from wal_sink.targets.cassandra.ledger import Ledger
 from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.targets.cassandra.session import CassandraSession
 from wal_sink.targets.cassandra.table_changes import TableWatch
-from wal_sink.telemetry import FlushMetrics
+from wal_sink.telemetry import FlushMetrics, counting_requests
 from wal_sink.testing.contracts import RestartContract
 from wal_sink.testing.contracts.ledger import Stored, create, finish, first_row, following, row_of
 from wal_sink.testing.contracts.rows import SCHEMA as CONTRACT_SCHEMA
@@ -91,8 +91,7 @@ def metrics() -> Retries:
 def session(target: CassandraTarget, plan: Plan, metrics: Retries) -> Iterator[IdempotentSession]:
     """A session of a new query, with all statements prepared."""
     query_id = uuid.uuid4().hex
-    with target.connect(query_id) as session:
-        session.report_to(metrics)
+    with counting_requests(metrics), target.connect(query_id) as session:
         current = create(session, query_id)
         assert finish(session, following(current), following(current)) is Outcome.CONFLICT
         yield session

@@ -24,7 +24,7 @@ from wal_sink.targets.base import (
     Target,
     TransactionalSession,
 )
-from wal_sink.telemetry import line_logger
+from wal_sink.telemetry import counting_requests, line_logger
 from wal_sink.wal.store import LogStore
 
 logger = line_logger(__name__)
@@ -126,8 +126,8 @@ class TargetConnection:
         with target_errors(self._pipeline.target):
             if self._session is None:
                 self._reporter.report("connecting", None)
-                self._session = self._pipeline.target.connect(self._pipeline.ledger_key)
-                self._session.report_to(self._reporter.metrics)
+                with counting_requests(self._reporter.metrics):
+                    self._session = self._pipeline.target.connect(self._pipeline.ledger_key)
             try:
                 yield self._session
             except (WalSinkError, RowsRefused):

@@ -62,7 +62,6 @@ from wal_sink.errors import TargetRefused
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.options import Options, shape
-from wal_sink.telemetry import FlushMetrics
 
 INTERFACE = 2
 """The version of this interface. A target that needs a higher version is refused."""
@@ -144,9 +143,6 @@ class Session(ABC):
         :raises OptionError: the plan is for another table than the options.
         :raises Exception: any other error, for `Target.classify`.
         """
-
-    def report_to(self, metrics: FlushMetrics) -> None:  # noqa: B027 - optional
-        """Update `metrics.in_flight`, and count repeated requests. Called once, after `connect`."""
 
     def __enter__(self) -> Self:
         return self

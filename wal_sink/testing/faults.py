@@ -30,7 +30,6 @@ from wal_sink.targets.base import (
     Target,
     TransactionalSession,
 )
-from wal_sink.telemetry import FlushMetrics
 
 T = TypeVar("T")
 
@@ -338,9 +337,6 @@ class FaultySession(Session):
 
     def compare(self, plan: Plan) -> None:
         self.faults.call("compare", lambda: self.inner.compare(plan))
-
-    def report_to(self, metrics: FlushMetrics) -> None:
-        self.inner.report_to(metrics)
 
     def close(self) -> None:
         self.inner.close()

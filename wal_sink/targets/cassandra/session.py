@@ -23,7 +23,7 @@ from wal_sink.targets.cassandra.sender import Sender
 from wal_sink.targets.cassandra.server import missing_permission
 from wal_sink.targets.cassandra.table import read_table
 from wal_sink.targets.cassandra.table_changes import TableWatch
-from wal_sink.telemetry import FlushMetrics, line_logger
+from wal_sink.telemetry import line_logger, session_metrics
 
 log = line_logger(__name__)
 
@@ -49,11 +49,7 @@ class CassandraSession(IdempotentSession):
         )
         self._plans: dict[str, PlanRequests] = {}
         self._has_logged = False
-        self._metrics = FlushMetrics()
-
-    def report_to(self, metrics: FlushMetrics) -> None:
-        """Set the metrics of requests. The flusher calls this before all other methods."""
-        self._metrics = metrics
+        self._metrics = session_metrics()
 
     @functools.cached_property
     def _sender(self) -> Sender:
