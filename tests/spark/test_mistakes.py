@@ -21,7 +21,6 @@ from tests.support.programs import ran
 from tests.support.transcripts import transcript
 from wal_sink import errors
 from wal_sink.demo.cassandra import Node
-from wal_sink.spark.query_errors import failure_in
 
 pytestmark = [pytest.mark.spark, pytest.mark.cassandra, pytest.mark.timeout(300)]
 
@@ -136,16 +135,6 @@ def test_terminal_ends_with_the_remedy(tmp_path: Path) -> None:
     printed = done.stderr.replace(str(bare / "bin" / "python"), "/usr/bin/python3")
     printed = printed.replace(sys.executable, "/data/.venv/bin/python")
     assert printed.endswith(transcript("package missing on workers"))
-
-
-def test_foreign_error_is_not_an_error_of_the_sink() -> None:
-    """A node without the package is an error of the sink; other messages of Spark or users are not."""
-    missing = failure_in("ModuleNotFoundError: No module named 'wal_sink'")
-    assert isinstance(missing, errors.OptionError)
-    assert "on every node" in missing.remedy
-    assert failure_in("[STREAM_FAILED] Query terminated: java.lang.OutOfMemoryError") is None
-    assert failure_in("ModuleNotFoundError: No module named 'wal_sinks'") is None
-    assert failure_in("ValueError: wal_sink.errors.InvalidRow: no") is None
 
 
 def plain(text: str, shop: Shop) -> str:

@@ -1,4 +1,4 @@
-"""Modes and settings of Spark under which its checkpoint could mean something else."""
+"""Refused modes, settings under which Spark leaves files out, and errors inside messages of Spark."""
 
 from __future__ import annotations
 
@@ -21,8 +21,54 @@ from tests.spark.live_query import live_query
 from tests.spark.tables import Table, numbers, options
 from tests.support.waiting import until
 from wal_sink.errors import OptionError
+from wal_sink.spark.query_errors import failure_in, refuse_mode
 
-pytestmark = pytest.mark.spark
+PACKAGE = "org.apache.spark.sql.execution.streaming"
+PLAIN = f"{PACKAGE}.runtime.MicroBatchExecution"
+
+
+@pytest.mark.parametrize("execution", [PLAIN, f"{PACKAGE}.MicroBatchExecution"])
+@pytest.mark.parametrize(
+    "trigger", ["ProcessingTimeTrigger", "AvailableNowTrigger$", "OneTimeTrigger$"]
+)
+def test_plain_micro_batches_are_not_refused(execution: str, trigger: str) -> None:
+    """The package of the class differs between versions of Spark."""
+    refuse_mode("q", execution, trigger)
+
+
+@pytest.mark.parametrize(
+    ("execution", "trigger", "named"),
+    [
+        (f"{PACKAGE}.continuous.ContinuousExecution", "ContinuousTrigger", "continuous=…"),
+        (PLAIN, "RealTimeTrigger", "realTime=…"),
+        (
+            f"{PACKAGE}.runtime.AsyncProgressTrackingMicroBatchExecution",
+            "RealTimeTrigger",
+            "realTime",
+        ),
+        (
+            f"{PACKAGE}.runtime.AsyncProgressTrackingMicroBatchExecution",
+            "ProcessingTimeTrigger",
+            "asyncProgressTrackingEnabled",
+        ),
+        (f"{PACKAGE}.runtime.NewExecution", "ProcessingTimeTrigger", r"\(NewExecution\)"),
+    ],
+)
+def test_every_other_mode_is_refused(execution: str, trigger: str, named: str) -> None:
+    """A mode of a later Spark is refused, too. The error has the name of the mode, and a remedy."""
+    with pytest.raises(OptionError, match=rf"Query q .*{named}(.|\n)*trigger\(availableNow=True\)"):
+        refuse_mode("q", execution, trigger)
+
+
+def test_foreign_error_is_not_an_error_of_the_sink() -> None:
+    """A node without the package is an error of the sink; other messages of Spark or users are not."""
+    missing = failure_in("ModuleNotFoundError: No module named 'wal_sink'")
+    assert isinstance(missing, OptionError)
+    assert "on every node" in missing.remedy
+    assert failure_in("[STREAM_FAILED] Query terminated: java.lang.OutOfMemoryError") is None
+    assert failure_in("ModuleNotFoundError: No module named 'wal_sinks'") is None
+    assert failure_in("ValueError: wal_sink.errors.InvalidRow: no") is None
+
 
 RETAIN = "spark.sql.streaming.minBatchesToRetain"
 REAL_TIME = "spark.sql.streaming.realTimeMode"
@@ -109,6 +155,7 @@ def assert_nothing_written(checkpoint: str) -> None:
     assert set(names) <= {"metadata"}
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("mode", "flush"), [*((mode, True) for mode in MODES), ("continuous", False)]
 )
@@ -139,6 +186,7 @@ def test_mode_without_plain_micro_batches_is_refused(
     assert "What to do: Start it with trigger(processingTime=…)" in record.getMessage()
 
 
+@pytest.mark.spark
 @pytest.mark.cassandra
 def test_continuous_query_without_a_handle_is_refused(shop: Shop) -> None:
     """The session is registered again after the query has failed: there is nothing to refuse."""
@@ -150,6 +198,7 @@ def test_continuous_query_without_a_handle_is_refused(shop: Shop) -> None:
     assert_nothing_written(shop.checkpoint)
 
 
+@pytest.mark.spark
 @pytest.mark.cassandra
 def test_refused_query_runs_in_micro_batches_afterwards(shop: Shop) -> None:
     """The query delivers all rows from the first on, and the block does not raise the error."""
@@ -162,6 +211,7 @@ def test_refused_query_runs_in_micro_batches_afterwards(shop: Shop) -> None:
     shop.table.assert_no_gap()
 
 
+@pytest.mark.spark
 @pytest.mark.cassandra
 def test_purged_batches_of_spark_are_not_needed(shop: Shop, gate: Gate) -> None:
     """Spark retains one batch, and the target is unavailable during all of them. Each row is written once."""
@@ -181,6 +231,7 @@ def test_purged_batches_of_spark_are_not_needed(shop: Shop, gate: Gate) -> None:
     assert shop.table.ids() == list(range(6 * ROWS_PER_FILE))
 
 
+@pytest.mark.spark
 @pytest.mark.cassandra
 @pytest.mark.parametrize(
     "where", [pytest.param("the same session", marks=pytest.mark.test_all), "another session"]
@@ -203,6 +254,7 @@ def test_query_started_twice_continues_in_its_second_run(
     shop.table.assert_no_gap()
 
 
+@pytest.mark.spark
 @pytest.mark.cassandra
 def test_second_start_refused_by_spark_leaves_the_first_alone(shop: Shop) -> None:
     """`start()` raises Spark's error, and the first run continues."""
