@@ -18,10 +18,11 @@ from typing import Any
 import pyarrow as pa
 import pyspark.worker
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.listener import QueryProgressEvent
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery, StreamingQueryManager
 from pyspark.sql.types import StructType
 
 import wal_sink
@@ -33,6 +34,7 @@ from tests.spark.remains import remains
 from tests.spark.tables import numbers, stream
 from tests.support.waiting import until
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.demo.server import choose_port
 from wal_sink.errors import FlushTimeout, NotDrained, OptionError, TargetRefused, UnsupportedSpark
 from wal_sink.flush.loop import FlushLoop
 from wal_sink.spark.api import WORKER_PATH
@@ -85,6 +87,21 @@ def test_metrics_port_of_a_stopped_session_is_handed_over(
         address = f"http://127.0.0.1:{first.metrics_port}/metrics"
         with urllib.request.urlopen(address, timeout=10) as answer:
             assert b"wal_sink_query_info" in answer.read()
+
+
+def test_handle_that_cannot_be_made_closes_its_port(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_manager: object, _listener: object) -> None:
+        raise Py4JError
+
+    port = choose_port("127.0.0.1")
+    with monkeypatch.context() as broken:
+        broken.setattr(StreamingQueryManager, "addListener", refuse)
+        with pytest.raises(Py4JError):
+            wal_sink.register(spark, metrics_port=port)
+    with wal_sink.register(spark, metrics_port=port) as sink:
+        assert sink.metrics_port == port
 
 
 def test_spark_that_lacks_a_name_is_refused(

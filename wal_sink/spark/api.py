@@ -109,7 +109,13 @@ def register(
                 ports = (former.hand_over_port(metrics_port, metrics_host) for former in retired)
                 exposition = next(filter(None, ports), None)
                 exposition = exposition or Exposition(metrics_port, metrics_host)
-            _registered[key] = Sink(spark, drain_timeout, exposition, flushes_here=flush), arguments
+            try:
+                sink = Sink(spark, drain_timeout, exposition, flushes_here=flush)
+            except BaseException:
+                if exposition is not None:
+                    exposition.close()
+                raise
+            _registered[key] = sink, arguments
         sink, made_with = _registered[key]
         is_port = metrics_port in (sink.metrics_port, sink.metrics_port and 0)  # 0 means any port
         if arguments != made_with or not is_port:
