@@ -118,16 +118,17 @@ def test_requests_of_an_epoch_are_documented(s3: S3) -> None:
     flushing = s3.counts()
     flusher.run_once()
     idle = s3.counts()
-    kinds = ("PUT", "LIST", "GET", "HEAD", "DELETE")
     counts = {"publish": publishing, "flush": flushing, "idle": idle}
-    documented = {row[0].strip(): list(map(int, row[1:])) for row in rows_of(README.read_text())}
-    assert documented == {
-        name: [count.get(kind, 0) for kind in kinds] for name, count in counts.items()
-    }
+    assert counts == documented_requests(README.read_text())
 
 
-def rows_of(text: str) -> list[list[str]]:
-    """Return the rows of the README's table of requests."""
+def documented_requests(text: str) -> dict[str, dict[str, int]]:
+    """Return the numbers of the README's table of requests, by row and kind of request."""
     match = re.search(r"\| requests \|.*?\n\n", text, re.DOTALL)
     assert match, "the README has no table of requests"
-    return [line.strip("| ").split("|") for line in match[0].splitlines()[2:] if line]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in match[0].split("\n")]
+    (_, *kinds), _, *rows = (row for row in cells if len(row) > 1)
+    return {
+        name: {kind: int(n) for kind, n in zip(kinds, numbers, strict=True) if n != "0"}
+        for name, *numbers in rows
+    }
