@@ -141,19 +141,21 @@ def test_follow_that_cannot_flush_is_raised(remote: Any, shop: Shop) -> None:
         sink.close()
 
 
-def test_two_clients_of_one_checkpoint_lose_nothing(remote: Any, other: Any, shop: Shop) -> None:
-    """The second run ends the first run, since both are in one server. Each row is written once."""
+@pytest.mark.parametrize("checkpointed", [-1, 0])
+def test_two_clients_of_one_checkpoint_lose_nothing(
+    remote: Any, other: Any, shop: Shop, checkpointed: int
+) -> None:
+    """The second run ends the first run, since both are in one server. Each row is written once.
+
+    :param checkpointed: the last epoch of the first run when the second run starts.
+    """
     with wal_sink.register(remote) as sink, wal_sink.register(other) as handle:
         sink.follow(shop.checkpoint, options={"target": KIND})
-        first = (
-            writer(remote, shop.source, shop.options).trigger(processingTime="0 seconds").start()
-        )
-        # Spark fails a run that finds offsets of the first batch, which another run is writing.
-        until(lambda: sink.status(first).checkpointed >= 0)
-        second = (
-            writer(other, shop.source, shop.options).trigger(processingTime="0 seconds").start()
-        )
+        first = writer(remote, shop.source, shop.options).start()
+        until(lambda: sink.status(first).checkpointed >= checkpointed)
+        second = writer(other, shop.source, shop.options).start()
         until(lambda: handle.status(second).checkpointed == 1)
+        assert not first.isActive
         assert sink.await_flushed(first, 60).epoch == 1
         second.stop()
     assert shop.ids() == list(range(shop.rows))
