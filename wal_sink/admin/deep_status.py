@@ -28,7 +28,7 @@ from wal_sink.wal.segment import check_segment
 from wal_sink.wal.store import newest
 
 _MOST_READS = 5
-"""How often the log is read at most. If it changed meanwhile, findings may be wrong, and it is read again."""
+"""How often the log is read at most. If it changes during a read, the findings may be wrong."""
 
 Progress = Callable[[int], object]
 """Called with the number of bytes read so far."""
@@ -159,7 +159,7 @@ class _Inspection:
                 self._compare(pipeline, last_epochs[target_name])
 
     def _last_epoch(self, state: State, target: TargetState) -> int:
-        """Return the last epoch of a target, by its mark and its ledger row. A given-up epoch counts."""
+        """Return the last epoch that a target has or has given up, by its mark and its ledger row."""
         row = self.rows.get(target.name)
         after = target.mark.epoch if row is None else min(row.epoch, target.mark.epoch)
         given_up = state.epochs_given_up(target.name)
@@ -195,7 +195,7 @@ class _Inspection:
             try:
                 manifest = reader.read_link(epoch - 1, link)
             except WalSinkError as error:
-                if epoch - 1 > after + 1:  # the chain to the epochs before is lost, too
+                if epoch - 1 > after + 1:  # the epochs before cannot be found either
                     broken = broken_chain(state, state.slowest, after + 1, epoch - 1)
                     error.remedy = broken.remedy
                 self._add_finding(error, "", epoch - 1)

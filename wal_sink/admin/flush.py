@@ -133,7 +133,7 @@ class HostedFlusher:
         self.epochs = self._rows = self._bytes = 0
         self._state, self._began_s = existing(pipeline.store), time.monotonic()
         self.pending = 0 if until is None else max(0, until - self._target.mark.epoch)
-        """Number of epochs that it has to flush."""
+        """Number of epochs that this flusher has to flush."""
         self.reason = ""
         """Why the flusher ended by itself; empty if it did not."""
         name = pipeline.target_name
@@ -246,7 +246,7 @@ def _is_final(state: RetryCallState) -> bool:
 
 
 REFRESH_S, REFRESH_BILLED_S = 2.0, 60.0
-"""Seconds between two reads of the list of queries, and those for a store that bills requests."""
+"""Seconds between two reads of the list of queries; the longer time is for stores that bill requests."""
 
 
 class Candidate(NamedTuple):

@@ -205,7 +205,7 @@ def one_target(state: State, name: str) -> TargetState:
 
 
 def connected(pipeline: Pipeline) -> contextlib.closing[TargetConnection]:
-    """Provide a connection to a target, which writes no report into the log."""
+    """Provide a connection to a target. Unlike a flusher's connection, it writes no report into the log."""
     return contextlib.closing(TargetConnection(pipeline, Reporter(None, pipeline.target_name)))
 
 

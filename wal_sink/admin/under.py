@@ -36,7 +36,7 @@ class LogsUnder:
 
     def __init__(self, urls: Sequence[str], options: Mapping[str, str]) -> None:
         self._options = options
-        # `parse` needs any checkpoint; the storage options do not depend on it.
+        # `parse` needs a checkpoint, on which the storage options do not depend.
         self._of_store = storage_options(
             parse({**options, "checkpointLocation": urls[0]}, SinkOptions)
         )[0]

@@ -36,16 +36,16 @@ from wal_sink.wal.location import find_by_checkpoint, refuse_unused, store_error
 logger = logging.getLogger(__name__)
 
 WORKER_PATH = Path(__file__).parent / "worker_path"
-"""The folder of `sitecustomize`, which Python runs first in a worker."""
+"""The folder with `sitecustomize.py`, which a Python worker imports before its other modules."""
 
 _JOIN_S, _JOIN_INTERRUPTED_S = 5.0, 1.0
-"""How long `close` waits for all threads together, and how long after a second Ctrl-C. A thread that has not
-ended by then waits for the answer to a request."""
+"""Seconds that `close` waits for the end of all flush threads together; the second number, after an
+interrupt. A thread ends later only if it waits for the answer to a request."""
 
 _INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
 _registered: dict[str, tuple[Sink, Mapping[str, object]]] = {}
-"""The handle of each session, and the arguments of its `register` except the port, by session id."""
+"""For each session id, the handle and the arguments of `register`, without the port."""
 _lock = threading.RLock()
 
 
@@ -63,8 +63,8 @@ def register(
     Call it before the first query starts, and use the handle as a context manager: the end of the block waits
     until everything checkpointed is in the target. A session has one handle, which a second call returns.
 
-    In a Spark Connect session, and in a pipeline, it adds the format and flushes nothing. A log line then has
-    the command by which another process flushes. See also `Sink.follow`.
+    In a Spark Connect session or a pipeline, `register` only adds the format. It logs the command by which
+    another process flushes. See also `Sink.follow`.
 
     :param flush: False if another process flushes, such as `wal-sink flush --follow`. The end of the block
         then waits for nothing, and logs how many epochs are pending. See also `await_flushed`.
@@ -137,7 +137,7 @@ def await_flushed(
 ) -> Flushed:
     """Wait until every epoch that is checkpointed now is in the target and marked.
 
-    Never connects to the target: it waits for the flusher, in this process or another.
+    The flusher, in this process or another, does the work. The call connects to no target.
 
     :param query_or_checkpoint: a query of this process, or the location of its checkpoint.
     :param timeout: seconds; None waits for as long as a flusher is alive.
@@ -164,7 +164,10 @@ def status(
     wal: str | None = None,
     storage_options: Mapping[str, object] | None = None,
 ) -> Status:
-    """Read how far a query's flush is; never connects. Arguments as for `await_flushed`."""
+    """Return how far the flush of a query is. Connects to no target.
+
+    The arguments are those of `await_flushed`.
+    """
     if not isinstance(query_or_checkpoint, str) and (sink := _sink_of(query_or_checkpoint)):
         return sink.status(query_or_checkpoint, target=target)
     return read_status(*_find(query_or_checkpoint, wal, storage_options), target)
@@ -244,9 +247,9 @@ class Sink:
     ) -> None:
         """Flush a query in this process, from now until `close`; for a Connect session.
 
-        This process must reach checkpoint, log and target. The query may start later, and may be another
-        client's. `close` waits until what is checkpointed is flushed. A second call for the same checkpoint
-        changes nothing.
+        This process must reach checkpoint, log and target. The query may start later, and
+        another client may start it. `close` waits until what is checkpointed is flushed. A second call for
+        the same checkpoint changes nothing.
 
         :param checkpoint: the query's checkpointLocation.
         :param wal: the query's `wal.location`, if the checkpoint does not name the log.
@@ -267,7 +270,7 @@ class Sink:
         return read_status(*self.queries.place_of(query), target)
 
     def failure(self, query: StreamingQuery) -> WalSinkError | None:
-        """Return the error of this sink with which `query` failed; None for another error, or for none.
+        """Return the error of this sink that ended `query`; None if no error of this sink ended it.
 
         A `with` block that a failed query ends raises this error in place of Spark's.
         """
@@ -311,7 +314,7 @@ class Sink:
             raise type(refused[0])("\n".join(error.what for error in refused), refused[0].remedy)
 
     def hand_over_port(self, port: int, host: str) -> Exposition | None:
-        """Return the metrics port, which the handle of a new session then closes.
+        """Give the metrics port to the handle of a new session, which then closes it.
 
         :return: None if this handle is closed, or has another port or address.
         """
@@ -344,16 +347,16 @@ class Sink:
             if not interrupted:
                 raise  # else the first interrupt is raised
         if isinstance(exc, PySparkException) and (failure := failure_in(str(exc))) is not None:
-            raise failure from None  # a hundred lines of frames and plans would hide it
+            raise failure from None  # Spark's error has a hundred lines of frames and plans
 
     def _at_exit(self) -> None:
-        """Start no work, end the threads, and log pending epochs, since the interpreter exits."""
+        """End the threads and log the pending epochs. An interpreter that exits can start no more work."""
         if self.queries.close():
             self._end(_JOIN_S, exiting=True)
             self.queries.log_pending()
 
     def _drain(self) -> list[str]:
-        """Wait for every query that is flushed here; return a line for each that failed."""
+        """Wait for the flush of every query; return an error line for each query that failed."""
         deadline_s = time.monotonic() + self.drain_timeout
         failures = []
         for flush in self.queries.flushing():
@@ -410,9 +413,9 @@ def _refuse_worker_python(spark: SparkSession) -> None:
     is_local = (context.master or "").startswith("local")
     if not is_local or context.getConf().get("spark.submit.pyFiles"):
         return
-    if path.parent == own_path.parent and path.samefile(own_path):  # perhaps by another name
+    if path.parent == own_path.parent and path.samefile(own_path):  # names may differ
         return
-    importing = [worker, "-c", "import wal_sink"]  # both may have a path with wal_sink
+    importing = [worker, "-c", "import wal_sink"]  # it may be on the path of another Python, too
     if subprocess.run(importing, capture_output=True, check=False).returncode:  # noqa: S603 -- Spark runs it
         raise OptionError(
             f"Spark starts its Python workers with {worker}, which cannot import this wal_sink. This process"

@@ -1,4 +1,4 @@
-"""Receives micro-batches in `foreachBatch`, for queries that Spark does not allow for a data source.
+"""Receives micro-batches in `foreachBatch`, for queries that Spark does not allow with a Python data source.
 
 Spark calls the `BatchWriter` on the driver, in the thread of the query. It runs a job whose tasks append the
 rows, and each successful task returns a report. Then it publishes the epoch. Spark writes `commits/<epoch>`
@@ -38,7 +38,7 @@ def batch_writer(
 ) -> BatchWriter:
     """Return a function for `foreachBatch` that writes each micro-batch exactly once, as the format does.
 
-    It is for output mode update, and for other queries that Spark does not allow for a Python data source::
+    It is for output mode update, and for other queries that Spark does not allow with a Python data source::
 
         writer = wal_sink.batch_writer(spark, checkpointLocation=place, keyspace="shop", table="totals",
                                        **{"cassandra.contactPoints": "127.0.0.1"})
@@ -100,7 +100,7 @@ class BatchWriter:
         :raises OptionError: the query has another checkpoint, or output mode complete.
         :raises AlreadyPublished: the run has written the batch already.
         :raises MissingManifest: Spark completed a batch for which this writer was not called.
-        :raises WalSinkError: see `commit()` of the format.
+        :raises WalSinkError: see `WalSinkStreamWriter.commit`.
         """
         execution = streaming_query.current_execution(self._spark)
         if execution is None or execution.epoch != epoch:
@@ -126,7 +126,7 @@ class BatchWriter:
         micro_batch.publish(execution, appended, self._begins_after)
 
     def agree(self, schema: pa.Schema) -> MicroBatch:
-        """Agree with the target on rows of a schema."""
+        """Return a micro-batch for rows of a schema; see `publish.plans.agree`."""
         return agree(self.configuration, schema)
 
     def _refuse_other_query(self, execution: Execution) -> None:
@@ -139,7 +139,7 @@ class BatchWriter:
         if str(query.runId) != execution.run_id:
             raise OptionError(
                 f"The job group of the query's thread is {execution.run_id}, and not the run id"
-                f" {query.runId}. Tasks learn the run id from the job group.",
+                f" {query.runId}. Tasks get the run id from the job group.",
                 "Call the writer before setJobGroup, or run other jobs in a thread of their own.",
             )
         if (place := _url(streaming_query.checkpoint_root(query))) != self.checkpoint:
@@ -198,5 +198,5 @@ def _append(
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Cast columns to the types that a data source gets: `mapInArrow` has other time zones."""
+    """Return the batch with the types that a data source gets. `mapInArrow` has other time zones."""
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)

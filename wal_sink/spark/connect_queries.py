@@ -41,7 +41,7 @@ _TRIGGERS = {
     "continuous_checkpoint_interval": "ContinuousTrigger",
     "real_time_batch_duration": "RealTimeTrigger",
 }
-"""The trigger class that the server makes of a field of a client's message."""
+"""The class of the trigger in the server, by the field of a client's message."""
 
 _PASSWORD_IN_URL = re.compile(r"://[^/@:]*:[^/@]+@")
 
@@ -62,7 +62,7 @@ class Followed(NamedTuple):
         return _opened(self.options)
 
     def has_tried(self, _target: str) -> bool:
-        """Return True: nothing tells when a `Follower` has done a pass."""
+        """Return True, since a `Follower` does not report its passes."""
         return True
 
 
@@ -178,7 +178,7 @@ class ConnectQueries:
             self._thread.join(join_s)
 
     def log_pending(self) -> None:
-        """Log how many epochs of each query are pending, as far as this process reaches them."""
+        """Log how many epochs of each query are pending; skip a log that this process does not reach."""
         for query_id, options in self._options.items():
             with contextlib.suppress(OSError, WalSinkError):
                 log_pending(query_id, *_opened(options), flushes_here=False)

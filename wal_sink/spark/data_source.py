@@ -42,7 +42,7 @@ class WalSinkDataSource(DataSource):
     """Format `wal_sink` for `writeStream`; `wal_sink.register(spark)` adds it to a session."""
 
     has_handle = True
-    """True if a handle of this sink gets an event as a run starts, and lets plans be compared with tables."""
+    """True if a handle gets Spark's event of each new run, and then requests a new comparison."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -61,7 +61,7 @@ class WalSinkDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> NoReturn:
-        """Refuse to be read."""
+        """Raise an error: the format only writes."""
         raise OptionError(
             f"Format {FORMAT} only writes.",
             "Read the table by the format of its own database: spark.read.format(…) with"
@@ -70,11 +70,11 @@ class WalSinkDataSource(DataSource):
         )
 
     def reader(self, schema: StructType) -> NoReturn:  # noqa: ARG002
-        """Refuse to be read, as `schema` does."""
+        """Raise the error of `schema`."""
         self.schema()
 
     def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802
-        """Refuse to be read, as `schema` does."""
+        """Raise the error of `schema`."""
         self.schema()
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
@@ -85,7 +85,7 @@ class WalSinkDataSource(DataSource):
         )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> WalSinkStreamWriter:  # noqa: N802
-        """Return the writer of one micro-batch. In the first one of a run, compare the plans with the tables.
+        """Return the writer of one micro-batch. The first micro-batch of a run compares plans and tables.
 
         Spark calls this as it plans a micro-batch. So `awaitTermination()` raises the errors, not `start()`.
 
@@ -106,7 +106,7 @@ class WalSinkDataSource(DataSource):
 
 
 def _refuse_unplanned(checkpoint: Checkpoint) -> None:
-    """Refuse a run without `offsets/` for its next epoch: Spark does not run the query in micro-batches.
+    """Refuse a run if `offsets/` lacks its next epoch: Spark then does not run plain micro-batches.
 
     A handle refuses such a query as it starts. In the server of a Connect session there is no handle.
     """
@@ -184,7 +184,7 @@ class WalSinkStreamWriter(DataSourceStreamArrowWriter):
         python_worker.finish_work()
 
     def _publish_and_compare(self, execution: Execution, appended: Sequence[Appended]) -> None:
-        """Publish the epoch. If it is the first of a run, let the next one compare the plans with the tables.
+        """Publish the epoch. If it is the first of its run, the next epoch compares plans and tables.
 
         Spark gives the run id to tasks and `commit` only. So `streamWriter` cannot detect a new run.
         """

@@ -1,8 +1,8 @@
 """Writes large windows by a Spark job, whose tasks run beside the tasks of the query.
 
 A job takes 70 to 300 ms, and its connections up to a second. So the flusher's own thread writes small
-windows. It also writes a window if fewer than two slots are free, if the session is stopped, or if the job
-fails by an error of Spark. It then writes all rows of that window again.
+windows. The thread also writes a window if fewer than two slots are free, if the session is stopped, or if
+Spark fails the job. After a failed job, it writes all rows of the window again.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _CANCEL_S = 5.0
 
 
 class WriteByJob:
-    """Writes the rows of one query's windows, by a job or in this thread; a `WriteRows`.
+    """Writes the rows of one query's windows, by a Spark job or in the flusher's thread.
 
-    :param above_bytes: this thread writes a window whose segments have at most this size.
+    :param above_bytes: the flusher's thread writes a window whose segments have at most this size.
     :param rows_per_second: limit of the whole flush; None: no limit.
     """
 
@@ -71,10 +71,10 @@ class WriteByJob:
         return self._write_here(write)
 
     def _by_job(self, write: WindowWrite, shares: Shares) -> bool | None:
-        """Write by a job. Return False if it was interrupted, and None if it failed by an error of Spark."""
+        """Return True if a job has written the rows, False at an interrupt, None if Spark failed the job."""
         connection = write.connection
         for ranged in itertools.chain.from_iterable(shares):
-            # A task compares the table only while the task writes. So this session compares it, too.
+            # Tasks compare the table only while they write. So this session compares it before the job.
             with connection.session() as session:
                 session.write(write.window.plan, RowSlice(ranged.epoch, _NO_ROWS, ranged.first_us))
         rate = rate_per_task(self._rows_per_second, len(shares))
@@ -172,7 +172,7 @@ class _Job:
             # A group of its own: `query.stop()` cancels the query's group, whose name is the run id.
             context = self._spark.sparkContext
             context.setJobGroup(self._group, self.description, interruptOnCancel=True)
-            # The shares are data, which Spark writes to a local file. The task has secrets, so it is code.
+            # Spark writes the data of `parallelize` to a local file. The task has secrets, so it is code.
             shares = context.parallelize(self._shares, len(self._shares))
             self.answers = shares.map(self._task).collect()
         except Exception as error:  # noqa: BLE001 - the driver can write the rows after any error

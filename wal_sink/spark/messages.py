@@ -22,8 +22,8 @@ from wal_sink.wal.store import LogStore, newest
 logger = logging.getLogger(__name__)
 
 _CANNOT_REPLAY = frozenset({"TextSocketMicroBatchStream"})
-"""Class names of Spark's own sources that cannot return a row a second time. Nothing is known of sources that
-are not Spark's own, so no message is about them."""
+"""Classes of Spark's own sources that cannot return a row a second time. The sink cannot detect such sources
+of other packages."""
 
 _KILL_IDLE, _IDLE_TIMEOUT = (
     (f"spark.sql.execution.pyspark.udf.{name}", f"spark.python.worker.{name}")
@@ -42,7 +42,7 @@ def log_start(
     *,
     flushes_here: bool,
 ) -> None:
-    """Log the settings in force and the warnings of a start. An error in here does not stop the query.
+    """Log the settings in force and the warnings of a start. An error of this function stops no query.
 
     :param session_setting: returns a setting of the session by its name; None if the setting is not set.
     :param flushes_here: False if another process flushes.

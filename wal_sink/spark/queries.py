@@ -208,7 +208,7 @@ class Queries(CheckpointListener):
         return flush.has_tried
 
     def flushing(self) -> Sequence[QueryFlush]:
-        """Return what this process flushes, and let each flush try now."""
+        """Return the flushes of this process, and let each of them try now."""
         flushes = self.flushes() if self.flushes_here else []
         for flush in flushes:
             flush.for_each_loop(FlushLoop.hurry)
@@ -322,8 +322,9 @@ class Queries(CheckpointListener):
                 compare_again(store)
             configuration.refuse_bucket(self._spark.conf.get(FILE_MANAGER, None))
         except WrongOwner as error:
-            # Its first commit fails, but the run may end without a commit. If this handle flushes the query's
-            # own log, the query of the copy must not be reported in its place.
+            # The first commit of this run fails, but the run may end without a commit. So the handle keeps
+            # the error. A copied query has the id of the original, which this handle may already flush. Then
+            # the error must not hide the original.
             if self.find(started.query_id) is None:
                 self.refused[started.query_id] = error
             raise
@@ -347,8 +348,6 @@ class Queries(CheckpointListener):
     def _loops(
         self, query: StreamingQuery, run_id: str, logged: Query, configuration: Configuration
     ) -> list[FlushLoop]:
-        """Make a loop for each target."""
-
         def stopping() -> str:
             return run_id if streaming_query.is_active(query) is False else ""
 
@@ -378,7 +377,7 @@ class Queries(CheckpointListener):
             self._flushes[flush.query_id] = flush
             self.refused.pop(flush.query_id, None)
             flush.for_each_loop(FlushLoop.start)
-        if former is not None:  # its options may be old; that both run for a moment does no harm
+        if former is not None:  # its options may be old; both may run for a moment
             former.for_each_loop(FlushLoop.stop)
         return True
 
@@ -390,7 +389,7 @@ class Queries(CheckpointListener):
 
 
 def locate(query: StreamingQuery) -> Place:
-    """Return checkpoint and log of a query of this process, as Spark has them.
+    """Open checkpoint and log of a query of this process, by the options that Spark has.
 
     :raises OptionError: the query is not of this sink, or was refused, or Spark does not answer.
     """

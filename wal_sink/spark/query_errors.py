@@ -41,7 +41,7 @@ _ENDS = re.compile(
     r"\s*( SQLSTATE: |^\tat |^=== Streaming Query ===|^Driver stacktrace:|^Caused by: )",
     re.MULTILINE,
 )
-"""The beginnings of what Spark puts after a Python traceback."""
+"""Matches the beginning of the text that Spark puts after a Python traceback."""
 _NEEDED = "wal_sink|state_backends|pyarrow|numpy|msgspec|fsspec|tenacity"
 _MISSING = re.compile(rf"^ModuleNotFoundError: No module named '({_NEEDED})'", re.MULTILINE)
 _IDLE = re.compile(r"Python worker process terminated due to idle timeout")
@@ -57,7 +57,7 @@ def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
 
     :param execution: the class that runs the query.
     :param trigger: the class of its trigger, without the package.
-    :raises OptionError: the mode is another one, perhaps of a later Spark.
+    :raises OptionError: the query runs in another mode, perhaps a mode of a later Spark.
     """
     runs_as = execution.rpartition(".")[2]
     if trigger == "ContinuousTrigger":
@@ -78,15 +78,15 @@ def refuse_mode(query_id: str, execution: str, trigger: str) -> None:
 
 
 def refuse_layout(query_id: str, asked: Mapping[str, str]) -> None:
-    """Refuse a layout, since Spark does not pass it on, and the table would not have it.
+    """Refuse `partitionBy` and `clusterBy`: Spark does not pass them to a Python sink.
 
-    :param asked: columns, by the method of the writer.
-    :raises OptionError: a layout was asked for.
+    :param asked: the columns of each method that was called, such as `{"partitionBy": "day"}`.
+    :raises OptionError: one of the methods was called.
     """
     for method, columns in asked.items():
-        remedy = f"Leave out .{method}(…): the table that is there keeps its own layout."
+        remedy = f"Leave out .{method}(…): an existing table keeps its own layout."
         if method == "partitionBy":
-            remedy += " One that createTable makes is partitioned by"
+            remedy += " A table that createTable makes is partitioned by"
             remedy += f' .option("partitionColumns", "{columns}").'
         raise OptionError(
             f"Query {query_id} was started with {method}({columns}), which Spark gives to no Python sink.",

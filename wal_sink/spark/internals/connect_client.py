@@ -54,7 +54,7 @@ def watch_starts(
     check: Callable[[StreamStart], None],
     started: Callable[[StreamStart, str], None],
 ) -> Callable[[], None]:
-    """Call `check` before a session sends a query, and `started` after.
+    """Call `check` before a session sends a query, and `started` after that.
 
     :param check: raises an error to refuse the query, which is then not sent.
     :param started: gets the settings and the id of the query.

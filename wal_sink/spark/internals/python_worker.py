@@ -1,4 +1,4 @@
-"""Undocumented ways of Spark's Python workers: the rows, the task, and the end of the work."""
+"""Undocumented names of Spark's Python workers: types of rows, the current task, and the end of the work."""
 
 from __future__ import annotations
 

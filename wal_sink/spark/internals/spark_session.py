@@ -63,8 +63,8 @@ V = TypeVar("V")
 def without_jvm(value: V, *also: type[Exception]) -> Callable[[Callable[P, T]], Callable[P, T | V]]:
     """Decorate a function to return `value` if the session is stopped, or its JVM does not answer.
 
-    The decorated function raises KeyboardInterrupt also where py4j raises an OSError in its place (0.10.9.9),
-    since Spark's handler of SIGINT uses the connection that the signal interrupts.
+    A KeyboardInterrupt is raised, also if py4j replaces it by an OSError (0.10.9.9). py4j does so since
+    Spark's handler of SIGINT uses the connection that the signal interrupts.
 
     :param also: further exceptions that a stopped context raises.
     """
@@ -105,6 +105,7 @@ def java(spark: SparkSession) -> Any:
 _METHOD = re.compile(r"[ .]([\w$]+)\(")
 """Matches the name of a method in Java's text: `public abstract boolean org.example.Some.isActive()`."""
 _JAVA_CLIENT = {"deque", "get_thread_connection"}
+"""The names of py4j's JavaClient that the sink uses."""
 
 
 def check_session(spark: SparkSession) -> None:

@@ -87,7 +87,7 @@ def started_query(
 
 
 def _format_options(execution: Any) -> Mapping[str, str]:
-    """Return the options of a query of the format. The table of `toTable` is its `path`: it gets no row."""
+    """Return the options of a query. The argument of `toTable` becomes option `path`, which gets no row."""
     plan = execution.logicalPlan()
     entries = plan.writeOptions().toSeq()
     options = {entries.apply(i)._1(): entries.apply(i)._2() for i in range(entries.length())}
@@ -102,10 +102,10 @@ _STARTS = {"start", "toTable"}
 
 
 def _layout_asked(checkpoint: str) -> Mapping[str, str]:
-    """Return the columns that `partitionBy` and `clusterBy` were given, by the name of the method.
+    """Return the arguments of `partitionBy` and `clusterBy`.
 
-    :param checkpoint: of the query that starts, since several threads may each start a query.
-    :return: also empty for a Spark whose writer has other fields.
+    :param checkpoint: checkpoint of the query that starts. Other threads may start other queries.
+    :return: columns by method; empty for a Spark whose writer has other fields.
     """
     writers = [writer._jwrite for writer in _starting()]
     try:
