@@ -54,9 +54,9 @@ class _Versioned(msgspec.Struct):
 def prepare_decoders() -> None:
     """Prepare msgspec's decoders of all records. Every module that declares records calls this at its end.
 
-    msgspec prepares a decoder when a type is decoded for the first time. Two threads that do this at the same
-    time end the process by SIGSEGV (msgspec 0.22), such as the flushers of two queries that start together.
-    One thread imports a module, so the preparation is safe here.
+    msgspec prepares a decoder when a type is decoded for the first time. If two threads do so at the same
+    time, such as the flushers of two queries, the process ends by SIGSEGV (msgspec 0.22). One thread imports
+    a module, so the import is a safe time.
     """
     for kind in (_Versioned, *Record.__subclasses__()):
         msgspec.json.Decoder(kind)

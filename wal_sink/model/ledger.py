@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 from wal_sink.errors import CorruptLog
 
 _SENDING = "+"
-"""Separates the digest from the number of the sending in the column `digest`."""
+"""Separates digest and number of the sending in the column `digest`: `<digest>+2`."""
 
 
 class LedgerRow(NamedTuple):
@@ -25,8 +25,8 @@ class LedgerRow(NamedTuple):
     digest: str
     """SHA-256 of the manifest of `epoch`, hexadecimal; empty if the target has no epoch."""
     sending: int = 0
-    """How many times the rows of the next window were sent, including a sending that may not have begun.
-    Counted only for lists that are not frozen, whose rows must not be sent twice with one write timestamp."""
+    """How many sendings of the next epoch's rows flushers have claimed, see `claim_sending`. Always 0 if the
+    rows may be sent twice with one write timestamp, so unless the table has lists that are not frozen."""
 
     @property
     def cells(self) -> tuple[str, str, int, str]:
@@ -71,8 +71,8 @@ class Outcome(enum.Enum):
     """The result of `Session.finish`."""
 
     APPLIED = "applied"
-    """The ledger row is `new`, durably, and the rows count."""
+    """The new ledger row is durable, and the rows of the window count."""
     CONFLICT = "conflict"
-    """The ledger row was not the expected one. The call had no effect, and will have none."""
+    """The ledger row was not the expected row. The call had no effect, and will have none."""
     UNKNOWN = "unknown"
     """The answer was lost. `Session.read` returns the row as it is now."""

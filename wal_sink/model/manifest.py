@@ -1,6 +1,6 @@
 """Lists the segments of an epoch in a manifest. No I/O.
 
-Also here: the message by which a task reports its segments to the driver.
+The module also has the message by which a task reports its segments to the driver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wal_sink.model.codec import Record, digest, prepare_decoders
 from wal_sink.model.state import EpochManifest, Predecessor, Sums
 
 _END = b"\n}\n"
-"""The end of a manifest's JSON. Its last brace is the only one at the beginning of a line."""
+"""The end of a manifest's JSON. Only the last brace of the JSON is at the beginning of a line."""
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -31,7 +31,7 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """SHA-256 of the file, hexadecimal."""
     data: builtins.bytes | None = None
     """Content of a small segment that is inlined in its manifest: no file exists at `path`. None for a
-    segment with a file. The JSON has empty data; the bytes follow after the JSON."""
+    segment with a file. The JSON of the manifest has empty data, and the bytes follow after the JSON."""
 
     @property
     def is_file(self) -> bool:
@@ -39,7 +39,7 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.data is None
 
     def without_data(self) -> SegmentRef:
-        """Return the reference with empty data if the segment is inlined."""
+        """Return the reference without the bytes of an inlined segment."""
         return self if self.is_file else msgspec.structs.replace(self, data=b"")
 
 
@@ -117,7 +117,7 @@ class Manifest(Record, frozen=True, kw_only=True):
         return Published(manifest, digest(json))
 
     def as_epoch_manifest(self, path: str, digest: str) -> EpochManifest:
-        """Return the part of the manifest that the state and the chain have.
+        """Return the part of the manifest that states and chains of manifests contain.
 
         :param path: path of the manifest below the log's folder.
         :param digest: see `manifest_digest`.
@@ -185,7 +185,7 @@ prepare_decoders()
 
 
 class Execution(NamedTuple):
-    """Identifies one run's computation of an epoch, as Spark names it to its tasks."""
+    """Identifies one run's computation of an epoch, by the ids that Spark passes to its tasks."""
 
     query_id: str
     run_id: str
@@ -199,8 +199,8 @@ class Task(msgspec.Struct, frozen=True):
     partition: int
     task_attempt: int
     call: str = ""
-    """Hexadecimal digits with which the names of the task's segments begin. They identify the tasks of one
-    call of `batch_writer`, which a function may call several times in an epoch."""
+    """Hexadecimal digits with which the nonces of the task's segments begin; empty for the data source. A
+    `foreachBatch` function may call its writer several times in an epoch, and each call has other digits."""
 
 
 class Appended(msgspec.Struct, frozen=True, kw_only=True):

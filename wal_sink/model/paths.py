@@ -1,7 +1,7 @@
 """Formats and parses every path of the log. Each kind of object has one template.
 
 Paths are relative to `<wal.location>/<query id>`. A parser returns None for a path of another kind or of
-another program. Names sort as text in the order of their numbers.
+another program. Numbers have leading zeros, so that paths sorted as text are in the order of the numbers.
 """
 
 from __future__ import annotations

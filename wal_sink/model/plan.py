@@ -1,4 +1,4 @@
-"""The plan: what was agreed with a target about a query's rows. Also Spark's names of Arrow types. No I/O."""
+"""The plan: how a query's rows are written to a target's table. Also Spark's names of Arrow types. No I/O."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def like(cls, field: pa.Field) -> Self:
-        """Return the column for a field of a target whose types are Arrow's types."""
+        """Return the column for a field, if the types of the target are Arrow's types."""
         return cls(name=field.name, source=str(field.type), type=str(field.type), role="regular")
 
     @property
@@ -48,10 +48,10 @@ class Column(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """`plans/<target>-<key>.json`: what was agreed with one target. A plan never changes."""
+    """`plans/<target>-<key>.json`: how a query's rows are written to one target. A plan never changes."""
 
     key: str
-    """In the log, `content_key` of the plans of all targets."""
+    """In the log, the `content_key` of the plans of all targets; before that, their `plans_key`."""
     target: str
     table: str
     """Name of the table, qualified and quoted as the target writes it."""
@@ -66,7 +66,7 @@ class Plan(Record, frozen=True, kw_only=True):
     """A text cell with this value is left unchanged by an upsert, see `targets.cdc`; empty for
     none."""
     details: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Other values of the target. A target may derive a plan class that types them."""
+    """Values that only this kind of target has. A target may derive a plan class that gives them types."""
     digest: str = ""
     """In the log, the digest of the plan without this field; empty outside of the log."""
 
@@ -93,7 +93,7 @@ class Plan(Record, frozen=True, kw_only=True):
         return msgspec.structs.replace(bare, digest=digest(bare.to_json()))
 
     def of_table(self) -> Self:
-        """Return the plan with the columns of the table alone."""
+        """Return the plan without the columns that the table lacks."""
         columns = tuple(column for column in self.columns if column.role not in _UNWRITTEN)
         if len(columns) == len(self.columns):
             return self
@@ -119,7 +119,7 @@ def content_key(plans: Mapping[str, Plan]) -> str:
 def plans_key(schema: pa.Schema, targets: Mapping[str, tuple[str, Mapping[str, str]]]) -> str:
     """Return a digest of everything that the plans of a query depend on, except the tables.
 
-    :param targets: by name, the kind of each target and its options that shape statements.
+    :param targets: kind of each target, and its options that shape statements, by the target's name.
     """
     keys = [(name, plan_key(schema, *target)) for name, target in sorted(targets.items())]
     return digest(msgspec.json.encode(keys))[:32]
@@ -155,7 +155,7 @@ _PLAIN = {
 
 
 def canonical(source: pa.DataType) -> pa.DataType:  # noqa: PLR0911 -- a case each
-    """Return one type for all Arrow types with the same values. Layouts and names of parts are dropped."""
+    """Return one Arrow type for all types with the same values, whatever their layouts and names of parts."""
     if pa.types.is_dictionary(source):
         return canonical(source.value_type)
     if pa.types.is_large_string(source) or pa.types.is_string_view(source):

@@ -72,10 +72,9 @@ class Run(Value, frozen=True):
     number: int
     """Number of the state in which the run opened."""
     run_id: str
-    """Spark's run id. Empty after an `adopt` at another place: then no run may publish, and commands use
-    the options."""
+    """Spark's run id. Empty after an `adopt` at another place, so that no run may publish."""
     options: Mapping[str, str] = {}
-    """Options of the query, without secrets."""
+    """Options of the query, without secrets. Commands use them."""
 
 
 class EarlierMark(Value, frozen=True):

@@ -1,7 +1,7 @@
 """Decides what a flusher does next for a target, and how long flushed epochs stay. Pure functions.
 
-The next step follows rules `order` and `restored`, the retention rule `trim`. Flushed epochs stay for a
-target that goes back: the log sends them again.
+The next step follows rules `order` and `restored`. By rule `trim`, flushed epochs stay for a while: if a
+target goes back, the log sends them again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Step(enum.Enum):
 
 
 class Decision(NamedTuple):
-    """The next step of a flusher, and what the step needs."""
+    """The next step of a flusher, with its ledger row and epochs."""
 
     step: Step
     row: LedgerRow | None = None
@@ -54,10 +54,10 @@ class Decision(NamedTuple):
 
 
 def may_keep(state: State, name: str, row: LedgerRow | None) -> bool:
-    """Return True if a ledger row that an earlier pass read is still the row of the mark.
+    """Return True if a pass may use the ledger row that an earlier pass read: it is the row of the mark.
 
-    If the row has moved since, `finish` is refused, and the flusher reads the row. A kept row that is not the
-    row of the mark proves nothing: the mark may be ahead of it because another flusher was faster.
+    If the row in the target has moved since, `finish` fails, and the flusher reads the row. If the row that
+    was read is not the row of the mark, another flusher may have moved both.
     """
     target = state.target(name)
     return target is not None and row is not None and row[:4] == (
@@ -85,8 +85,8 @@ def decide(
     first.
 
     A target that `open_run` added may have an old ledger row. That row is lifted to the epoch before the
-    target's first epoch. A row before the first epoch of a whole log is an error: an earlier log, now lost,
-    may have had epochs that the target lacks.
+    target's first epoch. A row before the first epoch of the log is an error: the target may lack epochs of
+    an earlier log that was lost.
 
     :param committed: the last epoch of `commits/`.
     :param row: the ledger row, read after the state or kept (`may_keep`); None if the target has no row.
@@ -132,7 +132,7 @@ def _flush_step(
 ) -> Decision:
     """Return the step that flushes the epochs after the mark.
 
-    An epoch that was given up gets a step of its own, which sets the ledger row over it.
+    An epoch that was given up gets a step of its own, which moves the ledger row over the epoch.
 
     :param final: the last epoch that is settled and completed.
     """
@@ -156,7 +156,7 @@ def _flush_step(
 
 
 def link_at(state: State, epoch: int, chain: Chain) -> Predecessor | None:
-    """Return how the successor of an epoch names it; None if the successor is missing."""
+    """Return the link to an epoch that the next epoch's manifest has; None if that manifest is missing."""
     if epoch == state.last.epoch:
         return state.last.as_predecessor()
     if epoch == state.last.epoch - 1 and epoch >= state.first - 1:
@@ -197,7 +197,7 @@ def claim_sending(row: LedgerRow) -> LedgerRow:
 
 
 def verified_link(state: State, target: TargetState, row: LedgerRow, chain: Chain) -> Predecessor:
-    """Return how the chain names the epoch of a ledger row.
+    """Return the link in the chain to the epoch of a ledger row. The row must have the digest of the link.
 
     :raises WrongOwner: the row belongs to another log.
     :raises Diverged: the chain has another digest for the epoch.
@@ -265,7 +265,7 @@ def earlier_marks(
 
 
 def trimmable(state: State, retention: Retention, now_us: int) -> int:
-    """Return the epoch up to which every live target has had all epochs long enough; at least `trimmed`."""
+    """Return the last epoch that every live target has had for `retention`; at least `State.trimmed`."""
     epochs = []
     for target in state.live:
         marks, size = _marks(target.mark), target.mark.sums.bytes
@@ -275,7 +275,10 @@ def trimmable(state: State, retention: Retention, now_us: int) -> int:
 
 
 def next_trim_us(state: State, retention: Retention) -> int | None:
-    """Return when more may be trimmed if no mark moves before; None if nothing is left to trim."""
+    """Return when more epochs may be trimmed, in microseconds since 1970, unless a mark moves before.
+
+    None is returned if no epoch is left to trim.
+    """
     due = []
     for target in state.live:
         marks = _marks(target.mark)

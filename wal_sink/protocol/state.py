@@ -55,12 +55,12 @@ from wal_sink.protocol.refusals import (
 )
 
 OPENED = 32
-"""How many runs that opened a state names. A run that was paused over this number of restarts could open
+"""How many ids `State.opened` has. A run that was paused while more runs than this opened could open
 again."""
 
 
 class Actor(NamedTuple):
-    """Identifies the process that makes a transition, and the time."""
+    """The process that makes a transition, and the time."""
 
     by: str
     """Host and process id."""
@@ -68,7 +68,7 @@ class Actor(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """What a run writes into the state of a log when the run opens the log."""
+    """The values that a run writes into the state of a log when the run opens the log."""
 
     query_id: str
     checkpoint: str
@@ -76,8 +76,7 @@ class Opening(NamedTuple):
     targets: tuple[str, ...]
     options: Mapping[str, str]
     after: str = ""
-    """Id of the run that had opened last when this batch was planned, before its tasks ended; empty for
-    none."""
+    """Id of the run that had opened last when this batch was planned; empty if no run had opened."""
 
 
 # --- the log and its runs ------------------------------------------------------------------------
@@ -109,14 +108,14 @@ def create(opening: Opening, log_id: str, committed: int, actor: Actor) -> State
 def open_run(
     state: State, opening: Opening, epoch: int, committed: int, actor: Actor
 ) -> State | None:
-    """Let a run publish, and no earlier run (rule `one-publisher`). Return None if the run is open already.
+    """Let a run publish, and no other run (rule `one-publisher`). Return None if the run is open already.
 
-    A run opens in its first `commit()`. It reads `commits/` before and after. If its epoch is completed, it
-    is an old run, and must not stop a newer one.
+    A run opens in its first `commit()`, and reads `commits/` before and after. A run whose epoch is completed
+    is an old run, and must not stop a newer run.
 
-    A superseded run never opens again, so what it left is garbage at once (`is_garbage`). A run opens only if
-    no other run has opened since its batch was planned. Otherwise a `commit()` that outlives its driver could
-    replace what the next run has published, while Spark completes the next run's attempt.
+    A superseded run never opens again, so its unpublished objects are garbage at once (`is_garbage`). A run
+    opens only if no other run has opened since its batch was planned. Otherwise a `commit()` that outlives
+    its driver could replace what the next run has published, while Spark completes the next run's attempt.
 
     The targets may differ from the targets of the state only if every target has every epoch: all marks are
     at `last`, and `last` is settled. A new target starts after `last`. A target that is no longer named is
@@ -194,8 +193,8 @@ def has_space(state: State, predecessor: Predecessor, max_bytes: int) -> bool:
     """Return True if the log has space for an epoch of any size after `predecessor`.
 
     The epochs up to `predecessor` count, as far as a target lacks them. They are completed, so a flusher can
-    flush them while this run waits. An attempt of a dead run at the same epoch does not count: nobody could
-    flush it, and it would block its successor forever.
+    flush them while this run waits. A dead run's attempt at the same epoch does not count: no flusher can
+    flush the attempt, so it would block the next attempt forever.
     """
     pending = pending_bytes(state, predecessor)
     return pending <= 0 or pending < max_bytes
