@@ -16,7 +16,7 @@ import pytest
 
 from state_backends.memory import MemoryBackend
 from wal_sink.checkpoint.checkpoint import Checkpoint
-from wal_sink.configuration import Configuration, configure
+from wal_sink.configuration import Configuration, configure, retention_of
 from wal_sink.errors import OptionError
 from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.window import Window
@@ -27,7 +27,6 @@ from wal_sink.spark.query_errors import failure_in
 from wal_sink.target_info import OWN
 from wal_sink.targets.client import importing
 from wal_sink.targets.delta import DeltaTarget
-from wal_sink.wal.store import LogStore
 
 MODULE = """
     from sqlite_target import SqliteOptions, SqliteTarget
@@ -66,12 +65,12 @@ def test_worker_without_the_targets_module_names_it(
         (destination,) = configuration.destinations
         pipeline = Pipeline(
             query_id="q",
-            store=LogStore(MemoryBackend("wal")),
+            store=MemoryBackend("wal"),
             checkpoint=Checkpoint(MemoryBackend("checkpoint")),
             target=destination.target,
             target_name=destination.name,
             several=False,
-            retention=configuration.retention,
+            retention=retention_of(configuration.sink),
         )
         window = Window(
             pipeline,

@@ -65,7 +65,7 @@ def test_checkpoint_and_log_are_found_under_hadoops_url() -> None:
     assert location.checkpoint == "s3://bucket/ck"
     log = location.open_log("query")
     assert log.url == "s3://bucket/ck/wal_sink/query"
-    assert isinstance(log.backend, S3Backend)
+    assert isinstance(log, S3Backend)
     assert location.open_checkpoint().billed
 
 
@@ -107,7 +107,7 @@ def test_storage_options_are_secret() -> None:
         json.dumps(configuration.public),
         repr(configuration),
         str(configuration.location),
-        repr(configuration.location.open_log("query").backend),
+        repr(configuration.location.open_log("query")),
         repr(configuration.sink),
     ):
         assert "Geheim" not in text

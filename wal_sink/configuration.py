@@ -70,11 +70,6 @@ class Configuration(NamedTuple):
         """True if the query has option `targets`, even with a single name."""
         return bool(self.destinations[0].prefix)
 
-    @property
-    def retention(self) -> Retention:
-        """How long flushed epochs stay in the log."""
-        return retention_of(self.sink)
-
     def refuse_bucket(self, file_manager: str | None = None) -> None:
         """Refuse a checkpoint in which two drivers could overwrite each other's files.
 

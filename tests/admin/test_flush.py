@@ -65,7 +65,7 @@ def test_transient_error_is_tried_again_and_cleared(world: World) -> None:
     assert (done.epochs, done.rows, done.pending_epochs) == (1, 2, 0)
     assert faults.injected is not None
     assert world.table() == {"a": 1, "b": 2}
-    report = read_report(world.store, "memory")
+    report = read_report(world.log_backend, "memory")
     assert report is not None
     assert report.error is None
 
@@ -88,10 +88,10 @@ def test_ended_flush_does_not_count_as_alive(world: World, *, fails: bool) -> No
     faults = Faults(at=0, error=RuntimeError, matching="write") if fails else None
     with pytest.raises(errors.TargetRefused) if fails else contextlib.nullcontext():
         drain(world, faults)
-    report = read_report(world.store, "memory")
+    report = read_report(world.log_backend, "memory")
     assert report is not None
     assert (report.doing, report.error is not None) == ("ended", fails)
-    refuse_flusher(world.store, "memory")
+    refuse_flusher(world.log_backend, "memory")
 
 
 def test_error_of_the_log_precedes_an_error_of_closing(
@@ -122,6 +122,6 @@ def test_copied_checkpoint_gets_no_flusher(world: World) -> None:
     elsewhere = open_backend(f"memory://{uuid.uuid4().hex}/copy")
     for path in world.checkpoint.list():
         elsewhere.create(path, world.checkpoint.read(path))
-    query = Query(world.query_id, Checkpoint(elsewhere), world.store)
+    query = Query(world.query_id, Checkpoint(elsewhere), world.log_backend)
     with pytest.raises(errors.WrongOwner, match="Two copies would write"):
         query.own_state()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.benchmarks.rows import Source
-from wal_sink.configuration import configure
+from wal_sink.configuration import configure, retention_of
 from wal_sink.flush.connection import Pipeline
 from wal_sink.flush.flusher import Flusher
 from wal_sink.flush.report import Reporter
@@ -111,7 +111,7 @@ def flusher_of(backlog: Backlog, metrics: FlushMetrics) -> Flusher:
         target=destination.target,
         target_name=destination.name,
         several=False,
-        retention=configuration.retention,
+        retention=retention_of(configuration.sink),
     )
     reporter = Reporter(None, destination.name, metrics=metrics)
     return Flusher(pipeline, reporter, write_rows=WriteInThread())

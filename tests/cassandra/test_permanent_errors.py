@@ -112,18 +112,18 @@ class Flushing:
         self.run = world.run()
         pipeline = Pipeline(
             query_id=world.query_id,
-            store=world.store,
+            store=world.log_backend,
             checkpoint=Checkpoint(world.checkpoint),
             target=world.target,
             target_name=world.target.name,
             several=False,
             retention=world.retention,
         )
-        reporter = Reporter(world.store, world.target.name, world.clock)
+        reporter = Reporter(world.log_backend, world.target.name, world.clock)
         self.loop = FlushLoop(Flusher(pipeline, reporter, clock_us=world.clock))
 
     def status(self) -> Status:
-        return read_status(Checkpoint(self.world.checkpoint), self.world.store)
+        return read_status(Checkpoint(self.world.checkpoint), self.world.log_backend)
 
     def batch(self, *rows: tuple[str, int]) -> int:
         epoch = self.run.batch(rows)

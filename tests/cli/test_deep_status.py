@@ -26,7 +26,9 @@ def damage(job: Job, path: str) -> None:
 
 def manifests(job: Job, epoch: int) -> list[str]:
     """Return the manifests of an epoch."""
-    names = ((path, paths.MANIFEST.parse(path)) for path in job.store.list(paths.MANIFEST.folder))
+    names = (
+        (path, paths.MANIFEST.parse(path)) for path in job.log_backend.list(paths.MANIFEST.folder)
+    )
     return [path for path, name in names if name and name.epoch == epoch]
 
 
@@ -47,8 +49,8 @@ def test_sound_log_has_no_findings_and_changes_nothing(job: Job) -> None:
 def test_every_damaged_object_is_found(job: Job) -> None:
     """Findings are in the order of the epochs. A damaged manifest hides the epochs before it."""
     for epoch in (2, 4):
-        damage(job, job.store.list(paths.segment_folder(epoch))[0])
-    job.store.delete([job.store.list(paths.segment_folder(3))[1]])
+        damage(job, job.log_backend.list(paths.segment_folder(epoch))[0])
+    job.log_backend.delete([job.log_backend.list(paths.segment_folder(3))[1]])
     assert findings(job) == [("CorruptLog", 2), ("MissingSegment", 3), ("CorruptLog", 4)]
     assert findings(job, "--offline") == findings(job)
     (path,) = manifests(job, 3)
@@ -58,12 +60,12 @@ def test_every_damaged_object_is_found(job: Job) -> None:
     assert "set-mark CHECKPOINT --to 3 " in hole["remedy"], (
         "epoch 2 comes first, and nobody names it"
     )
-    job.store.delete([path])
+    job.log_backend.delete([path])
     assert findings(job) == [("MissingManifest", 3), ("CorruptLog", 4)]
 
 
 def test_lost_plan_is_found(job: Job) -> None:
-    job.store.delete(job.store.list(paths.PLAN.folder))
+    job.log_backend.delete(job.log_backend.list(paths.PLAN.folder))
     assert findings(job, "--offline") == [("CorruptLog", epoch) for epoch in (2, 3, 4)]
     assert job.refused("flush") == (6, "CorruptLog")
 
@@ -102,10 +104,10 @@ def test_ledger_row_ahead_of_the_mark_is_no_finding(job: Job) -> None:
     """A flusher that dies before it sets the mark leaves such a row. The next flusher sets the mark."""
     state = job.state
     assert job.command("flush").code == 0
-    job.store.delete(
+    job.log_backend.delete(
         [
             path
-            for path in job.store.list(paths.STATE.folder)
+            for path in job.log_backend.list(paths.STATE.folder)
             if (paths.STATE.parse(path) or 0) > state.number
         ]
     )
@@ -137,7 +139,7 @@ def test_epochs_trimmed_while_reading_are_no_findings(job: Job) -> None:
     query = find_query(str(job.folder / job.place), options={"target": KIND})
 
     def flush_once(_size: int) -> None:
-        if job.store.list(paths.MANIFEST.folder):
+        if job.log_backend.list(paths.MANIFEST.folder):
             assert job.command("flush", "--option", "wal.retention=0").code == 0
 
     assert deep_status(query, progress=flush_once).findings == ()

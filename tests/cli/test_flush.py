@@ -22,6 +22,7 @@ from wal_sink.model import paths
 from wal_sink.model.plan import Plan
 from wal_sink.progress.report import FlusherReport, read_report
 from wal_sink.protocol.flush_decisions import Retention
+from wal_sink.wal.store import read_record
 
 EVERYTHING = rows_of(0, 1, 2, 3, 4)
 
@@ -49,7 +50,7 @@ def test_pending_epochs_are_flushed_once(job: Job) -> None:
 
 def test_flush_ends_with_the_exit_code_of_its_error(job: Job) -> None:
     """The command tries a transient error again, before it ends."""
-    path = job.store.list(paths.segment_folder(2))[0]
+    path = job.log_backend.list(paths.segment_folder(2))[0]
     job.log_backend.replace(path, job.log_backend.read(path)[:-1])
     assert job.refused("flush") == (6, "CorruptLog")
     assert "CorruptLog" in job.command("status").document["last_error"]
@@ -62,7 +63,7 @@ def test_flush_ends_with_the_exit_code_of_its_error(job: Job) -> None:
 def test_flushed_epochs_are_deleted_after_their_retention(job: Job) -> None:
     """`--dry-run` has the same numbers, changes nothing, and does not connect."""
     assert job.command("flush").document["trimmed"] == -1
-    assert job.store.list(paths.SEGMENT.folder)
+    assert job.log_backend.list(paths.SEGMENT.folder)
     now = ("--option", "wal.retention=0")
     earlier = job.log_backend.list()
     job.database.rename(job.folder / "away.db")
@@ -72,7 +73,7 @@ def test_flushed_epochs_are_deleted_after_their_retention(job: Job) -> None:
     assert job.command("flush", "--dry-run").document["trimmed"] == -1
     (job.folder / "away.db").rename(job.database)
     assert job.command("flush", *now).document["trimmed"] == 4
-    assert job.store.list(paths.SEGMENT.folder) == []
+    assert job.log_backend.list(paths.SEGMENT.folder) == []
     assert job.command("flush", *now).document["trimmed"] == 4
     batches(job, 5)
     assert job.command("flush").code == 0
@@ -154,17 +155,17 @@ def test_follow_flushes_after_an_outage_until_ctrl_c(job: Job) -> None:
 
 def test_flush_keeps_the_report_of_another_flusher(job: Job) -> None:
     """The report of a flusher that ends must not replace that of a flusher that is alive."""
-    Reporter(job.store, "sqlite", lambda: time.time_ns() // 1_000).report("resting", None)
+    Reporter(job.log_backend, "sqlite", lambda: time.time_ns() // 1_000).report("resting", None)
     path = paths.REPORT.path("sqlite")
     other = FlusherReport(flusher="there:1", doing="resting", heartbeat_us=time.time_ns() // 1_000)
     job.log_backend.replace(path, other.to_json())
     assert job.command("flush").document["epochs"] == 3
     assert job.rows() == EVERYTHING
-    assert read_report(job.store, "sqlite") == other
+    assert read_report(job.log_backend, "sqlite") == other
     silent = FlusherReport(flusher="there:1", doing="resting", heartbeat_us=1)
     job.log_backend.replace(path, silent.to_json())
     job.command("flush")
-    assert read_report(job.store, "sqlite") != silent
+    assert read_report(job.log_backend, "sqlite") != silent
 
 
 def test_rows_go_to_the_table_of_the_options(job: Job) -> None:
@@ -173,8 +174,8 @@ def test_rows_go_to_the_table_of_the_options(job: Job) -> None:
     Its rows are written only after the operator confirms the table.
     """
     job.execute("CREATE TABLE other (k TEXT, v INTEGER)")
-    (path,) = job.store.list(paths.PLAN.folder)
-    plan = job.store.read_record(Plan, path)
+    (path,) = job.log_backend.list(paths.PLAN.folder)
+    plan = read_record(job.log_backend, Plan, path)
     assert plan is not None
     forged = msgspec.structs.replace(plan, table='"other"').for_log(plan.key)
     job.log_backend.replace(path, forged.to_json())

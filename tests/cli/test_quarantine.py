@@ -64,7 +64,7 @@ def test_damaged_file_of_refused_rows_is_named(world: World, tmp_path: Path) -> 
     world.on_invalid_row = "quarantine"
     world.run().batch([(None, 7)])
     world.flush()
-    (path,) = world.store.list("refused/")
+    (path,) = world.log_backend.list("refused/")
     world.log_backend.replace(path, b"torn")
     stopped = run(tmp_path, "quarantine", "checkpoint", "--json")
     assert (stopped.code, stopped.document["error"]) == (6, "CorruptLog")

@@ -19,12 +19,12 @@ from wal_sink.wal.manifests import ManifestChain
 
 def manifest_of(job: Job, epoch: int) -> EpochManifest:
     """Return the manifest of an epoch."""
-    return ManifestChain(job.store).chain(job.state, -1)[epoch]
+    return ManifestChain(job.log_backend).chain(job.state, -1)[epoch]
 
 
 def lose_manifests(job: Job, *epochs: int) -> None:
     """Delete manifests of epochs."""
-    job.store.delete([manifest_of(job, epoch).manifest for epoch in epochs])
+    job.log_backend.delete([manifest_of(job, epoch).manifest for epoch in epochs])
 
 
 # --- the target went back ------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_set_mark_skips_two_lost_manifests(job: Job) -> None:
 def test_trim_keeps_files_of_a_given_up_epoch(job: Job) -> None:
     job.retention = Retention(us=0, bytes=0)
     batches(job, 5)
-    damaged, whole = job.store.list(paths.segment_folder(2))
+    damaged, whole = job.log_backend.list(paths.segment_folder(2))
     (job.folder / "checkpoint" / "wal_sink" / job.query_id / damaged).write_bytes(b"")
     assert job.refused("flush") == (6, "CorruptLog")
     answer = job.command("status", "--deep")
@@ -159,7 +159,7 @@ def test_trim_keeps_files_of_a_given_up_epoch(job: Job) -> None:
     assert job.command("give-up", "--epoch", 2, "--yes").code == 0
     assert job.command("flush").code == 0
     assert job.rows() == rows_of(0, 1, 3, 4, 5)
-    assert job.store.list(paths.SEGMENT.folder) == [damaged, whole]
+    assert job.log_backend.list(paths.SEGMENT.folder) == [damaged, whole]
     assert job.command("show", 2).document["epochs"][0]["state"] == "given up"
 
 
@@ -251,11 +251,11 @@ def test_copy_that_is_adopted_fences_the_original(job: Job) -> None:
 
 
 def test_commands_name_the_log_that_is_gone(job: Job) -> None:
-    job.store.delete(job.store.backend.list())
+    job.log_backend.delete(job.log_backend.list())
     for verb in ("status", "show", "flush", "adopt"):
         stopped = job.command(verb)
         assert (stopped.code, stopped.document["error"]) == (6, "CorruptLog"), verb
-        assert f"{job.store.url}, and there is none" in stopped.document["what"]
+        assert f"{job.log_backend.url}, and there is none" in stopped.document["what"]
 
 
 def test_new_log_with_an_old_ledger_row_is_adopted(job: Job) -> None:
@@ -286,7 +286,7 @@ def test_new_log_after_lost_epochs_needs_adopt_and_mark(job: Job) -> None:
 
 
 def test_set_mark_refuses_beside_a_flusher(job: Job) -> None:
-    Reporter(job.store, "sqlite", lambda: time.time_ns() // 1_000).report("resting", None)
+    Reporter(job.log_backend, "sqlite", lambda: time.time_ns() // 1_000).report("resting", None)
     stopped = job.command("set-mark", "--to", 1, "--yes")
     assert (stopped.code, stopped.document["error"]) == (5, "FlusherAtWork")
     assert "flushes target sqlite" in stopped.document["what"]

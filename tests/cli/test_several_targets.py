@@ -24,7 +24,7 @@ NOBODY = "Nothing flushes: start the query again"
 
 def shown(two: Job, target: str = "") -> str:
     """Return the text of `status`."""
-    return repr(read_status(Checkpoint(two.checkpoint), two.store, target))
+    return repr(read_status(Checkpoint(two.checkpoint), two.log_backend, target))
 
 
 def test_commands_apply_to_all_targets_or_one(two: Job) -> None:

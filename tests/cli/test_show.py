@@ -64,14 +64,14 @@ def test_trimmed_epochs_are_not_listed(busy: World, tmp_path: Path) -> None:
 
 def test_damaged_or_missing_manifest_hides_nothing_newer(busy: World, tmp_path: Path) -> None:
     """The exit code is 0: only `status --deep` reports findings by its exit code."""
-    names = ((p, paths.MANIFEST.parse(p)) for p in busy.store.list(paths.MANIFEST.folder))
+    names = ((p, paths.MANIFEST.parse(p)) for p in busy.log_backend.list(paths.MANIFEST.folder))
     (path,) = (p for p, name in names if name is not None and name.epoch == 2)
     busy.log_backend.replace(path, b"{")
     lines = listed(tmp_path)
     assert (2, "damaged", None) in lines
     assert (3, "not checkpointed", 1) in lines
     assert "CorruptLog" in run(tmp_path, "show", "checkpoint").out
-    busy.store.delete([path])
+    busy.log_backend.delete([path])
     assert (2, "no manifest", None) in listed(tmp_path)
     gone = run(tmp_path, "show", "checkpoint", 2, "--json")
     assert (gone.code, gone.document["error"]) == (6, "MissingManifest")
@@ -87,7 +87,9 @@ def test_epoch_is_shown_with_rows_and_offsets(busy: World, tmp_path: Path) -> No
     assert [column["name"] for column in details["columns"]] == ["k", "v"]
     assert [segment["rows"] for segment in details["segments"]] == [2, 1]
     folder = paths.segment_folder(2)
-    assert [segment["path"] for segment in details["segments"]] == list(busy.store.list(folder))
+    assert [segment["path"] for segment in details["segments"]] == list(
+        busy.log_backend.list(folder)
+    )
     assert details["sample"] == [{"k": k, "v": 2} for k in "cde"]
     for most in (0, 1):
         some = run(tmp_path, "show", "checkpoint", 2, "--rows", most, "--json").document
@@ -105,7 +107,7 @@ def test_epoch_that_never_was_is_refused(busy: World, tmp_path: Path) -> None:
 
 
 def test_damaged_segment_hides_only_its_rows(busy: World, tmp_path: Path) -> None:
-    path = busy.store.list(paths.segment_folder(2))[0]
+    path = busy.log_backend.list(paths.segment_folder(2))[0]
     busy.log_backend.replace(path, busy.log_backend.read(path)[:-1])
     done = run(tmp_path, "show", "checkpoint", 2, "--json")
     (attempt,) = done.document["epochs"]

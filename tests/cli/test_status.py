@@ -23,7 +23,7 @@ from wal_sink.progress.report import ENDED, read_report
 
 def reporter(world: World) -> Reporter:
     """Return a reporter of a flusher in this process."""
-    return Reporter(world.store, "memory", lambda: time.time_ns() // 1_000)
+    return Reporter(world.log_backend, "memory", lambda: time.time_ns() // 1_000)
 
 
 def _one_line(text: str) -> str:
@@ -93,7 +93,7 @@ def test_flusher_is_shown_as_failing_dead_or_ended(world: World, tmp_path: Path)
     assert "Repair it." in printed
     assert "Nothing flushes" not in printed
 
-    report = read_report(world.store, "memory")
+    report = read_report(world.log_backend, "memory")
     assert report is not None
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
@@ -128,7 +128,7 @@ def test_lost_checkpoint_gets_commands_of_a_stand_in(world: World, tmp_path: Pat
         remaining = tmp_path / "checkpoint" / name
         remaining.unlink() if remaining.is_file() else shutil.rmtree(remaining)
     refused = run(tmp_path, "status", "checkpoint", "--json").document
-    assert stand_in(world.store.url, "LAST") in refused["remedy"]
+    assert stand_in(world.log_backend.url, "LAST") in refused["remedy"]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ class Stream:
         self._tick()
         self._first = self.world.run()
         pipeline = self.world.flusher().pipeline
-        reporter = Reporter(self.world.store, pipeline.target_name, self.world.clock)
+        reporter = Reporter(self.world.log_backend, pipeline.target_name, self.world.clock)
         self.loop = FlushLoop(Flusher(pipeline, reporter, clock_us=self.world.clock))
         self.loop.start()
         self._spark.start()
@@ -129,7 +129,7 @@ class Stream:
     def status(self) -> Status:
         """Return the status of the query."""
         assert self._failed is None
-        return read_status(Checkpoint(self.world.checkpoint), self.world.store)
+        return read_status(Checkpoint(self.world.checkpoint), self.world.log_backend)
 
     def goes_on(self, epochs: int = 3, seconds: float = 240) -> None:
         """Wait until more epochs are flushed."""

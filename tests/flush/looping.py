@@ -18,7 +18,7 @@ from wal_sink.flush.report import Reporter
 from wal_sink.model import paths
 from wal_sink.progress.report import ErrorReport, FlusherReport, read_report
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.wal.store import LogStore, newest
+from wal_sink.wal.store import newest
 
 SECONDS = 10.0
 """A test that waits for longer fails."""
@@ -62,14 +62,14 @@ class PlayedLoop:
         self.name = target or name
         pipeline = Pipeline(
             world.query_id,
-            LogStore(FaultyBackend(world.log_backend, faults)),
+            FaultyBackend(world.log_backend, faults),
             Checkpoint(world.checkpoint),
             FaultyTarget(world.target, faults),
             target_name=self.name,
             several=False,
             retention=world.retention,
         )
-        reporter = Reporter(world.store, self.name)
+        reporter = Reporter(world.log_backend, self.name)
         self.loop = FlushLoop(Flusher(pipeline, reporter, clock_us=world.clock))
 
     def start(self) -> PlayedLoop:
@@ -77,7 +77,7 @@ class PlayedLoop:
         return self
 
     def is_flushed(self, epoch: int) -> bool:
-        state = newest(self.world.store)
+        state = newest(self.world.log_backend)
         target = state.target(self.name) if state is not None else None
         return target is not None and target.mark.epoch >= epoch
 
@@ -86,7 +86,7 @@ class PlayedLoop:
         return report.error if report else None
 
     def report(self) -> FlusherReport | None:
-        return read_report(self.world.store, self.name)
+        return read_report(self.world.log_backend, self.name)
 
     def waits(self) -> bool:
         """Return True if the loop has nothing to flush."""

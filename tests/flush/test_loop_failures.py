@@ -79,7 +79,7 @@ def test_error_of_a_failing_loop_is_in_its_report(
         assert error_report.remedy
     if not transient:
         with pytest.raises(getattr(errors, kind, errors.WalSinkError)):
-            wait_until_flushed(Checkpoint(world.checkpoint), world.store, SECONDS)
+            wait_until_flushed(Checkpoint(world.checkpoint), world.log_backend, SECONDS)
     outage.over.set()
     until(lambda: played.is_flushed(0))
     until(lambda: played.error() is None)
@@ -143,7 +143,7 @@ def test_error_stays_until_the_failed_step_succeeds(
     with pytest.raises(errors.FlushTimeout, match="last error: "):
         wait_until_flushed(
             Checkpoint(world.checkpoint),
-            world.store,
+            world.log_backend,
             0.1,
             has_tried=lambda _: played.loop.has_tried(),
         )
@@ -176,7 +176,7 @@ def test_caller_gets_the_error_of_an_idle_loop(world: World, make_loop: MakeLoop
     with pytest.raises(errors.TargetRefused, match="no such table"):
         wait_until_flushed(
             Checkpoint(world.checkpoint),
-            world.store,
+            world.log_backend,
             SECONDS,
             has_tried=lambda _: played.loop.has_tried(),
         )
@@ -184,7 +184,7 @@ def test_caller_gets_the_error_of_an_idle_loop(world: World, make_loop: MakeLoop
     played.loop.hurry()
     checkpoint = Checkpoint(world.checkpoint)
     tried = wait_until_flushed(
-        checkpoint, world.store, SECONDS, has_tried=lambda _: played.loop.has_tried()
+        checkpoint, world.log_backend, SECONDS, has_tried=lambda _: played.loop.has_tried()
     )
     assert tried.epoch == 0
 
@@ -196,7 +196,7 @@ def test_waiter_for_one_target_ignores_another_target(world: World, make_loop: M
     stalls.halts.set()
     loops = [make_loop().start().loop, make_loop(stalls, "other").start().loop]
     until(lambda: stalls.failures > 0)
-    checkpoint, store = Checkpoint(world.checkpoint), world.store
+    checkpoint, store = Checkpoint(world.checkpoint), world.log_backend
     flush = QueryFlush(world.query_id, "run", checkpoint, store, loops)
     flush.for_each_loop(FlushLoop.hurry)
     waited = wait_until_flushed(checkpoint, store, SECONDS, has_tried=flush.has_tried)

@@ -93,7 +93,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> LogStore:
     """A log in memory. Reports come a hundred times as often."""
     monkeypatch.setattr(reporter, "REPORT_S", 0.1)
     monkeypatch.setattr(reporter, "_CHECK_S", 0.02)
-    return LogStore(open_backend(f"memory://{uuid.uuid4().hex}/log"))
+    return open_backend(f"memory://{uuid.uuid4().hex}/log")
 
 
 class Clock:
@@ -198,7 +198,7 @@ def test_report_that_cannot_be_written_stops_nothing(
     store: LogStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults = Faults(at=0, error=OSError, matching="replace")
-    own = Reporter(LogStore(FaultyBackend(store.backend, faults)), TARGET, Clock())
+    own = Reporter(FaultyBackend(store, faults), TARGET, Clock())
     own.report("starting", None)
     assert faults.injected
     assert f"{PATH} cannot be written" in caplog.text

@@ -25,13 +25,14 @@ from wal_sink.errors import (
     TargetUnavailable,
     WalSinkError,
 )
-from wal_sink.flush.window import share_out
+from wal_sink.flush.connection import TargetConnection
+from wal_sink.flush.report import Reporter
+from wal_sink.flush.window import Window, share_out
 from wal_sink.flush.write import (
     Answer,
     FlushTask,
     RateLimit,
     SessionPool,
-    WindowWrite,
     rate_per_task,
 )
 from wal_sink.options import SinkOptions, parse
@@ -70,8 +71,7 @@ class Job:
         self._rate = rows_per_second
         self._key = uuid.uuid4().hex
 
-    def __call__(self, write: WindowWrite) -> bool:
-        window = write.window
+    def __call__(self, window: Window, _connection: TargetConnection, _reporter: Reporter) -> bool:
         ranges = [part for manifest in window.manifests for part in window.ranges(manifest)]
         shares = share_out(ranges, above_bytes=0, slots=6)
         assert len(shares) == 5
@@ -109,7 +109,10 @@ def test_tasks_leave_out_refused_rows(world: World) -> None:
     flush(world, Job(), quarantine=True)
     # epoch 1 has another row of k7, and an earlier row of k15
     assert world.table() == world.expected() | {"k15": 1_045}
-    assert [(kept.epoch, kept.rows) for kept in refused_files(world.store)] == [(0, 1), (1, 1)]
+    assert [(kept.epoch, kept.rows) for kept in refused_files(world.log_backend)] == [
+        (0, 1),
+        (1, 1),
+    ]
     world.run().batch(*([(f"k{n}", n) for n in range(p, 90, 5)] for p in range(5)))
     with pytest.raises(TargetRefused, match="no sevens"):
         flush(world, Job())
@@ -157,7 +160,7 @@ def test_task_that_cannot_connect_raises_unavailable(world: World) -> None:
 def test_task_that_cannot_read_raises_log_unavailable(world: World) -> None:
     faults = Faults(0, error=OSError, matching="read segments")
     with pytest.raises(LogUnavailable):
-        flush(world, Job(store=LogStore(FaultyBackend(world.log_backend, faults))))
+        flush(world, Job(store=FaultyBackend(world.log_backend, faults)))
 
 
 def test_missing_segment_of_a_task_is_named(world: World) -> None:

@@ -20,7 +20,6 @@ from wal_sink.flush.loop import FlushLoop
 from wal_sink.metrics import prometheus
 from wal_sink.metrics.prometheus import BacklogReader, Metrics
 from wal_sink.testing.faults import AnswerLost, Faults, FaultyBackend
-from wal_sink.wal.store import LogStore
 
 
 def checkpoint_epochs(world: World, count: int = 3) -> None:
@@ -138,7 +137,7 @@ def test_pending_epochs_are_counted_while_the_target_is_down(world: World) -> No
 
 def reader(world: World, faults: Faults) -> BacklogReader:
     """Return the reader of a query's backlog."""
-    store = LogStore(FaultyBackend(world.log_backend, faults))
+    store = FaultyBackend(world.log_backend, faults)
     (name,) = world.targets
     return BacklogReader(Checkpoint(world.checkpoint), store, name)
 
@@ -157,7 +156,7 @@ def test_pending_epochs_stay_while_the_log_cannot_be_read(world: World) -> None:
     backlog = reader(world, Faults())
     first = backlog.read()
     assert first is not None
-    backlog._store = LogStore(FaultyBackend(world.log_backend, Gone()))
+    backlog._store = FaultyBackend(world.log_backend, Gone())
     assert backlog.read() == first, "with the time of the first read"
     assert first.backlog.oldest_seconds(first.read_us + 60_000_000) >= 60
 

@@ -26,7 +26,7 @@ def page(port: int, host: str = "127.0.0.1") -> str:
 
 def watch(exposition: Exposition, world: World) -> None:
     exposition.watch(
-        *(world.query_id, Checkpoint(world.checkpoint), world.store, "memory", 'a."B"'),
+        *(world.query_id, Checkpoint(world.checkpoint), world.log_backend, "memory", 'a."B"'),
         several=False,
     )
 

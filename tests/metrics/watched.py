@@ -15,7 +15,6 @@ from wal_sink.flush.report import Reporter
 from wal_sink.metrics.prometheus import Metrics, QueryMetrics
 from wal_sink.protocol.flush_decisions import Retention
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
-from wal_sink.wal.store import LogStore
 
 
 def new_world() -> World:
@@ -39,13 +38,13 @@ class Watched:
         faults = faults or Faults()
         self.world = world
         self.metrics = metrics or Metrics()
-        store = LogStore(FaultyBackend(world.log_backend, faults))
+        store = FaultyBackend(world.log_backend, faults)
         (name,) = world.targets
         checkpoint = Checkpoint(FaultyBackend(world.checkpoint, faults))
         self.query_metrics: QueryMetrics = self.metrics.watch(
             world.query_id,
             Checkpoint(world.checkpoint),
-            LogStore(world.log_backend),
+            world.log_backend,
             name,
             "shop.orders",
             several=False,

@@ -22,7 +22,6 @@ from wal_sink.progress.report import ErrorReport, FlusherReport
 from wal_sink.progress.status import Status, read_status
 from wal_sink.progress.wait import Flushed, wait_until_flushed
 from wal_sink.testing.faults import Faults, FaultyBackend
-from wal_sink.wal.store import LogStore
 
 SECONDS = 10.0
 """A test that waits for longer fails."""
@@ -40,18 +39,18 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def status(world: World) -> Status:
-    return read_status(Checkpoint(world.checkpoint), world.store)
+    return read_status(Checkpoint(world.checkpoint), world.log_backend)
 
 
 def wait(world: World, timeout: float | None = SECONDS) -> Flushed:
-    return wait_until_flushed(Checkpoint(world.checkpoint), world.store, timeout)
+    return wait_until_flushed(Checkpoint(world.checkpoint), world.log_backend, timeout)
 
 
 def report(world: World, error: ErrorReport | None = None, age_s: float = 0.0) -> None:
     """Leave a report as a flusher of another process does."""
     heartbeat_us = time.time_ns() // 1_000 - int(age_s * 1_000_000)
     text = FlusherReport(flusher="there:1", doing="writing", heartbeat_us=heartbeat_us, error=error)
-    world.store.replace(report_path(world), text.to_json())
+    world.log_backend.replace(report_path(world), text.to_json())
 
 
 def report_path(world: World) -> str:
@@ -222,7 +221,7 @@ def test_status_has_the_last_report_of_the_flusher(world: World) -> None:
 def waiting(world: World, timeout: float | None = SECONDS) -> Iterator[Future[Flushed]]:
     """Call `wait_until_flushed` in a thread, and enter the block when the call waits."""
     current = Faults(matching="report-")
-    store = LogStore(FaultyBackend(world.log_backend, current))
+    store = FaultyBackend(world.log_backend, current)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(wait_until_flushed, Checkpoint(world.checkpoint), store, timeout)
         deadline = time.monotonic() + SECONDS
@@ -369,7 +368,7 @@ def test_timeout_is_waited_for_without_a_flusher(
 
 def flushed_by(world: World, has_tried: Callable[[str], bool]) -> int:
     checkpoint = Checkpoint(world.checkpoint)
-    return wait_until_flushed(checkpoint, world.store, None, has_tried=has_tried).epoch
+    return wait_until_flushed(checkpoint, world.log_backend, None, has_tried=has_tried).epoch
 
 
 @pytest.mark.parametrize("timeout", [None, 0.0, SECONDS])

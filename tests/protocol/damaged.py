@@ -120,7 +120,7 @@ def fill(world: World) -> None:
 
 def change(world: World, transition: Callable[[State, Actor], State | None]) -> None:
     """Change the state as an operator's command does."""
-    update(world.store, lambda state: transition(state, Actor("operator", world.clock())))
+    update(world.log_backend, lambda state: transition(state, Actor("operator", world.clock())))
 
 
 def give_up(world: World, epoch: int, name: str = "") -> None:

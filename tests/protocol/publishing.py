@@ -60,7 +60,7 @@ class Driver:
 def query_in(folder: Path) -> World:
     """Return a query whose checkpoint and log are in a folder."""
     location = locate(str(folder))
-    world = World(location.open_checkpoint()._backend, location.open_log("query").backend)
+    world = World(location.open_checkpoint()._backend, location.open_log("query"))
     world.query_id = "query"
     return world
 

@@ -28,7 +28,7 @@ def kept(world: World) -> list[tuple[int, str, str | None, int]]:
     return sorted(
         (
             (file.epoch, file.target, row["k"], row["v"])
-            for file in refused_files(world.store)
+            for file in refused_files(world.log_backend)
             for batch in read_refused(world.log_backend, file.path)
             for row in rows_of(batch).to_pylist()
         ),

@@ -44,7 +44,7 @@ def report(
         error=error,
         stopping=stopping,
     )
-    world.store.replace(paths.REPORT.path("memory"), text.to_json())
+    world.log_backend.replace(paths.REPORT.path("memory"), text.to_json())
 
 
 def epochs_of_segments(world: World) -> list[int]:

@@ -14,11 +14,11 @@ from tests.protocol.operators import stops
 from tests.protocol.raw import parsed
 from wal_sink import errors
 from wal_sink.checkpoint.checkpoint import Checkpoint
+from wal_sink.flush.connection import TargetConnection
+from wal_sink.flush.report import Reporter
 from wal_sink.flush.window import Window
-from wal_sink.flush.write import WindowWrite
 from wal_sink.model.manifest import Manifest
 from wal_sink.progress.status import read_status
-from wal_sink.wal.store import LogStore
 
 STORES = ("memory", "local")
 pytestmark = pytest.mark.rule("segments")
@@ -37,7 +37,7 @@ def test_inlined_segment_is_counted_and_flushed(world: World) -> None:
     assert [len(segment["data"]) for segment in segments] == [
         segment["bytes"] for segment in segments
     ]
-    status = read_status(Checkpoint(world.checkpoint), world.store)
+    status = read_status(Checkpoint(world.checkpoint), world.log_backend)
     assert (status.pending_epochs, status.pending_rows) == (3, 9)
     assert status.pending_bytes >= 3 * sum(segment["bytes"] for segment in segments) - 100
     assert world.flushed() == world.expected()
@@ -67,15 +67,15 @@ def test_flush_job_task_gets_rows_with_its_share(world: World) -> None:
     fill(world)
     windows: list[Window] = []
 
-    def write(writing: WindowWrite) -> bool:
-        windows.append(writing.window)
+    def write(window: Window, _connection: TargetConnection, _reporter: Reporter) -> bool:
+        windows.append(window)
         return False
 
     flusher = world.flusher()
     flusher._write_rows = write
     flusher.run_once()
     (window,) = windows
-    empty = LogStore(open_backend("memory://nowhere"))
+    empty = open_backend("memory://nowhere")
     nowhere = replace(window, pipeline=replace(window.pipeline, store=empty))
     ranges = pickle.loads(pickle.dumps(nowhere.ranges(window.manifests[0])))
     slices = list(nowhere.slices(ranges))

@@ -18,8 +18,9 @@ from tests.protocol.engine import Rows, World, flush, in_memory, until_idle
 from tests.protocol.operations import At
 from tests.protocol.operators import TargetBackup
 from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable
+from wal_sink.flush.connection import TargetConnection
+from wal_sink.flush.report import Reporter
 from wal_sink.flush.window import Window
-from wal_sink.flush.write import WindowWrite
 from wal_sink.protocol.flush_decisions import SENDINGS, Retention
 from wal_sink.publish.micro_batch import refuse_quarantine
 from wal_sink.testing.faults import AnswerLost, Faults
@@ -168,8 +169,8 @@ def test_lists_are_not_written_by_a_job(lists: ListWorld) -> None:
     lists.run().batch([("a", 1)])
     windows: list[Window] = []
 
-    def write(writing: WindowWrite) -> bool:
-        windows.append(writing.window)
+    def write(window: Window, _connection: TargetConnection, _reporter: Reporter) -> bool:
+        windows.append(window)
         return False
 
     lists.target.parallel_writes = True

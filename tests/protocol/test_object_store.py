@@ -51,7 +51,7 @@ def test_status_finds_the_log_by_the_checkpoint(s3: S3, monkeypatch: pytest.Monk
     """Given the URL that Spark uses, and a log at its default place inside the checkpoint."""
     url = f"{s3.bucket().replace('s3:', 's3a:')}/ck"
     location = locate(url, wal_options=s3.options)
-    world = World(open_backend(url, s3.options), location.open_log("query").backend)
+    world = World(open_backend(url, s3.options), location.open_log("query"))
     world.query_id = "query"
     world.run().batch([("a", 1)])
     assert wal_sink.status(url, storage_options=s3.options).pending_epochs == 1

@@ -57,7 +57,7 @@ def test_user_who_may_only_read_gets_the_status(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(LocalBackend, "_unfinished", refuse)
-    status = read_status(Checkpoint(shared.checkpoint), shared.store)
+    status = read_status(Checkpoint(shared.checkpoint), shared.log_backend)
     assert (status.pending_epochs, status.last_error) == (1, None)
 
 
@@ -69,7 +69,7 @@ def test_no_other_user_reads_what_the_sink_writes(shared: World, tmp_path: Path)
     for epoch in range(4):
         run.batch([("customer-4711", epoch)], [("customer-4712", epoch)])
     flusher = shared.flusher()
-    flusher.reporter = Reporter(shared.store, "memory")
+    flusher.reporter = Reporter(shared.log_backend, "memory")
     flusher.reporter.report("writing", 0)
     shared.flush()
     run.publish([("customer-4713", 4)])

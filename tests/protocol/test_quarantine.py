@@ -50,7 +50,7 @@ def test_invalid_utf8_is_refused_before_the_targets_check() -> None:
     world.on_invalid_row = "quarantine"
     world.run().flushed_batches([("a", 1), (REFUSED, 2), ("b", 3), (REFUSED, 4)])
     assert world.visible() == [("a", 1), ("b", 3)]
-    assert [(file.epoch, file.rows) for file in refused_files(world.store)] == [(0, 2)]
+    assert [(file.epoch, file.rows) for file in refused_files(world.log_backend)] == [(0, 2)]
 
 
 def test_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
@@ -66,7 +66,7 @@ def test_refused_row_is_kept_when_its_epoch_is_trimmed() -> None:
     assert world.flushed() == {"a": 1, "b": 2, "c": 3}
     assert world.log_backend.list("segments/") == []
     assert kept(world) == [(1, "", None, 7), (1, "", None, 8), (1, "", None, 9)]
-    status = read_status(Checkpoint(world.checkpoint), world.store)
+    status = read_status(Checkpoint(world.checkpoint), world.log_backend)
     assert (status.quarantined_rows, status.safe_to_delete) == (3, False)
     assert "quarantine" in repr(status)
 

@@ -15,7 +15,7 @@ from wal_sink.checkpoint import checkpoint
 from wal_sink.errors import Fenced
 from wal_sink.progress.status import read_status
 from wal_sink.testing.faults import Faults, FaultyBackend
-from wal_sink.wal.store import LogStore, newest
+from wal_sink.wal.store import newest
 
 
 class Interrupted(FaultyBackend):
@@ -45,7 +45,7 @@ class Interrupted(FaultyBackend):
 def test_log_made_between_two_listings_lost_no_state(world: World) -> None:
     """The reader lists `state/` before the first run publishes, and `manifests/` after."""
     backend = Interrupted(world.log_backend, "manifests/", lambda: world.run().publish([("a", 1)]))
-    state = newest(LogStore(backend))
+    state = newest(backend)
     assert state is not None
     assert state.last.epoch == 0
 
@@ -118,7 +118,7 @@ def test_epoch_given_up_as_missing_is_synced_in_checkpoint(
     run.write_offsets()
     run.write_commit([])
     synced.clear()
-    query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.store)
+    query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.log_backend)
     give_up(query, 1, "")
     assert synced == ["commits/0", "offsets/1", "commits/1"]
 
@@ -126,10 +126,10 @@ def test_epoch_given_up_as_missing_is_synced_in_checkpoint(
 def test_log_whose_targets_are_all_given_up_is_trimmed(world: World) -> None:
     run = world.run()
     run.batch([("a", 1)])
-    query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.store)
+    query = Query(world.query_id, checkpoint.Checkpoint(world.checkpoint), world.log_backend)
     give_up(query, None, "memory")
     run.batch([("b", 2)])
     world.flush()
     assert not world.log_backend.list("manifests/")
-    status = read_status(query.checkpoint, world.store)
+    status = read_status(query.checkpoint, world.log_backend)
     assert (status.pending_epochs, status.given_up) == (0, ("memory",))

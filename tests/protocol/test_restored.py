@@ -244,7 +244,7 @@ def test_checkpoint_set_back_flushes_nothing_and_says_so(world: World) -> None:
     world.run().flushed_batches([("a", 0)], [("b", 1)])
     edit(world.checkpoint, "commits/1", None)
     world.flush()
-    status = read_status(Checkpoint(world.checkpoint), world.store)
+    status = read_status(Checkpoint(world.checkpoint), world.log_backend)
     assert (status.checkpointed, status.flushed) == (0, 1)
     assert "set back" in repr(status)
 
@@ -274,7 +274,7 @@ def test_copied_checkpoint_neither_publishes_nor_flushes(world: World) -> None:
             copy.run().publish([("ghost", 9)])
         with pytest.raises(errors.WrongOwner):
             copy.flush()
-    status = read_status(Checkpoint(copy.checkpoint), copy.store)
+    status = read_status(Checkpoint(copy.checkpoint), copy.log_backend)
     assert str(status.last_error).startswith("WrongOwner: ")
     assert not status.safe_to_delete
     run.batch([("b", 2)])
@@ -310,7 +310,7 @@ def adopt(world: World, log_id: str) -> None:
     """Do what `wal-sink adopt CHECKPOINT` does."""
     checkpoint = Checkpoint(world.checkpoint)
     change(world, lambda state, actor: protocol.adopt(state, log_id, checkpoint.url, actor))
-    checkpoint.replace_log_url(world.store.url)
+    checkpoint.replace_log_url(world.log_backend.url)
     with world.target.connect(world.query_id) as session:
         row = session.read()
         assert row is not None
@@ -362,7 +362,7 @@ def test_deleted_checkpoint_is_flushed_by_a_stand_in(tmp_path: Path) -> None:
     world.log_backend = open_backend(f"{tmp_path}/my logs/{world.query_id}")
     world.run().flushed_batches([("a", 1)]).batches([("a", 2)], [("b", 3)])
     world.checkpoint.delete(world.checkpoint.list())
-    commands = errors.stand_in(world.store.url, "2").partition(": ")[2].rstrip(".")
+    commands = errors.stand_in(world.log_backend.url, "2").partition(": ")[2].rstrip(".")
     make, *others = commands.split(" && wal-sink ")
     subprocess.run(["sh", "-c", make], cwd=tmp_path, check=True)
     assert others == [

@@ -7,7 +7,7 @@ import pytest
 from tests.kills.interleave import Process, Turns
 from tests.protocol.engine import World, in_memory
 from tests.protocol.operators import TargetBackup
-from wal_sink.configuration import configure
+from wal_sink.configuration import configure, retention_of
 from wal_sink.errors import LedgerBehindLog
 from wal_sink.protocol.flush_decisions import Retention
 
@@ -26,9 +26,13 @@ def epochs(world: World) -> list[int]:
 def test_retention_defaults_to_ten_minutes_and_a_tenth(tmp_path: object) -> None:
     options = {"checkpointLocation": f"{tmp_path}", "target": "sqlite_target:SqliteTarget"}
     options |= {"sqlite.path": "x", "table": "t"}
-    assert configure(options).retention == Retention(us=600 * SECOND, bytes=(10 << 30) // 10)
+    assert retention_of(configure(options).sink) == Retention(
+        us=600 * SECOND, bytes=(10 << 30) // 10
+    )
     options |= {"wal.retention": "1h", "wal.maxBytes": "1g"}
-    assert configure(options).retention == Retention(us=3_600 * SECOND, bytes=(1 << 30) // 10)
+    assert retention_of(configure(options).sink) == Retention(
+        us=3_600 * SECOND, bytes=(1 << 30) // 10
+    )
 
 
 def test_flushed_epoch_stays_for_its_time_and_goes(world: World) -> None:

@@ -51,7 +51,7 @@ def test_deleted_checkpoint_is_called_deleted(world: World, remaining: str) -> N
         Checkpoint(world.checkpoint).query_id()
     assert "Restore the checkpoint" in caught.value.remedy
     if remaining == Checkpoint.LOG_URL:
-        assert errors.stand_in(world.store.url, "LAST") in caught.value.remedy
+        assert errors.stand_in(world.log_backend.url, "LAST") in caught.value.remedy
 
 
 @pytest.mark.rule("identity")

@@ -35,7 +35,7 @@ def several() -> SeveralWorld:
 def give_up(world: World, name: str) -> None:
     """Do what `wal-sink give-up CHECKPOINT --target NAME` does."""
     actor = Actor("operator", world.clock())
-    update(world.store, lambda state: protocol.give_up_target(state, name, actor))
+    update(world.log_backend, lambda state: protocol.give_up_target(state, name, actor))
 
 
 @pytest.mark.parametrize("when", get_args(When))
@@ -70,7 +70,7 @@ def test_full_log_counts_what_the_slowest_target_lacks(several: SeveralWorld) ->
         flush(several.flusher(name=name))
     assert (several.rows(CELLS), several.rows(ADDED)) == ([("a", 1), ("b", 3)], [])
     assert several.log_backend.list("segments/") == several.log_backend.list("manifests/") == []
-    status = read_status(Checkpoint(several.checkpoint), several.store)
+    status = read_status(Checkpoint(several.checkpoint), several.log_backend)
     assert (status.given_up, status.pending_epochs) == ((ADDED,), 0)
 
 
@@ -78,7 +78,7 @@ def test_target_given_up_is_not_waited_for(several: SeveralWorld) -> None:
     several.run().batch([("a", 1)])
     give_up(several, ADDED)
     with pytest.raises(OptionError, match="Target added was given up, and gets nothing more"):
-        wait_until_flushed(Checkpoint(several.checkpoint), several.store, target=ADDED)
+        wait_until_flushed(Checkpoint(several.checkpoint), several.log_backend, target=ADDED)
 
 
 @pytest.mark.parametrize("order", [(CELLS, ADDED), (ADDED, CELLS)])
@@ -169,15 +169,15 @@ def test_status_and_wait_show_each_target(several: SeveralWorld) -> None:
     several.run().flushed_batches([("0", 0)]).batches([("1", 1)])
     flush(several.flusher(name=CELLS))
     checkpoint = Checkpoint(several.checkpoint)
-    assert wait_until_flushed(checkpoint, several.store, 0, target=CELLS).epoch == 1
-    status = read_status(checkpoint, several.store)
+    assert wait_until_flushed(checkpoint, several.log_backend, 0, target=CELLS).epoch == 1
+    status = read_status(checkpoint, several.log_backend)
     assert {target.target: target.pending_epochs for target in status.targets} == {
         CELLS: 0,
         ADDED: 1,
     }
     assert (status.flushed, status.pending_epochs, status.safe_to_delete) == (0, 1, False)
     flush(several.flusher(name=ADDED))
-    assert wait_until_flushed(checkpoint, several.store, 0).epoch == 1
+    assert wait_until_flushed(checkpoint, several.log_backend, 0).epoch == 1
 
 
 def test_log_lines_of_a_flush_name_the_target(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -16,8 +16,10 @@ from tests.protocol.adding import AddingTarget, AddingWorld, Pair, StagingSessio
 from tests.protocol.cases import covered
 from tests.protocol.engine import flush, until_idle
 from wal_sink.errors import TargetUnavailable
-from wal_sink.flush.window import share_out
-from wal_sink.flush.write import FlushTask, WindowWrite, most_severe
+from wal_sink.flush.connection import TargetConnection
+from wal_sink.flush.report import Reporter
+from wal_sink.flush.window import Window, share_out
+from wal_sink.flush.write import FlushTask, WriteRows, most_severe
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.targets.base import Target
 from wal_sink.testing.faults import Faults, FaultyTarget
@@ -67,13 +69,10 @@ def staged(world: AddingWorld) -> dict[bytes, list[Pair]]:
     return world.adding.staged
 
 
-def by_tasks(
-    world: AddingWorld, target: Target | None = None, *, twice: bool = False
-) -> Callable[[WindowWrite], bool]:
+def by_tasks(world: AddingWorld, target: Target | None = None, *, twice: bool = False) -> WriteRows:
     """Write windows as a Spark job does. With `twice`, each task runs twice, and one answer counts."""
 
-    def write(writing: WindowWrite) -> bool:
-        window = writing.window
+    def write(window: Window, connection: TargetConnection, _reporter: Reporter) -> bool:
         ranges = [rows for manifest in window.manifests for rows in window.ranges(manifest)]
         shares = share_out(ranges, above_bytes=0, slots=6)
         assert len(shares) > 1
@@ -83,7 +82,7 @@ def by_tasks(
         answers = [pickle.loads(pickle.dumps(answer)) for answer in answers]
         assert world.visible() == [], "a reader sees half an epoch"
         for answer in answers:
-            writing.connection.add_receipts(answer.receipts)
+            connection.add_receipts(answer.receipts)
         failed = [answer.error for answer in answers if answer.error is not None]
         if failed:
             raise most_severe(failed)
@@ -118,8 +117,8 @@ def test_flusher_that_is_interrupted_discards_what_it_staged(staging: AddingWorl
     flusher = staging.flusher()
     write = by_tasks(staging)
 
-    def interrupted(writing: WindowWrite) -> bool:
-        write(writing)
+    def interrupted(window: Window, connection: TargetConnection, reporter: Reporter) -> bool:
+        write(window, connection, reporter)
         return False
 
     flusher._write_rows = interrupted
@@ -179,8 +178,8 @@ def test_rows_of_a_conflict_are_discarded_and_others_stay(
     flusher = staging.flusher()
     write = by_tasks(staging)
 
-    def overtaken(writing: WindowWrite) -> bool:
-        done = write(writing)
+    def overtaken(window: Window, connection: TargetConnection, reporter: Reporter) -> bool:
+        done = write(window, connection, reporter)
         flush(staging.flusher())
         return done
 

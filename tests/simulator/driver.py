@@ -26,6 +26,7 @@ from wal_sink.model.manifest import Appended, Execution, Task
 from wal_sink.model.plan import Plan, plans_key
 from wal_sink.publish.append import append, most_inline
 from wal_sink.publish.publisher import Publisher, discard, discard_call
+from wal_sink.wal.store import read_record
 
 
 class FlusherThread:
@@ -190,7 +191,7 @@ class Run:
         key = plans_key(SCHEMA, {n: (t.name, t.shape) for n, t in targets.items()})
         for name, target in targets.items():
             path = paths.PLAN.path(paths.PlanName(name, key))
-            plan = driver.log.read_record(Plan, path)
+            plan = read_record(driver.log, Plan, path)
             if plan is None:
                 plan = target.plan(SCHEMA, key).for_log(key)
                 driver.log.create(path, plan.to_json())
@@ -278,7 +279,7 @@ class Run:
             append(
                 [pa.RecordBatch.from_pylist([{"k": key, "v": value} for key in part], SCHEMA)],
                 task=Task(execution, partition, task_attempt=0, call=call),
-                backend=self.driver.log.backend,
+                store=self.driver.log,
                 check=self._check,
                 compression="none",
                 on_invalid_row="quarantine" if self.world.quarantine else "fail",

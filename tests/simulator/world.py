@@ -124,7 +124,7 @@ class Site:
 
     def open_log(self, process: Process) -> LogStore:
         """Open the log."""
-        return LogStore(Mount(self.log, process))
+        return Mount(self.log, process)
 
 
 class QueryBackup:

@@ -293,7 +293,7 @@ def test_requests_under_way_are_waited_for_together(
         world.run().batch([("a", 1)])
         checkpoint = Checkpoint(world.checkpoint)
         loop = FlushLoop(world.flusher(hanging))
-        flush = QueryFlush(world.query_id, "", checkpoint, world.store, [loop])
+        flush = QueryFlush(world.query_id, "", checkpoint, world.log_backend, [loop])
         sink.queries._flushes[world.query_id] = flush
         loop.start()
         loops.append(loop)

@@ -98,7 +98,7 @@ def warnings_of(
 
 
 def test_target_given_up_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    store = LogStore(open_backend(f"memory://{uuid.uuid4().hex}"))
+    store = open_backend(f"memory://{uuid.uuid4().hex}")
     own = {f"orders.{name}": text for name, text in GIVEN.items() if name != "checkpointLocation"}
     configuration = configure(
         own
@@ -129,7 +129,7 @@ def test_killed_idle_workers_are_warned_of(
 ) -> None:
     """Spark ends workers only if both settings are set."""
     settings = {f"{prefix}.killOnIdleTimeout": kill, f"{prefix}.idleTimeoutSeconds": idle_s}
-    store = LogStore(open_backend("memory://idle"))
+    store = open_backend("memory://idle")
     warnings = warnings_of(caplog, configure(GIVEN), store, settings)
     assert len(warnings) == warns
     for warning in warnings:
@@ -147,7 +147,7 @@ def test_target_that_fails_to_describe_itself_starts(caplog: pytest.LogCaptureFi
     configuration = configure(GIVEN)
     silent = configuration.destinations[0]._replace(target=Silent(MemoryOptions(keys="k")))
     odd = Configuration(SinkOptions(checkpoint="/c"), (silent,), configuration.location)
-    warnings = warnings_of(caplog, odd, LogStore(open_backend("memory://odd")), {})
+    warnings = warnings_of(caplog, odd, open_backend("memory://odd"), {})
     assert warnings == ["query q-1: its settings could not be shown"]
 
 
@@ -159,7 +159,7 @@ from tests.test_options import GIVEN
 from wal_sink.configuration import configure
 from wal_sink.spark.messages import log_start
 from wal_sink.wal.store import LogStore
-log_start("q-1", configure(GIVEN), LogStore(open_backend("memory://log")), [], {{}}.get, flushes_here=True)
+log_start("q-1", configure(GIVEN), open_backend("memory://log"), [], {{}}.get, flushes_here=True)
 """
 
 

@@ -36,7 +36,7 @@ def test_end_of_block_flushes_everything_checkpointed(shop: Shop) -> None:
     assert (status.checkpointed, status.published, status.flushed) == (2, 2, 2)
     assert (status.pending_epochs, status.pending_rows, status.safe_to_delete) == (0, 0, True)
     log = locate(shop.checkpoint, logs).open_log(status.query_id)
-    assert log.backend.list("segments/") == log.backend.list("manifests/") == []
+    assert log.list("segments/") == log.list("manifests/") == []
     assert state_of(shop.checkpoint, logs).targets[0].mark.sums.rows == 3 * ROWS_PER_FILE
 
 

@@ -218,7 +218,7 @@ def as_is(batch: pa.RecordBatch) -> pa.RecordBatch:
 def test_no_rows_leave_no_segment(backend: StateBackend, batches: int) -> None:
     """The report still names query, run and epoch (rule `segments`)."""
     appended = append(
-        [numbers(0, 0)] * batches, task=TASK, backend=backend, check=as_is, compression="lz4"
+        [numbers(0, 0)] * batches, task=TASK, store=backend, check=as_is, compression="lz4"
     )
     assert appended.segments == ()
     assert appended.execution == ("query", "run", 7)
@@ -227,7 +227,7 @@ def test_no_rows_leave_no_segment(backend: StateBackend, batches: int) -> None:
 
 def test_task_leaves_one_segment_in_order(backend: StateBackend) -> None:
     batches = [numbers(0, 0), numbers(0, 3), numbers(0, 0), numbers(3, 1), numbers(4, 6)]
-    appended = append(batches, task=TASK, backend=backend, check=as_is, compression="zstd")
+    appended = append(batches, task=TASK, store=backend, check=as_is, compression="zstd")
     (ref,) = appended.segments
     assert backend.list() == [ref.path]
     assert ref.path.startswith(f"{paths.segment_folder(7)}000003-1-")
@@ -239,7 +239,7 @@ def test_task_leaves_one_segment_in_order(backend: StateBackend) -> None:
 def test_attempts_of_a_task_write_separate_segments(backend: StateBackend) -> None:
     """Spark may run two attempts with the same numbers at the same time."""
     for _ in range(2):
-        append([numbers(0, 1)], task=TASK, backend=backend, check=as_is, compression="lz4")
+        append([numbers(0, 1)], task=TASK, store=backend, check=as_is, compression="lz4")
     assert len(backend.list()) == 2
 
 
@@ -250,7 +250,7 @@ def test_segment_keeps_the_rows_as_cast_by_check(backend: StateBackend) -> None:
     appended = append(
         [numbers(0, 2), numbers(2, 1)],
         task=TASK,
-        backend=backend,
+        store=backend,
         check=as_text,
         compression="lz4",
     )
@@ -269,7 +269,7 @@ def test_refused_row_leaves_no_segment(backend: StateBackend, good: int) -> None
         append(
             [numbers(n, 1) for n in range(5)],
             task=TASK,
-            backend=backend,
+            store=backend,
             check=check,
             compression="lz4",
         )
@@ -288,7 +288,7 @@ def test_source_that_fails_leaves_no_segment(
         raise error
 
     with pytest.raises(error):
-        append(rows(), task=TASK, backend=backend, check=as_is, compression="lz4")
+        append(rows(), task=TASK, store=backend, check=as_is, compression="lz4")
     assert backend.list() == []
     assert backend.sweep_unfinished(0) == 0
 
@@ -297,7 +297,7 @@ def test_source_that_fails_leaves_no_segment(
 def test_small_segment_is_inlined_large_one_a_file(backend: StateBackend, most: int) -> None:
     batches = [numbers(0, 50), numbers(50, 500)]
     appended = append(
-        batches, task=TASK, backend=backend, check=as_is, compression="none", inline_bytes=most
+        batches, task=TASK, store=backend, check=as_is, compression="none", inline_bytes=most
     )
     (ref,) = appended.segments
     assert ref.is_file == (ref.bytes > most)
@@ -323,7 +323,7 @@ def test_worker_frees_a_finished_segment(backend: StateBackend, most: int, faili
         append(
             (numbers(n, 10_000) for n in range(10)),
             task=TASK,
-            backend=backend,
+            store=backend,
             check=check,
             compression="none",
             inline_bytes=most,

@@ -206,7 +206,7 @@ class _Inspection:
         self.plans[epoch] = manifest.plan
         for segment in manifest.all_segments:
             with self.finding(epoch=epoch):
-                check_segment(self._store.backend, segment)
+                check_segment(self._store, segment)
                 self.bytes += segment.bytes
                 self._progress(self.bytes)
         for target in targets:

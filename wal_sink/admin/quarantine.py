@@ -81,13 +81,13 @@ def _refused(query: Query) -> Iterator[tuple[int, tuple[str, ...], pa.Scalar]]:
     """
     for file in refused_files(query.store):
         try:
-            for batch in read_refused(query.store.backend, file.path):
+            for batch in read_refused(query.store, file.path):
                 texts = zip(*(batch.column(name).to_pylist() for name in TEXTS), strict=True)
                 rows = batch.column(batch.schema.names.index(ROW))
                 yield from ((file.epoch, text, row) for text, row in zip(texts, rows, strict=True))
         except (pa.ArrowException, KeyError, ValueError) as error:
             raise CorruptLog(
-                f"{query.store.url_of(file.path)} cannot be read: {error}",
+                f"{query.store.url}/{file.path} cannot be read: {error}",
                 "Restore the file from a copy of the log, or move it out of the log to list the other files.",
             ) from error
 

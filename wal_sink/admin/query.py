@@ -23,6 +23,7 @@ from wal_sink.configuration import (
     Destination,
     configure,
     options_by_target,
+    retention_of,
     storage_options,
 )
 from wal_sink.errors import OptionError, printable
@@ -145,7 +146,7 @@ class Query(NamedTuple):
             target=destination.target,
             target_name=destination.name,
             several=configuration.several,
-            retention=configuration.retention,
+            retention=retention_of(configuration.sink),
             quarantine=configuration.sink.on_invalid_row == "quarantine",
         )
 

@@ -13,11 +13,12 @@ from functools import partial
 import msgspec
 
 from wal_sink.admin.query import Query, actor, connected, one_target
+from wal_sink.checkpoint.checkpoint import Offsets
 from wal_sink.errors import FlusherAtWork, OptionError, WrongOwner
 from wal_sink.flush.connection import Pipeline
 from wal_sink.model import paths
 from wal_sink.model.ledger import LedgerRow
-from wal_sink.model.manifest import Manifest
+from wal_sink.model.manifest import Appended, Execution
 from wal_sink.model.state import State
 from wal_sink.progress.report import age_s, is_alive, read_report
 from wal_sink.protocol import state as protocol
@@ -25,7 +26,7 @@ from wal_sink.protocol.flush_decisions import row_at
 from wal_sink.protocol.refusals import refuse_other_log
 from wal_sink.units import counted, now_us
 from wal_sink.wal.location import store_errors
-from wal_sink.wal.manifests import ManifestChain, create_manifest
+from wal_sink.wal.manifests import ManifestChain, create_manifest, new_manifest
 from wal_sink.wal.store import LogStore, advance, update
 
 Confirm = Callable[[str], object]
@@ -117,7 +118,16 @@ def _give_up_missing(
         f"Spark has completed epoch {epoch}, and no run has published it. If the epoch has rows, no target"
         " gets them. The log gets an empty epoch in its place."
     )
-    manifest = _empty_manifest(query, state)
+    plans = (paths.PLAN.parse(path) for path in store.list(paths.PLAN.folder))
+    manifest = new_manifest(
+        Appended(
+            execution=Execution(query.query_id, f"given-up-{uuid.uuid4().hex}", epoch), segments=()
+        ),
+        query.checkpoint.offsets(epoch) or Offsets("", ""),
+        state.last.as_predecessor(),
+        plan=next((name.plan for name in plans if name is not None), "0"),
+        published_us=now_us(),
+    )
     path = paths.MANIFEST.path(paths.ManifestName(epoch, manifest.run_id))
     # As before every publication, in the order in which Spark wrote the files.
     query.checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}", f"commits/{epoch}"])
@@ -135,28 +145,6 @@ def _give_up_missing(
     new = update(store, publish)
     targets = tuple(target.name for target in new.targets)
     return GaveUp(query_id=query.query_id, targets=targets, epoch=epoch, state=new.number)
-
-
-def _empty_manifest(query: Query, state: State) -> Manifest:
-    epoch, predecessor, now = state.last.epoch + 1, state.last.as_predecessor(), now_us()
-    offsets = query.checkpoint.offsets(epoch)
-    first_us = max(now, predecessor.last_us + 1)
-    plans = (paths.PLAN.parse(path) for path in query.store.list(paths.PLAN.folder))
-    return Manifest(
-        epoch=epoch,
-        query_id=query.query_id,
-        run_id=f"given-up-{uuid.uuid4().hex}",
-        nonce=uuid.uuid4().hex,
-        plan=next((name.plan for name in plans if name is not None), "0"),
-        segments=(),
-        offsets=offsets.text if offsets is not None else "",
-        offsets_digest=offsets.digest if offsets is not None else "",
-        published_us=now,
-        first_us=first_us,
-        last_us=first_us,
-        sums=predecessor.sums,
-        predecessor=predecessor,
-    )
 
 
 class MarkSet(msgspec.Struct, frozen=True, kw_only=True):

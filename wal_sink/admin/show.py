@@ -19,6 +19,7 @@ from wal_sink.units import iso
 from wal_sink.wal.location import store_errors
 from wal_sink.wal.manifests import ManifestChain
 from wal_sink.wal.segment import read_segment
+from wal_sink.wal.store import read_object
 
 EpochState = Literal[
     "flushed", "pending", "not checkpointed", "given up", "superseded", "damaged", "no manifest"
@@ -204,13 +205,13 @@ class _LogReader:
         """Read a manifest, and compare it with its digest if it is in the chain."""
         if self._is_in_chain(epoch, path):
             return self._reader.read(self._chain[epoch]).manifest
-        data = self.store.read(path)
+        data = read_object(self.store, path)
         if data is None:
             raise MissingManifest(
-                f"The manifest {self.store.url_of(path)} was deleted during the command.",
+                f"The manifest {self.store.url}/{path} was deleted during the command.",
                 "Run the command again.",
             )
-        return Manifest.from_file(data, self.store.url_of(path)).manifest
+        return Manifest.from_file(data, f"{self.store.url}/{path}").manifest
 
     def _is_in_chain(self, epoch: int, path: str) -> bool:
         return epoch in self._chain and self._chain[epoch].manifest == path
@@ -226,7 +227,7 @@ class _LogReader:
 
     def _rows(self, manifest: Manifest) -> Iterator[dict[str, Any]]:
         for segment in manifest.segments:
-            for batch in read_segment(self.store.backend, segment) if segment.rows else ():
+            for batch in read_segment(self.store, segment) if segment.rows else ():
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))
                 for index in range(batch.num_rows):
                     yield {name: json_value(column[index]) for name, column in columns.items()}

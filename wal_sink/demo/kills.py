@@ -20,7 +20,7 @@ from wal_sink.demo.stores import Stores
 from wal_sink.model import paths
 from wal_sink.model.manifest import Manifest
 from wal_sink.wal.location import locate
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, read_object
 
 _MAGIC_BYTES = 8
 """Size of the header of an Arrow IPC file, before the stream."""
@@ -183,7 +183,7 @@ def _manifests(store: LogStore, epoch: int) -> list[Manifest]:
     """Read the manifests of an epoch, also those of earlier runs."""
     names = ((path, paths.MANIFEST.parse(path)) for path in store.list(paths.MANIFEST.folder))
     wanted = [path for path, name in names if name is not None and name.epoch == epoch]
-    files = ((path, store.read(path)) for path in wanted)
+    files = ((path, read_object(store, path)) for path in wanted)
     return [Manifest.from_file(data, path).manifest for path, data in files if data is not None]
 
 

@@ -1,6 +1,6 @@
-"""What a flusher connects: a query with its log, and one session at a time with one of its targets.
+"""Connects a flusher to its target: one session at a time, which reads and moves the ledger row.
 
-The session reads and moves the ledger row (rule `ledger`).
+The row moves by compare-and-set (rule `ledger`). `Pipeline` has the query, the log and the target.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wal_sink.targets.base import (
     TransactionalSession,
 )
 from wal_sink.telemetry import counting_requests, line_logger
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, read_record
 
 logger = line_logger(__name__)
 
@@ -73,7 +73,7 @@ def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:
     path = paths.PLAN.path(paths.PlanName(target, key))
     problem = "is gone"
     try:
-        plan = store.read_record(Plan, path)
+        plan = read_record(store, Plan, path)
         if plan is not None:
             if plan == plan.for_log(key):
                 return plan
@@ -81,7 +81,7 @@ def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:
     except CorruptLog as error:
         problem = f"cannot be used: {error.what.rstrip('.')}"
     raise CorruptLog(
-        f"The plan {store.url_of(path)} of epoch {epoch} {problem}.",
+        f"The plan {store.url}/{path} of epoch {epoch} {problem}.",
         "Restore the file from a copy of the log. Or delete the rest of it, and start the query once with the"
         " former schema and options: the start writes the same plan again. If neither is possible, give the"
         f" epoch up: `wal-sink give-up CHECKPOINT --epoch {epoch}`.",
@@ -89,7 +89,7 @@ def plan_of(store: LogStore, target: str, key: str, epoch: int) -> Plan:
 
 
 _FINISH_TRIES = 5
-"""How often `finish` is called again after a lost answer, if all rows are in the target already."""
+"""How often `finish` is tried after lost answers, if all rows are in the target already."""
 
 
 class TargetConnection:
@@ -174,9 +174,9 @@ class TargetConnection:
         self._receipts += receipts
 
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> bool:
-        """Make the rows of the window count, and move the ledger row. Return True if the row is `new` now.
+        """Make the rows of the window visible, and move the ledger row. Return True if the row is `new` now.
 
-        After False, no row of this window counts. Another flusher may have been faster.
+        After False, the rows of the window are not finished. Another flusher may have been faster.
 
         :raises RowsRefused: the server refuses rows, and no row counts.
         """

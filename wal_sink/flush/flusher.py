@@ -1,4 +1,4 @@
-"""Brings settled epochs into one target, in order.
+"""Writes settled epochs into one target, in order.
 
 `Flusher._pass` has the steps of the protocol in their order: state, commits, settle, ledger, read, write,
 finish, mark, trim. The rest of the module decides when a pass runs, and how an error of a pass is handled.
@@ -24,7 +24,7 @@ from wal_sink.errors import (
 from wal_sink.flush.connection import Pipeline, TargetConnection, plan_of
 from wal_sink.flush.report import Reporter
 from wal_sink.flush.window import WINDOW_EPOCHS, Window, manifests_of_window
-from wal_sink.flush.write import WindowWrite, WriteInThread, WriteRows, keep_refused_rows
+from wal_sink.flush.write import WriteInThread, WriteRows, keep_refused_rows
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.model.plan import Plan
 from wal_sink.model.state import State
@@ -111,8 +111,8 @@ class Flusher:
         self.mark = -1
         """The target's mark when it was last read or written."""
         self._unanswered: LedgerRow | None = None
-        """The row of a `finish` without an answer. Its epochs are counted when the row turns out to be
-        set."""
+        """The new ledger row of a `finish` without an answer. If a later pass reads this row, its epochs are
+        counted."""
         self._idle_period: _IdlePeriod | None = None
         self._rechecks = False
         self._state: State | None = None
@@ -240,7 +240,7 @@ class Flusher:
         return False
 
     def recheck(self) -> None:
-        """Let the next pass read state and ledger row. Called from another thread."""
+        """Let the next pass read state and ledger row, also in an idle period. Called from another thread."""
         self._rechecks = True
 
     def interrupt(self) -> None:
@@ -297,7 +297,7 @@ class Flusher:
                 return False
             row, window = claimed, replace(window, sending=claimed.sending)
         try:
-            if not self._write_rows(WindowWrite(window, self._connection, self.reporter)):
+            if not self._write_rows(window, self._connection, self.reporter):
                 self._connection.close()
                 return False
             self.reporter.report("finishing", window.last)
@@ -318,7 +318,7 @@ class Flusher:
         return self._plans[key]
 
     def _quarantine(self, window: Window, refused: RowsRefused) -> None:
-        """Keep refused rows in the log, so that the next pass writes the window without them."""
+        """Keep refused rows in the log; the next pass writes the window without these rows."""
         if not self.pipeline.quarantine:
             error = refused.rows[0].error
             raise TargetRefused(error.what, f"{error.remedy} {while_refused(window.first)}")

@@ -43,8 +43,8 @@ class Reporter:
     :param store: the query's log; None to write nothing.
     :param target: name of the target.
     :param clock_us: returns the time in microseconds since 1970.
-    :param gives_way: write nothing while another process reports. A command that flushes for a moment must
-        not hide the query's own flusher by reporting that it has ended.
+    :param gives_way: True to write nothing while another process reports. So a short command does not replace
+        the report of the query's own flusher.
     :param metrics: counts flushed epochs and errors; None for none.
     :param stopping: returns the id of the run that Spark was told to stop; called every second.
     """
@@ -71,10 +71,11 @@ class Reporter:
         self._retry_text = ""
         self._rate: float | None = None
         self._write_lock = threading.Lock()
+        """Held while a report is written: the flush's thread and the heartbeat's thread both write."""
         self._period_s = REPORT_BILLED_S if store is not None and store.billed else REPORT_S
         self._read_stopping = stopping
         self._stopping = ""
-        """The last answer of `stopping`."""
+        """The run id that `stopping` returned last."""
         self._reported_s = 0.0
         self._written_s = float("-inf")
         self._written: FlusherReport | None = None
@@ -96,7 +97,7 @@ class Reporter:
             thread.join()
 
     def report(self, doing: str, epoch: int | None) -> None:
-        """Record what the flusher is about to do. A new text without an epoch is written at once."""
+        """Record what the flusher is about to do. A new text with `epoch` None is written at once."""
         if epoch is not None:
             log_epoch(epoch)
         at_once = epoch is None and doing != self._doing
@@ -118,7 +119,7 @@ class Reporter:
     def succeeded(self, flushed: int | None = None) -> None:
         """Record that a pass has ended. The error of an epoch is cleared after this epoch is flushed.
 
-        A pass may end without the failed step: it was interrupted, or another flusher was faster.
+        A pass may end before the step that has failed: it is interrupted, or another flusher is faster.
 
         :param flushed: the target's mark; None if there is nothing to flush, which clears every error.
         """
@@ -213,14 +214,15 @@ class Reporter:
                 self._written = report
             except (OSError, WalSinkError) as error:
                 logger.warning(
-                    "the flusher's report %s cannot be written, so `wal-sink status` shows an old one."
+                    "the flusher's report %s/%s cannot be written, so `wal-sink status` shows an old one."
                     " Cause: %r",
-                    self._store.url_of(self._path),
+                    self._store.url,
+                    self._path,
                     error,
                 )
 
     def _read_last(self, store: LogStore) -> FlusherReport | None:
-        """Return the report of another process; None if there is none, or no read is due."""
+        """Return the report of another process; None if this process reported last, or no read is due."""
         is_due = self._written is not None and self._warnings_of_another.is_due()
         last = read_report(store, self._target) if self._gives_way or is_due else None
         return None if last is None or last.flusher == this_process() else last

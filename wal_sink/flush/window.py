@@ -1,4 +1,4 @@
-"""A window: the contiguous epochs that one ledger update finishes. Its rows, and their shares for tasks.
+"""A window: the contiguous epochs that one ledger update finishes; and the division of its rows among tasks.
 
 Small epochs share a window, and so a ledger update. The epochs are settled, so two flushers may cut windows
 differently.
@@ -31,7 +31,7 @@ WINDOW_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Window:
-    """Contiguous settled epochs, and what is needed to write them.
+    """Contiguous settled epochs, with the plan and the ledger row for writing them.
 
     :param refused: write timestamps of the rows in `refused/`, by epoch, before `shift` is added.
     """
@@ -103,10 +103,10 @@ class Window:
         :raises CorruptLog: a segment is not what its task wrote.
         :raises InvalidRow: the target would refuse a row, though the tasks have checked it by the same plan.
         """
-        target, backend = self.pipeline.target, self.pipeline.store.backend
+        target, store = self.pipeline.target, self.pipeline.store
         for rows in ranges:
             first_us = rows.first_us
-            for batch in read_segment(backend, rows.segment, rows.start, rows.stop):
+            for batch in read_segment(store, rows.segment, rows.start, rows.stop):
                 for part in without(RowSlice(rows.epoch, batch, first_us), rows.skipped):
                     if self.pipeline.several and part.batch.num_rows:
                         yield part._replace(batch=target.check(part.batch, self.plan))
@@ -153,7 +153,7 @@ class SegmentRange(msgspec.Struct, frozen=True, kw_only=True):
     """Write timestamps of the rows that the target refused, which are in `refused/`."""
 
     def between(self, start: int, stop: int) -> SegmentRange:
-        """Return the rows from `start` up to `stop`, counted within the segment."""
+        """Return the rows from `start` up to, but without, `stop`, both counted from 0 within the segment."""
         first_us = self.first_us + start - self.start
         return msgspec.structs.replace(self, start=start, stop=stop, first_us=first_us)
 

@@ -2,8 +2,8 @@
 
 A task returns its errors as values, so the flusher gets the same error classes as in the driver. Spark runs a
 task again after a bug or a dead worker, up to `spark.task.maxFailures` times, or runs two copies of a slow
-task. Writes are idempotent. Staged rows count only if the flusher has their receipts, and it gets one answer
-for each share.
+task. Writes are idempotent. Staged rows become visible only if the flusher has their receipts, and the
+flusher gets one answer for each share.
 
 Sessions stay open in a Python worker from task to task, since connecting costs more than a small share. Spark
 ends a worker after a minute without a task; the operating system then closes the connections.
@@ -16,7 +16,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from wal_sink.errors import TargetRefused, WalSinkError
@@ -40,16 +40,7 @@ from wal_sink.wal.segment import keep_row, read_segment, with_reasons
 logger = line_logger(__name__)
 
 
-@dataclass(frozen=True)
-class WindowWrite:
-    """A window to write, and what the writer uses of the flusher."""
-
-    window: Window
-    connection: TargetConnection
-    reporter: Reporter
-
-
-WriteRows = Callable[[WindowWrite], bool]
+WriteRows = Callable[[Window, TargetConnection, Reporter], bool]
 """Writes all rows of a window. Returns False if it was interrupted. After True, the session of the
 connection has every row, or the rows are durable in the target, or they are staged under receipts that the
 connection has. Raises RowsRefused if the server refuses rows, and WalSinkError if the flush is stopped;
@@ -65,17 +56,17 @@ class WriteInThread:
     def __init__(self, rows_per_second: int | None = None) -> None:
         self._rate_limit = RateLimit(rows_per_second)
 
-    def __call__(self, write: WindowWrite) -> bool:
+    def __call__(self, window: Window, connection: TargetConnection, reporter: Reporter) -> bool:
         """Write all rows. The flusher finishes the window."""
-        for manifest in write.window.manifests:
-            write.reporter.report("writing", manifest.epoch)
-            for rows in write.window.slices(write.window.ranges(manifest)):
+        for manifest in window.manifests:
+            reporter.report("writing", manifest.epoch)
+            for rows in window.slices(window.ranges(manifest)):
                 for part in self._rate_limit.paced(rows):
-                    if write.connection.interrupted:
+                    if connection.interrupted:
                         return False
-                    with write.connection.session() as session:
-                        session.write(write.window.plan, part)
-                    write.reporter.report("writing", manifest.epoch)
+                    with connection.session() as session:
+                        session.write(window.plan, part)
+                    reporter.report("writing", manifest.epoch)
         return True
 
 
@@ -95,14 +86,14 @@ def keep_refused_rows(window: Window, refused: tuple[RefusedRow, ...]) -> None:
         if manifest is None or rows is None:
             raise TargetRefused(error.what, error.remedy)
         number = row.us - rows.first_us
-        kept = next(read_segment(store.backend, rows.segment, number, number + 1))
+        kept = next(read_segment(store, rows.segment, number, number + 1))
         texts = ("TargetRefused", name, "", error.what, error.remedy)
         us, epoch = row.us - window.shift(manifest), manifest.epoch
         keep_row(store, epoch, name, us, with_reasons(kept, texts))
         logger.warning(
-            "the target refuses a row of epoch %d. The row is kept in %s, and the flush continues without it."
-            " Cause: %s",
-            *(epoch, store.url_of("refused/"), error.what),
+            "the target refuses a row of epoch %d. The row is kept in %s/refused/, and the flush continues"
+            " without it. Cause: %s",
+            *(epoch, store.url, error.what),
         )
 
 
@@ -116,7 +107,7 @@ class SessionPool:
     def session(
         self, key: str, attempt: Hashable, connect: Callable[[], Session]
     ) -> Iterator[Session]:
-        """Lend a session, and keep it afterwards, unless the block fails.
+        """Provide a session for the block; keep the session for the next task, unless the block fails.
 
         :param key: key of the ledger row.
         :param attempt: a session of another attempt is closed, and a new one is made.
@@ -223,7 +214,7 @@ class FlushTask:
 
 
 def most_severe(errors: Sequence[WalSinkError]) -> WalSinkError:
-    """Return the error of several tasks that is to be raised: a permanent error if there is one.
+    """Return the error to raise after several tasks failed: a permanent one, if any.
 
     :param errors: at least one.
     """
@@ -244,7 +235,8 @@ def _restored(state: dict[str, Any]) -> FlushTask:
 
 
 _PART_S = 0.25
-"""Longest pause, unless a single row takes longer. A flush can be interrupted between pauses."""
+"""Seconds of the longest pause, unless a single row takes longer. Between pauses a flush can be
+interrupted."""
 
 
 def rate_per_task(rows_per_second: int | None, tasks: int) -> int | None:

@@ -14,7 +14,7 @@ import msgspec
 from wal_sink.errors import WalSinkError, by_name
 from wal_sink.model import paths
 from wal_sink.model.codec import Record, prepare_decoders
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, read_record
 
 REPORT_S = 10.0
 """How often a flusher reports."""
@@ -69,7 +69,7 @@ prepare_decoders()
 
 def read_report(store: LogStore, target: str) -> FlusherReport | None:
     """Read the report about a target; None if no flusher has reported."""
-    return store.read_record(FlusherReport, paths.REPORT.path(target))
+    return read_record(store, FlusherReport, paths.REPORT.path(target))
 
 
 def age_s(report: FlusherReport, now_us: int) -> float:
@@ -87,7 +87,7 @@ def is_alive(report: FlusherReport | None, now_us: int) -> bool:
 
     :param now_us: microseconds since 1970.
     """
-    if report is None or report.doing == ENDED or _process_runs(report) is False:
+    if report is None or report.doing == ENDED or _process_is_gone(report):
         return False
     return abs(age_s(report, now_us)) <= SILENT_S
 
@@ -109,15 +109,14 @@ def this_process() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
-def _process_runs(report: FlusherReport) -> bool | None:
-    """Return True if the flusher's process exists; None if it ran on another host."""
+def _process_is_gone(report: FlusherReport) -> bool:
+    """Return True if the flusher ran on this host, and its process has ended."""
     host, _, pid = report.flusher.rpartition(":")
-    if host != socket.gethostname() or not pid.isdecimal():
-        return None
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    if host == socket.gethostname() and pid.isdecimal():
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass  # a process of another user
+    return False

@@ -20,7 +20,6 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_backends import StateBackend
 from wal_sink.arrow_batches import coalesced, in_utc
 from wal_sink.errors import InvalidRow
 from wal_sink.model import paths
@@ -108,7 +107,7 @@ def append(
     batches: Iterable[pa.RecordBatch],
     *,
     task: Task,
-    backend: StateBackend,
+    store: LogStore,
     check: Callable[[pa.RecordBatch], pa.RecordBatch],
     compression: Compression,
     on_invalid_row: OnInvalidRow = "fail",
@@ -125,11 +124,10 @@ def append(
     :raises LogFull: the disk is full.
     :raises LogUnavailable: the store of the log refuses, or does not answer.
     """
-    with log_errors(backend.url), contextlib.ExitStack() as stack:
-        planned = newest_number(LogStore(backend)) if task.partition == 0 else None
+    with log_errors(store.url), contextlib.ExitStack() as stack:
+        planned = newest_number(store) if task.partition == 0 else None
         taken, refused = (
-            _segment_writer(stack, task, backend, compression, inline)
-            for inline in (inline_bytes, 0)
+            _segment_writer(stack, task, store, compression, inline) for inline in (inline_bytes, 0)
         )
 
         def check_all(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -162,7 +160,7 @@ def append(
 def _segment_writer(
     stack: contextlib.ExitStack,
     task: Task,
-    backend: StateBackend,
+    store: LogStore,
     compression: Compression,
     inline_bytes: int,
 ) -> SegmentWriter:
@@ -175,5 +173,5 @@ def _segment_writer(
     name = SegmentName(epoch, task.partition, task.task_attempt, run_id, nonce)
     path = paths.SEGMENT.path(name)
     return SegmentWriter(
-        path, lambda: stack.enter_context(backend.open_output(path)), compression, inline_bytes
+        path, lambda: stack.enter_context(store.open_output(path)), compression, inline_bytes
     )

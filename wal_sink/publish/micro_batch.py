@@ -1,8 +1,7 @@
-"""Takes a micro-batch from its rows to its manifest. Every Spark API of the sink uses it.
+"""Writes a micro-batch to the log, from its rows to its manifest, for the data source and for `batch_writer`.
 
-The APIs, a data source and `foreachBatch`, only call it at the times that Spark gives them. The driver's host
-agrees the plans (`plans`), each task appends its rows, and the driver's host publishes or discards what
-all tasks have reported. No state is kept between the calls: it is in the log.
+The driver's host makes the plans (`plans`). Each task appends its rows. Then the driver's host publishes or
+discards the segments that all tasks have reported. Nothing is kept in memory between these calls.
 
 This module also adds `epochColumn`, and refuses quarantine for rows that must not be sent twice.
 """
@@ -29,7 +28,7 @@ RESERVED = "wal_sink:"
 
 
 def with_epoch_field(schema: pa.Schema, name: str) -> pa.Schema:
-    """Add `epochColumn` to a DataFrame's schema. No change for an empty name.
+    """Add `epochColumn` to a DataFrame's schema; return the schema unchanged for an empty name.
 
     :param name: name of the column.
     :raises OptionError: the DataFrame has a column of this name.
@@ -81,7 +80,7 @@ def refuse_quarantine(plans: Iterable[Plan], on_invalid_row: str) -> None:
 
 
 class MicroBatch(NamedTuple):
-    """What the tasks and the publisher of a micro-batch need. Picklable, since tasks receive it."""
+    """The options and plans by which tasks and publisher write a micro-batch. Picklable, for the tasks."""
 
     configuration: Configuration
     plans: Mapping[str, Plan]
@@ -103,7 +102,7 @@ class MicroBatch(NamedTuple):
         return append(
             (with_epoch(batch, column, task.execution.epoch) for batch in batches),
             task=task,
-            backend=self._store(task.execution.query_id).backend,
+            store=self._store(task.execution.query_id),
             check=self._checked,
             compression=self.configuration.sink.compression,
             on_invalid_row=self.configuration.sink.on_invalid_row,

@@ -2,7 +2,7 @@
 
 A plan in the log never changes. Its key is a digest of its content. Each manifest names the plans of its
 epoch by this key. `plans/agreed.json` has the plans in force, and whether the present run has compared them
-with the tables. The start of a run clears that (`compare_again`), so the first micro-batch of the run
+with the tables. The start of a run clears this flag (`compare_again`), so the first micro-batch of the run
 connects. If table, schema or options have changed, a new plan is in force from this micro-batch on. The start
 is refused if pending epochs do not fit the table. If the target does not answer, a run with the same schema
 and options continues with the former plan.
@@ -47,20 +47,20 @@ from wal_sink.publish.micro_batch import (
 from wal_sink.targets.base import Target
 from wal_sink.wal.location import refuse_other_log, store_errors
 from wal_sink.wal.manifests import ManifestChain
-from wal_sink.wal.store import LogStore, newest
+from wal_sink.wal.store import LogStore, create_object, newest, read_record
 
 logger = logging.getLogger(__name__)
 
 
 def compare_again(store: LogStore) -> None:
-    """Let the first micro-batch of the run that starts compare the plans with the tables."""
+    """Record at the start of a run that its first micro-batch must compare the plans with the tables."""
     agreed = _read(store)
     if agreed is not None and agreed.compared:
         store.replace(paths.AGREED, replace(agreed, compared=False).to_json())
 
 
 def agree(configuration: Configuration, schema: pa.Schema) -> MicroBatch:
-    """Return how rows of a schema are written. Connects in the first micro-batch of a run.
+    """Return the plans for the rows of a schema. The first call of a run connects to the targets.
 
     :param schema: schema of the DataFrame, with timestamps in UTC.
     :raises SchemaMismatch, TargetUnavailable, OptionError: the target refuses the plan.
@@ -100,7 +100,7 @@ def plans_in_force(
 
 def _read(store: LogStore) -> Agreed | None:
     with contextlib.suppress(CorruptLog):  # the caller makes it again
-        return store.read_record(Agreed, paths.AGREED)
+        return read_record(store, Agreed, paths.AGREED)
     return None
 
 
@@ -136,13 +136,13 @@ class _RunStart(NamedTuple):
         data = Agreed(key=self.key, plans=plans).to_json()
         with store_errors():
             for name, plan in plans.items():
-                self.store.create(_path(name, key), plan.to_json())
+                create_object(self.store, _path(name, key), plan.to_json())
             self.store.replace(paths.AGREED, data)
-        return Agreed.from_json(data, self.store.url_of(paths.AGREED))
+        return Agreed.from_json(data, f"{self.store.url}/{paths.AGREED}")
 
     def _probe(self) -> None:
         try:
-            self.store.backend.probe()
+            self.store.probe()
         except StateBackendError as error:
             raise LogUnavailable(
                 f"The log cannot be kept in {self.store.url}: {error}.",
@@ -241,7 +241,7 @@ class _RunStart(NamedTuple):
             plan_key = chain.read(manifest).manifest.plan if epoch <= last else key
             if plan_key not in keys:
                 keys.add(plan_key)
-                plan = self.store.read_record(Plan, _path(target.name, plan_key))
+                plan = read_record(self.store, Plan, _path(target.name, plan_key))
                 if plan is not None:
                     plans[epoch] = plan
         return plans

@@ -33,7 +33,7 @@ from wal_sink.model.manifest import (
     SegmentRef,
 )
 from wal_sink.model.plan import Plan
-from wal_sink.model.state import Predecessor, State, Sums
+from wal_sink.model.state import Predecessor, State
 from wal_sink.progress.report import (
     SILENT_S,
     FlusherReport,
@@ -49,7 +49,7 @@ from wal_sink.protocol.state import has_space, pending_bytes
 from wal_sink.telemetry import OncePerMinute
 from wal_sink.units import now_us
 from wal_sink.wal.location import refuse_other_log, refuse_vanished
-from wal_sink.wal.manifests import create_manifest
+from wal_sink.wal.manifests import create_manifest, new_manifest
 from wal_sink.wal.store import (
     LogStore,
     advance,
@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 OnFull = Literal["block", "fail"]
 
 _PAUSE_S, _PAUSE_BILLED_S = 0.5, 5.0
-"""How long one wait for space is, before the log is checked again."""
+"""Seconds between two checks whether the log has space. The second value is for a log in a bucket."""
 
 _MOST_UNLISTED = 10
 """With more segments than this, a bucket is listed: one request for 1,000 segments instead of one for each
@@ -120,7 +120,14 @@ class Publisher:
         # In the order in which Spark wrote them. If a power loss left offsets/N without commits/N-1, Spark
         # would continue with N, and the checkpoint would look as if it had been set back.
         self.checkpoint.make_durable([f"commits/{epoch - 1}", f"offsets/{epoch}"])
-        manifest = self._manifest(batch, offsets, predecessor)
+        manifest = new_manifest(
+            batch,
+            offsets,
+            predecessor,
+            plan=next(iter(self.plans.values())).key,
+            published_us=self.clock_us(),
+            sendings=SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1,
+        )
         path = paths.MANIFEST.path(paths.ManifestName(epoch, run_id))
         present, digest = create_manifest(self.store, path, manifest)
         if present.nonce != manifest.nonce:
@@ -221,30 +228,6 @@ class Publisher:
                 return state, predecessor
             state = existing(self.store)
 
-    def _manifest(self, batch: Appended, offsets: Offsets, predecessor: Predecessor) -> Manifest:
-        """Make the manifest. It continues timestamps and sums of its predecessor."""
-        rows = sum(segment.rows for segment in batch.segments)
-        size = sum(segment.bytes for segment in batch.segments + batch.refused)
-        published_us = self.clock_us()
-        first_us = max(published_us, predecessor.last_us + 1)
-        sendings = SENDINGS if any(plan.sent_once for plan in self.plans.values()) else 1
-        return Manifest(
-            epoch=batch.execution.epoch,
-            query_id=batch.execution.query_id,
-            run_id=batch.execution.run_id,
-            nonce=uuid.uuid4().hex,
-            plan=next(iter(self.plans.values())).key,
-            segments=batch.segments,
-            refused=batch.refused,
-            offsets=offsets.text,
-            offsets_digest=offsets.digest,
-            published_us=published_us,
-            first_us=first_us,
-            last_us=first_us + max(rows * sendings, 1) - 1,
-            sums=Sums(rows=predecessor.sums.rows + rows, bytes=predecessor.sums.bytes + size),
-            predecessor=predecessor,
-        )
-
     def _refuse_other_checkpoint(self, query_id: str) -> None:
         """Refuse a checkpoint that belongs to another query than the running one (rule `identity`)."""
         actual = self.checkpoint.query_id()
@@ -256,18 +239,17 @@ class Publisher:
 
     def _refuse_missing_files(self, epoch: int, files: Sequence[SegmentRef]) -> None:
         """Refuse an epoch if a segment is missing or has a wrong size (rule `segments`)."""
-        backend = self.store.backend
         is_listed = self.store.billed and len(files) > _MOST_UNLISTED
-        sizes = backend.sizes(paths.segment_folder(epoch)) if is_listed else {}
+        sizes = self.store.sizes(paths.segment_folder(epoch)) if is_listed else {}
         for segment in files:
             size = sizes.get(segment.path)
             if size is None:
                 with contextlib.suppress(FileNotFoundError):
-                    size = backend.size(segment.path)
+                    size = self.store.size(segment.path)
             if size != segment.bytes:
                 present = "does not exist" if size is None else f"has {size} bytes"
                 raise SegmentNotVisible(
-                    f"{self.store.url_of(segment.path)} {present} on the driver's host; its task wrote"
+                    f"{self.store.url}/{segment.path} {present} on the driver's host; its task wrote"
                     f" {segment.bytes} bytes.",
                     "Set wal.location to a place that the driver and all executors share.",
                 )
@@ -302,7 +284,7 @@ def discard_call(store: LogStore, execution: Execution, call: str) -> None:
 
 
 def _opened_before(state: State, planned: int | None) -> str:
-    """Return the run that had opened last when a batch was planned; empty if another run has opened since."""
+    """Return the run that had opened last when a batch was planned; empty if a run has opened since."""
     if planned is not None and state.run is not None and state.run.number > planned:
         return ""
     return protocol.last_opened(state)

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from wal_sink.flush.window import SegmentRange, share_out
+from wal_sink.flush.connection import TargetConnection
+from wal_sink.flush.report import Reporter
+from wal_sink.flush.window import SegmentRange, Window, share_out
 from wal_sink.flush.write import (
     Answer,
     FlushTask,
-    WindowWrite,
     WriteInThread,
     most_severe,
     rate_per_task,
@@ -56,9 +57,8 @@ class WriteByJob:
         self._above_bytes = above_bytes
         self._attempt = uuid.uuid4().hex
 
-    def __call__(self, write: WindowWrite) -> bool:
+    def __call__(self, window: Window, connection: TargetConnection, reporter: Reporter) -> bool:
         """Write all rows of a window."""
-        window = write.window
         if window.may_be_shared(self._above_bytes):
             ranges = [
                 segment_range
@@ -66,27 +66,29 @@ class WriteByJob:
                 for segment_range in window.ranges(manifest)
             ]
             with _SLOTS.lent(self._spark, ranges, self._above_bytes) as shares:
-                if shares and (written := self._by_job(write, shares)) is not None:
+                written = self._by_job(window, connection, reporter, shares) if shares else None
+                if written is not None:
                     return written
-        return self._write_here(write)
+        return self._write_here(window, connection, reporter)
 
-    def _by_job(self, write: WindowWrite, shares: Shares) -> bool | None:
+    def _by_job(
+        self, window: Window, connection: TargetConnection, reporter: Reporter, shares: Shares
+    ) -> bool | None:
         """Return True if a job has written the rows, False at an interrupt, None if Spark failed the job."""
-        connection = write.connection
         for ranged in itertools.chain.from_iterable(shares):
             # Tasks compare the table only while they write. So this session compares it before the job.
             with connection.session() as session:
-                session.write(write.window.plan, RowSlice(ranged.epoch, _NO_ROWS, ranged.first_us))
+                session.write(window.plan, RowSlice(ranged.epoch, _NO_ROWS, ranged.first_us))
         rate = rate_per_task(self._rows_per_second, len(shares))
-        task = FlushTask(write.window, self._attempt, rate)
-        first, last = write.window.first, write.window.last
+        task = FlushTask(window, self._attempt, rate)
+        first, last = window.first, window.last
         epochs = f"epoch {first}" if first == last else f"epochs {first} to {last}"
-        description = f"wal_sink flushes {epochs} of query {write.window.pipeline.query_id}"
+        description = f"wal_sink flushes {epochs} of query {window.pipeline.query_id}"
         job = _Job(self._spark, description, task, shares)
         logger.info("a Spark job of %d tasks writes the rows: %s", len(shares), job.description)
         try:
             while not job.ended.wait(_CHECK_S):
-                write.reporter.report("writing", first)
+                reporter.report("writing", first)
                 if connection.interrupted:
                     return False
                 if spark_session.is_stopped(self._spark):

@@ -29,7 +29,7 @@ from wal_sink.publish.publisher import Publisher
 from wal_sink.targets.base import Session, Target
 from wal_sink.testing.faults import Faults, FaultyBackend, FaultyTarget
 from wal_sink.units import now_us
-from wal_sink.wal.store import LogStore, newest
+from wal_sink.wal.store import create_object, newest, read_record
 
 Row = tuple[Any, ...]
 """The values of a row, in the order of the schema."""
@@ -121,14 +121,9 @@ class PlayedQuery:
         return {"targets": ",".join(self.targets)} if self.several else {}
 
     @property
-    def store(self) -> LogStore:
-        """The log without injected faults."""
-        return LogStore(self.log_backend)
-
-    @property
     def state(self) -> State:
         """The newest state of the log, which must exist."""
-        state = newest(self.store)
+        state = newest(self.log_backend)
         assert state is not None
         return state
 
@@ -150,7 +145,7 @@ class PlayedQuery:
         faults, name = faults or Faults(), name or next(iter(self.targets))
         pipeline = Pipeline(
             query_id=self.query_id,
-            store=LogStore(FaultyBackend(self.log_backend, faults)),
+            store=FaultyBackend(self.log_backend, faults),
             checkpoint=Checkpoint(FaultyBackend(self.checkpoint, faults)),
             target=FaultyTarget(self.targets[name], faults, self._sessions),
             target_name=name,
@@ -193,7 +188,7 @@ class Run(Generic[Query_co]):
         self.query = query
         self.faults = faults
         self.run_id = str(uuid.uuid4())
-        self.store = LogStore(FaultyBackend(query.log_backend, faults))
+        self.store = FaultyBackend(query.log_backend, faults)
         self.checkpoint = FaultyBackend(query.checkpoint, faults)
         if "metadata" not in self.checkpoint.list():
             self.checkpoint.create("metadata", json.dumps({"id": query.query_id}).encode())
@@ -208,10 +203,10 @@ class Run(Generic[Query_co]):
         plans: dict[str, Plan] = {}
         for name, target in self.query.targets.items():
             path = paths.PLAN.path(paths.PlanName(name, key))
-            plan = self.store.read_record(Plan, path)
+            plan = read_record(self.store, Plan, path)
             if plan is None:
                 plan = FaultyTarget(target, self.faults).plan(schema, key).for_log(key)
-                self.store.create(path, plan.to_json())
+                create_object(self.store, path, plan.to_json())
             plans[name] = plan
         return plans
 
@@ -255,7 +250,7 @@ class Run(Generic[Query_co]):
             append(
                 [self.query.frame(rows)],
                 task=Task(self.execution, number, task_attempt=0),
-                backend=self.store.backend,
+                store=self.store,
                 check=self._check,
                 compression="lz4",
                 on_invalid_row=self.query.on_invalid_row,

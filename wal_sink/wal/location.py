@@ -31,7 +31,7 @@ from wal_sink.errors import CorruptLog, LogFull, LogUnavailable, OptionError, Wr
 from wal_sink.model import paths
 from wal_sink.model.state import State
 from wal_sink.protocol.state import refuse_other_place
-from wal_sink.wal.store import LogStore, newest, refuse_former
+from wal_sink.wal.store import LogStore, newest
 
 LOG_FOLDER = "wal_sink"
 """Folder of the logs inside the checkpoint, if `wal.location` is not set."""
@@ -57,7 +57,7 @@ class Location(NamedTuple):
 
     def open_log(self, query_id: str) -> LogStore:
         """Open the log of a query. No I/O."""
-        return LogStore(open_backend(child_url(self.logs, query_id), self.log_options))
+        return open_backend(child_url(self.logs, query_id), self.log_options)
 
 
 def locate(
@@ -67,7 +67,7 @@ def locate(
     wal_options: Mapping[str, object] | None = None,
     checkpoint_options: Mapping[str, object] | None = None,
 ) -> Location:
-    """Make the URLs of checkpoint and log absolute.
+    """Make the URLs of checkpoint and log absolute, and assign the options of their stores.
 
     :param folder: where a relative `wal_location` is resolved; None for the current folder.
     :param wal_options: for the log's store. None: the options of the checkpoint, if the log is inside it.
@@ -102,8 +102,8 @@ def find_by_checkpoint(
 ) -> tuple[str, Location]:
     """Find a query by its checkpoint; return the query id, and the location of checkpoint and log.
 
-    The log is below `wal` if that is given. Otherwise it is where the checkpoint says; or, if it is gone
-    there, in the checkpoint's own folder, since both may have been moved together.
+    If `wal` is given, the log is below `wal`. Otherwise the log is at the URL that the checkpoint names. If
+    no log is at that URL, the log is in the folder of the checkpoint: both may have been moved together.
 
     :param argument: name of the caller's argument for `wal`, for errors.
     :param wal_options, checkpoint_options: as for `locate`; folders ignore them. Without `wal`, `wal_options`
@@ -128,9 +128,9 @@ def find_by_checkpoint(
     if named is not None:
         places.insert(0, below(_folder_of(named, query_id, opened.url, argument)))
     for place in places:
-        backend = place.open_log(query_id).backend
+        store = place.open_log(query_id)
         # `state/` has about 100 names. If it is empty, any other object is the rest of a log.
-        if backend.list(paths.STATE.folder) or backend.list():
+        if store.list(paths.STATE.folder) or store.list():
             return query_id, place
     if named is not None:
         refuse_vanished(places[0].open_log(query_id), opened)
@@ -215,10 +215,8 @@ def refuse_vanished(store: LogStore, checkpoint: Checkpoint) -> None:
     The caller has not found a state. The state is read again, since the first run may have created it
     meanwhile.
 
-    :raises CorruptLog: the first run has created the log, and it is gone; or an earlier version of wal_sink
-        wrote the log.
+    :raises CorruptLog: the first run has created the log, and the log is gone.
     """
-    refuse_former(store)
     if checkpoint.log_url() is None or newest(store) is not None:
         return
     raise CorruptLog(
@@ -261,7 +259,7 @@ def store_errors(what: str = "The log or the checkpoint") -> Iterator[None]:
 
 @contextlib.contextmanager
 def log_errors(url: str) -> Iterator[None]:
-    """Convert the errors of a query's code that writes to the log. Spark shows them, so they name a remedy.
+    """Convert the errors of a block of a query that writes to the log. The remedies are for the query.
 
     :param url: URL of the log.
     :raises LogFull: the disk is full, or a quota is used up.
@@ -293,14 +291,14 @@ SPARKS_OWN = frozenset({"commits", "offsets", "sources", "state"})
 """Spark's folders in a checkpoint. Every checkpoint has the first two."""
 
 DEPTH = 8
-"""Most levels below the place that is searched. `<pipeline>/_checkpoints/<sink>/<flow>/0/wal_sink/<query>`
-has seven."""
+"""How many levels of folders `logs_below` searches. A log of a declarative pipeline is at the seventh level:
+`<pipeline>/_checkpoints/<sink>/<flow>/0/wal_sink/<query>`."""
 
 _QUERY_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class LogPlace(NamedTuple):
-    """The place of a log."""
+    """A log that `logs_below` has found."""
 
     query_id: str
     logs: str
@@ -318,8 +316,7 @@ def open_root(url: str, options: Mapping[str, object] | None) -> StateBackend:
     :param options: for object stores. Folders ignore them.
     :raises StateBackendError: no store can be opened at the URL.
     """
-    takes_none = url_scheme(url) in {"", "file", "memory"}
-    return open_backend(url, StorageOptions(None if takes_none else options))
+    return open_backend(url, StorageOptions(None if is_folder(url) else options))
 
 
 def logs_below(root: StateBackend) -> Iterator[LogPlace]:
@@ -350,5 +347,5 @@ def named_checkpoint(place: LogPlace, options: Mapping[str, object] | None) -> s
     :raises CorruptLog: the newest state cannot be read.
     :raises OSError: the store does not answer, or refuses.
     """
-    state = newest(LogStore(open_root(place.url, options)))
+    state = newest(open_root(place.url, options))
     return state.checkpoint if state is not None else None

@@ -6,20 +6,22 @@ it is the only one of its epoch: it may be an attempt of a superseded run.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection
 
+from wal_sink.checkpoint.checkpoint import Offsets
 from wal_sink.errors import CorruptLog, MissingManifest, restore_or_give_up
 from wal_sink.model import paths
-from wal_sink.model.manifest import Manifest, Published, manifest_digest
-from wal_sink.model.state import EpochManifest, Predecessor, State
-from wal_sink.wal.store import LogStore
+from wal_sink.model.manifest import Appended, Manifest, Published, manifest_digest
+from wal_sink.model.state import EpochManifest, Predecessor, State, Sums
+from wal_sink.wal.store import LogStore, create_object, read_object
 
 _KEPT_BYTES = 16 * 1024 * 1024
-"""Most bytes of manifests that are kept, with their inlined rows, between reading the chain and the flush."""
+"""Most bytes of manifests, with their inlined rows, that are kept from reading the chain to the flush."""
 
 
 class ManifestChain:
-    """The chain of a log's manifests, for one reader that goes from old to new epochs.
+    """Reads the chain of a log's manifests, for one flusher or command that reads epochs in ascending order.
 
     Memory: 1 kB for each epoch between the reader and the newest epoch, and 16 MiB. The first call in a long
     backlog reads every manifest of the backlog once.
@@ -36,7 +38,7 @@ class ManifestChain:
     ) -> dict[int, EpochManifest]:
         """Return the manifests of the epochs after `after`, by epoch. The chain ends at a missing manifest.
 
-        The chain ends at a damaged manifest, too, unless this is the manifest of the next epoch.
+        The chain ends at a damaged manifest, too, unless this is the manifest of epoch `after` + 1.
 
         :param skipped: epochs that were given up for the target.
         :raises CorruptLog: the manifest of the next epoch is not the one that its successor names.
@@ -64,7 +66,7 @@ class ManifestChain:
         return chain
 
     def read_link(self, epoch: int, link: Predecessor) -> EpochManifest:
-        """Read the manifest of an epoch that a link names.
+        """Read the manifest of an epoch, which the next epoch's manifest names by `link`.
 
         :raises MissingManifest, CorruptLog: the manifest is gone, or has another digest.
         """
@@ -96,7 +98,7 @@ class ManifestChain:
 
     def _missing(self, epoch: int, path: str) -> MissingManifest:
         return MissingManifest(
-            f"The manifest {self._store.url_of(path)} of epoch {epoch} is gone.",
+            f"The manifest {self._store.url}/{path} of epoch {epoch} is gone.",
             restore_or_give_up(epoch),
         )
 
@@ -106,10 +108,10 @@ class ManifestChain:
             self._kept_bytes += _held_bytes(published)
 
     def _read(self, epoch: int, path: str, digest: str) -> Published | None:
-        data = self._store.read(path)
+        data = read_object(self._store, path)
         if data is None:
             return None
-        where = self._store.url_of(path)
+        where = f"{self._store.url}/{path}"
         if manifest_digest(data) != digest:
             raise CorruptLog(
                 f"{where} has changed since epoch {epoch} was published. Its digest is not {digest}.",
@@ -123,6 +125,43 @@ class ManifestChain:
         return published
 
 
+def new_manifest(
+    batch: Appended,
+    offsets: Offsets,
+    predecessor: Predecessor,
+    *,
+    plan: str,
+    published_us: int,
+    sendings: int = 1,
+) -> Manifest:
+    """Return the manifest of an epoch. It continues timestamps and sums of its predecessor.
+
+    :param batch: the reports of all tasks, joined.
+    :param plan: key of the plans by which the rows were checked.
+    :param published_us: time of this call, microseconds since 1970.
+    :param sendings: how many times the rows may be sent with write timestamps of their own.
+    """
+    rows = sum(segment.rows for segment in batch.segments)
+    size = sum(segment.bytes for segment in batch.segments + batch.refused)
+    first_us = max(published_us, predecessor.last_us + 1)
+    return Manifest(
+        epoch=batch.execution.epoch,
+        query_id=batch.execution.query_id,
+        run_id=batch.execution.run_id,
+        nonce=uuid.uuid4().hex,
+        plan=plan,
+        segments=batch.segments,
+        refused=batch.refused,
+        offsets=offsets.text,
+        offsets_digest=offsets.digest,
+        published_us=published_us,
+        first_us=first_us,
+        last_us=first_us + max(rows * sendings, 1) - 1,
+        sums=Sums(rows=predecessor.sums.rows + rows, bytes=predecessor.sums.bytes + size),
+        predecessor=predecessor,
+    )
+
+
 def create_manifest(store: LogStore, path: str, manifest: Manifest) -> Published:
     """Create a manifest durably. Return the manifest that exists under this name, with its digest.
 
@@ -130,18 +169,18 @@ def create_manifest(store: LogStore, path: str, manifest: Manifest) -> Published
     """
     encoded = manifest.to_file()
     try:
-        if store.create(path, encoded):
+        if create_object(store, path, encoded):
             return Published(manifest, manifest_digest(encoded))
     except OSError:
-        if store.read(path) is None:
+        if read_object(store, path) is None:
             raise
-    data = store.read(path)
+    data = read_object(store, path)
     if data is None:
         raise CorruptLog(
-            f"{store.url_of(path)} was deleted while the run published it.",
+            f"{store.url}/{path} was deleted while the run published it.",
             "Do not edit the log by hand. Start the query again: Spark computes the epoch again.",
         )
-    return Manifest.from_file(data, store.url_of(path))
+    return Manifest.from_file(data, f"{store.url}/{path}")
 
 
 def _held_bytes(published: Published) -> int:

@@ -3,8 +3,9 @@
 A segment has the rows of one task and one epoch, as a compressed Arrow IPC file. A small segment is inlined:
 its manifest has its bytes, with the same size and digest (rule `segments`).
 
-A refused row has one more column for each part of the reason. The row is a struct in a column of its own, so
-that no column of the user can clash with the others. The row keeps its types, so it can be written again.
+A file of refused rows has each row as a struct in one column, and the reason in further columns. So no column
+of the user can clash with the columns of the reason. The values keep their types, so the rows can be written
+again.
 
 Tasks refuse rows by the target's check before the epoch is published; the manifest names the segments of
 these rows. A server refuses rows in the flush. Both are durable in `refused/<epoch>/` before the ledger row
@@ -22,13 +23,12 @@ from typing import BinaryIO, Literal, NamedTuple
 
 import pyarrow as pa
 
-from state_backends import StateBackend
 from wal_sink import errors
 from wal_sink.errors import CorruptLog
 from wal_sink.model import paths
 from wal_sink.model.codec import digest
 from wal_sink.model.manifest import Manifest, SegmentRef
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import LogStore, create_object
 
 Compression = Literal["lz4", "zstd", "none"]
 
@@ -45,7 +45,7 @@ class SegmentWriter:
 
     The segment is valid after `close`.
 
-    :param path: of the segment, below the log's folder.
+    :param path: path of the segment, below the log's folder.
     :param open_file: opens the file at `path`; called for a segment of more than `inline_bytes` only.
     :param inline_bytes: a segment of at most this number of bytes is returned by `close`, and has no file.
     """
@@ -124,14 +124,14 @@ class _SegmentOutput:
         return self.size
 
     def flush(self) -> None:
-        """Do nothing: the state backend makes the file durable when it is closed."""
+        """Do nothing: the store makes the file durable when it is closed."""
 
     def close(self) -> None:
         """Do nothing: the caller that opened the file closes it."""
 
 
 def read_segment(
-    backend: StateBackend, ref: SegmentRef, start: int = 0, stop: int | None = None
+    store: LogStore, ref: SegmentRef, start: int = 0, stop: int | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield a segment's batches after size and digest of the whole segment were verified.
 
@@ -145,12 +145,12 @@ def read_segment(
         rows.
     """
     stop = ref.rows if stop is None else stop
-    with _verified(backend, ref) as source:
-        with _decoding(backend, ref, source):
+    with _verified(store, ref) as source:
+        with _decoding(store, ref, source):
             reader = pa.ipc.open_file(source, options=_WITHOUT_THREADS)
         rows = 0
         for index in range(reader.num_record_batches):
-            with _decoding(backend, ref, source):
+            with _decoding(store, ref, source):
                 batch = reader.get_batch(index)
             first, last = max(start - rows, 0), min(stop - rows, batch.num_rows)
             if first < last or (first, last) == (0, batch.num_rows):
@@ -160,23 +160,23 @@ def read_segment(
                 return  # only a reader of the last row can check the number of rows
     if rows != ref.rows:
         raise CorruptLog(
-            f"Segment {backend.url}/{ref.path} has {rows} rows, and its manifest says {ref.rows}.",
+            f"Segment {store.url}/{ref.path} has {rows} rows, and its manifest says {ref.rows}.",
             errors.restore_or_give_up(paths.segment_epoch(ref.path)),
         )
 
 
-def check_segment(backend: StateBackend, ref: SegmentRef) -> None:
+def check_segment(store: LogStore, ref: SegmentRef) -> None:
     """Verify size and digest of a segment.
 
     :raises MissingSegment: the segment is gone.
     :raises CorruptLog: the segment is not what its task wrote.
     """
-    with _verified(backend, ref):
+    with _verified(store, ref):
         pass
 
 
 @contextlib.contextmanager
-def _decoding(backend: StateBackend, ref: SegmentRef, source: pa.NativeFile) -> Iterator[None]:
+def _decoding(store: LogStore, ref: SegmentRef, source: pa.NativeFile) -> Iterator[None]:
     """Raise `CorruptLog` if pyarrow cannot read a segment that matches its manifest."""
     try:
         yield
@@ -186,7 +186,7 @@ def _decoding(backend: StateBackend, ref: SegmentRef, source: pa.NativeFile) -> 
         if of_the_store or isinstance(error, MemoryError):
             raise
         raise CorruptLog(
-            f"Segment {backend.url}/{ref.path} matches its manifest, but pyarrow {pa.__version__} cannot"
+            f"Segment {store.url}/{ref.path} matches its manifest, but pyarrow {pa.__version__} cannot"
             f" read it: {error}",
             "If a newer version of wal_sink or of pyarrow wrote the segment, flush with that version."
             f" {errors.restore_or_give_up(paths.segment_epoch(ref.path))}",
@@ -194,23 +194,23 @@ def _decoding(backend: StateBackend, ref: SegmentRef, source: pa.NativeFile) -> 
 
 
 @contextlib.contextmanager
-def _verified(backend: StateBackend, ref: SegmentRef) -> Iterator[pa.NativeFile]:
+def _verified(store: LogStore, ref: SegmentRef) -> Iterator[pa.NativeFile]:
     """Open a segment after its size and digest were verified.
 
     :raises MissingSegment, CorruptLog: as `check_segment`.
     """
     try:
         if ref.bytes <= _READ_WHOLE or ref.data is not None:
-            data = backend.read(ref.path) if ref.data is None else ref.data
-            _refuse_changed((len(data), digest(data)), ref, backend.url)
+            data = store.read(ref.path) if ref.data is None else ref.data
+            _refuse_changed((len(data), digest(data)), ref, store.url)
             yield pa.BufferReader(data)
             return
-        with contextlib.closing(backend.open_input(ref.path)) as source:
-            _refuse_changed(_measured(source), ref, backend.url)
+        with contextlib.closing(store.open_input(ref.path)) as source:
+            _refuse_changed(_measured(source), ref, store.url)
             source.seek(0)
             yield pa.PythonFile(source, mode="r")
     except FileNotFoundError as error:
-        raise missing_segment(backend.url, ref) from error
+        raise missing_segment(store.url, ref) from error
 
 
 def missing_segment(log: str, ref: SegmentRef) -> errors.MissingSegment:
@@ -288,8 +288,8 @@ def keep_refused(store: LogStore, manifest: Manifest) -> None:
         if path in present:
             continue
         try:
-            check_segment(store.backend, segment)
-            store.backend.copy(segment.path, path)
+            check_segment(store, segment)
+            store.copy(segment.path, path)
         except FileNotFoundError as error:
             raise missing_segment(store.url, segment) from error
         except FileExistsError:
@@ -306,7 +306,7 @@ def keep_row(store: LogStore, epoch: int, target: str, us: int, row: pa.RecordBa
     with pa.ipc.new_file(sink, row.schema) as writer:
         writer.write_batch(row)
     path = paths.REFUSED_ROW.path(paths.RefusedRowName(epoch, target, us))
-    store.create(path, sink.getvalue().to_pybytes())
+    create_object(store, path, sink.getvalue().to_pybytes())
 
 
 def refused_us(store: LogStore, target: str, after: int) -> dict[int, tuple[int, ...]]:
@@ -334,8 +334,8 @@ def refused_files(store: LogStore) -> list[RefusedRows]:
     return files
 
 
-def read_refused(backend: StateBackend, path: str) -> Iterator[pa.RecordBatch]:
+def read_refused(store: LogStore, path: str) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a file of `refused/`, with the columns of `segment.with_reasons`."""
-    reader = pa.ipc.open_file(pa.BufferReader(backend.read(path)))
+    reader = pa.ipc.open_file(pa.BufferReader(store.read(path)))
     for index in range(reader.num_record_batches):
         yield reader.get_batch(index)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 from state_backends import StateBackend
@@ -23,65 +23,11 @@ from wal_sink.protocol.state import is_garbage
 R = TypeVar("R", bound=Record)
 
 
-class LogStore:
-    """The folder `<wal.location>/<query id>`. Picklable, since tasks receive it.
-
-    :param backend: a state backend whose root is the folder.
-    """
-
-    def __init__(self, backend: StateBackend) -> None:
-        self.backend = backend
-
-    @property
-    def url(self) -> str:
-        """Return the URL of the folder, for messages."""
-        return self.backend.url
-
-    @property
-    def billed(self) -> bool:
-        """Return True if each request costs money and a round trip over a network."""
-        return self.backend.billed
-
-    def url_of(self, path: str) -> str:
-        """Return the URL of an object, for messages."""
-        return f"{self.url}/{path}"
-
-    def read(self, path: str) -> bytes | None:
-        """Return the content of an object; None if it does not exist."""
-        with contextlib.suppress(FileNotFoundError):
-            return self.backend.read(path)
-        return None
-
-    def read_record(self, kind: type[R], path: str) -> R | None:
-        """Decode a record; None if the object does not exist.
-
-        :raises CorruptLog: the object is not a record of this kind.
-        """
-        data = self.read(path)
-        return None if data is None else kind.from_json(data, self.url_of(path))
-
-    def create(self, path: str, data: bytes) -> bool:
-        """Create an object durably. Return False, and change nothing, if the name is taken."""
-        try:
-            self.backend.create(path, data)
-        except FileExistsError:
-            return False
-        return True
-
-    def replace(self, path: str, data: bytes) -> None:
-        """Create or replace an object. A crash may bring the old content back, so use it for reports only."""
-        self.backend.replace(path, data)
-
-    def list(self, folder: str) -> Sequence[str]:
-        """Return the paths of the objects in a folder and its subfolders, ascending."""
-        return self.backend.list(folder)
-
-    def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects. Objects that do not exist are ignored."""
-        self.backend.delete(paths)
-
-
 logger = logging.getLogger(__name__)
+
+LogStore = StateBackend
+"""A state backend whose root is the folder of one query's log, `<wal.location>/<query id>`."""
+
 
 KEPT = 100
 """How many states stay."""
@@ -89,12 +35,34 @@ KEPT = 100
 _DELETED_AT_A_TIME = 20
 """How many states are deleted at a time, by one request."""
 
-_FORMER = "log.json"
-"""An object that every log had before a log had a state."""
-
 Change = Callable[[State], State | None]
 """A transition of `protocol.state` with its arguments. It returns the next state, or None if nothing
 changes."""
+
+
+def read_object(store: LogStore, path: str) -> bytes | None:
+    """Return the content of an object; None if it does not exist."""
+    with contextlib.suppress(FileNotFoundError):
+        return store.read(path)
+    return None
+
+
+def read_record(store: LogStore, kind: type[R], path: str) -> R | None:
+    """Decode a record; None if the object does not exist.
+
+    :raises CorruptLog: the object is not a record of this kind.
+    """
+    data = read_object(store, path)
+    return None if data is None else kind.from_json(data, f"{store.url}/{path}")
+
+
+def create_object(store: LogStore, path: str, data: bytes) -> bool:
+    """Create an object durably. Return False, and change nothing, if the name is taken."""
+    try:
+        store.create(path, data)
+    except FileExistsError:
+        return False
+    return True
 
 
 def newest(store: LogStore) -> State | None:
@@ -108,10 +76,9 @@ def newest(store: LogStore) -> State | None:
             if not store.list(paths.MANIFEST.folder):
                 return None
             if not _numbers(store):  # otherwise the first run has just created the log
-                refuse_former(store)
                 raise _lost(store)
             continue
-        state = store.read_record(State, paths.STATE.path(numbers[-1]))
+        state = read_record(store, State, paths.STATE.path(numbers[-1]))
         if state is not None:
             return state
         # Other processes made 100 changes since the listing, so the state was deleted.
@@ -136,23 +103,23 @@ def newest_number(store: LogStore) -> int:
 def advance(store: LogStore, state: State | None, new: State) -> bool:
     """Create the state `new` after `state`. Return False if the log has changed since `state` was read.
 
-    After a lost answer the object is read. A state names its author and the time, so equal bytes are our own.
-    After the create, `state` is read again and must be unchanged, since a number may be used a second time
-    after 100 changes.
+    After a lost answer the object is read. A state names its process and the time, so equal bytes are the
+    state of this process. After the create, `state` is read again and must be unchanged, since a number may
+    be used a second time after 100 changes.
 
     :param state: None for the first state of a log.
     """
     path, data = paths.STATE.path(new.number), new.to_json()
     try:
-        created = store.create(path, data)
+        created = create_object(store, path, data)
     except OSError:
-        present = store.read(path)
+        present = read_object(store, path)
         if present is None:
             raise
         created = False
-    if not created and store.read(path) != data:
+    if not created and read_object(store, path) != data:
         return False
-    if state is not None and store.read_record(State, paths.STATE.path(state.number)) != state:
+    if state is not None and read_record(store, State, paths.STATE.path(state.number)) != state:
         # `state` is gone, or a process that stalled for 100 changes created its number again: `new` is void.
         store.delete([path])
         return False
@@ -179,19 +146,6 @@ def update(store: LogStore, change: Change, known: State | None = None) -> State
         if new is None or advance(store, state, new):
             return new or state
         state = existing(store)
-
-
-def refuse_former(store: LogStore) -> None:
-    """Refuse a log that has no state because an earlier version of wal_sink wrote it.
-
-    :raises CorruptLog: the log has an object that only this version wrote.
-    """
-    if store.read(_FORMER) is not None:
-        raise CorruptLog(
-            f"{store.url_of(_FORMER)} exists, and there is no state: an earlier version of wal_sink wrote the"
-            " log.",
-            "Flush it with the version that wrote it, then start the query with a new checkpoint.",
-        )
 
 
 def _numbers(store: LogStore) -> list[int]:
@@ -235,4 +189,4 @@ def delete_garbage(store: LogStore, state: State) -> int:
 
 def delete_unfinished(store: LogStore) -> int:
     """Delete files that killed writers left unfinished; return how many."""
-    return store.backend.sweep_unfinished(UNFINISHED_S)
+    return store.sweep_unfinished(UNFINISHED_S)

@@ -22,7 +22,7 @@ from tests.benchmarks.small_epochs import MicroBatch
 from tests.benchmarks.table import KEYSPACE, Table
 from wal_sink.checkpoint.checkpoint import Checkpoint, committed_us
 from wal_sink.model.state import State
-from wal_sink.wal.store import LogStore
+from wal_sink.wal.store import read_record
 
 _SKIPPED = 3
 """The number of first epochs that do not count, since worker processes start in them."""
@@ -61,8 +61,8 @@ def latency(bench: Bench) -> list[Figure]:
 def _stages(bench: Bench, checkpoint: Path, first: int) -> str:
     """Return a note with the median time from `commits/N` to the mark."""
     query_id = Checkpoint(open_backend(str(checkpoint))).query_id()
-    store = LogStore(open_backend(f"{checkpoint}/wal_sink/{query_id}"))
-    states = [store.read_record(State, path) for path in store.list("state/")]
+    store = open_backend(f"{checkpoint}/wal_sink/{query_id}")
+    states = [read_record(store, State, path) for path in store.list("state/")]
     marks = {state.targets[0].mark.epoch: state.targets[0].mark for state in states if state}
     marked = [
         (mark.at_us - committed_us(checkpoint.as_uri(), epoch, 0)) / 1_000

@@ -15,7 +15,7 @@ import msgspec
 from state_backends import open_backend
 from tests.benchmarks import cpu
 from wal_sink.checkpoint.checkpoint import committed_us
-from wal_sink.wal.store import LogStore, newest
+from wal_sink.wal.store import newest
 
 _LOOK_S = 0.1
 
@@ -50,7 +50,7 @@ class Latencies:
     """
 
     def __init__(self, checkpoint: Path, log: Path) -> None:
-        self._checkpoint, self._log = checkpoint.as_uri(), LogStore(open_backend(str(log)))
+        self._checkpoint, self._log = checkpoint.as_uri(), open_backend(str(log))
         self._lock = threading.Lock()
         self._last = -1
         self._found: list[float] = []
