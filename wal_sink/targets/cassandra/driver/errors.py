@@ -18,10 +18,10 @@ import tenacity
 from cassandra import (
     AuthenticationFailed,
     CDCWriteFailure,
+    ConfigurationException,
     CoordinationFailure,
     InvalidRequest,
     OperationTimedOut,
-    RequestValidationException,
     Timeout,
     Unauthorized,
     Unavailable,
@@ -39,6 +39,7 @@ from wal_sink.targets.cassandra.driver.internals import (
     IsBootstrappingErrorMessage,
     NoConnectionsAvailable,
     OverloadedErrorMessage,
+    PreparedQueryNotFound,
     ProtocolError,
     ProtocolException,
     ProtocolVersionUnsupported,
@@ -48,7 +49,9 @@ from wal_sink.targets.cassandra.driver.internals import (
 
 _FATAL = (
     AuthenticationFailed,
-    RequestValidationException,  # InvalidRequest, Unauthorized, AlreadyExists
+    InvalidRequest,
+    Unauthorized,
+    ConfigurationException,  # AlreadyExists
     SyntaxException,
     ProtocolException,
     ProtocolVersionUnsupported,
@@ -62,6 +65,7 @@ _RETRY = (
     OperationTimedOut,
     ConnectionException,
     IsBootstrappingErrorMessage,
+    PreparedQueryNotFound,
     ServerError,
     UnresolvableContactPoints,
 )
