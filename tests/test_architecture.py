@@ -217,7 +217,7 @@ def test_reader_of_imports_finds_known_imports() -> None:
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_package_imports_what_its_row_says(name: str) -> None:
+def test_package_imports_only_the_packages_of_its_row(name: str) -> None:
     """Every package may also import itself and the foundation."""
     allowed = PACKAGES[name].split() + ["foundation"] * (
         name not in ("state_backends", "foundation")

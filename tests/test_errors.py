@@ -55,7 +55,7 @@ def test_errors_have_their_exit_codes() -> None:
 
 
 @pytest.mark.parametrize("kind", [WalSinkError, *EVERY])
-def test_pickled_errors_say_the_same(kind: type[WalSinkError]) -> None:
+def test_pickled_error_keeps_text_and_exit_code(kind: type[WalSinkError]) -> None:
     """Spark's workers raise errors, and the driver shows them."""
     error = kind("Epoch 7 is gone", "Restore it.")
     copy = pickle.loads(pickle.dumps(error))
@@ -66,7 +66,7 @@ def test_pickled_errors_say_the_same(kind: type[WalSinkError]) -> None:
 
 
 @pytest.mark.parametrize("kind", [WalSinkError, *EVERY])
-def test_text_says_what_happened_and_what_to_do(kind: type[WalSinkError]) -> None:
+def test_error_text_has_cause_and_remedy(kind: type[WalSinkError]) -> None:
     """Without a remedy there is no empty heading."""
     assert str(kind("Epoch 7 is gone", "Restore it.")) == (
         "Epoch 7 is gone\n  What to do: Restore it."
@@ -74,12 +74,12 @@ def test_text_says_what_happened_and_what_to_do(kind: type[WalSinkError]) -> Non
     assert str(kind("Epoch 7 is gone")) == "Epoch 7 is gone"
 
 
-def test_outages_alone_are_transient() -> None:
+def test_only_outages_are_transient_errors() -> None:
     transient = {kind.__name__ for kind in EVERY if kind.transient}
     assert transient == {"TargetUnavailable", "LogUnavailable"}
 
 
-def test_no_text_names_a_page_of_the_documentation() -> None:
+def test_error_texts_name_no_page_of_the_docs() -> None:
     """An installed package has no documentation. Docstrings are not texts of errors."""
     named = []
     for module in Path(errors.__file__).parent.rglob("*.py"):

@@ -125,7 +125,7 @@ def pickled(tmp_path: Path) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", ENTRANCES)
-def test_process_imports_what_its_row_says(
+def test_process_imports_only_the_packages_of_its_row(
     name: str, pickled: dict[str, dict[str, object]]
 ) -> None:
     """A process of its own does the work."""

@@ -94,7 +94,7 @@ def test_sparks_own_options_are_accepted() -> None:
 
 @pytest.mark.parametrize("name", sorted(GIVEN))
 @pytest.mark.parametrize("blank", [None, "", "  "])
-def test_required_option_is_asked_for(name: str, blank: str | None) -> None:
+def test_missing_required_option_is_refused(name: str, blank: str | None) -> None:
     """A blank value counts as missing. The error says how to give the option, and what it is for."""
     options = {key: value for key, value in GIVEN.items() if key != name}
     if blank is not None:
@@ -119,7 +119,7 @@ def test_options_have_the_documented_defaults() -> None:
 # --- parse ----------------------------------------------------------------------------------------
 
 
-def test_names_are_case_insensitive_and_values_are_not() -> None:
+def test_option_names_are_case_insensitive_and_values_are_not() -> None:
     parsed = parse({"NAME": "Ann", "SAMPLE.COUNT": "4", "sample.secretkey": "Geheim"}, Sample)
     assert parsed == Sample(name="Ann", count=4, key="Geheim")
 
@@ -169,7 +169,7 @@ def test_refused_secret_is_not_shown() -> None:
     assert "12x4" not in str(caught.value)
 
 
-def test_choice_names_its_values() -> None:
+def test_refused_choice_lists_the_allowed_values() -> None:
     with pytest.raises(OptionError, match=r"Option wal\.compression") as caught:
         parse(GIVEN | {"wal.compression": "gzip"}, SinkOptions)
     assert "One of lz4, none, zstd." in caught.value.remedy
@@ -220,7 +220,7 @@ def test_unknown_option_without_a_near_name_lists_all(typed: str) -> None:
         (SqlAlchemyOptions, "sql.url", "sql.url"),
     ],
 )
-def test_options_of_sparks_jdbc_writer_are_known(
+def test_jdbc_options_are_refused_with_their_replacements(
     target: type[Options], uri: str, driver: str
 ) -> None:
     """The error has all of them, since a former user of that writer has several."""
@@ -244,7 +244,7 @@ KAFKA = {
 
 @pytest.mark.parametrize("name", KafkaOptions.others)
 @pytest.mark.parametrize("several", [False, True])
-def test_options_of_other_kafka_clients_have_a_way_out(name: str, several: bool) -> None:
+def test_options_of_other_kafka_clients_are_refused_with_remedy(name: str, several: bool) -> None:
     """The remedy names an option that exists, or says what else to do."""
     options = dict(KAFKA)
     if several:
@@ -261,14 +261,14 @@ def test_options_of_other_kafka_clients_have_a_way_out(name: str, several: bool)
     assert meant or any(word in instead for word in words)
 
 
-def test_several_options_of_other_clients_are_named_at_once() -> None:
+def test_error_names_all_options_of_other_kafka_clients() -> None:
     with pytest.raises(OptionError, match=r"Options kafka\.acks, kafka\.batch\.size: ") as caught:
         configure(KAFKA | {"kafka.acks": "1", "kafka.batch.size": "16384"})
     assert "kafka.acks: Leave it out: the sink sets it" in caught.value.remedy
     assert "kafka.linger.ms" in caught.value.remedy
 
 
-def test_create_table_for_kafka_names_command() -> None:
+def test_create_table_for_kafka_is_refused_with_command() -> None:
     with pytest.raises(OptionError) as caught:
         configure(KAFKA | {"createTable": "true"})
     assert "the sink creates no topics of records" in caught.value.remedy

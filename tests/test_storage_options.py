@@ -89,7 +89,7 @@ def test_storage_options_without_json_object_are_refused(name: str, text: str) -
         {"wal__location": "/log", "wal__storageOptions": KEYS},
     ],
 )
-def test_options_without_effect_are_refused(options: dict[str, object]) -> None:
+def test_storage_option_without_effect_is_refused(options: dict[str, object]) -> None:
     """Checkpoint and log are folders. The error shows the names, and not the values."""
     with pytest.raises(
         OptionError, match=r"\['client_kwargs', 'key', 'secret'\].*remove"
@@ -132,7 +132,7 @@ def test_storage_options_reach_the_tasks() -> None:
         ("ftp://host/ck", "'ftp'"),
     ],
 )
-def test_location_that_no_store_has_is_refused(url: str, reason: str) -> None:
+def test_location_with_an_unknown_scheme_is_refused(url: str, reason: str) -> None:
     for options in ({"checkpoint": url}, {"checkpoint": "/ck", "wal__location": url}):
         with pytest.raises(OptionError, match=reason) as caught:
             configured(**options)
@@ -140,7 +140,7 @@ def test_location_that_no_store_has_is_refused(url: str, reason: str) -> None:
         assert "Geheim" not in str(caught.value)
 
 
-def test_checkpoint_in_a_bucket_needs_a_promise() -> None:
+def test_checkpoint_in_a_bucket_needs_option_one_driver() -> None:
     """The user must promise that one driver runs at a time. A log in a bucket needs no promise."""
     options = GIVEN | {"checkpointLocation": "s3a://bucket/ck"}
     with pytest.raises(OptionError, match="rename is a copy") as refused:
@@ -150,7 +150,7 @@ def test_checkpoint_in_a_bucket_needs_a_promise() -> None:
     configured("/ck", wal__location="s3://bucket/log").refuse_bucket()
 
 
-def test_checkpoint_store_of_a_provider_needs_a_promise() -> None:
+def test_checkpoint_store_of_a_provider_needs_option_one_driver() -> None:
     """A class of a provider may let a driver overwrite the files of another driver."""
     theirs = "com.provider.CheckpointFileManager"
     with pytest.raises(OptionError, match=f"checkpointFileManagerClass is {theirs}"):

@@ -42,7 +42,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return unknown_names.OPTIONS
 
 
-def test_every_removed_option_is_refused_with_its_way_out(rows: dict[str, str]) -> None:
+def test_removed_option_is_refused_with_its_remedy(rows: dict[str, str]) -> None:
     """The query has a single target, or several; the name is in any case."""
     for row, instead in rows.items():
         own = row.replace("<name>", "orders")
@@ -62,14 +62,14 @@ def test_option_below_a_removed_one_is_refused(rows: dict[str, str]) -> None:
     assert caught.value.remedy == rows["cassandra.gone"]
 
 
-def test_option_beside_a_removed_one_is_guessed(rows: dict[str, str]) -> None:
+def test_option_that_resembles_a_removed_one_is_unknown(rows: dict[str, str]) -> None:
     """The name only begins with the same letters."""
     assert rows
     with pytest.raises(OptionError, match=r"Unknown option cassandra\.goneby"):
         configure({**ONE, "cassandra.goneby": "x"})
 
 
-def test_removed_option_of_several_needs_no_name(rows: dict[str, str]) -> None:
+def test_removed_option_of_several_targets_needs_no_prefix(rows: dict[str, str]) -> None:
     with pytest.raises(OptionError) as caught:
         configure({**SEVERAL, "cassandra.gone": "x"})
     assert caught.value.remedy == rows["cassandra.gone"]
@@ -92,7 +92,7 @@ def test_command_accepts_option_that_resembles_a_removed_one(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("row", unknown_names.COMMANDS)
-def test_removed_command_names_the_way_out(row: str) -> None:
+def test_removed_command_is_refused_with_its_remedy(row: str) -> None:
     """The other arguments do not matter."""
     command, _, flag = row.partition(" ")
     shown = run(command, "/data/checkpoint", *([flag] if flag else []))
@@ -112,7 +112,7 @@ def test_removed_flag_with_a_value_is_refused(monkeypatch: pytest.MonkeyPatch) -
     assert run("options", "delta").exit_code == 0
 
 
-def test_remedy_of_a_removed_option_is_whole_sentences() -> None:
+def test_remedies_of_removed_names_are_whole_sentences() -> None:
     for row, instead in (unknown_names.OPTIONS | unknown_names.COMMANDS).items():
         assert instead.strip() == instead, row
         assert "\n" not in instead, row

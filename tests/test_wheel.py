@@ -51,7 +51,7 @@ def wheel(distributions: Path) -> Path:
     return file
 
 
-def test_index_takes_wheel_and_sdist(distributions: Path) -> None:
+def test_package_index_accepts_wheel_and_sdist(distributions: Path) -> None:
     """The long description has no relative link, which an index could not resolve."""
     about, text = described(distributions)
     assert "Project-URL" not in about
@@ -63,7 +63,7 @@ def test_index_takes_wheel_and_sdist(distributions: Path) -> None:
     assert "Under kills" in text
 
 
-def test_links_lead_to_the_repository_that_builds(tmp_path: Path) -> None:
+def test_links_of_the_wheel_lead_to_its_repository(tmp_path: Path) -> None:
     """The links of the long description lead to the commit that was built."""
     about, text = described(built(tmp_path, "someone/wal_sink"))
     source = "https://example.org/someone/wal_sink"

@@ -34,7 +34,7 @@ CHANGES = (
 
 
 @pytest.mark.cassandra
-def test_table_that_is_not_complete_is_noticed(cassandra: Node) -> None:
+def test_changed_table_fails_the_check_of_the_benchmark(cassandra: Node) -> None:
     source = Source(shape="grouped", rows=50, partitions=5)
     table = Table(cassandra, source.columns)
     session = cassandra.session()
@@ -49,7 +49,7 @@ def test_table_that_is_not_complete_is_noticed(cassandra: Node) -> None:
     table.drop()
 
 
-def test_figure_is_judged_by_its_median() -> None:
+def test_figure_meets_its_target_by_the_median() -> None:
     assert figure("", [1, 3, 4], "x", at_least(3)).met is True
     assert figure("", [1, 2, 4], "x", at_least(3)).met is False
     assert figure("", [1, 3, 9], "x", at_most(3)).met is True
@@ -102,7 +102,7 @@ def _samples(growth: float) -> list[Sample]:
     ]
 
 
-def test_long_run_that_grows_is_noticed() -> None:
+def test_long_run_with_growing_costs_misses_its_targets() -> None:
     """A cost that doubles misses its target, and a constant cost meets it."""
     assert {figure.met for figure in compared(_samples(0))} == {True}
     missed = {figure.name.partition(",")[0] for figure in compared(_samples(1)) if not figure.met}

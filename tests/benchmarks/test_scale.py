@@ -15,7 +15,7 @@ from wal_sink.model import paths
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 
 
-def test_docs_table_equals_the_model() -> None:
+def test_scale_table_of_the_docs_equals_the_model() -> None:
     page = PAGE.read_text(encoding="utf-8").splitlines()
     start = page.index(scale.table()[0])
     assert page[start : start + len(scale.table())] == scale.table()
@@ -26,7 +26,7 @@ def test_docs_table_equals_the_model() -> None:
     [(0, 2_000, 60.0), (1_000_000, 2, 1.76), (40, 2, 0.225)],
     ids=["2,000 tasks", "a million rows", "nearly no rows"],
 )
-def test_model_agrees_with_two_cores(rows: int, tasks: int, seconds: float) -> None:
+def test_scale_model_agrees_with_measured_epochs(rows: int, tasks: int, seconds: float) -> None:
     """The measured epochs ran on two cores with other work."""
     assert scale.epoch(rows, tasks, 2, "folder").micro_batch_s == pytest.approx(seconds, rel=0.25)
 

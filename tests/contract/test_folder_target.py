@@ -65,7 +65,7 @@ class RowsFirstSession(FolderSession):
         return Outcome.APPLIED
 
 
-def test_session_in_another_package_is_killed_in_finish(
+def test_calls_of_a_session_in_another_package_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The suite also counts the calls of a session whose class is in another package than the target."""
@@ -79,7 +79,7 @@ def test_session_in_another_package_is_killed_in_finish(
         )
 
 
-def test_example_of_the_docs_loses_nothing(tmp_path: Path) -> None:
+def test_kill_test_of_the_docs_passes(tmp_path: Path) -> None:
     (shown,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "schema.arrow").write_bytes(WITH_DOUBLE.serialize())
     target = FolderTarget(FolderOptions(path=str(tmp_path)))

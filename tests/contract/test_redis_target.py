@@ -88,7 +88,7 @@ class TestRedis(TransactionalContract, RestartContract):
         self.server.kill()
         self.server.start()
 
-    def test_lost_answer_is_unknown(
+    def test_lost_answer_to_finish_is_unknown(
         self, target: RedisTarget, plan: Plan, session: Session
     ) -> None:
         """The answer to `finish` is lost after its script ran."""
@@ -110,7 +110,7 @@ class TestRedis(TransactionalContract, RestartContract):
         assert session.read() == new
         assert len(self.records(target)) == len(ROWS)
 
-    def test_rows_that_redis_refuses_move_no_ledger_row(
+    def test_rows_that_redis_refuses_leave_the_ledger_unchanged(
         self, target: RedisTarget, plan: Plan, session: Session, query_id: str
     ) -> None:
         """A transaction of Redis continues after a failed command, so the script checks the list first."""
@@ -134,7 +134,7 @@ class TestRedis(TransactionalContract, RestartContract):
         assert self.server.client().llen("orders") == number
 
 
-def test_server_without_durable_writes_is_refused(server: Server) -> None:
+def test_redis_without_durable_writes_is_refused(server: Server) -> None:
     target = RedisTarget(RedisOptions(url=f"redis://127.0.0.1:{server.port}", key="orders"))
     server.client().config_set("appendfsync", "everysec")
     with pytest.raises(SchemaMismatch, match="forgets what it has answered"):

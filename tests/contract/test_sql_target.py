@@ -64,7 +64,7 @@ def test_ledger_that_ignores_rollback_is_refused(path: Path) -> None:
     assert execute(path, "SELECT * FROM wal_sink_ledger") == []
 
 
-def test_trial_of_the_ledger_leaves_nothing(path: Path) -> None:
+def test_ledger_check_at_start_leaves_no_row(path: Path) -> None:
     """Each start writes a row to the ledger and rolls it back."""
     for _ in range(2):
         SqliteTarget(options(path)).plan(PRICES, "key")
@@ -125,7 +125,7 @@ class CoarseTarget(ReadingTarget):
 @pytest.mark.parametrize(
     ("target", "kind"), [(ReadingTarget, TargetUnavailable), (CoarseTarget, SchemaMismatch)]
 )
-def test_ledger_that_cannot_be_created_is_named_with_ddl(
+def test_failed_ledger_creation_is_reported_with_its_ddl(
     path: Path, target: type[SqlTarget], kind: type[Exception]
 ) -> None:
     """The error has the CREATE TABLE statement, whatever the class of the driver's error."""
@@ -221,7 +221,7 @@ def test_value_that_cannot_be_cast_is_named(path: Path) -> None:
         target.check(batch, plan)
 
 
-def test_rows_go_to_the_table_that_the_options_name(path: Path) -> None:
+def test_rows_published_for_another_table_stop_the_flush(path: Path) -> None:
     """Rows that were published for one table stop the flush while the options name another table."""
     execute(path, "CREATE TABLE other (Id INTEGER, price REAL)")
     former = SqliteTarget(options(path))

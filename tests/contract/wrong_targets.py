@@ -103,7 +103,7 @@ def changing(name: str, caught_by: str, change: Callable[[Any], Any]) -> None:
             schema=checked.schema,
         )
 
-    wrong(SQL, f"test_{caught_by}_arrive_as_they_are")(type(name, (Sqlite,), {"check": check}))
+    wrong(SQL, f"test_{caught_by}_arrive_unchanged")(type(name, (Sqlite,), {"check": check}))
 
 
 changing("NullForEmpty", "values", lambda v: None if v == "" else v)
@@ -269,7 +269,7 @@ class UnconditionalLedger(Ledger):
                 return self._execute(statement, (*cells, self._query_id))
 
 
-@wrong(SQL, "test_update_that_waits_compares_what_it_finds")
+@wrong(SQL, "test_update_after_a_lock_compares_the_new_row")
 class UnconditionalRetry(Sqlite):
     """A server that does not let an update wait long for a lock."""
 
@@ -281,7 +281,7 @@ class UnconditionalRetry(Sqlite):
         return connection
 
 
-@wrong(DELETES, "test_delete_counts_with_its_window")
+@wrong(DELETES, "test_delete_has_effect_only_with_its_window")
 class CommittingDelete(SqlAlchemyTarget):
     """Commits in a delete, as a bulk delete of some databases does."""
 
@@ -344,7 +344,7 @@ class SkippingSession(FolderSession):
         return super().finish(current, new, present)
 
 
-@wrong(STAGED, "test_commit_that_met_itself_is_no_conflict", Folder)
+@wrong(STAGED, "test_commit_that_conflicts_with_itself_is_no_conflict", Folder)
 class MeetingItselfSession(FolderSession):
     """Reports a conflict when its repeated commit meets its first commit."""
 
@@ -461,7 +461,7 @@ class EpochAndLogCells(MemorySession):
         return super().finish(current, new)
 
 
-@wrong(CELLS, "test_ledger_row_moves_once_from_a_row", Cells)
+@wrong(CELLS, "test_second_update_of_the_same_ledger_row_conflicts", Cells)
 class UnconditionalCells(ComparingFirstCells):
     """Updates the ledger row without a condition."""
 

@@ -250,7 +250,7 @@ def test_flush_continues_during_a_rolling_restart(
     exact("rolling restart")
 
 
-def test_request_goes_to_a_replica_of_its_rows(
+def test_cassandra_request_goes_to_a_replica_of_its_rows(
     cluster: CassandraCluster, tmp_path: Path, counted: Counted
 ) -> None:
     """Each row has one replica, so its coordinator needs no other node.

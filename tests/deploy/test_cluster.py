@@ -29,7 +29,9 @@ FAULTS = [
 ]
 
 
-def test_rows_come_once_when_cluster_processes_are_killed(tmp_path: Path, counted: Counted) -> None:
+def test_rows_arrive_once_when_cluster_processes_are_killed(
+    tmp_path: Path, counted: Counted
+) -> None:
     """The flushes are Spark jobs.
 
     Tasks are retried and speculated, and dynamic allocation ends idle executors.

@@ -88,7 +88,7 @@ def options(catalog: RestCatalog) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_remedy_for_another_format_version_helps(
+def test_remedy_for_another_iceberg_format_version_works(
     spark: SparkSql, options: dict[str, str], version: int
 ) -> None:
     """The remedy upgrades an older version, and copies a table of a newer one."""
@@ -279,7 +279,7 @@ DEFAULTS = "SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported'
         *("generated", "identity", "mapping"),
     ],
 )
-def test_remedies_for_features_of_delta_spark_help(
+def test_remedies_for_features_of_delta_spark_work(
     spark: SparkSql,
     tmp_path: Path,
     ddl: str,

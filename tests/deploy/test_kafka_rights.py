@@ -57,7 +57,9 @@ def broker() -> Iterator[SecuredBroker]:
         yield broker
 
 
-def test_documented_rights_are_enough_and_needed(broker: SecuredBroker, counted: Counted) -> None:
+def test_documented_kafka_rights_are_sufficient_and_necessary(
+    broker: SecuredBroker, counted: Counted
+) -> None:
     """Without a right the flush stops with an error. With the right it continues."""
     world = TopicWorld(broker)
     options = {

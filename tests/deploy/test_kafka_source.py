@@ -139,7 +139,7 @@ class Job:
         return set(numbers) <= {row.number for row in self.rows()}
 
 
-def test_kafka_topic_lands_once_under_four_kills(
+def test_kafka_records_arrive_once_under_four_kills(
     kafka: Broker, cassandra: Node, keyspace: str, tmp_path: Path, counted: Counted
 ) -> None:
     """The topic has aborted transactions, compaction and new partitions."""

@@ -151,7 +151,7 @@ def test_flush_waits_for_space_on_a_full_disk(counted: Counted) -> None:
 
 
 @pytest.mark.parametrize("mode", ["transaction", "session"])
-def test_pooler_is_refused(mode: str) -> None:
+def test_postgresql_pooler_is_refused(mode: str) -> None:
     """Plan and session refuse the pooler. The server itself is accepted."""
     with Server() as server, pgbouncer(server, mode) as port:
         server.execute("CREATE TABLE rows (k text, v bigint)")

@@ -74,7 +74,7 @@ def commits(folder: Path) -> int:
     )
 
 
-def test_stateful_queries_come_once_under_two_kills(tmp_path: Path, counted: Counted) -> None:
+def test_stateful_rows_arrive_once_under_two_kills(tmp_path: Path, counted: Counted) -> None:
     files = write_source(tmp_path / "source")
     make_tables(tmp_path)
     for number, reached in enumerate((2, 5)):

@@ -89,7 +89,7 @@ def test_lost_answer_to_a_create_is_a_success(
 
 
 @pytest.mark.parametrize("other", [b"other", LARGE], ids=["small", "large"])
-def test_creator_beside_an_open_output_wins_or_loses_whole(
+def test_create_during_an_output_keeps_one_whole_object(
     backend: StateBackend, other: bytes
 ) -> None:
     """The store checks the condition at the end of an upload.

@@ -77,7 +77,7 @@ def volumes() -> set[str]:
         client.close()
 
 
-def test_listens_on_the_loopback_address_only(cassandra: CassandraContainer) -> None:
+def test_container_publishes_only_on_the_loopback_address(cassandra: CassandraContainer) -> None:
     (container,) = containers(publish=cassandra.port)
     published = {key: value for key, value in container.ports.items() if value}
     assert published == {"9042/tcp": [{"HostIp": cassandra.host, "HostPort": str(cassandra.port)}]}

@@ -18,7 +18,7 @@ def docker_is_there(image: str) -> str:
     return "28.0"
 
 
-def test_container_where_docker_answers() -> None:
+def test_cassandra_is_a_container_if_docker_answers() -> None:
     for wanted in ("auto", "docker"):
         choice = choose(wanted, docker_is_there)
         assert choice.node is CassandraContainer
@@ -34,7 +34,9 @@ def test_container_where_docker_answers() -> None:
         ("podman", 4, "WAL_SINK_TEST_CASSANDRA is 'podman'"),
     ],
 )
-def test_pytest_header_names_the_node(wanted: str, code: int, words: str, tmp_path: Path) -> None:
+def test_pytest_header_names_node_and_reason(
+    wanted: str, code: int, words: str, tmp_path: Path
+) -> None:
     """Pytest runs in another project, with only the plug-in that the documentation names."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.support.cassandra_fixtures"]\n')
     (tmp_path / "test_one.py").write_text("def test_one(cassandra, keyspace): pass\n")

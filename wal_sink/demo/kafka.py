@@ -158,7 +158,7 @@ class Broker(Child):
             lines = [f"{name}={value}\n" for name, value in self._settings.items()]
             properties.write_text("".join(lines))
             cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-            # A separate argument that begins with a dash would be taken for an option.
+            # The id may begin with a dash, so as a separate argument it could be taken for an option.
             tool = (
                 "kafka.tools.StorageTool",
                 "format",

@@ -1,8 +1,8 @@
 """The stores of the demo: databases and tables to which its queries write; and the interface of a store.
 
 A demo has one or more stores, for example with `--targets cassandra,iceberg`. The queries with wal_sink write
-to all stores. Only the flush to the first store pauses to be killed, and the control writes only to the first
-store. The store of a target is in a module with the target's name.
+to all stores. The control, a query with `foreachBatch`, writes only to the first store, and only the flush to
+this store pauses to be killed. The store of a target is in a module with the target's name.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class LedgerContract(Suite):
             assert session.read() == present
         assert finish(session, present, following(present)) is Outcome.APPLIED
 
-    def test_ledger_row_moves_once_from_a_row(
+    def test_second_update_of_the_same_ledger_row_conflicts(
         self, target: Target, session: Session, query_id: str
     ) -> None:
         """Two sessions read the ledger row and update it. The second update is a conflict."""

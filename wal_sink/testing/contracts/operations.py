@@ -111,7 +111,7 @@ class DeletesContract(Suite):
         assert 0 < len(expected) < 25
         assert self.rows(target) == expected
 
-    def test_delete_counts_with_its_window(
+    def test_delete_has_effect_only_with_its_window(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """A flusher that dies before `finish` deletes no row. A stalled flusher deletes no newer row."""
@@ -157,7 +157,7 @@ class DeletesContract(Suite):
 class CellDeletesContract(DeletesContract):
     """The suite for an `IdempotentSession`, whose deletes and cells have write timestamps."""
 
-    def test_delete_may_be_repeated_and_late(
+    def test_repeated_and_late_deletes_keep_newer_rows(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """Upserts and deletes are written in any order, several times. The highest timestamp wins."""
@@ -192,7 +192,7 @@ class UnavailableContract(DeletesContract):
         t = UNAVAILABLE if is_kept else chance.choice([None, text])
         return ("u", *key, chance.choice([None, *range(9)]), t)
 
-    def test_last_real_value_of_a_window_stays(
+    def test_unavailable_cell_keeps_the_last_value(
         self, target: Target, plan: Plan, session: Session
     ) -> None:
         """A cell with `UNAVAILABLE` keeps its value, also from an earlier slice. A key may be this text."""

@@ -100,12 +100,12 @@ class RowsContract(LedgerContract):
         """Return the plan of a DataFrame with the columns of `SCHEMA`."""
         return agreed(target, self.frame([]).schema)
 
-    def test_values_arrive_as_they_are(self, target: Target, plan: Plan, session: Session) -> None:
+    def test_values_arrive_unchanged(self, target: Target, plan: Plan, session: Session) -> None:
         """No value is cut, converted or made null, and similar keys stay different."""
         deliver(session, plan, self.slice(target, plan, EXACT))
         assert self.rows(target) == {(k, n): (v, t) for k, n, v, t in EXACT}
 
-    def test_doubles_arrive_as_they_are(self, target: Target, session: Session) -> None:
+    def test_doubles_arrive_unchanged(self, target: Target, session: Session) -> None:
         rows = self.frame([(f"k{n}", n, n, "x", d) for n, d in enumerate(DOUBLES)])
         plan = agreed(target, rows.schema)
         deliver(session, plan, RowSlice(0, target.check(rows, plan), BASE_US))
@@ -168,7 +168,7 @@ class RowsContract(LedgerContract):
             deliver(other, plan, rows)
         assert len(self.rows(target)) == len(ROWS)
 
-    def test_update_that_waits_compares_what_it_finds(
+    def test_update_after_a_lock_compares_the_new_row(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """A command and a flusher update the ledger row at the same time. At most one update is applied."""

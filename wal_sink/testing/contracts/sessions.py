@@ -40,7 +40,7 @@ class SequentialContract(KillsContract):
     parallel = False
     """The value that the target's `parallel_writes` must have."""
 
-    def test_session_is_of_this_suite(self, target: Target, session: Session) -> None:
+    def test_session_is_of_the_class_of_this_suite(self, target: Target, session: Session) -> None:
         assert isinstance(session, IdempotentSession), "derive the suite of its session"
         assert target.parallel_writes == self.parallel, "use TargetContract for parallel_writes"
 
@@ -84,7 +84,7 @@ class TargetContract(SequentialContract):
 
     parallel = True
 
-    def test_rows_of_another_process_count(
+    def test_rows_written_by_another_process_stay(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """Another process writes rows and closes its session; then the flusher calls `finish`."""
@@ -138,7 +138,7 @@ class CountedContract(KillsContract):
 class TransactionalContract(CountedContract):
     """The suite for a `TransactionalSession`."""
 
-    def test_session_is_of_this_suite(self, target: Target, session: Session) -> None:
+    def test_session_is_of_the_class_of_this_suite(self, target: Target, session: Session) -> None:
         assert isinstance(session, TransactionalSession), "derive the suite of its session"
         assert not target.parallel_writes
 
@@ -157,11 +157,11 @@ class SqlContract(TransactionalContract):
 class StagedContract(CountedContract):
     """The suite for a `StagedSession`."""
 
-    def test_session_is_of_this_suite(self, target: Target, session: Session) -> None:
+    def test_session_is_of_the_class_of_this_suite(self, target: Target, session: Session) -> None:
         assert isinstance(session, StagedSession), "derive the suite of its session"
         assert target.parallel_writes
 
-    def test_rows_staged_by_other_processes_count(
+    def test_rows_staged_by_another_process_are_added(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """The flusher finishes a window with its own rows, and with rows that another process has staged."""
@@ -174,7 +174,7 @@ class StagedContract(CountedContract):
         assert finish(session, current, following(current), receipts) is Outcome.APPLIED
         self.assert_records(target, ROWS + OTHERS)
 
-    def test_finish_adds_its_own_receipts_alone(
+    def test_finish_adds_only_the_rows_of_its_receipts(
         self, target: Target, plan: Plan, session: Session, query_id: str
     ) -> None:
         """Receipts of a failed window add no rows, and a receipt adds its rows only once."""
@@ -206,7 +206,7 @@ class StagedContract(CountedContract):
         pytest.skip("the target's suite has no conflict_after_commit")
 
     @pytest.mark.parametrize("moved_on", [False, True])
-    def test_commit_that_met_itself_is_no_conflict(
+    def test_commit_that_conflicts_with_itself_is_no_conflict(
         self, target: Target, plan: Plan, session: Session, query_id: str, *, moved_on: bool
     ) -> None:
         """A commit succeeds, and its repetition conflicts.
