@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import wal_sink
 from wal_sink.errors import OptionError
+from wal_sink.spark.data_source import WalSinkDataSource
 
 pytestmark = pytest.mark.spark
 
@@ -88,3 +96,51 @@ def test_partitioned_query_started_beside_another_is_refused(
     with pytest.raises(OptionError, match=rf"{asked.id}(.|\n)*partitionBy\(day\)"):
         sink.close()
     assert DeltaTable(str(tmp_path / "plain" / "table")).count() == 2
+
+
+class Gate(StreamingQueryListener):
+    """Keeps a query in `start()` until it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        if event.name == "files":
+            self.reached.set()
+            assert self.opened.wait(60)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None: ...  # noqa: N802 - Spark's name
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None: ...  # noqa: N802 - Spark's name
+
+
+@pytest.fixture
+def gate(spark: SparkSession) -> Iterator[Gate]:
+    """A listener that keeps the query `files` in `start()`."""
+    listener = Gate()
+    spark.streams.addListener(listener)
+    yield listener
+    listener.opened.set()
+    spark.streams.removeListener(listener)
+
+
+def test_layout_of_another_starting_query_is_not_refused(
+    spark: SparkSession, rows: DataFrame, tmp_path: Path, gate: Gate
+) -> None:
+    """The handle finds a running query while another thread starts a query that writes files."""
+    spark.dataSource.register(WalSinkDataSource)
+    ours = writer(rows, options(tmp_path / "ours"), by_format=True)
+    running = ours.trigger(processingTime="1 second").start()
+    running.processAllAvailable()
+    files = rows.writeStream.partitionBy("day").queryName("files").format("parquet")
+    files = files.option("checkpointLocation", str(tmp_path / "files_checkpoint"))
+    with ThreadPoolExecutor(1) as threads:
+        starting = threads.submit(files.start, str(tmp_path / "files"))
+        assert gate.reached.wait(60)
+        sink = wal_sink.register(spark)
+        assert sink.await_flushed(running).epoch >= 0
+        gate.opened.set()
+        starting.result().stop()
+    running.stop()
+    sink.close()

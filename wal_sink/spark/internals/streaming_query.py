@@ -108,9 +108,10 @@ def _layout_asked(checkpoint: str) -> Mapping[str, str]:
     :return: columns by method; empty for a Spark whose writer has other fields.
     """
     writers = [writer._jwrite for writer in _starting()]
+    # A writer without a checkpoint takes the session's, so it can only be told by being alone.
+    expected = {checkpoint, ""} if len(writers) == 1 else {checkpoint}
     try:
-        if len(writers) > 1:
-            writers = [writer for writer in writers if checkpoint == _checkpoint(writer)]
+        writers = [writer for writer in writers if _checkpoint(writer) in expected]
         asked = {
             method: _field(writer, name) for writer in writers for method, name in _FIELDS.items()
         }
