@@ -21,7 +21,7 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.model.ledger import Outcome
-from wal_sink.targets.base import RowSlice
+from wal_sink.targets.base import RowSlice, RowsRefused
 from wal_sink.targets.postgresql.catalogue import find, read_columns, read_unique
 from wal_sink.targets.postgresql.connection import _PIECE
 from wal_sink.targets.sql.keyed import Unique
@@ -64,6 +64,22 @@ def test_missing_table_suggests_a_name(store: Postgresql, name: str) -> None:
     store.execute("CREATE TABLE orders (id bigint)")
     error = refused(store, table=f"{store.schema}x.orders" if "." in name else name)
     assert f"Did you mean {store.schema}.orders?" in error.what
+
+
+def test_refused_row_is_shown_once(store: Postgresql) -> None:
+    """The server's own text about NOT NULL and CHECK has the whole row, too."""
+    store.execute("CREATE TABLE t (id bigint, v text)")
+    target = store.target()
+    plan = target.plan(BATCH.schema, "key")
+    store.execute("ALTER TABLE t ADD CONSTRAINT short CHECK (length(v) < 3)")
+    batch = pa.record_batch([[1, 2], ["a", "long text"]], names=["id", "v"])
+    with target.connect("query") as session:
+        create(session, "query")
+        with pytest.raises(RowsRefused) as caught:
+            deliver(session, plan, RowSlice(0, target.check(batch, plan), 1))
+    (row,) = caught.value.rows
+    assert row.error.what.count("long text") == 1
+    assert "short" in row.error.what
 
 
 @pytest.mark.parametrize(

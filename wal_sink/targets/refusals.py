@@ -1,6 +1,6 @@
-"""Rows that only the server refuses: search by halving, and the error that names a row. No I/O.
+"""Rows that the server refuses: the search for them by bisection, and the error that names a row. No I/O.
 
-Rows that the target's `check` refuses never arrive here: see `publish.append`.
+Rows that a task's check refuses are not in the log, so a flush never sends them.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from wal_sink.targets.casts import row_text
 from wal_sink.targets.ddl import unquoted
 
 Rows = TypeVar("Rows")
-"""Some rows of a window, in the form in which a target sends them."""
+"""Some rows of a window, such as a slice or a request."""
 
 MOST_REFUSED = 100
-"""The largest number of rows of a window that are refused one by one before the server has accepted any row.
-If more are refused, the table is at fault."""
+"""The most rows of a window that may be refused while the server has accepted no row. If it refuses more, the
+table is at fault, and the flush stops."""
 
 
 class Savepoints(NamedTuple):
-    """Statements that undo the rows of a transaction that the server has refused."""
+    """The statements with which a transaction drops the rows that the server has refused."""
 
     make: str = "SAVEPOINT wal_sink_rows"
     go_back: str = "ROLLBACK TO SAVEPOINT wal_sink_rows"
     release: str = ""
-    """Empty if the database has no such statement, or if it may commit. In SQLite the release of the
-    outermost savepoint commits after a silent reconnect of the driver."""
+    """Empty if the database has no such statement, or if the statement may commit. SQLite commits if the
+    driver has reconnected silently: then the savepoint is outside of a transaction."""
 
 
 RELEASED = Savepoints(release="RELEASE SAVEPOINT wal_sink_rows")
@@ -38,7 +38,7 @@ PostgreSQL."""
 
 
 class RefusalSearch:
-    """Inserts the rows of one window, and finds the rows that the server refuses."""
+    """Inserts the rows of one window, and collects the rows that the server refuses."""
 
     def __init__(self) -> None:
         self.refused: list[RefusedRow] = []
@@ -47,9 +47,9 @@ class RefusalSearch:
     def insert(
         self, plan: Plan, rows: RowSlice, insert: Callable[[RowSlice], Exception | None]
     ) -> None:
-        """Insert the rows that the server accepts, and collect the others in `refused`.
+        """Insert the rows that the server accepts, and append the other rows to `refused`.
 
-        :param insert: inserts all rows of a slice or none. It returns the error of a refusal.
+        :param insert: inserts all rows of a slice or none. Returns the error if the server refuses a row.
         :raises TargetRefused: the server refused more than `MOST_REFUSED` rows and accepted none.
         """
 
@@ -68,12 +68,12 @@ class RefusalSearch:
 def find_refused(
     rows: Rows, send: Callable[[Rows], Exception | None], halves: Callable[[Rows], Sequence[Rows]]
 ) -> Iterator[tuple[Rows, Exception]]:
-    """Send rows in their order, and yield each row that the server refuses alone, with its error.
+    """Send rows in their order, and yield each row that the server refuses, with its error.
 
-    At the end the server has all other rows. For one refused row of n, the search sends about 2 n rows in 2
-    log2(n) requests.
+    The server gets all other rows. To find one refused row among n rows, the search sends about 2·n rows in
+    2·log2(n) requests.
 
-    :param send: sends all rows or none, and returns the error of a refusal.
+    :param send: sends all rows or none, and returns the error if the server refuses a row.
     :param halves: returns the two halves of rows. Empty for a single row.
     """
     waiting = [rows]
@@ -94,24 +94,33 @@ def _halves(rows: RowSlice) -> list[RowSlice]:
 
 
 def refusal(plan: Plan, rows: RowSlice, error: Exception) -> TargetRefused:
-    """Return the error that names the first row of a slice, with the server's reason."""
-    others = rows.batch.num_rows - 1
-    one_of = f"one of the {others} rows after it, or " if others else ""
+    """Return the error for refused rows, with the first row of the slice and the server's reason."""
+    count = rows.batch.num_rows
+    if isinstance(error, InvalidRow) and error.what != error.problem:
+        refused = f"a row of epoch {rows.epoch}"  # the reason names the row
+    else:
+        refused = f"{'a row' if count == 1 else f'one of {count} rows'} of epoch {rows.epoch}"
+        refused += f" ({'the first is ' * (count > 1)}{row_text(rows.batch, plan, 0)})"
     return TargetRefused(
-        f"{unquoted(plan.table)} refuses {one_of}a row of epoch {rows.epoch},"
-        f" {row_text(rows.batch, plan, 0)}: {_said(error)}",
+        f"{unquoted(plan.table)} refuses {refused}: {_reason(error)}",
         error.remedy
         if isinstance(error, InvalidRow)
         else "Change the rule of the target that refuses the row.",
     )
 
 
-def _said(error: Exception) -> str:
+_WHOLE_ROW = ("23502", "23514")
+"""The SQLSTATEs with which PostgreSQL shows the whole row again: NOT NULL and CHECK."""
+
+
+def _reason(error: Exception) -> str:
     """Return the reason of a check or of a driver's error, with column and constraint if they are known."""
     if isinstance(error, InvalidRow):
-        return f"{error.what.rstrip('.')}{error.column and f', column {error.column}'}"
+        return error.what.rstrip(".")
     details: Any = getattr(error, "diag", None)  # set by psycopg
-    parts = [f"{type(error).__name__}: {' '.join(str(error).split())}"]
+    is_shown = getattr(error, "sqlstate", None) in _WHOLE_ROW
+    text = details.message_primary if is_shown else str(error)
+    parts = [f"{type(error).__name__}: {' '.join(text.split())}"]
     for noun in ("column", "constraint"):
         name = getattr(details, f"{noun}_name", None)
         if name and name not in parts[0]:
