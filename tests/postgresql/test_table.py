@@ -60,10 +60,19 @@ def remedied(store: Postgresql, error: WalSinkError, **options: Any) -> None:
 
 @pytest.mark.parametrize("name", ["order", "x.orders"])
 def test_missing_table_suggests_a_name(store: Postgresql, name: str) -> None:
-    """The table may be in any schema."""
+    """A table of another schema is suggested if it has the same name."""
     store.execute("CREATE TABLE orders (id bigint)")
     error = refused(store, table=f"{store.schema}x.orders" if "." in name else name)
     assert f"Did you mean {store.schema}.orders?" in error.what
+
+
+def test_near_name_of_another_schema_is_not_suggested(store: Postgresql) -> None:
+    other = f"{store.schema}x"
+    store.execute(f"CREATE SCHEMA {other}; CREATE TABLE {other}.orders (id bigint)")
+    try:
+        assert "Did you mean" not in refused(store, table="order").what
+    finally:
+        store.execute(f"DROP SCHEMA {other} CASCADE")
 
 
 def test_refused_row_is_shown_once(store: Postgresql) -> None:

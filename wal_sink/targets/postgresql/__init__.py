@@ -99,8 +99,8 @@ class PostgresqlTarget(KeyedTarget):
         )
 
     def other_tables(self, connection: Any) -> Iterable[str]:
-        """Read the names of all tables."""
-        return catalogue.read_tables(connection)
+        """Read the names of tables in the same schema or with the same name."""
+        return catalogue.read_tables(connection, self.options.destination)
 
     def warnings(self, connection: Any) -> Iterable[str]:
         """Return warnings about triggers and settings of the server."""

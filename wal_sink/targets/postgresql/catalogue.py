@@ -70,7 +70,8 @@ _UNIQUE = """
 _TABLES = """
     SELECT n.nspname || '.' || c.relname
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')"""
+    WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+      AND (c.relname = %(table)s OR n.nspname = %(schema)s)"""
 
 
 def find(connection: Any, name: TableName) -> Relation:
@@ -95,9 +96,9 @@ def read_unique(connection: Any, relation: Relation) -> tuple[Unique, ...]:
     return tuple(Unique(name, tuple(columns), plain, drop) for name, columns, plain, drop in rows)
 
 
-def read_tables(connection: Any) -> list[str]:
-    """Read the names of all tables, each with its schema."""
-    return [name for (name,) in _rows(connection, _TABLES, {})]
+def read_tables(connection: Any, name: TableName) -> list[str]:
+    """Read the names, with schemas, of the tables in the same schema or with the same name."""
+    return [table for (table,) in _rows(connection, _TABLES, name._asdict())]
 
 
 def _rows(connection: Any, query: str, values: object) -> list[Any]:
