@@ -203,7 +203,7 @@ def test_date_outside_the_driver_range_is_refused_in_tasks(path: Path) -> None:
     batch = pa.record_batch([pa.array([2_932_896, 2_932_897], pa.date32())], schema=schema)
     with pytest.raises(
         InvalidRow,
-        match=r"Column Id of .* \(2932897\) does not fit into INTEGER, in the row with Id=",
+        match=r"Column Id of .* \(2932897\) is outside of the years 1 to 9999, .* in the row with Id=",
     ):
         target.check(batch, plan)
     assert target.check(batch.slice(0, 1), plan).num_rows == 1

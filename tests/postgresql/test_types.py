@@ -253,7 +253,7 @@ INVALID: list[tuple[str, pa.Array, str]] = [
     (
         "timestamp with time zone",
         pa.array([0, -(2**63)], pa.timestamp("us", "UTC")),
-        "does not fit into timestamp",
+        "9999, and does not fit into timestamp",
     ),
     ("integer NOT NULL", pa.array([1, None], pa.int32()), "takes no null"),
 ]

@@ -1,9 +1,9 @@
 """Tables whose columns have Arrow types, such as those of Delta and Iceberg. No I/O.
 
-A plan stores the table's columns as an Arrow schema, which says which parts of a value take nulls. With this
-schema tasks cast and check rows without the table's client, and a flusher detects whether a changed table
-still holds the pending rows. Values are cast to types whose parts all take nulls, since Arrow reports a null
-in each part of a null struct.
+A plan stores the table's columns as an Arrow schema, with the nullability of nested fields. With this schema
+tasks cast and check rows without the table's client. A flusher compares the schema with an altered table.
+Values are cast to types whose nested fields all take nulls, since Arrow reports a null in each field of a
+null struct.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def planned_types(plan: Plan) -> pa.Schema:
 
 
 def with_parts(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Field:
-    """Return a column in Arrow's plain layout, after a change of each part of its values and of itself.
+    """Apply `change` to the fields inside of a column, innermost first, and then to the column itself.
 
-    :param change: converts a field whose parts are changed already.
+    Each type is replaced by Arrow's standard layout of the same values, such as `large_string` by `string`.
     """
     type_ = field.type
     if pt.is_map(type_):
@@ -54,16 +54,16 @@ def with_parts(field: pa.Field, change: Callable[[pa.Field], pa.Field]) -> pa.Fi
 
 
 def plain(field: pa.Field) -> pa.Field:
-    """Return a column with its name, type and nullability, without the metadata of files."""
+    """Return a column without metadata, at any depth."""
     return with_parts(field, pa.Field.remove_metadata)
 
 
 def table_columns(
     types: pa.Schema, words: Callable[[pa.Field], str] = lambda field: spark_ddl(field.type)
 ) -> list[TableColumn]:
-    """Return the columns of a table for the comparison with a DataFrame or a plan.
+    """Return the columns of a table, to compare them with a DataFrame or a plan.
 
-    :param types: the types of the table. A null type means that wal_sink does not write the column's type.
+    :param types: the types of the table. A null type stands for a type that wal_sink does not write.
     :param words: returns a column's type as errors write it.
     """
     return [
@@ -77,7 +77,7 @@ class ArrowRules(CastRules):
 
     :param types: the types of the table.
     :param table: the table, as statements write it.
-    :param option: the option that lets a start add columns. Empty if it is set.
+    :param option: the option with which a start adds columns. Empty if the option is set already.
     """
 
     def __init__(self, types: pa.Schema, table: str, option: str) -> None:
@@ -90,24 +90,38 @@ class ArrowRules(CastRules):
         return None if pt.is_null(type_) else type_
 
     def to_add(self, field: pa.Field) -> str:
-        """Return the option and the statement. Empty for an interval, which no table has."""
+        """Return the option and the ALTER TABLE. Empty for an interval: no table has such a column."""
         ddl, option = spark_ddl(field.type), self._option and f"set {self._option} to true, or "
         statement = f"run: ALTER TABLE {self._table} ADD COLUMN {spark_name(field.name)} {ddl};"
         return "" if "interval" in ddl else f"{option}{statement}"
 
     def to_allow_null(self, column: TableColumn) -> str:
-        """Return the statement."""
+        """Return the ALTER TABLE."""
         name = spark_name(column.name)
         return f"run: ALTER TABLE {self._table} ALTER COLUMN {name} DROP NOT NULL;"
+
+
+def refuse_table(
+    table: str, obstacles: Iterable[tuple[str, str]], cannot: str = "cannot be written"
+) -> None:
+    """Refuse a table because of its first obstacle.
+
+    :param table: the table, as errors name it. Begins a sentence.
+    :param obstacles: the text of each obstacle, and its remedy.
+    :param cannot: what cannot be done with the table. Continues `table`.
+    :raises SchemaMismatch: there is an obstacle.
+    """
+    for what, remedy in obstacles:
+        raise SchemaMismatch(f"{table} {cannot}: {what}.", remedy)
 
 
 def new_columns(
     schema: pa.Schema, key: Sequence[str], table_type: Callable[[pa.Schema], object], noun: str
 ) -> pa.Schema:
-    """Return the columns of a new table, or new columns of a table. Columns of the key take no null.
+    """Return new columns for a table. Columns of the key take no null.
 
     :param table_type: converts a column with the table's client. Raises if the format has no such type.
-    :param noun: the table's format.
+    :param noun: the table's format, such as "Delta".
     :raises SchemaMismatch: the format has no type for a column, or names differ by case only.
     """
     refuse_equal_but_for_case([field.name for field in schema], noun)
@@ -127,7 +141,10 @@ def new_columns(
 
 
 def stored_as_planned(plan: Plan) -> Stored:
-    """Return the cast to the planned types. It refuses a null in a part that takes none."""
+    """Return a function that casts a column to its planned type.
+
+    The function refuses a null in a nested field that takes no null.
+    """
     types = planned_types(plan)
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
@@ -143,9 +160,9 @@ def stored_as_planned(plan: Plan) -> Stored:
 
 
 def _has_null_inside(values: pa.Array, type_: pa.DataType) -> bool:
-    """Return True if a part that takes no null has a null.
+    """Return True if a nested field that takes no null has a null.
 
-    :param type_: the planned type, which says which parts take nulls.
+    :param type_: the planned type, with the nullability of its fields.
     """
     if pt.is_map(type_):
         type_ = pa.list_(type_.field(0))
@@ -161,7 +178,7 @@ def _has_null_inside(values: pa.Array, type_: pa.DataType) -> bool:
 
 
 class _Renamed:
-    """A batch under another schema of the same layout."""
+    """Exports a batch to Arrow under another schema of the same layout."""
 
     def __init__(self, schema: pa.Schema, batch: pa.RecordBatch) -> None:
         self._schema = schema
@@ -172,20 +189,18 @@ class _Renamed:
 
 
 def renamed(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """Return batches with the names, nullability and metadata of a schema, at any depth.
+    """Return batches under another schema of the same layout. No value is copied.
 
-    Arrow's own cast reports a null struct as nulls in its parts, and refuses them in a part that takes none.
-
-    :param schema: of the same layout.
+    Arrow's own cast refuses a null struct with a field that takes no null.
     """
     batches = [pa.record_batch(_Renamed(schema, batch)) for batch in batches]
     return pa.Table.from_batches(batches, schema)
 
 
 def holds(plan: Plan, types: pa.Schema) -> Holds:
-    """Return a function that returns True if a column of the table holds each value that a plan allows.
+    """Return a predicate that is True if a column, as it is now, holds each value of its planned type.
 
-    :param types: the types of the table as it is now.
+    :param types: the present types of the table.
     """
     planned = planned_types(plan)
     return lambda now, column: is_as_wide(
@@ -194,7 +209,7 @@ def holds(plan: Plan, types: pa.Schema) -> Holds:
 
 
 def is_as_wide(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Return True if a type holds each value of a former type, at any depth."""
+    """Return True if a type holds each value of a narrower or equal type, at any depth."""
     if not pt.is_nested(wide) or wide.id != narrow.id:
         return _holds_scalars(wide, narrow)
     former = {field.name: field for field in fields(narrow)}
@@ -208,7 +223,7 @@ def is_as_wide(wide: pa.DataType, narrow: pa.DataType) -> bool:
 
 
 def _holds_scalars(wide: pa.DataType, narrow: pa.DataType) -> bool:
-    """Return True if two types without parts are equal, or numbers of the second fit the first."""
+    """Return True if two flat types are equal, or numbers of the second type fit the first type."""
     (whole, scale), (former_whole, former_scale) = _digits(wide), _digits(narrow)
     if pt.is_float64(wide) and pt.is_integer(narrow):
         return bool(former_whole <= _DIGITS[32])
@@ -229,10 +244,10 @@ def _digits(type_: pa.DataType) -> tuple[int, int]:
 
 
 def completed(rows: pa.Table, types: pa.Schema) -> pa.Table:
-    """Return rows with all columns of a table, by its types. A column that the rows lack is null.
+    """Return rows with all columns of a table, cast to its types. A column that the rows lack is null.
 
-    :param types: the types of the table, each at least as wide as the type of the rows.
-    :returns: the table's columns, followed by further columns of the rows.
+    :param types: the types of the table. Each is at least as wide as the type of the rows.
+    :returns: the table's columns, followed by the rows' other columns.
     """
     columns = {
         field.name: rows[field.name].cast(canonical(field.type))

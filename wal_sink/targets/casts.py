@@ -1,6 +1,6 @@
 """Casts columns of a DataFrame to the types of a table, and refuses values that do not fit. No I/O.
 
-For targets whose types correspond exactly to types of Arrow.
+Serves targets each of whose column types corresponds to a type of Arrow.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from wal_sink.targets.cdc import (
 from wal_sink.targets.columns import TableColumn, TableRules, refuse_other_schema, to_cast
 
 ArrowType = Callable[[str], pa.DataType | None]
-"""Returns the Arrow type that holds a database's type exactly. None for a type that cannot be written."""
+"""Returns the Arrow type with exactly the values of a database's type. None for an unsupported type."""
 
 Fits = Callable[[str, pa.Array], pa.BooleanArray | None]
-"""Returns which values of a column the server accepts. Its first argument is the database's type. None means
-all values."""
+"""Flags the values of a column that the server accepts. None means all values. The first argument is the type
+in the database's words."""
 
 
 class CastRules(TableRules):
@@ -61,18 +61,18 @@ class CastRules(TableRules):
         return [self.types_differ(field, column.type, f"{cast}, or alter the table.")]
 
     def type_of(self, column: TableColumn) -> pa.DataType | None:
-        """Return the Arrow type that holds a column exactly. None if the column cannot be written."""
+        """Return the Arrow type with the same values as a column. None if the column cannot be written."""
         return self._arrow_type(column.type)
 
     def is_castable(self, source: pa.DataType, words: str, holds: pa.DataType) -> bool:  # noqa: ARG002
-        """Return True if a column may hold the DataFrame's type.
+        """Return True if the DataFrame's type can be cast to the Arrow type of a column.
 
-        A subclass overrides it if the database's words matter, too.
+        :param words: the column's type in the database's words, for overrides.
         """
         return is_castable(source, holds)
 
     def to_add(self, field: pa.Field) -> str:
-        """Return an ALTER TABLE whose type the reader fills in."""
+        """Return an ALTER TABLE, in which the user fills in the type."""
         return f"run: ALTER TABLE {self._table} ADD COLUMN {field.name} …;"
 
     def to_allow_null(self, column: TableColumn) -> str:  # noqa: ARG002 -- for overrides
@@ -81,7 +81,7 @@ class CastRules(TableRules):
 
 
 def is_castable(source: pa.DataType, type_: pa.DataType) -> bool:
-    """Return True if a cast to `type_` keeps each value of `source` unchanged or refuses it."""
+    """Return True if a cast to `type_` keeps each value of `source` unchanged, or refuses the value."""
     if pt.is_list(type_) and is_array(source):
         return is_castable(source.value_type, type_.value_type)
     if pt.is_struct(type_) and pt.is_struct(source):
@@ -150,11 +150,11 @@ def refuse_as_folder(values: pa.Array, partition: str) -> None:
 
 
 Stored = Callable[[Column, pa.Array], pa.Array]
-"""Casts the values of a column to the type of the log. Raises `InvalidValueError`."""
+"""Casts the values of a column to the type in which the log stores them. Raises `InvalidValueError`."""
 
 
 def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
-    """Cast a batch to the types of the log. The order of its columns is kept.
+    """Cast a batch to the types in which the log stores it. The order of its columns is kept.
 
     :raises SchemaMismatch: the columns are not those of the plan.
     :raises InvalidRow: a row cannot be written. The error names the column and the first such row.
@@ -168,9 +168,9 @@ def cast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
 
 
 def recast(batch: pa.RecordBatch, plan: Plan, stored: Stored) -> pa.RecordBatch:
-    """Cast rows of the log to the types of a table that was altered since the rows were checked.
+    """Cast rows of the log again, after the table was altered.
 
-    :param plan: the plan for the table as it is now.
+    :param plan: the plan with the present columns of the table.
     :raises InvalidRow: a row can no longer be written. The error names the column and the first such row.
     """
     operations = None if plan.operation is None else batch.column(plan.operation)
@@ -185,9 +185,9 @@ def _cast(
     stored: Stored,
     operations: pa.Array | None,
 ) -> pa.RecordBatch:
-    """Cast rows.
+    """Cast the columns of a batch.
 
-    :param batch: the rows, as errors show them.
+    :param batch: the rows before any change, from which errors name a row.
     :param operations: the operation of each row, as the log stores it.
     """
     deletes = None if operations is None else are_deletes(operations)
@@ -222,9 +222,10 @@ _RESTART = ", and start the query again, so that its tasks read the new type"
 def _refuse_null(
     column: Column, values: pa.Array, unwritten: pa.Array | None, *, key: bool
 ) -> None:
-    """Refuse nulls in the key, and in a column that takes none.
+    """Refuse nulls in the key, and in a column that takes no null.
 
-    :param unwritten: the rows that may have a null there: deletes, and unavailable cells.
+    :param unwritten: flags of the rows that may have a null outside of the key: deletes, and unavailable
+        cells.
     """
     if key or column.role == "required":
         refuse(
@@ -246,8 +247,19 @@ def refuse(bad: pa.Array, problem: str, remedy: str) -> None:
         raise InvalidValueError(problem, remedy, row, bad)
 
 
+def refuse_years(values: pa.Array, problem: str) -> None:
+    """Refuse dates and timestamps outside of the years 1 to 9999.
+
+    :param problem: why the database does not take them. Continues "… of the years 1 to 9999, and ".
+    :raises InvalidValueError: there is such a value.
+    """
+    if (beyond := beyond_python(values)) is not None:
+        problem = f"is outside of the years 1 to 9999, and {problem}"
+        refuse(beyond, problem, "Filter such rows out; most often the unit is wrong.")
+
+
 def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
-    """Return the cast of a database whose types correspond exactly to types of Arrow."""
+    """Return the function that casts columns by the Arrow types of a database's types."""
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
         type_ = arrow_type(column.type)
@@ -257,8 +269,7 @@ def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
         remedy = (
             f"Cast or filter it in the DataFrame, or alter the table's column to hold it{_RESTART}."
         )
-        if (beyond := beyond_python(array)) is not None:
-            refuse(beyond, problem, remedy)
+        refuse_years(array, f"does not fit into {column.type}")
         if (fitting := fits(column.type, array)) is not None:
             refuse(pc.invert(fitting), problem, remedy)
         return array
@@ -267,10 +278,10 @@ def stored_by(arrow_type: ArrowType, fits: Fits = lambda *_: None) -> Stored:
 
 
 def cast_values(values: pa.Array, to: pa.DataType) -> pa.Array:
-    """Cast values unchanged. Refuse a value that does not fit.
+    """Cast values, and refuse a value that the cast would change.
 
-    Arrow casts integers only to a decimal that fits every value of their type. So integers are first cast to
-    a wide decimal. The cast from there refuses single values.
+    Arrow casts int64 only to a decimal that fits every int64. So integers are first cast to a wide decimal,
+    whose cast refuses single values.
 
     :raises ArrowInvalid: a value does not fit.
     """
@@ -298,9 +309,9 @@ def _between(source: pa.DataType, to: pa.DataType) -> pa.DataType | None:
 
 
 def cast_or_refuse(values: pa.Array, to: pa.DataType, words: str) -> pa.Array:
-    """Cast values to the Arrow type of a column.
+    """Cast values as `cast_values` does, and convert its error.
 
-    :param words: the column's type, in the database's words.
+    :param words: the column's type in the database's words.
     :raises InvalidValueError: a value does not fit.
     """
     try:
@@ -315,7 +326,7 @@ def cast_or_refuse(values: pa.Array, to: pa.DataType, words: str) -> pa.Array:
 
 
 def _first(values: pa.Array, to: pa.DataType) -> int:
-    """Return the position of the first value that a cast refuses. There is one."""
+    """Return the position of the first value that a cast refuses, by bisection. At least one is refused."""
     begin, end = 0, len(values)
     while end - begin > 1:
         middle = (begin + end) // 2
@@ -338,7 +349,7 @@ def key_of(plan: Plan) -> tuple[str, ...]:
 
 
 def row_text(batch: pa.RecordBatch, plan: Plan, row: int) -> str:
-    """Return the text that names a row: its key, or its first values if the table has no key."""
+    """Return the text that names a row by its key, or by its first three values without a key."""
     shown = key_of(plan) or [column.name for column in plan.of_table().columns][:3]
     values = ", ".join(f"{name}={shorten(as_python(batch.column(name)[row]))}" for name in shown)
     return f"the row with {values}"

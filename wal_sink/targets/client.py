@@ -1,4 +1,4 @@
-"""The base class of targets whose client library is an extra, and the conversion of the client's errors."""
+"""The base class of targets whose client library is an extra. Converts the errors of such a library."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WHERE = {
 
 @contextlib.contextmanager
 def importing(target: type[Target] | Target) -> Iterator[None]:
-    """Import a target's client in this context. A missing client is an OptionError that names the extra.
+    """Convert the error of an import in this context if a target's client is missing.
 
-    :raises OptionError: the client is not installed.
-    :raises ModuleNotFoundError: another module is missing, which the extra does not install.
+    :raises OptionError: the client is not installed. The error names the extra that installs it.
+    :raises ModuleNotFoundError: a module is missing that does not belong to the client.
     """
     name = target.name
     try:
@@ -50,7 +50,7 @@ def explained(
 ) -> Iterator[None]:
     """Convert an error of the client in this context to an error with a remedy.
 
-    :param place: the table or server, as errors name it.
+    :param place: the table or server, as errors name it. Begins a sentence.
     :param to_correct: the remedy for a fatal error.
     :param to_reach: the remedy for an error that may pass.
     :raises WalSinkError: `fatal` for a fatal error, otherwise `TargetUnavailable`. A WalSinkError is raised
@@ -69,12 +69,12 @@ def explained(
 
 
 def shortly(error: Exception) -> str:
-    """Return an error's text in one line, without the frames that delta-rs draws."""
+    """Return the first 400 characters of an error's text in one line, without delta-rs' arrows."""
     return " ".join(str(error).replace("\x1b[31m↳\x1b[0m", "").split())[:400]
 
 
 class Client(NamedTuple):
-    """The parts of a target whose modules import the client."""
+    """The parts of a target in modules that import the client."""
 
     agree: Callable[..., Plan]
     """Returns the plan, from options, schema, key and `changes`. With `changes=False` it creates nothing."""
@@ -84,17 +84,22 @@ class Client(NamedTuple):
 
 
 class ClientTarget(Target):
-    """A target whose client is imported on demand: tasks that publish never import it."""
+    """A target whose client is imported on demand, so that tasks that publish need no client."""
+
+    interface = 2
 
     to_correct: ClassVar[str]
-    """The remedy if the server refuses the start."""
+    """The remedy if the server refuses a request of the start."""
     to_reach: ClassVar[str]
-    """The remedy if the server does not answer."""
+    """The remedy if the server does not answer at the start."""
+
+    noun: ClassVar[str]
+    """The beginning of `place`, such as "The Delta table"."""
 
     @property
-    @abstractmethod
     def place(self) -> str:
-        """The table or server, as errors name it."""
+        """The table or server, as errors name it. Begins a sentence."""
+        return f"{self.noun} {self.writes_to}"
 
     @abstractmethod
     def client(self) -> Client:

@@ -1,10 +1,9 @@
-"""Sessions that write rows to Parquet files.
+"""Sessions of targets for table formats, which write rows to Parquet files and then commit these files.
 
-No version of the table names these files until a commit adds them.
-
-Targets for table formats share: rows in memory that become files with receipts; the version of the table that
-was read last; and a commit that is repeated if another writer was faster. A commit has two conditions: the
-ledger row is the one that was read, and the table has the shape for which the files were written.
+Rows are collected in memory and written to files that no version of the table names yet. A commit adds the
+files to the table together with the ledger row. The commit has two conditions: the ledger row is unchanged
+since it was read, and the table has the shape for which the files were written. If another writer commits at
+the same time, the commit is tried again.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+import msgspec
 import pyarrow as pa
 
-from wal_sink.errors import TargetUnavailable
+from wal_sink.errors import CorruptLog, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.arrow_tables import completed
@@ -33,15 +33,13 @@ from wal_sink.targets.client import shortly
 logger = logging.getLogger(__name__)
 
 MOST_WAITING_BYTES = 128 * 1024 * 1024
-"""The largest number of bytes of rows in memory. Above it the rows are written, to one file for each
-partition."""
+"""The most bytes of rows in memory. Above it, the rows are written to a file for each partition."""
 _BATCH_BYTES = 4_096
-"""The memory of a batch beside its values, in bytes."""
+"""The bytes that a batch takes in memory beside its values."""
 _TRIES = 8
-"""The largest number of tries of a commit beside other writers. After them the flusher writes the window
-again."""
+"""The most tries of a commit while other writers commit. Then the flusher writes the window again."""
 _PAUSE_S = 0.05
-"""The longest pause before the second try, in seconds. It doubles before each later try."""
+"""The longest pause before the second try of a commit, in seconds. It doubles before each later try."""
 _CHANCE = random.SystemRandom()
 
 
@@ -52,17 +50,17 @@ class Receipt(NamedTuple):
     table: str
     """The `StagedTable.fingerprint` of the table when the file was written."""
     entry: Any
-    """The entry of a commit for the file, in the type of the table's client."""
+    """What a commit adds for the file, as an object of the table's client."""
     merged: bool = False
     """True if the commit merges the file's rows by their key. False if it adds the file."""
 
 
 class RowVersion(NamedTuple):
-    """The ledger row, and an id of its version. No two changes of the row have the same id."""
+    """The ledger row, and the id of its version. Each change of the row has a new id."""
 
     id: int | None
     row: LedgerRow | None
-    """None if there is no row, or if the table no longer has the rows that it counts."""
+    """None if there is no row, or if the table no longer has the rows that the ledger row counts."""
 
 
 class Files(Protocol):
@@ -87,30 +85,27 @@ class StagedTable(Protocol):
 
     @property
     def types(self) -> pa.Schema:
-        """The columns as Arrow types. A null type means that wal_sink does not write the column."""
+        """The types of the columns. A null type stands for a type that wal_sink does not write."""
 
     @property
     def fingerprint(self) -> str:
-        """A digest of everything that shapes the table's files.
+        """Identifies the schema, partitions and properties of the table.
 
-        A file fits only a table with the same digest.
+        A commit adds a file only if the table has the same fingerprint as when the file was written.
         """
 
     def refresh(self) -> None:
         """Read the newest version."""
 
     def sync(self) -> None:
-        """Make this version survive a power loss."""
+        """Make the version that was read survive a power loss."""
 
 
 T = TypeVar("T", bound=StagedTable)
 
 
 class Stage(ABC):
-    """Rows of one plan in memory, and their files. A file is opened, written and closed at once.
-
-    :param table: the version of the table whose columns and partitions the files fit.
-    """
+    """Collects the rows of one plan in memory, and writes them to files for one version of the table."""
 
     def __init__(self, table: StagedTable) -> None:
         self._of_table = table.files
@@ -119,11 +114,11 @@ class Stage(ABC):
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._begun: list[str] = []
-        """Paths of files without a returned receipt, including files that could not be written."""
+        """The paths of files whose receipts are not returned yet, including files with a failed write."""
         self._done: list[Receipt] = []
 
     def add(self, rows: RowSlice) -> None:
-        """Keep rows in memory, or write them if there are too many."""
+        """Keep rows in memory. If they exceed `MOST_WAITING_BYTES`, write all rows to files."""
         batch = self._staged(rows)
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes + _BATCH_BYTES
@@ -131,9 +126,9 @@ class Stage(ABC):
             self._end()
 
     def drain(self) -> list[Receipt]:
-        """Write all rows, and return the receipts of the files when they are durable.
+        """Write all rows to files, make the files durable, and return their receipts.
 
-        :raises FileNotFoundError: a file was deleted before it was durable. No receipt is returned.
+        :raises FileNotFoundError: somebody has deleted a file.
         """
         self._end()
         self._of_table.sync(receipt.path for receipt in self._done)
@@ -141,7 +136,7 @@ class Stage(ABC):
         return done
 
     def abandon(self) -> None:
-        """Delete the rows and files without a receipt, as far as that is possible."""
+        """Discard the rows in memory, and try to delete the files whose receipts are not returned yet."""
         paths, self._begun = self._begun, []
         self._waiting, self._waiting_bytes, self._done = [], 0, []
         for path in paths:
@@ -156,27 +151,24 @@ class Stage(ABC):
             self._done += self._write(completed(pa.Table.from_batches(waiting), self._types))
 
     def _staged(self, rows: RowSlice) -> pa.RecordBatch:
-        """Return rows in the form of their files."""
+        """Return rows with the columns that their file gets."""
         return rows.batch
 
     @abstractmethod
     def _write(self, rows: pa.Table) -> Iterator[Receipt]:
-        """Write files, at least one for each partition.
-
-        Append each path to `_begun` before the file is written.
-        """
+        """Write at least one file for each partition, and append its path to `_begun` before that."""
 
 
 class StagedFileSession(StagedSession, Generic[T]):
-    """The session of a flusher, or of a task, which only stages.
+    """The session of a flusher, which commits, or of a task, which only stages files.
 
     :param classify: returns the class of an error.
-    :param is_conflict: returns True if a commit was refused because of another commit. That may be the commit
-        itself, if its answer was lost and the client repeated it.
+    :param is_conflict: returns True for the error of a commit that conflicts with another commit, or with
+        itself, if its answer was lost and the client has repeated the request.
     """
 
     spare: ClassVar[str]
-    """The remedy if staged files vanish. Set it on the class."""
+    """The remedy if staged files are missing, such as a longer retention of a clean-up."""
 
     def __init__(
         self, classify: Callable[[Exception], ErrorClass], is_conflict: Callable[[Exception], bool]
@@ -184,8 +176,8 @@ class StagedFileSession(StagedSession, Generic[T]):
         self._classify, self._is_conflict = classify, is_conflict
         self._table_read: T | None = None
         self._stages: dict[str, Stage] = {}
-        """The stages by the plans' keys. Empty after each `drain`, so the next slice reads the table
-        again."""
+        """The stages, by the keys of their plans. After `drain` it is empty, so the next `write` reads the
+        table again."""
 
     @abstractmethod
     def _opened(self) -> T:
@@ -207,11 +199,10 @@ class StagedFileSession(StagedSession, Generic[T]):
     def _commit(
         self, former: RowVersion, new: LedgerRow, staged: Sequence[Receipt]
     ) -> tuple[int, Callable[[], None]]:
-        """Return the id of the row's next version, and a function that requests the commit once.
+        """Prepare a commit that adds the staged files and replaces the ledger row.
 
-        The commit adds the files and replaces `former`, on the version of the table in which `former` was
-        read.
-
+        :param former: the row that the table has at the version that was read last.
+        :returns: the id of the row's new version, and a function that requests the commit once.
         :raises Exception: nothing is committed.
         """
 
@@ -230,7 +221,7 @@ class StagedFileSession(StagedSession, Generic[T]):
         self._compared(plan)
 
     def drain(self) -> tuple[bytes, ...]:
-        """Write the files, and return their receipts.
+        """Write the rows in memory to files, and return the receipts of all files.
 
         :raises TargetUnavailable: a file is missing.
         """
@@ -242,13 +233,13 @@ class StagedFileSession(StagedSession, Generic[T]):
         return tuple(map(pickle.dumps, receipts))
 
     def discard(self, receipts: Sequence[bytes]) -> None:
-        """Delete the files."""
+        """Delete the files of receipts."""
         files = self._refreshed().files
         for receipt in map(_receipt, receipts):
             files.delete(receipt.path)
 
     def close(self) -> None:
-        """Delete the rows and files without a receipt. Idempotent."""
+        """Discard the rows in memory, and the files whose receipts are not returned yet."""
         for stage in self._stages.values():
             stage.abandon()
         self._stages.clear()
@@ -257,7 +248,7 @@ class StagedFileSession(StagedSession, Generic[T]):
     # --- the ledger row ---------------------------------------------------------------------------
 
     def read(self) -> LedgerRow | None:
-        """Read the row of the table's newest version, and make that version durable."""
+        """Return the ledger row of the table's newest version, and make this version durable."""
         row = self._row().row
         self._table().sync()
         return row
@@ -265,9 +256,11 @@ class StagedFileSession(StagedSession, Generic[T]):
     def finish(
         self, expected: LedgerRow | None, new: LedgerRow, receipts: Sequence[bytes] = ()
     ) -> Outcome:
-        """Commit files and row, if the row is `expected` and the table's shape is unchanged.
+        """Commit the staged files with the ledger row, if the row is `expected`.
 
-        :raises SchemaMismatch: the table takes no file.
+        Return CONFLICT if the row is another one, or the table no longer has the shape of the files.
+
+        :raises SchemaMismatch: the table no longer takes files.
         :raises TargetUnavailable: a staged file is missing.
         """
         staged = [_receipt(data) for data in (*receipts, *self.drain())]
@@ -293,18 +286,18 @@ class StagedFileSession(StagedSession, Generic[T]):
             time.sleep(_PAUSE_S * 2**number * _CHANCE.random())
             now = self._row()
             if now.id == version:
-                # The commit was refused because of itself: a client or proxy has repeated the request.
+                # The commit took effect, and conflicted with its own repetition by a client or proxy.
                 self._table().sync()
                 return Outcome.APPLIED
             if now != former or not self._fits(staged):
                 break
-        # The commit may still arrive, or it took effect before another flusher moved the row. So files stay.
+        # Files stay: the commit may still take effect, or took effect before another flusher changed the row.
         return Outcome.UNKNOWN
 
     # --- the table --------------------------------------------------------------------------------
 
     def _refreshed(self) -> T:
-        """Return the table at its newest version."""
+        """Read the newest version of the table."""
         if self._table_read is None:
             self._table_read = self._opened()
         else:
@@ -334,14 +327,34 @@ def _receipt(data: bytes) -> Receipt:
     return receipt
 
 
+R = TypeVar("R")
+
+
+def decode_ledger_row(data: bytes | str, type_: type[R], row: str, holder: str) -> R:
+    """Decode the JSON of a ledger row.
+
+    :param row: the row, as errors name it. Begins a sentence.
+    :param holder: where the table keeps the row, such as "its file".
+    :raises CorruptLog: this version of wal_sink cannot read the row.
+    """
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except msgspec.DecodeError as error:
+        raise CorruptLog(
+            f"{row} is not what this version of wal_sink writes: {error}",
+            f"Flush with the newer version that wrote it. Do not delete {holder}: the row says which epochs"
+            " the table has.",
+        ) from error
+
+
 _FOLDERS = 8
-"""The largest number of folders above a file that are synced: partitions, the table and its catalog."""
+"""How many folders above a file are synced: the folders of partitions, of the table and of its catalog."""
 
 
 def sync(files: Iterable[Path], *, may_be_gone: bool = False) -> None:
-    """Make files, and their names in the folders above, survive a power loss.
+    """Make files, and their entries in the folders above them, survive a power loss.
 
-    :param may_be_gone: True if somebody may have deleted a file since it was listed.
+    :param may_be_gone: True to ignore a missing file, which somebody has deleted meanwhile.
     :raises FileNotFoundError: a file is missing.
     """
     folders = set[Path]()
@@ -371,11 +384,11 @@ _REFUSES = re.compile(
     r"|Unauthenticated|UNAUTHENTICATED|Forbidden|FORBIDDEN|NoSuchBucket|NO_SUCH_BUCKET)"
     r"(?![\w/'%=-]|\.\w)"
 )
-"""The words by which stores and their clients refuse access. Not matched inside a quoted key or URL."""
+"""The words with which stores and their clients refuse access, unless they are part of a key or URL."""
 
 
 def kind_of_access(error: OSError) -> ErrorClass:
-    """Return "fatal" if a store refuses access, "retry" if it does not answer.
+    """Return "fatal" if a store refuses access, and "retry" for any other error, such as an outage.
 
     delta-rs and Arrow raise OSError for both.
     """

@@ -16,28 +16,23 @@ from wal_sink.targets.delta.options import DeltaOptions
 class DeltaTarget(ClientTarget):
     """A Delta table in a folder or a bucket. Readers see whole windows of epochs."""
 
-    interface = 2
     name = "delta"
     options_type: type[Options] = DeltaOptions
     parallel_writes = True
 
+    noun = "The Delta table"
     to_correct = "Correct delta.path or delta.storageOptions, or the rights on the table."
     to_reach = "Check that the table's store can be reached from this host."
 
     options: DeltaOptions
 
     @property
-    def place(self) -> str:
-        """The table."""
-        return f"The Delta table {self.options.path}"
-
-    @property
     def writes_to(self) -> str:
-        """The table."""
+        """The path of the table."""
         return self.options.path
 
     def client(self) -> Client:
-        """Import the client."""
+        """Import delta-rs."""
         from wal_sink.targets.delta import plan, session, table  # noqa: PLC0415
 
         return Client(plan.agree, session.DeltaSession, table.classify)

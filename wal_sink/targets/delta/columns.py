@@ -1,7 +1,4 @@
-"""Columns of a Delta table: their names and lengths in the log, partitions, and the check of rows. No I/O.
-
-Tasks of the query cast and check rows.
-"""
+"""Columns of a Delta table: their types and names, partitions, and the check of rows in tasks. No I/O."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ import pyarrow.types as pt
 
 from wal_sink.model.plan import Column, Plan, spark_ddl
 from wal_sink.targets.arrow_tables import holds, stored_as_planned, with_parts
-from wal_sink.targets.arrow_values import beyond_python, text
-from wal_sink.targets.casts import cast, key_of, refuse, refuse_as_folder
+from wal_sink.targets.arrow_values import text
+from wal_sink.targets.casts import cast, key_of, refuse, refuse_as_folder, refuse_years
 from wal_sink.targets.columns import Holds, TableColumn
 
 PARTITIONS, EVENT = "partitions", "event"
@@ -24,10 +21,10 @@ PARTITIONS, EVENT = "partitions", "event"
 `delta.timestampColumn`."""
 
 DECLARED = b"__CHAR_VARCHAR_TYPE_STRING"
-"""The metadata key of a text column with Spark's type of limited length."""
+"""The metadata key under which Spark stores a type such as "varchar(20)" of a text column."""
 
 _TEXT = re.compile(r"(char|varchar)\((\d+)\)")
-"""A text type of limited length, in characters."""
+"""A text type with a length in characters."""
 
 _PHYSICAL, _ID = b"delta.columnMapping.physicalName", b"delta.columnMapping.id"
 
@@ -39,12 +36,12 @@ def words(field: pa.Field) -> str:
 
 
 def physical_name(field: pa.Field) -> str:
-    """Return the name of a column in files and in values of partitions."""
+    """Return the name of a column in files and in the partition values of Delta's log."""
     return str((field.metadata or {}).get(_PHYSICAL, field.name.encode()), "utf-8")
 
 
 def stored_field(field: pa.Field) -> pa.Field:
-    """Return a column with the names and ids that it and its parts have in the table's files."""
+    """Return a column with the names and ids of the table's files, at any depth."""
 
     def stored(part: pa.Field) -> pa.Field:
         field_id = (part.metadata or {}).get(_ID)
@@ -55,22 +52,22 @@ def stored_field(field: pa.Field) -> pa.Field:
 
 
 def can_partition(type_: pa.DataType) -> bool:
-    """Return True if a table may be partitioned by a type: all readers parse its texts alike."""
+    """Return True if all readers parse a type's texts alike, so that it may partition a table."""
     unfit = (pt.is_floating, pt.is_binary, pt.is_nested, pt.is_null)
     return not any(is_kind(type_) for is_kind in unfit)
 
 
 def can_be_key(type_: pa.DataType) -> bool:
-    """Return True if values of a type are compared by equality: no NaN, nothing nested."""
+    """Return True if a type may be a key. Floats may be NaN, and nested values cannot be compared."""
     return not pt.is_floating(type_) and not pt.is_nested(type_)
 
 
 Values = tuple[str | None, ...]
-"""The values of a partition, in the order of the table's partition columns."""
+"""A partition's values as texts, in the order of the table's partition columns."""
 
 
 def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, pa.Table]]:
-    """Yield the rows of each partition in their order, without the partition columns."""
+    """Yield each partition and its rows, in their order and without the partition columns."""
     if not names:
         yield (), rows
         return
@@ -85,14 +82,14 @@ def split(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[Values, pa.Tab
 
 
 def _texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values as texts of the table's log."""
+    """Return values as the texts that Delta's log has for partitions."""
     texts = values.cast(pa.string())
     zoned = pt.is_timestamp(values.type) and values.type.tz is not None
     return pc.replace_substring(texts, " ", "T") if zoned else texts
 
 
 def folder(names: Sequence[str], values: Values) -> str:
-    """Return the folder for files of a partition, with Hive's names: polars reads the values from there."""
+    """Return the folder of a partition, such as "day=2026-01-31/", from which polars reads the values."""
     parts = [
         f"{name.replace('/', '%2F').replace(':', '%3A')}={_NULL if value is None else quote(value, safe='')}/"
         for name, value in zip(names, values, strict=True)
@@ -105,20 +102,18 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def is_absolute(path: str) -> bool:
-    """Return True if a path of the table's log leads out of the table.
-
-    :param path: a path, or the name of its first folder.
-    """
+    """Return True if a path in the table's log is absolute, such as "/a/b" or "s3://a/b"."""
     return path.startswith("/") or _SCHEME.match(path) is not None
 
 
 def about_partitions(
     schema: pa.Schema, types: pa.Schema, partitioned_by: Sequence[str], *, replaces: bool
 ) -> Iterator[str]:
-    """Yield why the table's partition columns do not fit the rows.
+    """Yield a line for each reason why a DataFrame does not fit the table's partition columns.
 
+    :param schema: the columns that are written.
     :param types: the types of the table.
-    :param replaces: True if rows are replaced by their keys.
+    :param replaces: True if a commit also replaces rows by their key.
     """
     if replaces and partitioned_by and is_absolute(partitioned_by[0]):
         yield (
@@ -139,15 +134,15 @@ def about_partitions(
 
 
 def about_moved(plan: Plan, partitioned_by: Sequence[str]) -> Iterator[str]:
-    """Yield that the table has other partition columns than the plan."""
+    """Yield a text if the table has other partition columns than the plan."""
     if list(partitioned_by) != (planned := plan.details[PARTITIONS]):
         yield f"its partition columns were {planned}, and are {list(partitioned_by)} now"
 
 
 def holds_planned(plan: Plan, types: pa.Schema) -> Holds:
-    """Return a function that returns True if a column of the table holds each value that a plan allows.
+    """Return a predicate that is True if a column, as it is now, holds each value of its planned type.
 
-    :param types: the types of the table as it is now.
+    :param types: the present types of the table.
     """
     is_held = holds(plan, types)
     return lambda now, column: is_held(now, column) and _is_as_long(now, column)
@@ -195,17 +190,11 @@ def _refuse_length(column: Column, texts: pa.Array) -> None:
 
 
 def _refuse_as_partition(values: pa.Array, name: str, *, merged: bool) -> None:
-    """Refuse values without a text of their own in Delta, and values that delta-rs cannot merge.
+    """Refuse values that a partition of Delta cannot name, and values that delta-rs cannot merge.
 
-    :param merged: True if rows are merged. Then delta-rs (1.6.6) writes the new files and reads the former
-        ones.
+    :param merged: True if delta-rs (1.6.6) merges the rows, and so reads files of the partition.
     """
-    if (beyond := beyond_python(values)) is not None:
-        refuse(
-            beyond,
-            "is outside of the years 1 to 9999, and a partition of Delta has no text for it",
-            "Filter such rows out; most often the unit is wrong.",
-        )
+    refuse_years(values, "a partition of Delta has no text for it")
     if pt.is_string(values.type):
         refuse(
             pc.equal(values, text("")),

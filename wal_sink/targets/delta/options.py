@@ -22,7 +22,8 @@ _WITHOUT_KEYS = re.compile(
     r")(?:/[^?]*)?",
     re.IGNORECASE | re.DOTALL,
 )
-"""A path that has only a store and a place in it. A secret may contain a slash."""
+"""A path or URL without user, password and query. It allows no `@` after a slash, since a password may have a
+slash."""
 
 
 class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
@@ -69,11 +70,10 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
     ] = msgspec.field(name="delta.mergeSchema", default=False)
 
     def __post_init__(self) -> None:
-        """Refuse a relative path, a path with a secret, and options without effect.
+        """Check the options against each other.
 
-        Driver and executors have different working directories. The path is written to the log, and printed.
-
-        :raises OptionError: one of these; or an upsert has no key.
+        :raises OptionError: delta.path is relative, or has a secret, which the log would store; an option has
+            no effect; or an upsert has no key.
         """
         if not _WITHOUT_KEYS.fullmatch(self.path):
             # The error does not repeat the path, which has the secret.
@@ -118,12 +118,12 @@ class DeltaOptions(OperationOptions, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns by which a row replaces another one. Empty if rows are added."""
+        """The columns of the key in mode upsert. Empty in mode append."""
         return self.layout.key
 
     @property
     def storage_options(self) -> dict[str, str] | None:
-        """The storage options of delta-rs. None if delta-rs reads the environment alone.
+        """The storage options of delta-rs. None if delta-rs shall read only the environment.
 
         :raises OptionError: the option is not a JSON object of texts.
         """

@@ -1,7 +1,7 @@
 """Makes the plan when a query starts, and refuses a table that cannot be written exactly once.
 
-On request, a start creates the table or adds columns. `refuse_unfit` also checks the table before rows are
-staged.
+If options request that, a start also creates the table or adds columns. A flusher calls `refuse_unfit` again
+before it stages rows.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from wal_sink.targets.arrow_tables import (
     new_columns,
     noted,
     plain,
+    refuse_table,
     table_columns,
 )
 from wal_sink.targets.casts import KEY
@@ -43,7 +44,7 @@ from wal_sink.targets.delta.columns import (
     words,
 )
 from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
-from wal_sink.targets.delta.table import RANDOM_PREFIXES, Files, Table
+from wal_sink.targets.delta.table import RANDOM_PREFIXES, Files, Table, no_table
 from wal_sink.targets.operations import with_operation, without_operation
 
 logger = logging.getLogger(__name__)
@@ -66,10 +67,9 @@ def agree(options: DeltaOptions, schema: pa.Schema, key: str, *, changes: bool) 
         if not options.create_table:
             schema_text = f"deltalake.Schema.from_json({Schema.from_arrow(columns).to_json()!r})"
             by_python = f"deltalake.DeltaTable.create({path!r}, {schema_text}, configuration={properties!r})"
-            raise SchemaMismatch(
-                f"There is no Delta table at {path}.",
-                f"Correct option delta.path, or set {CREATE_TABLE} to true, or create it by Spark:"
-                f" {statement}; or by Python: {by_python}",
+            raise no_table(
+                path,
+                f"set {CREATE_TABLE} to true, or create it by Spark: {statement}; or by Python: {by_python}",
             )
         planned = _plan(options, schema, key, columns, layout.partition)
         if not changes:
@@ -140,10 +140,10 @@ def _plan(
 
 
 def _refuse_keys(keys: Sequence[str], types: pa.Schema) -> None:
-    """Check that the DataFrame has each column of the key, and that its values are compared by equality.
+    """Check that the DataFrame has each column of the key, in a type that can be a key.
 
     :param types: the columns that are written.
-    :raises SchemaMismatch: a column is missing, or its values have no equality.
+    :raises SchemaMismatch: a column is missing, or its type cannot be a key.
     """
     refuse_unknown_columns(Layout(key=tuple(keys)), types)
     for name in keys:
@@ -156,15 +156,15 @@ def _refuse_keys(keys: Sequence[str], types: pa.Schema) -> None:
 
 
 def _refuse_event(column: str, types: pa.Schema) -> None:
-    """Check that DataFrame and table have the column of `delta.timestampColumn`, with values in an order.
+    """Check the column that `delta.timestampColumn` names.
 
     :param types: the columns that are written.
-    :raises SchemaMismatch: a column is missing, or it is not a time, a date or a whole number.
+    :raises SchemaMismatch: the column is missing, or is not a timestamp, a date or a whole number.
     """
-    is_there = column in types.names
+    exists = column in types.names
     kinds = (pt.is_timestamp, pt.is_date, pt.is_integer)
-    if column and not (is_there and any(is_kind(types.field(column).type) for is_kind in kinds)):
-        type_ = words(types.field(column)) if is_there else "not in the DataFrame"
+    if column and not (exists and any(is_kind(types.field(column).type) for is_kind in kinds)):
+        type_ = words(types.field(column)) if exists else "not in the DataFrame"
         raise SchemaMismatch(
             f"Option {EVENT_COLUMN} names {column}, which is {type_}.",
             "Name a column of DataFrame and table that is a timestamp, a date or a whole number.",
@@ -172,7 +172,7 @@ def _refuse_event(column: str, types: pa.Schema) -> None:
 
 
 def _new_columns(schema: Sequence[pa.Field], key: Sequence[str] = ()) -> pa.Schema:
-    """Return new columns in the types that delta-rs gives them.
+    """Return new columns with the types that delta-rs creates for them.
 
     :raises SchemaMismatch: Delta, or delta-rs, has no type for a column.
     """
@@ -181,7 +181,7 @@ def _new_columns(schema: Sequence[pa.Field], key: Sequence[str] = ()) -> pa.Sche
 
 
 _NO_TYPE = re.compile(r'PrimitiveType\("void"\)|MapType.*timestamp_ntz')
-"""Types with which delta-rs 1.6.6 creates a table that no reader opens."""
+"""The types with which delta-rs 1.6.6 creates a table that no reader can open."""
 
 
 def _delta_type(column: pa.Schema) -> None:
@@ -191,16 +191,14 @@ def _delta_type(column: pa.Schema) -> None:
 
 
 def _properties(columns: pa.Schema, layout: Layout) -> dict[str, str]:
-    """Return the properties of a new table."""
     properties = _bounds_of_key(columns, layout) if layout.key else {}
     if layout.key and layout.partition:
-        # Without it delta-spark may name a file so that no merge of delta-rs can remove it.
+        # Otherwise delta-spark may give a file a name with which no merge of delta-rs can remove the file.
         properties[RANDOM_PREFIXES] = "true"
     return properties
 
 
 def _statement(path: str, schema: pa.Schema, layout: Layout, properties: dict[str, str]) -> str:
-    """Return Spark's statement that creates the table."""
     listed = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
     suffix = f" TBLPROPERTIES ({listed})" if listed else ""
     partition = [*map(spark_name, layout.partition)]
@@ -218,14 +216,14 @@ _KNOWN_FEATURES = {
     *("generatedColumns", "invariants", "timestampNtz", "v2Checkpoint"),
     *("variantType", "variantType-preview"),
 }
-"""Features with which delta-rs commits. Such a feature requires nothing of a writer that appends files, or a
-column or property of the table shows what it requires. `test_feature_is_known_if_a_commit_succeeds` makes a
-commit with each."""
+"""The table features with which delta-rs commits. Either a feature requires nothing of a writer that appends
+files, or a column or property of the table shows what it requires. The test
+`test_feature_is_known_if_a_commit_succeeds` commits to a table with each feature."""
 
 _DROPPED = ("rowTracking", "inCommitTimestamp", "materializePartitionColumns", "domainMetadata")
-"""Features that Spark can drop, in the order in which it drops them. It drops neither clustering nor column
-defaults. After the drop of a feature that readers must know, such as typeWidening, the table requires
-checkpointProtection."""
+"""The features for which the remedy is DROP FEATURE, in the order in which Spark can drop them. Spark drops
+neither clustering nor column defaults. If it drops a feature that readers must know, such as typeWidening,
+the table then requires the feature checkpointProtection."""
 
 _EXACT_DIGITS = 15
 """The digits of a double. delta-rs (1.6.6) writes the bounds of a decimal as doubles."""
@@ -238,18 +236,15 @@ _UNWRITABLE_COLUMNS = {
 
 
 def refuse_unfit(table: Table, *, replaces: bool) -> None:
-    """Check that a writer which knows columns and partitions only may add files.
+    """Refuse a table that requires more of a writer than columns and partitions, such as a constraint.
 
-    :param replaces: True if rows are replaced, too.
-    :raises SchemaMismatch: names the reason, and a remedy.
+    :param replaces: True if a commit also replaces rows by their key.
+    :raises SchemaMismatch: the table cannot be written. The error names a reason and a remedy.
     """
-    for what, remedy in _obstacles(table):
-        raise SchemaMismatch(f"The Delta table {table.path} cannot be written: {what}.", remedy)
-    if not replaces:
-        return
-    for what, remedy in _about_upserts(table):
-        raise SchemaMismatch(f"The Delta table {table.path} takes no rows by key: {what}.", remedy)
-    table.refuse_unremovable()
+    refuse_table(f"The Delta table {table.path}", _obstacles(table))
+    if replaces:
+        table.refuse_upserts(_about_upserts(table))
+        table.refuse_unremovable()
 
 
 def _about_upserts(table: Table) -> Iterator[tuple[str, str]]:
@@ -280,14 +275,14 @@ def _about_upserts(table: Table) -> Iterator[tuple[str, str]]:
 
 
 def _has_inexact_bounds(type_: pa.DataType) -> bool:
-    """Return True if delta-rs rounds the bounds of a type. Arrays and maps have no bounds."""
+    """Return True if delta-rs rounds a column's bounds (least and greatest value). Lists have no bounds."""
     if pt.is_struct(type_):
         return any(_has_inexact_bounds(field.type) for field in fields(type_))
     return bool(pt.is_decimal(type_) and type_.precision > _EXACT_DIGITS)
 
 
 def _columns_with_bounds(table: Table) -> list[pa.Field]:
-    """Return the columns for whose values delta-rs may write bounds."""
+    """Return the columns whose bounds (least and greatest value) delta-rs may write."""
     in_files = [field for field in table.types if field.name not in table.partitioned_by]
     if (listed := table.properties.get(_BOUNDED)) is not None:
         names = {name.strip().strip("`").partition(".")[0] for name in listed.split(",")}
@@ -297,10 +292,10 @@ def _columns_with_bounds(table: Table) -> list[pa.Field]:
 
 
 def _bounds_of_key(types: pa.Schema, layout: Layout) -> dict[str, str]:
-    """Return the properties of a new table by which delta-rs writes bounds of the key only.
+    """Return the properties of a new table with which delta-rs writes only the bounds of the key.
 
-    A merge skips files by the bounds of the key. Bounds of other columns may be wrong: of a long decimal, or
-    of a float that is not finite.
+    A merge skips files by these bounds. Bounds of other columns may be wrong, such as those of a long decimal
+    or of a float that is not finite.
     """
     # Spark allows no boolean and no binary in this list.
     unbounded = (pt.is_boolean, pt.is_binary, pt.is_decimal)
@@ -352,7 +347,7 @@ def _obstacles(table: Table) -> Iterator[tuple[str, str]]:
 
 
 def _to_copy(table: Table) -> str:
-    """Return Spark's statement that copies the rows to a table without requirements."""
+    """Return Spark's statement that copies the rows to a table without properties and features."""
     path, names = table.path, ", ".join(f"`{name}`" for name in table.partitioned_by)
     parts = f" PARTITIONED BY ({names})" if names else ""
     rows = f"SELECT * FROM delta.`{path}`"  # noqa: S608 -- only shown

@@ -1,14 +1,13 @@
 """The session of the Delta target: commits staged files with the ledger row.
 
-Each conditional update is one commit, on the version of the table in which the row was read. delta-rs refuses
-the commit if a commit since that version has the same transaction. It cannot detect a commit before that
-version. So the row is read, compared and committed on one version (`Table`).
-
 The ledger row is a small file in the table's folder. Each change of the row writes a new file under a random
 number. Then a commit sets this number as the version of the transaction `wal_sink/<query id>/<table id>` (an
-action `txn` of Delta's log). Each version of the table keeps the newest number, also after checkpoints and
-clean-ups of the log. So the commit changes the row in one step with the rows that it adds, and only from the
-row that was read.
+action `txn` of Delta's log). So the row changes in one step with the rows that the commit adds. Each version
+of the table has the newest number, also after checkpoints and clean-ups of the log.
+
+The update is conditional: delta-rs refuses a commit if a later commit than the version that was read sets the
+same transaction. delta-rs does not compare that version itself. So the row is read, compared and committed on
+one version of the table (`Table`).
 """
 
 from __future__ import annotations
@@ -42,13 +41,18 @@ from wal_sink.targets.delta.options import EVENT_COLUMN, DeltaOptions
 from wal_sink.targets.delta.plan import refuse_unfit
 from wal_sink.targets.delta.stage import AFTER_DELETE, ORDER, DeltaStage, last_rows
 from wal_sink.targets.delta.table import Files, Table, classify, is_conflict
-from wal_sink.targets.staged_files import Receipt, RowVersion, StagedFileSession
+from wal_sink.targets.staged_files import (
+    Receipt,
+    RowVersion,
+    StagedFileSession,
+    decode_ledger_row,
+)
 
 _NUMBERS = random.SystemRandom()
 
 
 class LedgerFiles:
-    """The files with one query's ledger row. Each change of the row writes a new file."""
+    """The files of one query's ledger row: each change of the row writes a new file."""
 
     def __init__(self, files: Files, query_id: str) -> None:
         self._files = files
@@ -56,40 +60,42 @@ class LedgerFiles:
         self._read: tuple[int, LedgerRow] | None = None
 
     def app_id(self, table: Table) -> str:
-        """Return the transaction whose version is the number of the row's file.
+        """Return the name of the transaction whose version is the number of the row's file.
 
-        A replaced table keeps its log and gets another id, so it has no row.
+        CREATE OR REPLACE keeps the table's log and changes its id. So the new table has no row.
         """
         return f"wal_sink/{self._query_id}/{table.id}"
 
     def row(self, table: Table) -> RowVersion:
         """Return the row in the version of the table that was read last.
 
-        :raises FileNotFoundError: its file is missing, which happens if another flusher has changed the row.
+        :raises FileNotFoundError: the row's file is missing, since another flusher has changed the row.
         :raises CorruptLog: this version of wal_sink cannot read the file.
         """
         number = table.transaction_version(self.app_id(table))
         if number is None:
             return RowVersion(None, None)
         if self._read is None or number != self._read[0]:
-            self._read = number, self._decoded(self._files.read(self._path(number)))
+            row = f"The ledger row of query {self._query_id} in _wal_sink/"
+            data = self._files.read(self._path(number))
+            self._read = number, decode_ledger_row(data, LedgerRow, row, "its file")
         return RowVersion(*self._read)
 
     def write(self, row: LedgerRow) -> int:
-        """Write a durable file, and return its number. The table does not name it yet."""
+        """Write a row to a new file, make the file durable, and return its number."""
         number = _NUMBERS.getrandbits(62)
         self._files.write(self._path(number), msgspec.json.encode(row))
         self._files.sync([self._path(number)])
         return number
 
     def delete(self, number: int | None) -> None:
-        """Delete a file that the table does not name. If that fails, some hundred bytes stay."""
+        """Delete the file of a former row. If that fails, some hundred bytes stay."""
         if number is not None:
             with contextlib.suppress(OSError):
                 self._files.delete(self._path(number))
 
     def lost(self) -> CorruptLog:
-        """Return the error for a ledger row whose file is missing."""
+        """Return the error for a row whose file is missing for no known reason."""
         return CorruptLog(
             f"The Delta table's log points to a ledger row of query {self._query_id} whose file in"
             " _wal_sink/ is gone.",
@@ -100,27 +106,16 @@ class LedgerFiles:
     def _path(self, number: int) -> str:
         return f"_wal_sink/{self._query_id}/{number:016x}.json"
 
-    def _decoded(self, data: bytes) -> LedgerRow:
-        try:
-            return msgspec.json.decode(data, type=LedgerRow)
-        except msgspec.DecodeError as error:
-            raise CorruptLog(
-                f"The ledger row of query {self._query_id} in _wal_sink/ is not what this version of wal_sink"
-                f" writes: {error}",
-                "Flush with the newer version that wrote it. Do not delete it: it says which epochs the table"
-                " has.",
-            ) from error
-
 
 logger = logging.getLogger(__name__)
 
 _READS = 5
-"""The largest number of reads after which a missing file counts as lost. Each may fail because another
+"""The number of reads after which a missing file counts as lost. A single read may fail because another
 flusher changes the row."""
 
 
 class DeltaSession(StagedFileSession[Table]):
-    """The session of a flusher, or of a task, which only stages."""
+    """The session of a flusher, which commits, or of a task, which only stages files."""
 
     spare = "Check that no VACUUM of the table has a retention of minutes."
 
@@ -142,7 +137,7 @@ class DeltaSession(StagedFileSession[Table]):
     ) -> tuple[int, Callable[[], None]]:
         table, options, merged = self._table(), self._options, [r.path for r in staged if r.merged]
         if merged:
-            table.refuse_unremovable()  # before a file is written for the ledger row
+            table.refuse_unremovable()  # before the ledger row's file is written
             event, names = options.timestamp_column, table.types.names
             paths = (receipt.path for receipt in staged)
             rows, partial = last_rows(self._files, paths, options.keys, names, event)
@@ -162,12 +157,12 @@ class DeltaSession(StagedFileSession[Table]):
         return number, ask
 
     def _after_commit(self, former: int | None, merged: Sequence[str]) -> None:
-        """Make the commit durable, and delete the files that it replaces.
+        """Make the commit durable, and delete the files that nobody needs any more.
 
-        An error changes nothing any more.
+        It raises no error, since the commit has taken effect.
 
         :param former: the number of the row's former file.
-        :param merged: files whose rows were merged into the table.
+        :param merged: the paths of the staged files, whose rows a merge has written to new files.
         """
         try:
             self._refreshed().sync()
@@ -215,8 +210,8 @@ class DeltaSession(StagedFileSession[Table]):
 def _refuse_new(table: Table, partial: pa.Table, options: DeltaOptions) -> None:
     """Refuse rows with unavailable cells whose key the table lacks.
 
-    :param partial: see `LastRows`.
-    :raises RowsRefused: there are such rows.
+    :param partial: the rows with unavailable cells, see `last_rows`.
+    :raises RowsRefused: the table lacks the key of a row.
     """
     if not partial.num_rows:
         return
@@ -241,7 +236,7 @@ def _shown(row: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _reason(expected: LedgerRow | None, new: LedgerRow) -> str:
-    """Return the text about a change of the row, for the table's history."""
+    """Return the text for the table's history about a change of the ledger row."""
     if expected is None or new.epoch <= expected.epoch:
         return f"the ledger says epoch {new.epoch}"
     return f"epochs {expected.epoch + 1} to {new.epoch}"

@@ -1,8 +1,8 @@
 """Stages rows of one plan in Parquet files that no version of the table names yet.
 
-For an upsert a further column has the write timestamp of each row. The commit merges the last row of each
-key. The last row is the row with the highest write timestamp. With `delta.timestampColumn` it is the row
-with the latest event time. See `Table.merge`.
+For an upsert, a further column of the files has the write timestamp of each row. The commit merges only the
+last row of each key (`Table.merge`). That is the row with the highest write timestamp, or with the latest
+event time if option `delta.timestampColumn` is set.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -30,9 +30,9 @@ from wal_sink.targets.staged_files import Receipt, Stage
 
 
 class DeltaStage(Stage):
-    """Rows of one plan. Paths of files are relative to the table's folder.
+    """Stages the rows of one plan. The paths of files are relative to the table's folder.
 
-    :param merged: True if a commit merges the rows. False if it adds the files.
+    :param merged: True if the commit merges the rows by key. False if it adds the files.
     """
 
     def __init__(self, table: Table, plan: Plan, *, merged: bool) -> None:
@@ -69,10 +69,10 @@ class DeltaStage(Stage):
 
 
 def _action(path: str, size: int, partition: dict[str, str | None], rows: int) -> AddAction:
-    """Return the entry for a file in the table's log. Its statistics are the number of rows only.
+    """Return the entry for a file in the table's log, with the number of rows as its only statistic.
 
-    delta-rs' datasets make a filter from bounds. If some columns have bounds, a column without any, such as a
-    boolean, a NaN or a column that was added later, counts as a column without rows.
+    A dataset of delta-rs skips files by the bounds in this entry. If only some columns have bounds, the
+    dataset finds no row by another column, such as a boolean or a column that was added later.
     """
     return AddAction(
         path=path,
@@ -85,10 +85,10 @@ def _action(path: str, size: int, partition: dict[str, str | None], rows: int) -
 
 
 def _bounded(part: pa.Table) -> list[str] | bool:
-    """Return the columns whose bounds Parquet stores. Floats with a NaN have none. True means all columns.
+    """Return the columns whose bounds Parquet stores: all (True), or those without a NaN.
 
-    Arrow's bounds leave NaN out. For Spark NaN is the greatest number, so Spark would skip a file that has a
-    NaN.
+    Arrow leaves NaN out of the bounds. For Spark NaN is the greatest number, so Spark would skip a file that
+    has the NaN.
     """
     floats = [name for name in part.column_names if pa.types.is_floating(part[name].type)]
     nans = {name for name in floats if pc.any(pc.is_nan(part[name])).as_py()}
@@ -96,24 +96,15 @@ def _bounded(part: pa.Table) -> list[str] | bool:
 
 
 ORDER, AFTER_DELETE = "wal_sink:us", "wal_sink:after delete"
-"""Columns of staged rows: the write timestamp, and whether a delete of the same key is before the row."""
-
-
-class LastRows(NamedTuple):
-    """The rows of a merge."""
-
-    rows: pa.Table
-    """All columns of the table, `MERGED`, `DELETED`, and flags of unavailable cells."""
-    partial: pa.Table
-    """The rows with unavailable cells, as they were staged, with `AFTER_DELETE`."""
+"""Columns of staged rows: the write timestamp, and True after an earlier delete of the same key."""
 
 
 def in_order(rows: RowSlice, operation: str | None, *, keyed: bool) -> pa.RecordBatch:
-    """Return rows in the form of the staged files.
+    """Replace the operation column by the columns `ORDER`, `MERGED` and `DELETED`.
 
     :param operation: the operation column. None if no row is a delete.
-    :param keyed: True if rows replace the row of their key. Rows that were published before an upsert was
-        requested are added.
+    :param keyed: True if each row replaces the row of its key. False for rows that were published in mode
+        append: they are added.
     """
     batch = rows.batch
     number = batch.num_rows
@@ -135,11 +126,13 @@ def last_rows(
     keys: Sequence[str],
     names: Sequence[str],
     event: str = "",
-) -> LastRows:
-    """Return the rows that a commit merges: the last row of each key, and each row published for an append.
+) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that a commit merges: the last row of each key, and each row of mode append.
 
     :param names: the table's columns.
-    :param event: the column with the event time. Empty if the order of the log decides.
+    :param event: the column with the event time. Empty if the order of the log decides which row is last.
+    :returns: the rows, with the table's columns, `MERGED`, `DELETED` and flags of unavailable cells; and all
+        staged rows with unavailable cells, with the column `AFTER_DELETE`.
     """
     read = [pq.read_table(pa.BufferReader(files.read(path))) for path in paths]
     rows = pa.concat_tables(read, promote_options="default")
@@ -155,18 +148,18 @@ def last_rows(
     last = rows.filter(merged).group_by(list(keys)).aggregate([(ORDER, "max")])
     stay = pc.or_(pc.invert(merged), pc.is_in(rows[ORDER], last[f"{ORDER}_max"]))
     flags = [name for name in map(flag_name, names) if name in rows.column_names]
-    return LastRows(rows.filter(stay).select([*names, MERGED, DELETED, *flags]), partial)
+    return rows.filter(stay).select([*names, MERGED, DELETED, *flags]), partial
 
 
 def _with_known_values(
     rows: pa.Table, keys: Sequence[str], columns: Sequence[str]
 ) -> tuple[pa.Table, pa.Table]:
-    """Fill unavailable cells from the previous row of their key, back to the last delete of the key.
+    """Fill unavailable cells from earlier rows of the same key that come after the last delete of the key.
 
-    :param rows: in the order of the log.
+    :param rows: the staged rows in the order of the log.
     :param columns: the columns of the table.
-    :returns: the rows, with flags of the cells that stay unavailable; and the rows with such cells, see
-        `LastRows`.
+    :returns: the rows, with flags of the cells that stay unavailable; and the rows that have such cells, with
+        the column `AFTER_DELETE`.
     """
     flags = {
         name: pc.fill_null(rows[flag_name(name)], FALSE)

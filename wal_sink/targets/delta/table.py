@@ -1,6 +1,6 @@
 """A Delta table at one version: its schema, its files, and commits on exactly this version.
 
-The undocumented names of deltalake in this module have a canary in `tests/delta/test_commits.py`.
+`tests/delta/test_commits.py` fails if a release of deltalake changes an undocumented name that is used here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from deltalake.transaction import AddAction
 from pyarrow.fs import FileType
 
 from wal_sink.errors import SchemaMismatch
-from wal_sink.targets.arrow_tables import plain, renamed
+from wal_sink.targets.arrow_tables import plain, refuse_table, renamed
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.cdc import flag_name
 from wal_sink.targets.ddl import quote
@@ -37,31 +37,32 @@ _FEATURES_OF_VERSION: dict[int, Collection[str]] = {6: ("identityColumns",)}
 _MAPPING = "delta.columnMapping.mode"
 
 _UNWRITTEN = re.compile(r'VariantType|PrimitiveType\("void"\)')
-"""Types that wal_sink does not write, as delta-rs prints them."""
+"""The types that wal_sink does not write, in delta-rs' words."""
 
 _NOT_ENCODED = "!$&'()+,-.:;=@_~/"
-"""Characters, beside letters and digits, that delta-rs (1.6.6) does not encode in the path of a removed
-file."""
+"""The characters, beside letters and digits, that delta-rs (1.6.6) does not percent-encode in the path of a
+removed file."""
 
 _USUAL_PATH = r"^[A-Za-z0-9_=.-][A-Za-z0-9_=./-]*$"
-"""A path that delta-rs removes unchanged. Most paths match, and only others are compared one by one."""
+"""A path that delta-rs writes unchanged into the log. Only other paths are checked one by one."""
 
 _CONFLICT = "Failed to commit transaction"
-"""The beginning of delta-rs' error text for a commit that conflicts with another commit."""
+"""The first words of delta-rs' error for a commit that conflicts with another commit."""
 
 RANDOM_PREFIXES = "delta.randomizeFilePrefixes"
-"""The property with which delta-spark names no folder by the values of a partition."""
+"""The property with which delta-spark gives the folders of partitions random names."""
 
 MERGED, DELETED = "wal_sink:merged", "wal_sink:deleted"
-"""Columns of rows for `Table.merge`: True if a row replaces the row of its key, and True if it deletes that
-row."""
+"""Columns of the rows for `Table.merge`. `MERGED` is True if a row replaces the row of its key. `DELETED`
+is True if it deletes the row of its key."""
 
 
 def why_not_removable(path: str) -> str:
-    """Return why delta-rs cannot remove a file. Empty if it can.
+    """Return why a merge of delta-rs cannot remove a file. Empty if it can.
 
-    delta-spark writes letters above 0x7F into the log unchanged. delta-rs removes such a file by an encoded
-    path, which names no file. So the file stays, and the table has its rows twice.
+    delta-spark does not percent-encode a letter such as "ä" in the path of a file, and delta-rs does. So
+    delta-rs would remove a path that does not exist. The old file would stay, and the table would have its
+    rows twice.
 
     :param path: the file's path in the table's log.
     """
@@ -72,7 +73,7 @@ def why_not_removable(path: str) -> str:
 
 
 class Table:
-    """The table at a path. delta-rs keeps the version that it has read. `refresh` reads later commits.
+    """The table at a path, in the version that was read last.
 
     :raises SchemaMismatch: there is no table.
     """
@@ -89,21 +90,23 @@ class Table:
         :raises SchemaMismatch: the table is gone.
         """
         self._table.update_incremental()
-        # A table that was deleted and created again has a new log, on which the old state must not continue.
+        # A table that was deleted and created again has a new log, to which the old version does not belong.
         if self.files.missing([_commit_file(self.version)]):
             self._table = self._opened()
 
     def transaction_version(self, app_id: str) -> int | None:
-        """Return the newest version of a writer's transactions. None if there is none."""
+        """Return the version that a writer (`app_id`) has set last. None if it has set no version."""
         return self._table.transaction_version(app_id)
 
     def commit(self, files: Sequence[AddAction], transactions: dict[str, int], reason: str) -> None:
-        """Add files in one commit, unless a commit since `refresh` has one of the transactions.
+        """Add files in one commit.
 
-        delta-rs reads the commits since then, and ignores those of other writers.
+        It conflicts with a commit since `refresh` that sets the version of one of the same writers. Other
+        commits do not matter.
 
+        :param transactions: by writer, the version that the commit sets.
         :param reason: the text in the table's history.
-        :raises CommitFailedError: a conflict (`is_conflict`), or delta-rs does not write such a table.
+        :raises CommitFailedError: a conflict (`is_conflict`), or delta-rs cannot write the table.
         """
         self._table.create_write_transaction(
             list(files),
@@ -121,21 +124,20 @@ class Table:
         reason: str,
         event: str = "",
     ) -> None:
-        """Replace or delete the rows of keys, and add rows of other keys, in one commit, as `commit` does.
+        """Replace, delete and add rows by their key in one commit.
 
-        It conflicts with a commit of another writer that changes the same partitions.
+        It conflicts with the same commits as `commit`, and with each commit that changes the same partitions.
 
-        :param rows: all columns of the table, `MERGED` (at most one row of a key), `DELETED`, and flags of
-            unavailable cells, which keep their values.
-        :param event: the column with the event time: a row of the table with a later time stays.
+        :param rows: the table's columns, `MERGED`, `DELETED`, and flags of unavailable cells, which keep
+            their values in the table. Of the merged rows at most one has the same key.
+        :param event: the column with the event time. A row of the table with a later time stays.
         :raises SchemaMismatch: another writer has added a file that delta-rs cannot remove.
-        :raises CommitFailedError: a conflict (`is_conflict`), or delta-rs does not write such a table.
+        :raises CommitFailedError: a conflict (`is_conflict`), or delta-rs cannot write the table.
         """
-        self.refuse_unremovable()  # at the version on which the commit is made
+        self.refuse_unremovable()  # another writer may have added files since
         exact = [plain(field).with_nullable(True) for field in self.types]
         flags = [*rows.schema][len(exact) :]
         rows = renamed(rows.to_batches(), pa.schema([*exact, *flags]))
-        names = [quote(field.name) for field in exact]
         same = " AND ".join(f"t.{quote(key)} = s.{quote(key)}" for key in keys)
         merger = self._table.merge(
             rows,
@@ -145,23 +147,22 @@ class Table:
             streamed_exec=False,  # so delta-rs skips files by the bounds of the rows
             commit_properties=_properties(reason, transactions),
         )
-        values = {name: f"s.{name}" for name in names}
-        changes = dict(values)
-        for field in exact:
-            if (flag := flag_name(field.name)) in rows.column_names:
-                name = quote(field.name)
-                changes[name] = f"CASE WHEN s.{quote(flag)} THEN t.{name} ELSE s.{name} END"
-        deleted = f"s.{quote(DELETED)}"
-        new_time, old_time = f"s.{quote(event)}", f"t.{quote(event)}"
-        is_later = f"{old_time} IS NULL OR {new_time} >= {old_time}" if event else None
+        values = {quote(field.name): f"s.{quote(field.name)}" for field in exact}
+        changes = values | {
+            quote(name): f"CASE WHEN s.{quote(flag)} THEN t.{quote(name)} ELSE s.{quote(name)} END"
+            for name in rows.column_names
+            if (flag := flag_name(name)) in rows.column_names
+        }
+        deleted, time = f"s.{quote(DELETED)}", quote(event)
+        is_later = f"t.{time} IS NULL OR s.{time} >= t.{time}" if event else None
         merger.when_matched_delete(deleted).when_matched_update(changes, is_later)
         read = self.version
         merger.when_not_matched_insert(values, f"NOT {deleted}").execute()
-        if self.version == read:  # delta-rs makes no commit if no row changes, as by deletes alone
+        if self.version == read:  # delta-rs commits nothing if no row changes
             self.commit([], transactions, reason)
 
     def known_keys(self, rows: pa.Table, keys: Sequence[str]) -> set[tuple[object, ...]]:
-        """Return the keys that both `rows` and the read version of the table have, and perhaps more keys."""
+        """Return the keys that the table has. Among the keys that `rows` lacks, some are left out."""
         listed = ", ".join(map(quote, keys))
         query = QueryBuilder().register("t", self._table).execute(f"SELECT {listed} FROM t")  # noqa: S608
         matches = set[tuple[object, ...]]()
@@ -177,26 +178,23 @@ class Table:
         self._table.alter.add_columns(Schema.from_arrow(columns).fields)
 
     def sync(self) -> None:
-        """Make the version that was read survive a power loss, since its writer may have died before that."""
-        # A clean-up after a checkpoint may have deleted the file.
+        """Make the version that was read survive a power loss. Its writer may have died before it did so."""
+        # A clean-up of the log may have deleted the commit's file.
         self.files.sync([_commit_file(self.version)], may_be_gone=True)
 
     @property
     def version(self) -> int:
-        """The version of the table that was read."""
+        """The number of the version that was read."""
         return self._table.version()
 
     @property
     def id(self) -> str:
-        """The id of the table. CREATE OR REPLACE gives it another one."""
+        """The id of the table, which CREATE OR REPLACE changes."""
         return str(self._table.metadata().id)
 
     @property
     def types(self) -> pa.Schema:
-        """The columns as Arrow types, with metadata.
-
-        A null type means that wal_sink does not write the column.
-        """
+        """The types of the columns, with metadata. A null type is a type that wal_sink does not write."""
         schema = self._table.schema()
         unwritten = {field.name for field in schema.fields if _UNWRITTEN.search(str(field.type))}
         columns = pa.schema(schema.to_arrow())
@@ -218,7 +216,7 @@ class Table:
 
     @property
     def maps_columns(self) -> bool:
-        """True if columns have other names in files (column mapping)."""
+        """True if columns have other names in files than in the schema (Delta's column mapping)."""
         return self.properties.get(_MAPPING, "none") != "none"
 
     @property
@@ -228,7 +226,7 @@ class Table:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of everything that shapes the files of the table."""
+        """A digest of the table's id, schema, partition columns, properties and features."""
         metadata, protocol = self._table.metadata(), self._table.protocol()
         shapes = [
             metadata.id,
@@ -240,9 +238,9 @@ class Table:
         return hashlib.sha256(json.dumps(shapes, sort_keys=True).encode()).hexdigest()[:32]
 
     def refuse_unremovable(self) -> None:
-        """Check that delta-rs can remove each file of the version that was read.
+        """Refuse a table with a file that delta-rs cannot remove (`why_not_removable`).
 
-        :raises SchemaMismatch: names a file that delta-rs cannot remove.
+        :raises SchemaMismatch: the version that was read has such a file.
         """
         paths = pa.table(self._table.get_add_actions())["path"]  # paths as in the log
         unusual = paths.filter(pc.invert(pc.match_substring_regex(paths, _USUAL_PATH)))
@@ -250,13 +248,22 @@ class Table:
             if problem := why_not_removable(path):
                 place = f"delta.`{self.path}`"
                 rewrite = f"INSERT OVERWRITE {place} SELECT * FROM {place}"  # noqa: S608 -- only shown
-                raise SchemaMismatch(
-                    f"The Delta table {self.path} takes no rows by key: delta-rs cannot remove the file"
-                    f" {path}: {problem}.",
+                remedy = (
                     "Let Spark write the files again, with names that delta-rs can remove:"
                     f"\nALTER TABLE {place} SET TBLPROPERTIES ('{RANDOM_PREFIXES}' = 'true');"
-                    f"\n{rewrite};",
+                    f"\n{rewrite};"
                 )
+                self.refuse_upserts(
+                    [(f"delta-rs cannot remove the file {path}: {problem}", remedy)]
+                )
+
+    def refuse_upserts(self, obstacles: Iterable[tuple[str, str]]) -> None:
+        """Refuse to replace rows of the table because of the first obstacle.
+
+        :param obstacles: the text of each obstacle, and its remedy.
+        :raises SchemaMismatch: there is an obstacle.
+        """
+        refuse_table(f"The Delta table {self.path}", obstacles, "takes no rows by key")
 
     def _opened(self) -> DeltaTable:
         with _table_is_there(self.path):
@@ -266,7 +273,7 @@ class Table:
 def _properties(reason: str, transactions: dict[str, int], **more: Any) -> CommitProperties:
     """Return the properties of a commit.
 
-    :param transactions: the version of each writer's transaction.
+    :param transactions: by writer, the version that the commit sets.
     """
     return CommitProperties(
         custom_metadata={"userMetadata": f"wal_sink: {reason}", **more},
@@ -284,7 +291,7 @@ def is_conflict(error: Exception) -> bool:
 
 
 def classify(error: Exception) -> ErrorClass:
-    """Return "retry" for a conflict and for a store that does not answer, "fatal" for any other error."""
+    """Return "retry" for a conflict or a store that does not answer, and "fatal" for any other error."""
     if is_conflict(error):
         return "retry"
     return kind_of_access(error) if isinstance(error, OSError) else "fatal"
@@ -295,21 +302,27 @@ def classify(error: Exception) -> ErrorClass:
 
 @contextlib.contextmanager
 def _table_is_there(path: str) -> Iterator[None]:
-    """Convert delta-rs' error for a missing table to SchemaMismatch, in this context."""
     try:
         yield
     except TableNotFoundError as error:
-        raise SchemaMismatch(
-            f"There is no Delta table at {path}.", "Create it, or correct option delta.path."
-        ) from error
+        raise no_table(path) from error
+
+
+def no_table(path: str, create: str = "create the table.") -> SchemaMismatch:
+    """Return the error for a missing table.
+
+    :param create: how to create the table. Continues "Correct option delta.path, or ".
+    """
+    return SchemaMismatch(
+        f"There is no Delta table at {path}.", f"Correct option delta.path, or {create}"
+    )
 
 
 class Files:
-    """Writes, reads and deletes whole files. Paths are relative to the table's folder.
+    """Writes, reads and deletes whole files through delta-rs. Paths are relative to the table's folder.
 
-    Access goes through delta-rs, with its storage options. The public `DeltaStorageHandler` hands Arrow a
-    stream that refuses what Arrow writes (1.6.6 with pyarrow 26: 'Buffer' object is not an instance of
-    'bytes'). Its inner handler takes bytes.
+    The public `DeltaStorageHandler` (1.6.6) refuses the buffers that Arrow (26) writes. Its inner handler,
+    which this class uses, takes bytes.
 
     :raises SchemaMismatch: the path is a local folder that does not exist.
     """
@@ -349,11 +362,9 @@ class Files:
         ]
 
     def sync(self, paths: Iterable[str], *, may_be_gone: bool = False) -> None:
-        """Make files in a local folder survive a power loss, since delta-rs does not sync them.
+        """Make files in a local folder survive a power loss. An object store has only durable objects.
 
-        An object store acknowledges only durable objects.
-
-        :param may_be_gone: True if somebody may have deleted a file since it was listed.
+        :param may_be_gone: True to ignore a missing file, which somebody has deleted meanwhile.
         :raises FileNotFoundError: a file is missing.
         """
         if self._folder is not None:

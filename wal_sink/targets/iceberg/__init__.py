@@ -19,11 +19,11 @@ from wal_sink.targets.iceberg.options import IcebergOptions
 class IcebergTarget(ClientTarget):
     """An Iceberg table of a catalog, to which rows are added. Readers see whole windows of epochs."""
 
-    interface = 2
     name = "iceberg"
     options_type: type[Options] = IcebergOptions
     parallel_writes = True
 
+    noun = "The catalog of the Iceberg table"
     to_correct = (
         "Correct table, or iceberg.catalog.type, .uri and .warehouse; or the rights on the table."
     )
@@ -35,17 +35,12 @@ class IcebergTarget(ClientTarget):
     options: IcebergOptions
 
     @property
-    def place(self) -> str:
-        """The catalog of the table."""
-        return f"The catalog of the Iceberg table {self.options.table}"
-
-    @property
     def writes_to(self) -> str:
-        """The table."""
+        """The name of the table."""
         return self.options.table
 
     def for_tasks(self) -> IcebergTarget:
-        """Return the target with the catalog's properties from pyiceberg's configuration of this process."""
+        """Copy the catalog's properties from pyiceberg's configuration of this process into the options."""
         with importing(self):
             from pyiceberg.utils.config import Config, merge_config  # noqa: PLC0415
 
@@ -55,7 +50,7 @@ class IcebergTarget(ClientTarget):
         return type(self)(msgspec.structs.replace(self.options, properties=merged))
 
     def client(self) -> Client:
-        """Import the client."""
+        """Import pyiceberg."""
         from wal_sink.targets.iceberg import plan, session, table  # noqa: PLC0415
 
         return Client(plan.agree, session.IcebergSession, table.classify)

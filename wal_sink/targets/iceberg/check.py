@@ -1,4 +1,4 @@
-"""Casts and refuses rows, in the tasks of the query, from the plan alone. Imports no pyiceberg."""
+"""Casts and refuses rows in the tasks of the query. It needs only the plan, and imports no pyiceberg."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import pyarrow.compute as pc
 
 from wal_sink.model.plan import Column, Plan
 from wal_sink.targets.arrow_tables import stored_as_planned
-from wal_sink.targets.arrow_values import beyond_python
-from wal_sink.targets.casts import cast, refuse, refuse_as_folder
+from wal_sink.targets.casts import cast, refuse_as_folder, refuse_years
 
 FOLDERS, WIDTHS = "folders", "widths"
-"""Details of a plan, by column. `FOLDERS` has the partition whose folder a text names. `WIDTHS` has the
-number of characters to which the partition truncates the text."""
+"""Details of a plan, for each column whose texts name the folders of a partition. `FOLDERS` has the name of
+the partition. `WIDTHS` has the number of characters to which the partition truncates the text, if it does."""
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
@@ -25,9 +24,7 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
 
     def stored(column: Column, values: pa.Array) -> pa.Array:
         array = cast_to_plan(column, values)
-        if (beyond := beyond_python(array)) is not None:
-            problem = f"is outside of the years 1 to 9999, and does not fit into {column.type}"
-            refuse(beyond, problem, "Filter such rows out; most often the unit is wrong.")
+        refuse_years(array, f"does not fit into {column.type}")
         if column.name in folders:
             width = widths.get(column.name)
             named = array if width is None else pc.utf8_slice_codeunits(array, 0, width)

@@ -60,11 +60,10 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
     ] = msgspec.field(name="iceberg.mergeSchema", default=False)
 
     def __post_init__(self) -> None:
-        """Refuse a table without a namespace, a misspelt property, and a password in the catalog's address.
+        """Check the options against each other.
 
-        The address is written to the log.
-
-        :raises OptionError: one of these, or an option would have no effect.
+        :raises OptionError: the table has no namespace; a property of the catalog is misspelt; the catalog's
+            address has a password, which the log would store; or an option has no effect.
         """
         _ = self.layout
         if not all(self.identifier) or len(self.identifier) < 2:
@@ -104,6 +103,6 @@ class IcebergOptions(TableOptions, frozen=True, kw_only=True):
 
     @property
     def catalog_properties(self) -> dict[str, str]:
-        """The properties that pyiceberg gets beside its own configuration."""
+        """The properties of the catalog that options set. They override pyiceberg's own configuration."""
         named = {"type": self.type, "uri": self.uri, "warehouse": self.warehouse}
         return self.properties | {name: value for name, value in named.items() if value}

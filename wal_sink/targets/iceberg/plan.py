@@ -1,8 +1,7 @@
-"""Compares a DataFrame with the table and makes the plan.
+"""Makes the plan when a query starts, and refuses a table that cannot be written exactly once.
 
-On request, it creates the table or adds columns.
-
-A start makes the plan. Before rows are staged, `refuse_unfit` checks the table again.
+If options request that, a start also creates the table or adds columns. A flusher calls `refuse_unfit` again
+before it stages rows.
 """
 
 from __future__ import annotations
@@ -42,9 +41,16 @@ from pyiceberg.transforms import (
 )
 from pyiceberg.types import BinaryType, DoubleType, FloatType, IcebergType, StringType
 
-from wal_sink.errors import OptionError, SchemaMismatch
+from wal_sink.errors import OptionError
 from wal_sink.model.plan import Plan, canonical
-from wal_sink.targets.arrow_tables import ARROW, ArrowRules, new_columns, noted, table_columns
+from wal_sink.targets.arrow_tables import (
+    ARROW,
+    ArrowRules,
+    new_columns,
+    noted,
+    refuse_table,
+    table_columns,
+)
 from wal_sink.targets.columns import match_columns
 from wal_sink.targets.ddl import (
     Layout,
@@ -111,10 +117,7 @@ def refuse_unfit(table: Table, options: IcebergOptions) -> None:
 
 
 def _refuse(obstacles: Iterator[tuple[str, str]], options: IcebergOptions) -> None:
-    for what, remedy in obstacles:
-        raise SchemaMismatch(
-            f"The Iceberg table {options.table} cannot be written: {what}.", remedy
-        )
+    refuse_table(f"The Iceberg table {options.table}", obstacles)
 
 
 def _about_properties(table: Table, options: IcebergOptions) -> Iterator[tuple[str, str]]:
@@ -174,10 +177,7 @@ def _about_shape(
 
 
 def _computes(transform: Transform[Any, Any], type_: IcebergType) -> bool:
-    """Return True if pyiceberg computes a transform of a type.
-
-    pyiceberg reports a missing transform only on use.
-    """
+    """Try a transform on no values. Return False if pyiceberg does not compute it for the type."""
     try:
         values = transform.pyarrow_transform(type_)(pa.nulls(0, schema_to_pyarrow(type_)))
         rows = pa.table([values], names=["by"])
@@ -226,20 +226,21 @@ def _plan(
 
 
 def with_missing(table: Table, schema: pa.Schema) -> UpdateSchema | None:
-    """Return the change that adds the columns that the table lacks, before its commit. They take nulls.
+    """Return the uncommitted change that adds the missing columns to the table. The new columns take nulls.
 
     :returns: None if the table has all columns.
     :raises SchemaMismatch: Iceberg has no type for a column.
     """
-    # By lower case: Spark would resolve neither of two names that differ by case only.
+    # A name that differs by case only is not new: Spark could read neither of two such columns.
     names = {field.name.lower() for field in table.schema().fields}
     new = pa.schema([field for field in schema if field.name.lower() not in names])
     return table.update_schema().union_by_name(iceberg_schema(new)) if len(new) else None
 
 
 def iceberg_schema(schema: pa.Schema, required: Sequence[str] = ()) -> Schema:
-    """Return a DataFrame's columns as columns of a table. Columns of a key are its identifier fields.
+    """Convert the columns of a DataFrame to an Iceberg schema.
 
+    :param required: the columns of the key, which become identifier fields.
     :raises SchemaMismatch: Iceberg has no type for a column.
     :raises OptionError: a column cannot be part of a key.
     """
@@ -256,7 +257,7 @@ def iceberg_schema(schema: pa.Schema, required: Sequence[str] = ()) -> Schema:
 
 
 class NewTable(NamedTuple):
-    """A table that does not exist yet."""
+    """What createTable creates."""
 
     columns: Schema
     partitions: PartitionSpec
@@ -265,11 +266,11 @@ class NewTable(NamedTuple):
 
 
 def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:
-    """Return the new table for a DataFrame.
+    """Return the table that createTable creates for a DataFrame.
 
     :param name: the table, quoted for Spark's SQL.
     :raises SchemaMismatch: Iceberg has no type for a column, or an option names a missing column.
-    :raises OptionError: an element of `partitionColumns` is not a partition.
+    :raises OptionError: `partitionColumns` has an element by which no Iceberg table is partitioned.
     """
     refuse_unknown_columns(Layout(key=layout.key), schema)
     columns = iceberg_schema(schema, layout.key)
@@ -289,7 +290,7 @@ def new_table(name: str, schema: pa.Schema, layout: Layout) -> NewTable:
 
 
 def create(catalog: Catalog, identifier: tuple[str, ...], made: NewTable) -> None:
-    """Create the table and its namespace. Existing ones stay as they are."""
+    """Create the namespace and the table, unless they exist."""
     with contextlib.suppress(NamespaceAlreadyExistsError):
         catalog.create_namespace(identifier[:-1])
     with contextlib.suppress(TableAlreadyExistsError):
@@ -302,16 +303,17 @@ def create(catalog: Catalog, identifier: tuple[str, ...], made: NewTable) -> Non
 
 
 _FIRST_PARTITION = 1000
-"""The first id of partition fields in Iceberg."""
+"""The id of a table's first partition field. Iceberg's specification sets it."""
 _BY = re.compile(r"(?:(\w+)\s*\(\s*(?:(\d+)\s*,)?)?\s*([^(),]+?)\s*\)?")
 _PLURALS = {"years": "year", "months": "month", "days": "day", "hours": "hour"}
 
 
 def partition_field(text: str, made: Schema, schema: pa.Schema, field_id: int) -> PartitionField:
-    """Return the partition for an element of `partitionColumns`.
+    """Return the partition field for an element of `partitionColumns`.
 
-    :param text: a column, `day(column)` or `bucket(16, column)`, in words of Spark's DDL.
-    :raises OptionError: it is not a partition.
+    :param text: the element, such as "id", "day(at)" or "bucket(16, id)".
+    :param made: the columns of the new table.
+    :raises OptionError: no Iceberg table is partitioned by the element.
     :raises SchemaMismatch: the DataFrame has no such column.
     """
     by, width, column = _parsed(text)
@@ -325,7 +327,9 @@ def partition_field(text: str, made: Schema, schema: pa.Schema, field_id: int) -
     if isinstance(transform, UnknownTransform) or not transform.can_transform(source.field_type):
         raise _no_partition(text)
     name = column if word == "identity" else f"{column}_{word}"
-    while word != "identity" and name in made.column_names:  # allowed for identity only
+    while (
+        word != "identity" and name in made.column_names
+    ):  # only "identity" may have a column's name
         name += "_"
     return PartitionField(
         source_id=source.field_id, field_id=field_id, transform=transform, name=name
@@ -333,7 +337,7 @@ def partition_field(text: str, made: Schema, schema: pa.Schema, field_id: int) -
 
 
 def _parsed(text: str) -> tuple[str, str, str]:
-    """Return transform, width and column of an element of `partitionColumns`. Missing parts are empty."""
+    """Split an element of `partitionColumns`, such as "bucket(16, id)" into "bucket", "16" and "id"."""
     match = _BY.fullmatch(text.strip())
     if match is None:
         raise _no_partition(text)

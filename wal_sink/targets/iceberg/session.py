@@ -29,7 +29,6 @@ from wal_sink.targets.iceberg.table import (
     IcebergTable,
     arrow_types,
     classify,
-    epochs,
     is_conflict,
     tag,
 )
@@ -39,7 +38,7 @@ _IDS = random.SystemRandom()
 
 
 class IcebergSession(StagedFileSession[IcebergTable]):
-    """The session of a flusher, or of a task, which only stages."""
+    """The session of a flusher, which commits, or of a task, which only stages files."""
 
     spare = "Check that remove_orphan_files keeps files of the last days."
 
@@ -56,8 +55,9 @@ class IcebergSession(StagedFileSession[IcebergTable]):
     ) -> tuple[int, Callable[[], None]]:
         snapshot = _IDS.getrandbits(62) + 1
         files = [receipt.entry for receipt in staged]
-        summary = epochs(new.epoch if former.row is None else former.row.epoch + 1, new.epoch)
-        return snapshot, lambda: self._table().commit(self._tag, snapshot, new, files, summary)
+        first = new.epoch if former.row is None else former.row.epoch + 1
+        epochs = f"{first}" if first == new.epoch else f"{first} to {new.epoch}"
+        return snapshot, lambda: self._table().commit(self._tag, snapshot, new, files, epochs)
 
     def _opened(self) -> IcebergTable:
         return IcebergTable(self._options)
@@ -73,7 +73,7 @@ class IcebergSession(StagedFileSession[IcebergTable]):
 
 
 class IcebergStage(Stage):
-    """Rows of one plan. Each file is sorted by the table's sort order."""
+    """Stages the rows of one plan. Each file is sorted by the table's sort order."""
 
     def __init__(self, table: IcebergTable) -> None:
         super().__init__(table)
@@ -85,7 +85,7 @@ class IcebergStage(Stage):
             yield Receipt(file.file_path, self._fingerprint, file)
             written += file.record_count
         if written != len(rows):
-            # pyiceberg selects the rows of a partition by a comparison that a value, such as NaN, fails.
+            # pyiceberg selects the rows of a partition by `=`, and a NaN equals nothing.
             raise SchemaMismatch(
                 f"Only {written} of {len(rows)} rows were written to the partitions of the table.",
                 "Partition the table by other columns, and report this as a bug.",
@@ -95,13 +95,12 @@ class IcebergStage(Stage):
 def write_files(table: Table, rows: pa.Table, begun: list[str]) -> Iterator[DataFile]:
     """Write rows to Parquet files, one for each partition, in threads.
 
-    pyiceberg's own `write_file` has two faults (`ArrowProjectionVisitor`). It writes a null list of structs,
-    or a null map to structs, as an empty one. If a file has several row groups, pyiceberg skips the groups
-    without bounds, such as those with a long text, and a filter would miss their rows. So this function
-    writes one row group to each file. Otherwise it does as `write_file`.
+    This function replaces pyiceberg's `write_file`, which has two faults. It writes a null list of structs as
+    an empty list (`ArrowProjectionVisitor`). If a file has several row groups, a filter of pyiceberg skips a
+    group without bounds, such as a group with a long text. So each file here has one row group.
 
-    :param rows: all columns of the table, in their order.
-    :param begun: receives the location of each file before the file is written.
+    :param rows: rows with all columns of the table, in their order.
+    :param begun: gets the location of each file before the file is written.
     """
     properties, parts = table.metadata.properties, [(None, rows)]
     in_one_group = properties | {TableProperties.PARQUET_ROW_GROUP_LIMIT: str(len(rows))}

@@ -1,21 +1,20 @@
 """An Iceberg table at the version that was read last, and commits on exactly that version.
 
-pyiceberg's own commits cannot be used. After a conflict pyiceberg repeats a commit on the newest version,
-without the condition on the branch (`Transaction._rebuild_snapshot_updates`), and so overwrites a ledger.
-Here each commit has its own conditions, and is requested once.
+pyiceberg's own commits cannot be used. After a conflict pyiceberg repeats a commit on the newest version
+without the condition on the branch (`Transaction._rebuild_snapshot_updates`). Such a commit would overwrite
+the ledger row of another flusher. Here each commit has conditions of its own, and is requested once.
 
-The ledger row of a query is a snapshot of the table without rows, under a tag of its own. Three places were
-compared:
+The ledger row of a query is in the summary of a snapshot without rows, which has a tag of its own. Two other
+places have faults:
 
-- **Properties of the table** change in one commit with its rows. But no catalog has a condition on a
-  property: a REST catalog accepts the commits of two flushers at once.
-- **The summary of the snapshot with the rows** is lost when that snapshot is expired, which may happen after
-  any compaction.
-- **A tag** has neither fault. A catalog compares the snapshot of a tag (`assert-ref-snapshot-id`) in one step
-  with all other changes of a commit. No clean-up of snapshots removes a tagged snapshot.
+- A property of the table changes in one commit with the rows. But no catalog has a condition on a property,
+  so a REST catalog accepts the commits of two flushers at once.
+- The summary of the snapshot with the rows is lost when that snapshot is expired, such as after a compaction.
 
-The tagged snapshot has no files, so it keeps no file from being cleaned up. Each change of the row adds a new
-snapshot and removes the last one. So the main branch has one snapshot for each window.
+A catalog compares the snapshot of a tag (`assert-ref-snapshot-id`) in one step with all changes of a commit,
+and no clean-up removes a tagged snapshot. The tagged snapshot has no files, so it protects no old file from a
+clean-up. Each change of the row adds a tagged snapshot and removes the former one. The main branch gets one
+snapshot for each window.
 """
 
 from __future__ import annotations
@@ -58,31 +57,29 @@ from requests import Session
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from wal_sink.errors import CorruptLog, SchemaMismatch, TargetUnavailable
+from wal_sink.errors import SchemaMismatch, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow
 from wal_sink.targets.arrow_tables import with_parts
 from wal_sink.targets.base import ErrorClass
 from wal_sink.targets.ddl import CREATE_TABLE
 from wal_sink.targets.iceberg.options import IcebergOptions
-from wal_sink.targets.staged_files import RowVersion, kind_of_access, sync
+from wal_sink.targets.staged_files import RowVersion, decode_ledger_row, kind_of_access, sync
 
 FORMAT = 2
 """The version of Iceberg's table format that wal_sink writes."""
 
-
 _RETENTION = ("min_snapshots_to_keep", "max_snapshot_age_ms")
 """The retention settings of a branch. The main branch itself has no age limit."""
 
-
 _CODEC: Final = "gzip"
-"""The codec of manifests and manifest lists, which is Java's default, too."""
+"""The codec of manifests and manifest lists. It is also the default of Iceberg's Java library."""
 
 
 class RefIs(AssertRefSnapshotId):  # type: ignore[misc]
-    """The condition that a branch or tag names a snapshot, or does not exist.
+    """The condition that a branch or tag names a certain snapshot, or does not exist.
 
-    A REST server evaluates it. For other catalogs pyiceberg calls `validate` before it replaces the location
-    of the table's metadata. pyiceberg's own class refuses every tag of a table that has no snapshot yet.
+    A REST server evaluates the condition. For other catalogs, pyiceberg calls `validate` before a commit.
+    pyiceberg's own class fails if a table has no snapshot yet.
     """
 
     def validate(self, base_metadata: TableMetadata | None) -> None:
@@ -99,16 +96,16 @@ class RefIs(AssertRefSnapshotId):  # type: ignore[misc]
 
 
 def arrow_types(columns: Schema, *, ids: bool = False) -> pa.Schema:
-    """Return columns as Arrow types.
+    """Convert an Iceberg schema to Arrow types.
 
-    :param ids: True to give fields the ids that they have in the table's files.
+    :param ids: True to add the ids of fields, as in the table's files.
     """
     schema = schema_to_pyarrow(columns, include_field_ids=ids)
     return pa.schema([with_parts(field, lambda part: part) for field in schema])
 
 
 class IcebergTable:
-    """The table that options name.
+    """The table that options name, in the version that was read last.
 
     :raises SchemaMismatch: there is no such table.
     """
@@ -128,7 +125,7 @@ class IcebergTable:
 
     @property
     def table(self) -> Table:
-        """The table of pyiceberg, for reads only."""
+        """The table as an object of pyiceberg, only for reads."""
         return self._table
 
     @property
@@ -148,17 +145,14 @@ class IcebergTable:
 
     @property
     def fingerprint(self) -> str:
-        """The ids of everything that shapes the table's files.
-
-        A commit is refused if one of them has changed.
-        """
+        """The ids of table, schema and partitions. A commit is refused if one of them has changed."""
         metadata = self.metadata
         return f"{metadata.table_uuid}/{metadata.current_schema_id}/{metadata.default_spec_id}"
 
     # --- the ledger row ---------------------------------------------------------------------------
 
     def row(self, tag: str) -> RowVersion:
-        """Return the row under a tag. There is no row if the table no longer has the query's rows.
+        """Return the ledger row of a tag. None in it if the table no longer has the rows that the row counts.
 
         :raises CorruptLog: this version of wal_sink cannot read the row.
         """
@@ -171,15 +165,18 @@ class IcebergTable:
         snapshot = None if ref is None else self.metadata.snapshot_by_id(ref.snapshot_id)
         if snapshot is None:
             return None, None
-        row = _decode((snapshot.summary and snapshot.summary[_ROW]) or "", self.name)
+        text = (snapshot.summary and snapshot.summary[_ROW]) or ""
+        row = decode_ledger_row(
+            text, _Row, f"The ledger row in table {self.name}", f"the tag {tag}"
+        )
         return snapshot, None if self._are_gone(row.rows) else row
 
     def _are_gone(self, rows: int | None) -> bool:
         """Return True if the table was replaced, or rolled back to a snapshot before the query's rows.
 
-        Returns False if the snapshots that would show it have expired.
+        Return False if too many snapshots have expired to detect it.
 
-        :param rows: the snapshot with the query's newest rows.
+        :param rows: the id of the snapshot with the query's newest rows. None if the query has no rows yet.
         """
         head = self.metadata.current_snapshot()
         newest = None if rows is None else self.metadata.snapshot_by_id(rows)
@@ -195,11 +192,11 @@ class IcebergTable:
     def commit(
         self, tag: str, snapshot: int, new: LedgerRow, files: Sequence[DataFile], epochs: str
     ) -> None:
-        """Replace the row that was read, and add files, in one step, or raise an error.
+        """Add files and replace the ledger row that was read, in one commit.
 
-        :param snapshot: the id of the row's new snapshot. No other commit uses it.
-        :param epochs: the epochs of the rows, for the summary of their snapshot.
-        :raises CommitFailedException: a conflict, for `is_conflict`.
+        :param snapshot: a new id for the snapshot with the row.
+        :param epochs: the epochs of the files' rows, such as "3 to 7", for the summary of their snapshot.
+        :raises CommitFailedException: a conflict (`is_conflict`).
         """
         base, io = self.metadata, self._table.io
         former, row = self._stored(tag)
@@ -210,7 +207,7 @@ class IcebergTable:
         sequence = base.next_sequence_number()
         if files:
             summary = {"wal-sink.query": tag, "wal-sink.epochs": epochs}
-            # pyiceberg's own producer makes the branch's snapshot: manifest, manifest list, totals.
+            # pyiceberg's own producer makes the snapshot of the rows: manifest, manifest list, totals.
             transaction = self._table.transaction()
             append = transaction._append_snapshot_producer(summary)  # noqa: SLF001 -- merges manifests if a table property says so
             append._compression = _CODEC  # noqa: SLF001 -- pyiceberg may lack the codec of the table
@@ -234,12 +231,13 @@ class IcebergTable:
             AddSnapshotUpdate(
                 snapshot=Snapshot(
                     snapshot_id=snapshot,
-                    # With a parent, a catalog refuses a sequence number that is no longer new.
+                    # Only with a parent does a catalog refuse a sequence number that is no longer new.
                     parent_snapshot_id=replaced or self._head(),
                     sequence_number=sequence,
                     manifest_list=location,
                     summary=Summary(
-                        Operation.APPEND, **{_ROW: _Row(ledger=new, rows=rows).to_text()}
+                        Operation.APPEND,
+                        **{_ROW: msgspec.json.encode(_Row(ledger=new, rows=rows)).decode()},
                     ),
                     schema_id=base.current_schema_id,
                 )
@@ -268,13 +266,13 @@ class IcebergTable:
                 io.delete(former.manifest_list)
 
     def sync(self) -> None:
-        """Make the version that was read survive a power loss, since its writer may have died before that."""
+        """Make the version that was read survive a power loss. Its writer may have died before it did so."""
         with contextlib.suppress(FileNotFoundError):  # deleted after a newer commit
             self.files.sync([self._table.metadata_location])
         _sync_catalog(self._table.catalog)
 
     def _with_retention(self, head: SetSnapshotRefUpdate) -> SetSnapshotRefUpdate:
-        """Add the retention settings to the update of the main branch, since pyiceberg omits them."""
+        """Keep the retention settings of the main branch. pyiceberg's update would remove them."""
         branch = self.metadata.refs.get(MAIN_BRANCH)
         return head.model_copy(
             update={} if branch is None else {name: getattr(branch, name) for name in _RETENTION}
@@ -288,58 +286,35 @@ class IcebergTable:
 # --- the ledger row in a snapshot ------------------------------------------------------------------
 
 _ROW = "wal-sink.ledger"
-"""The property of the snapshot's summary with the row."""
+"""The name under which a snapshot's summary has the ledger row."""
 
 _MAX_REF_AGE_MS = 2**63 - 1
-"""The age limit of the tag. Otherwise `history.expire.max-ref-age-ms` of the table would remove it."""
+"""The age limit of the tag: none. A tag without this value is subject to the table's property
+`history.expire.max-ref-age-ms`."""
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The row in a summary."""
+    """The content of a summary's property `_ROW`."""
 
     ledger: LedgerRow
     rows: int | None = None
-    """The snapshot of the main branch with the query's newest rows. None if the query has no rows yet."""
-
-    def to_text(self) -> str:
-        """Encode the row for the summary."""
-        return msgspec.json.encode(self).decode()
+    """The id of the snapshot with the query's newest rows. None if the query has no rows yet."""
 
 
 def tag(query_id: str) -> str:
-    """Return the name of a query's tag."""
+    """Return the name of the tag for a query's ledger row."""
     return "wal_sink_" + re.sub(r"[^A-Za-z0-9_-]", lambda m: f".{ord(m[0]):x}.", query_id)
-
-
-def _decode(text: str, table: str) -> _Row:
-    """Return the row of a summary.
-
-    :raises CorruptLog: this version of wal_sink cannot read the row.
-    """
-    try:
-        return msgspec.json.decode(text, type=_Row)
-    except msgspec.DecodeError as error:
-        raise CorruptLog(
-            f"The ledger row in table {table} is not what this version of wal_sink writes: {error}",
-            "Flush with the newer version that wrote it. Do not drop the tag: it says which epochs the table"
-            " has.",
-        ) from error
-
-
-def epochs(first: int, last: int) -> str:
-    """Return the range of epochs for the summary of a snapshot."""
-    return f"{first}" if first == last else f"{first} to {last}"
 
 
 # --- the catalog ----------------------------------------------------------------------------------
 
 _WAITS_S = 10.0, 120.0
-"""The seconds after which a connection to a REST catalog, or its answer, counts as lost. A commit may still
-take effect later."""
+"""The seconds to wait for a connection to a REST catalog, and for an answer. After a time-out a commit may
+still take effect."""
 
 
 class _BoundedRestCatalog(RestCatalog):  # type: ignore[misc]
-    """A REST catalog with time-outs. pyiceberg has none, so the flush would wait forever and log nothing."""
+    """A REST catalog with time-outs. Without them the flush might wait forever, and would log nothing."""
 
     def _config_headers(self, session: Session) -> None:
         super()._config_headers(session)  # called for each new session, before its first request
@@ -373,10 +348,10 @@ def catalog_of(options: IcebergOptions) -> Catalog:
 
 
 def _sync_catalog(catalog: Catalog) -> None:
-    """Make the last COMMIT in an SQLite file survive a power loss.
+    """Make the last COMMIT of a catalog in an SQLite file survive a power loss.
 
-    SQLite deletes its journal at a COMMIT without syncing the folder. A journal that reappears undoes the
-    COMMIT.
+    SQLite deletes its journal at a COMMIT, and does not sync the folder. If the journal reappears after a
+    power loss, SQLite undoes the COMMIT.
     """
     url: URL | None = getattr(getattr(catalog, "engine", None), "url", None)
     if url is not None and url.get_backend_name() == "sqlite" and url.database:
@@ -385,7 +360,7 @@ def _sync_catalog(catalog: Catalog) -> None:
 
 
 def find(catalog: Catalog, options: IcebergOptions) -> Table | None:
-    """Load the table. None if there is none."""
+    """Load the table. Return None if it does not exist."""
     try:
         return catalog.load_table(options.identifier)
     except (NoSuchTableError, NoSuchNamespaceError):
@@ -404,9 +379,10 @@ def loaded(catalog: Catalog, options: IcebergOptions) -> Table:
 
 
 def refuse_catalog_in_name(catalog: Catalog, options: IcebergOptions) -> None:
-    """Refuse a missing table whose name begins with the catalog's name, as in Spark.
+    """Refuse a missing table if its name begins with the catalog's name, as names in Spark do.
 
-    :raises SchemaMismatch: the catalog would read its own name as a namespace.
+    :raises SchemaMismatch: the name begins with the catalog's name, or the table exists without its first
+        part.
     """
     first, *others = options.identifier
     name = ".".join(others)
@@ -423,7 +399,7 @@ def refuse_catalog_in_name(catalog: Catalog, options: IcebergOptions) -> None:
 def no_table(name: str, statement: str = "") -> SchemaMismatch:
     """Return the error for a missing table.
 
-    :param statement: creates the table. Empty for pending rows, whose table existed.
+    :param statement: the statement that creates the table. Empty if the table existed before.
     """
     make = f"set {CREATE_TABLE} to true, or create it by Spark:\n{statement}"
     return SchemaMismatch(
@@ -447,11 +423,9 @@ _PASSING: tuple[type[Exception], ...] = (
     InterfaceError,
 )
 """Errors that may pass by themselves."""
-_OF_AWS = {"BotoCoreError"}
-"""Names of transport errors of AWS. Only catalogs of AWS have botocore, so its classes are not imported."""
 
 _OLD_SEQUENCE = "Cannot add snapshot with sequence number"
-"""The text of some catalogs, such as SQL ones, for a commit that another commit has overtaken."""
+"""The error text with which some catalogs, such as SQL catalogs, report a conflict."""
 
 
 def is_conflict(error: Exception) -> bool:
@@ -467,8 +441,9 @@ def classify(error: Exception) -> ErrorClass:
         return "throttle" if isinstance(error, ice.TooManyRequestsError) else "retry"
     if isinstance(error, OSError):
         return "fatal" if isinstance(error, FileNotFoundError) else kind_of_access(error)
+    # A transport error of AWS. botocore is only installed for catalogs of AWS.
     names = {class_.__name__ for class_ in type(error).__mro__}
-    return "retry" if names & _OF_AWS else "fatal"
+    return "retry" if "BotoCoreError" in names else "fatal"
 
 
 # --- files in folders -----------------------------------------------------------------------------
@@ -490,10 +465,7 @@ class Files:
         return [path for path in paths if not self._io.new_input(path).exists()]
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make files in folders survive a power loss, since pyiceberg does not sync them.
-
-        An object store acknowledges only durable objects.
-        """
+        """Make files in local folders survive a power loss. An object store has only durable objects."""
         parts = map(urlsplit, paths)
-        # A `%` in a path is part of the name, such as of a partition's folder, so nothing is decoded.
+        # pyiceberg does not encode a `%` in a location, so the path is not decoded.
         sync(Path(part.path) for part in parts if part.scheme in ("file", ""))

@@ -18,10 +18,9 @@ from wal_sink.targets.kafka.options import KafkaOptions
 class KafkaTarget(ClientTarget):
     """Topics of Kafka 2.5 or later. Consumers that read committed records get each row once."""
 
-    interface = 2
     name = "kafka"
     options_type: type[Options] = KafkaOptions
-    restores_together = False  # rows and ledger are in two topics
+    restores_together = False  # rows and ledger row are in different topics
 
     to_correct = "Correct the options kafka.*."
     to_reach = "Check that the brokers run and can be reached from this host."
@@ -35,25 +34,25 @@ class KafkaTarget(ClientTarget):
 
     @property
     def writes_to(self) -> str:
-        """The topics."""
+        """The topics of the records."""
         return self.options.topic
 
     @property
     def description(self) -> Mapping[str, str]:
-        """The brokers and topics."""
+        """The lines that a start logs, with brokers and topics."""
         return {
             "target": f"{self.name} at {self.options.servers}",
             "topic": f"{self.options.topic}, ledger in {self.options.ledger_of('<query id>')}",
         }
 
     def client(self) -> Client:
-        """Import the client."""
+        """Import librdkafka."""
         from wal_sink.targets.kafka import plan, session, topics  # noqa: PLC0415
 
         return Client(plan.agree, session.KafkaSession, topics.classify)
 
     def check(self, batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-        """Cast `batch` to a record's types, and refuse records that a topic would refuse."""
+        """Cast `batch` to the types of a record, and refuse a row whose record its topic would refuse."""
         from wal_sink.targets.kafka.records import check  # noqa: PLC0415 -- pyarrow.compute
 
         return check(batch, plan)
