@@ -1,7 +1,7 @@
-"""Values of columns in Arrow: single values, their texts in errors, and the checks of texts, dates and UUIDs.
+"""Arrow values: scalars, their texts in errors, and checks of texts, dates and UUIDs. No I/O.
 
-No I/O. `pyarrow.scalar` and `pyarrow.array` import pandas if it is installed, which takes half a second in
-each Python worker. So this module makes scalars from buffers.
+`pyarrow.scalar` and `pyarrow.array` import pandas if it is installed, which takes half a second in each
+Python worker. So this module makes scalars from buffers.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ FALSE = pa.nulls(1).is_valid()[0]
 
 
 def int64(value: int) -> pa.Scalar:
-    """Return an int64."""
+    """Return an int64 scalar."""
     return pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(struct.pack("=q", value))])[0]
 
 
 def float32(value: float) -> pa.Scalar:
-    """Return the nearest float of 32 bits."""
+    """Return a scalar with the nearest 32-bit float."""
     return pa.Array.from_buffers(pa.float32(), 1, [None, pa.py_buffer(struct.pack("=f", value))])[0]
 
 
 def text(value: str) -> pa.Scalar:
-    """Return a string."""
+    """Return a string scalar."""
     return _of_bytes(pa.string(), value.encode())
 
 
 def blob(value: bytes) -> pa.Scalar:
-    """Return a binary."""
+    """Return a binary scalar."""
     return _of_bytes(pa.binary(), value)
 
 
@@ -53,14 +53,15 @@ def _of_bytes(type_: pa.DataType, value: bytes) -> pa.Scalar:
 
 
 def null(type_: pa.DataType) -> pa.Scalar:
-    """Return a null of a type."""
+    """Return a null scalar of a type."""
     return pa.nulls(1, type_)[0]
 
 
 def as_python(value: pa.Scalar) -> Any:
-    """Return a value as a Python object.
+    """Convert a scalar to a Python object.
 
-    A value without one is returned as bytes, or as a number of units.
+    A text that is not UTF-8 becomes bytes. A time outside of Python's years becomes its number of units since
+    1970.
     """
     try:
         return value.as_py()
@@ -73,7 +74,7 @@ def as_python(value: pa.Scalar) -> Any:
 
 
 def shorten(value: Any, limit: int = 60) -> str:
-    """Return the text of a value, cut to about `limit` characters; NULL for None."""
+    """Return the text of a value, cut to about `limit` characters. None becomes NULL."""
     if value is None:
         return "NULL"
     if isinstance(value, datetime.date | datetime.time):  # includes datetime
@@ -92,9 +93,9 @@ _SHOWN = 3
 
 
 def leaves(values: pa.Array) -> Iterator[pa.Array]:
-    """Yield the values of a column, or of all parts inside of its values.
+    """Yield a flat column itself, or the flat columns inside of a nested one, such as a list's elements.
 
-    Values inside a null are left out.
+    Values inside of a null are left out.
     """
     type_ = values.type
     if pt.is_dictionary(type_):
@@ -113,10 +114,10 @@ def leaves(values: pa.Array) -> Iterator[pa.Array]:
 def refuse_invalid_utf8(batch: pa.RecordBatch) -> None:
     """Refuse texts that are not UTF-8, also inside structs, lists and maps.
 
-    Arrow validates a whole column at some nanoseconds a row. That includes bytes under a null and outside of
-    a slice, so a failed column is checked row by row.
+    Arrow validates a whole column in some nanoseconds a row, including bytes under a null and outside of a
+    slice. So if that fails, the column is checked row by row.
 
-    :raises InvalidRow: there is such a text. The error names the column and flags its rows.
+    :raises InvalidRow: a text is not UTF-8. The error names the column and flags its rows.
     """
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
@@ -156,11 +157,9 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 def beyond_python(column: pa.Array) -> pa.Array | None:
-    """Return flags of the rows with a date or an instant outside of the years 1 to 9999.
+    """Flag the rows with a date or timestamp outside of the years 1 to 9999. None if no row has one.
 
-    None if there is none.
-
-    Python has no object for such a date, and most databases and readers have no value.
+    Python's `datetime` has no such value, nor have most databases and readers.
     """
     if not _is_beyond(column):
         return None
@@ -178,10 +177,10 @@ def _is_beyond(values: pa.Array) -> bool:
 
 
 def outside(values: pa.Array, first: int, last: int) -> pa.Array:
-    """Return which dates or instants are outside of a range. False for a null.
+    """Flag the dates or timestamps outside of a range of days. The flag of a null is False.
 
     :param first: the first day of the range, in days since 1970.
-    :param last: the last day of the range.
+    :param last: the last day of the range, in days since 1970.
     """
     if pt.is_timestamp(values.type):
         per_day = 86_400 * _PER_SECOND[values.type.unit]
@@ -220,17 +219,20 @@ _NO_UUID = text("00000000-0000-0000-0000-000000000000")
 
 
 def are_no_uuids(column: pa.Array) -> pa.Array:
-    """Return which texts or bytes are not UUIDs. Null for nulls."""
+    """Flag the texts or bytes that are not UUIDs. The flag of a null is null."""
     return _unlike(column, UUID_PATTERN, _UUID_BYTES)
 
 
 def are_no_version_1_uuids(column: pa.Array) -> pa.Array:
-    """Return which texts or bytes are not UUIDs of version 1, with time and node. Null for nulls."""
+    """Flag the texts or bytes that are not UUIDs of version 1. The flag of a null is null."""
     return _unlike(column, _VERSION_1_PATTERN, _VERSION_1_BYTES)
 
 
 def as_uuid(column: pa.Array) -> pa.Array:
-    """Return UUIDs as 16 bytes, from texts or bytes that `are_no_uuids` has checked. Nulls stay null."""
+    """Convert UUIDs, as texts or bytes, to 16 bytes. Nulls stay null.
+
+    :param column: `are_no_uuids` has accepted each value.
+    """
     if _in_bytes(column):
         return column.cast(pa.binary()).cast(_UUID)
     texts = column.cast(pa.string())
@@ -258,7 +260,7 @@ def _in_bytes(column: pa.Array) -> bool:
 
 
 MOST_CHARACTERS = 4_000
-"""The longest number that may be written as text. Python parses an integer of at most 4,300 digits."""
+"""The most characters of a number that is written as text. Python parses at most 4,300 digits."""
 
 
 WHOLE = r"\A[+-]?[0-9]+\z"
@@ -266,7 +268,7 @@ WHOLE = r"\A[+-]?[0-9]+\z"
 
 
 WHOLE_ONCE = r"\A(0|-?[1-9][0-9]*)\z"
-"""A whole number in its only form: no plus sign, no leading zeros."""
+"""A whole number without plus sign and leading zeros. So each number has one text."""
 
 
 DECIMAL = r"\A[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\z"
@@ -274,7 +276,8 @@ DECIMAL = r"\A[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\z"
 
 
 DECIMAL_ONCE = r"\A(0|-?([1-9][0-9]*|(0|[1-9][0-9]*)\.[0-9]*[1-9]))\z"
-"""A number in its only form: no exponent, no leading zeros, no zeros at the end of a fraction."""
+"""A number without plus sign, exponent, leading zeros and zeros at the end of a fraction. So each number has
+one text."""
 
 
 class Scaled(NamedTuple):
@@ -285,7 +288,7 @@ class Scaled(NamedTuple):
 
 
 def scaled(text: str) -> Scaled:
-    """Parse a text that matches `DECIMAL`, as Java's `new BigDecimal(text)` does: 1.50 differs from 1.5."""
+    """Parse a text that matches `DECIMAL`, as Java's BigDecimal does: "1.50" has the scale 2."""
     sign, digits, exponent = decimal.Decimal(text).as_tuple()
     assert isinstance(exponent, int), "neither infinite nor NaN"
     unscaled = int("".join(map(str, digits)))

@@ -87,7 +87,7 @@ differently."""
 
 
 class RefusedRow(NamedTuple):
-    """A row that the server refuses."""
+    """A row that the server refuses to write."""
 
     us: int
     """The write timestamp of the row. No two rows of a log have the same timestamp."""
@@ -122,8 +122,8 @@ class Session(ABC):
     def write(self, plan: Plan, rows: RowSlice) -> None:
         """Write rows. A bounded number of rows may stay in memory until `finish` or `drain`.
 
-        The first call with a plan compares the plan with the table. A slice without rows announces that tasks
-        write rows by this plan before `finish`.
+        The first call with a plan compares the plan with the table. The flusher passes a slice without rows
+        if tasks write the rows of the plan.
 
         :raises SchemaMismatch: the table no longer fits the plan.
         :raises OptionError: the plan is for another table than the options, see
@@ -134,7 +134,7 @@ class Session(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the connection. Rows without `finish` never count. Idempotent."""
+        """Release the connection, and discard what is not committed. A second call has no effect."""
 
     def compare(self, plan: Plan) -> None:  # noqa: B027 - optional
         """Compare a plan with the table as it is now, as `write` does. Write nothing.
@@ -208,9 +208,11 @@ class StagedSession(Session):
         """
 
     def discard(self, receipts: Sequence[bytes]) -> None:
-        """Delete the staged rows of receipts, if that is easy. An error is logged, and changes nothing.
+        """Delete the rows of receipts that no commit will add. Optional, since such rows only take space.
 
-        The flusher never passed these receipts to `finish`, or `finish` returned CONFLICT (guarantee 2).
+        The flusher logs an error of this method, and continues.
+
+        :param receipts: receipts that were never passed to `finish`, or for which `finish` returned CONFLICT.
         """
 
 
@@ -245,7 +247,7 @@ class Target(ABC):
 
     @property
     def shape(self) -> Mapping[str, str]:
-        """The options with the mark `SHAPES`. A plan is kept for each schema and shape."""
+        """The options on which a plan depends (`SHAPES`). The log keeps a plan for each schema and shape."""
         return shape(self.options)
 
     @property
@@ -255,7 +257,7 @@ class Target(ABC):
 
     @property
     def description(self) -> Mapping[str, str]:
-        """The texts that a start logs, by heading, `target` first. They have no secrets."""
+        """The lines that a start logs, by heading, without secrets. The first heading is `target`."""
         return {"target": self.name, **self.shape}
 
     @abstractmethod
@@ -289,9 +291,9 @@ class Target(ABC):
         """Import the modules that `connect` needs, on the driver, before the first flush."""
 
     def for_tasks(self) -> Target:
-        """Return the target for the tasks of a flush job, which run in other processes.
+        """Return the target that the tasks of a flush job use in other processes.
 
-        Secrets from the environment of this process have to be filled in.
+        Override it to copy secrets from this process's environment into the options.
         """
         return self
 
@@ -309,7 +311,7 @@ class Target(ABC):
 
 
 def without(rows: RowSlice, skipped: Collection[int]) -> Iterator[RowSlice]:
-    """Yield the parts of a slice that remain without some rows. Each part keeps its timestamps.
+    """Yield the parts of a slice between the skipped rows. Each row keeps its write timestamp.
 
     :param skipped: the write timestamps of the rows to leave out.
     """
@@ -328,5 +330,5 @@ def without(rows: RowSlice, skipped: Collection[int]) -> Iterator[RowSlice]:
 
 
 def part_of(rows: RowSlice, begin: int, end: int) -> RowSlice:
-    """Return the rows from `begin` up to `end`, counted in the slice, with their timestamps."""
+    """Return the rows from position `begin` to before position `end`, with their write timestamps."""
     return rows._replace(batch=rows.batch.slice(begin, end - begin), first_us=rows.first_us + begin)

@@ -1,10 +1,11 @@
 """Rows of a change stream (CDC): deletes, and cells whose value is unavailable. No I/O.
 
-The operation column says which rows are deletes. Change streams, such as Debezium's, omit large values that
-an update has not changed, and send a placeholder text, which option unavailableValue names. An upsert leaves
-such a cell unchanged. The log stores a null in place of the text, so that a column of any type takes it, and
-a flag beside the table's columns. A row with such a cell updates a row of the table, and never adds a new
-one.
+The operation column says which rows are deletes.
+
+A change stream such as Debezium's sends a placeholder text in place of a large value that an update has not
+changed. Option unavailableValue names this text. An upsert leaves such a cell unchanged. The log stores the
+cell as a null, with a flag in a column of its own. A row with such a cell updates a row of the table, and
+never adds a new row.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _DELETE = text(DELETE)
 def operations_of_rows(
     batch: pa.RecordBatch, plan: Plan, row_text: Callable[[int], str]
 ) -> pa.Array | None:
-    """Return the operation of each row, as the log stores it. None if the plan has no operation column.
+    """Return `upsert` or `delete` for each row. None if the plan has no operation column.
 
     :param row_text: returns the text by which errors name the row at a position.
     :raises InvalidRow: a word is unknown or null.
@@ -58,7 +59,7 @@ def operations_of_rows(
 
 
 def are_deletes(operations: pa.Array) -> pa.Array:
-    """Return which rows are deletes.
+    """Flag the rows that are deletes.
 
     :param operations: the result of `operations_of_rows`.
     """
@@ -68,9 +69,9 @@ def are_deletes(operations: pa.Array) -> pa.Array:
 def without_values_of_deletes(
     batch: pa.RecordBatch, deletes: pa.Array, keys: Collection[str]
 ) -> pa.RecordBatch:
-    """Return the batch with nulls in place of the values of deletes outside of the key.
+    """Replace the values of deletes by nulls, except in the key.
 
-    A delete writes no such value. So no check refuses the row for it, and the log does not store it.
+    A delete writes only its key. So no check refuses another value of the row, and the log stores none.
     """
     if not pc.any(deletes).as_py():
         return batch
@@ -92,7 +93,7 @@ def except_deletes(flags: pa.Array, deletes: pa.Array | None) -> pa.Array:
 # --- unavailable cells ----------------------------------------------------------------------------
 
 Flags = Mapping[str, pa.Array]
-"""For each column, flags of the unavailable cells, never null."""
+"""By column, the flags of its unavailable cells. No flag is null."""
 
 _SOURCES = (str(pa.string()), str(pa.binary()))
 
@@ -102,14 +103,14 @@ class Marked(NamedTuple):
 
     rows: pa.RecordBatch
     flags: Flags
-    """The flags of each column that may have unavailable cells."""
+    """Has each column that may have unavailable cells."""
 
 
 def mark(rows: pa.RecordBatch, plan: Plan, key: Sequence[str]) -> Marked:
-    """Replace the placeholder text by nulls.
+    """Replace unavailable cells by nulls, and flag them.
 
     :param rows: the rows of the DataFrame.
-    :param key: the columns of the key, in which the text is an ordinary value.
+    :param key: the columns of the key, in which the placeholder text is an ordinary value.
     """
     columns, flags = dict(zip(rows.schema.names, rows.columns, strict=True)), dict[str, pa.Array]()
     for column in plan.of_table().columns if plan.unavailable else ():
@@ -124,37 +125,40 @@ def mark(rows: pa.RecordBatch, plan: Plan, key: Sequence[str]) -> Marked:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    """Return texts or bytes in a layout that kernels compare."""
+    """Cast to `string` or `binary`: Arrow compares no dictionaries, and not all layouts of texts."""
     if pt.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
     return values.cast(pa.string() if is_text(values.type) else pa.binary())
 
 
 def flag_name(column: str) -> str:
-    """Return the name of the log's column with the flags of a column."""
+    """Return the name under which the log stores the flags of a column."""
     return f"wal_sink:unavailable:{column}"
 
 
 def with_flags(rows: pa.RecordBatch, flags: Flags) -> pa.RecordBatch:
-    """Return rows of the log: the plan's columns, followed by the flags."""
+    """Return rows as the log stores them: the plan's columns, followed by the flags."""
     names = [*rows.schema.names, *map(flag_name, flags)]
     return pa.RecordBatch.from_arrays([*rows.columns, *flags.values()], names=names)
 
 
 def flags_of(batch: pa.RecordBatch, plan: Plan) -> Flags:
-    """Return the flags of rows of the log. Empty if no cell is unavailable."""
+    """Return the flags that the log stores for rows. Empty if no cell is unavailable."""
     names = [column.name for column in plan.columns if flag_name(column.name) in batch.schema.names]
     flags = {name: batch.column(flag_name(name)) for name in names}
     return flags if any(pc.any(flag).as_py() for flag in flags.values()) else {}
 
 
 def either(flags: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Return which rows have an unavailable cell; at least one column."""
+    """Flag the rows that have an unavailable cell.
+
+    :param flags: the flags of at least one column.
+    """
     return functools.reduce(pc.or_, flags)
 
 
 def new_row_error() -> InvalidRow:
-    """Return the error of a row with an unavailable cell whose key the table lacks."""
+    """Return the error for a row that has an unavailable cell, and whose key the table lacks."""
     return InvalidRow(
         f"The table has no row of this key, and a value of the row is unavailable ({UNAVAILABLE_VALUE}).",
         "Let the source send this row whole, such as by an incremental snapshot of Debezium: a new row"

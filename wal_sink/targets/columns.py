@@ -1,7 +1,7 @@
 """Compares the columns of a DataFrame with the columns of a table. One error names all differences. No I/O.
 
-A target supplies its rules about types, and the statements that errors propose. Before rows are flushed, the
-plan is compared with the table again: an altered table would refuse the rows, or change their values.
+A target supplies its rules about types, and the statements that errors propose. Before rows are flushed,
+their plan is compared with the table again, since an altered table might refuse or change the rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from wal_sink.model.plan import Column, Plan, Role, canonical, spark_ddl
 from wal_sink.unknown_names import did_you_mean
 
 SAME: Mapping[str, str] = MappingProxyType({})
-"""Each column of the DataFrame has the same name in the table."""
+"""No column has another name in the table than in the DataFrame."""
 
 
 class TableColumn(NamedTuple):
@@ -34,40 +34,39 @@ class TableColumn(NamedTuple):
     required: bool = False
     """True if the column takes no null."""
     default: bool = False
-    """True if a row may omit the column although it takes no null, since the database fills it in."""
+    """True if the database fills the column in where a row omits it."""
     computed: bool = False
     """True if the database computes the column and takes no value."""
     role: Role | None = None
-    """The role in the plan. None means "required" or "regular", by `required`."""
+    """The role in the plan. None stands for the role "required" or "regular", by the field `required`."""
 
 
 class TableRules(ABC):
-    """The rules of a database about types, and the statements that alter its tables."""
+    """A database's rules about types, and its statements that alter tables."""
 
     noun = "the table"
     """The noun for the table in errors."""
 
     @abstractmethod
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Return one line for each reason why a column cannot hold the DataFrame's type, with a remedy.
+        """Return a line with a remedy for each reason why a column cannot hold the DataFrame's type.
 
-        A column can hold the type if a cast keeps each value unchanged or refuses it.
+        A column can hold a type if the cast keeps each value unchanged, or refuses the value.
         """
 
     def types_differ(self, field: pa.Field, words: str, remedy: str) -> str:
-        """Return the line for a column whose type does not hold the DataFrame's type.
+        """Return the line about a column whose type cannot hold the DataFrame's type.
 
-        :param words: the column's type, in the database's words.
+        :param words: the column's type in the database's words.
         """
         differ = f"{self.noun}'s type is {words}, the DataFrame's {spark_ddl(field.type)}"
         return f"{field.name}: {differ}. {remedy}"
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
-        """Return the remedy for a DataFrame column that the table lacks.
+        """Return the remedy for a column of the DataFrame that the table lacks.
 
-        A name that differs by case only is a slip, not a new column.
-
-        :param free: the table's columns that the DataFrame does not write.
+        :param free: the table's columns that the DataFrame does not write. If the name of one of them differs
+            by case only, the remedy is to rename the DataFrame's column.
         """
         if meant := [other for other in sorted(free) if other.lower() == field.name.lower()]:
             return f'Rename it, .withColumnRenamed("{field.name}", "{meant[0]}").'
@@ -75,7 +74,7 @@ class TableRules(ABC):
         return f"Rename or drop it{f', or {add}' if add else '.'}"
 
     def about_required(self, column: TableColumn) -> str:
-        """Return why the DataFrame must have a column, and a remedy."""
+        """Return why the DataFrame must have a column that it lacks, and a remedy."""
         allow = self.to_allow_null(column)
         return (
             "it takes no null, has no default, and is not in the DataFrame. Add"
@@ -83,7 +82,7 @@ class TableRules(ABC):
         )
 
     def to_add(self, field: pa.Field) -> str:  # noqa: ARG002 -- for overrides
-        """Return how to add the DataFrame's column. The text continues "Rename or drop it, or "."""
+        """Return how to add a column to the table. The text continues "Rename or drop it, or "."""
         return ""
 
     def to_allow_null(self, column: TableColumn) -> str:  # noqa: ARG002 -- for overrides
@@ -94,18 +93,18 @@ class TableRules(ABC):
 def to_cast(name: str, ddl: str) -> str:
     """Return the remedy that casts a column of the DataFrame.
 
-    :param ddl: the type, in Spark's words.
+    :param ddl: the type in Spark's DDL.
     """
     return f"Cast it, {cast_to(name, ddl)}"
 
 
 def cast_to(name: str, ddl: str) -> str:
-    """Return the call of `withColumn` that casts a column of the DataFrame, as text for a remedy."""
+    """Return the PySpark code that casts a column of the DataFrame."""
     return with_column(name, f'F.col("{name}").cast("{ddl}")')
 
 
 def with_column(name: str, expression: str) -> str:
-    """Return the call of `withColumn` that replaces a column of the DataFrame, as text for a remedy."""
+    """Return the PySpark code that replaces a column of the DataFrame."""
     return f'.withColumn("{name}", {expression})'
 
 
@@ -117,13 +116,13 @@ def match_columns(
     others: Iterable[str] = (),
     names: Mapping[str, str] = SAME,
 ) -> tuple[Column, ...]:
-    """Return the plan's columns: for each column of the DataFrame, in its order, the table's column.
+    """Return the plan's columns, in the order of the DataFrame's columns.
 
     :param columns: the columns of the table.
     :param table: the table, as errors name it.
-    :param others: further problems, a line each.
-    :param names: by names of the DataFrame, the table's names that differ.
-    :raises SchemaMismatch: with a line for each problem.
+    :param others: lines about further problems.
+    :param names: the table's name of each DataFrame column that has another name in the table.
+    :raises SchemaMismatch: the DataFrame does not fit. The error has a line for each problem.
     """
     by_name = {column.name: column for column in columns}
     pairs = [(field, by_name.get(names.get(field.name, field.name))) for field in schema]
@@ -181,7 +180,7 @@ def _about_names(
 
 
 def refuse_equal_but_for_case(names: Collection[str], database: str) -> None:
-    """Refuse new columns whose names differ by case only, for a database that takes them for one name.
+    """Refuse new columns whose names differ by case only, for a database that ignores the case of names.
 
     :raises SchemaMismatch: there are two such columns.
     """
@@ -195,11 +194,11 @@ def refuse_equal_but_for_case(names: Collection[str], database: str) -> None:
 
 
 Holds = Callable[[TableColumn, Column], bool]
-"""Returns True if a column, as it is now, can hold every value that the plan allows."""
+"""Returns True if a column, as it is now, can hold every value of its planned type."""
 
 
 def same_type(now: TableColumn, planned: Column) -> bool:
-    """Return True if a column has the planned type."""
+    """Return True if the type of a column has not changed since the plan was made."""
     return now.type == planned.type
 
 
@@ -211,18 +210,16 @@ def refuse_changed(
     *,
     nulls_are_refused: bool = False,
 ) -> Plan:
-    """Return the plan with the columns as the table has them now.
+    """Return the plan with the present columns of the table, or refuse the table if it no longer fits.
 
-    Refuse a table that no longer takes the rows.
+    A wider type fits: tasks have checked the pending rows against the narrower type. A new column fits if it
+    takes nulls.
 
-    A wider type never stops a flush: tasks have checked the pending rows, and do not check them again. A new
-    column that takes nulls does not matter.
-
-    :param columns: the columns of the table, as it is now.
-    :param others: further changes.
-    :param nulls_are_refused: True if the caller refuses each null in a column that no longer takes nulls.
-        Otherwise such a column is refused.
-    :raises SchemaMismatch: names all changes.
+    :param columns: the present columns of the table.
+    :param others: texts of further changes that do not fit.
+    :param nulls_are_refused: True if the caller refuses each row with a null in a column that no longer takes
+        nulls. False to refuse the table.
+    :raises SchemaMismatch: the table no longer fits. The error names all changes.
     """
     now, written = {column.name: column for column in columns}, plan.of_table().columns
     changed = (_change(column, now.get(column.name), holds) for column in written)
@@ -254,7 +251,7 @@ def refuse_changed(
 
 
 def has_changed(table: str, changes: Iterable[str]) -> SchemaMismatch:
-    """Return the error of a table that no longer fits the pending rows."""
+    """Return the error for a table that no longer fits the pending rows."""
     return SchemaMismatch(
         f"Table {table} has changed since pending rows were checked against it: {'; '.join(changes)}.",
         "Change the table back, or create it again; then the flush continues. To change it for the next"
@@ -264,13 +261,13 @@ def has_changed(table: str, changes: Iterable[str]) -> SchemaMismatch:
 
 
 def published_elsewhere(former: str, here: str, options: Iterable[str]) -> OptionError:
-    """Return the error at which the flush stops if pending rows were published for another table.
+    """Return the error for pending rows that were published for another table than the options name.
 
-    Such rows go neither to the table that the options name nor, without a command, to the former table.
+    The flush stops, since the user has to decide which of the two tables gets the rows.
 
     :param former: the table that the plan of the rows names.
     :param here: the table that the options name.
-    :param options: `name=value` of each option with which a command writes to the former table.
+    :param options: the options, as `name=value`, with which a command flushes to the former table.
     """
     flags = " ".join(f"--option {shlex.quote(option)}" for option in options)
     return OptionError(

@@ -1,8 +1,8 @@
-"""DDL: the options of a table that a start creates, its CREATE TABLE, and names quoted for SQL. Pure.
+"""DDL: the options of a table that a start creates, its CREATE TABLE, and names quoted for SQL. No I/O.
 
-The option createTable creates a missing table from the DataFrame's schema. A target with this option derives
-its options from `TableOptions`. `wal_sink.check` creates no table: it shows the statement of the start.
-Without the option the error has the statement to run.
+With option createTable a start creates a missing table from the DataFrame's schema, and `wal_sink.check`
+shows the statement. Without the option, the error for a missing table has the statement. A target with this
+option derives its options from `TableOptions`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ class Layout(NamedTuple):
 NO_LAYOUT = Layout()
 
 _COMMA = re.compile(r",(?![^()]*\))")
-"""A comma outside of parentheses: a partition may be `bucket(16, id)`."""
+"""A comma outside of parentheses, since a partition may be `bucket(16, id)`."""
 
 
 def without_effect(option: str, problem: str, other: str, value: str = "upsert") -> OptionError:
-    """Return the error of an option that needs a value of another option.
+    """Return the error for an option that has no effect without a value of another option.
 
-    :param problem: the present value of the other option, and why it does not fit. Continues "Option … is
-        given ".
+    :param problem: why the option has no effect. Continues "Option … is given ".
     :param other: the other option.
-    :param value: the value that `option` needs.
+    :param value: the value of the other option with which `option` has an effect.
     """
     return OptionError(
         f"Option {option} is given {problem}.",
@@ -51,7 +50,7 @@ def without_effect(option: str, problem: str, other: str, value: str = "upsert")
 
 
 def refuse_repeated(option: str, names: Iterable[str]) -> None:
-    """Check that an option has each name once.
+    """Refuse a name that an option has twice.
 
     :raises OptionError: a name is repeated.
     """
@@ -61,10 +60,10 @@ def refuse_repeated(option: str, names: Iterable[str]) -> None:
 
 
 class TableOptions(Options, frozen=True, kw_only=True):
-    """The base for options of a target that creates tables."""
+    """Base class for the options of a target that creates tables."""
 
     key_alone: ClassVar[bool] = False
-    """True if the target reads keyColumns for an existing table, too."""
+    """True if keyColumns has an effect without createTable, since the target reads it for every table."""
 
     create_table: Annotated[
         bool, about("whether a missing table is created from the DataFrame's schema")
@@ -101,11 +100,13 @@ class TableOptions(Options, frozen=True, kw_only=True):
 
 
 def refuse_key_and_mode(option: str, mode: str, layout: Layout) -> None:
-    """Check that the key of a new table fits the mode.
+    """Check that a new table has a key if the mode is upsert, and no key if the mode is append.
+
+    In an append mode a key would refuse the second of two rows with one key.
 
     :param option: the option that sets `mode`.
     :param mode: append or upsert.
-    :raises OptionError: an upsert has no key, or an append has a key, which would refuse a second row of it.
+    :raises OptionError: the key is missing, or the table must not have it.
     """
     if mode == "upsert" and not layout.key:
         raise OptionError(
@@ -135,10 +136,12 @@ def refuse_unknown_columns(layout: Layout, schema: pa.Schema) -> None:
 
 
 def refuse_other_key(table: object, layout: Layout, key: Collection[str]) -> None:
-    """Check that an existing table has the key that keyColumns names.
+    """Refuse an existing table with another key than keyColumns names.
+
+    With another key, rows would replace other rows than the user expects.
 
     :param key: the key of the table, by the DataFrame's names.
-    :raises SchemaMismatch: it has another key, so rows would replace other rows than expected.
+    :raises SchemaMismatch: the table has another key.
     """
     if layout.key and {*layout.key} != {*key}:
         raise SchemaMismatch(
@@ -160,10 +163,7 @@ def spark_statement(
     :param partition: partition columns or transforms of them, quoted.
     :param using: the format.
     """
-    columns = ", ".join(
-        f"{spark_name(field.name)} {spark_ddl(field.type)}{' NOT NULL' if field.name in key else ''}"
-        for field in schema
-    )
+    columns = ", ".join(_columns(schema, key, lambda field: spark_ddl(field.type), spark_name))
     by = f" PARTITIONED BY ({', '.join(partition)})" if partition else ""
     return f"CREATE TABLE {table} ({columns}) USING {using}{by}"
 
@@ -176,7 +176,7 @@ def create_statement(
     quote_name: Callable[[str], str],
     suffix: str = "",
 ) -> str:
-    """Return a CREATE TABLE by the SQL standard. Columns of the key take no null.
+    """Return a CREATE TABLE of standard SQL, with a primary key. Columns of the key take no null.
 
     :param table: the quoted name.
     :param schema: the columns that are written.
@@ -184,22 +184,30 @@ def create_statement(
     :param quote_name: quotes a name as the database does.
     :param suffix: the text after the columns, such as the partitions.
     """
-    lines = [
-        f"  {quote_name(field.name)} {type_of(field)}{' NOT NULL' if field.name in layout.key else ''}"
+    lines = _columns(schema, layout.key, type_of, quote_name)
+    if layout.key:
+        lines.append(f"PRIMARY KEY ({', '.join(map(quote_name, layout.key))})")
+    body = ",\n  ".join(lines)
+    return f"CREATE TABLE {table} (\n  {body}\n) {suffix}".rstrip()
+
+
+def _columns(
+    schema: pa.Schema,
+    key: Collection[str],
+    type_of: Callable[[pa.Field], str],
+    quote_name: Callable[[str], str],
+) -> list[str]:
+    return [
+        f"{quote_name(field.name)} {type_of(field)}{' NOT NULL' if field.name in key else ''}"
         for field in schema
     ]
-    if layout.key:
-        lines.append(f"  PRIMARY KEY ({', '.join(map(quote_name, layout.key))})")
-    body = ",\n".join(lines)
-    end = f" {suffix}" if suffix else ""
-    return f"CREATE TABLE {table} (\n{body}\n){end}"
 
 
 # --- names ----------------------------------------------------------------------------------------
 
 
 def quote(name: str) -> str:
-    """Quote an identifier by the SQL standard. Its case is kept."""
+    """Quote an identifier as standard SQL does, which also keeps its case."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -217,9 +225,9 @@ _QUOTED = r'"(?:[^"]|"")*"|`(?:[^`]|``)*`'
 
 
 def unquoted(names: str) -> str:
-    """Return quoted identifiers with dots between them as an option names them, without quotes.
+    """Remove the quotes of a table's name, such as `"shop"."orders"`. Any other text is returned unchanged.
 
-    Accepts quotes of the SQL standard and of MySQL. Any other text is returned unchanged.
+    The quotes may be those of standard SQL or of MySQL.
     """
     if not re.fullmatch(rf"(?:{_QUOTED})(?:\.(?:{_QUOTED}))*", names):
         return names
@@ -228,7 +236,7 @@ def unquoted(names: str) -> str:
 
 
 def spark_table(parts: Iterable[str]) -> str:
-    """Return a table's name for Spark's SQL. Only parts that need quotes have them."""
+    """Return a table's name for Spark's SQL. Only parts that need quotes get them."""
     return ".".join(
         part if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", part) else spark_name(part)
         for part in parts

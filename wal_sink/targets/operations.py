@@ -1,7 +1,7 @@
-"""Options for rows that replace or delete rows of their key, and the columns that these options name. Pure.
+"""Options for deletes and for cells that keep their value, and the columns that these options name. No I/O.
 
-A target that can delete derives its options from `OperationOptions`. Every other target refuses these options
-(`wal_sink.configuration`). `targets.cdc` reads the operation column.
+A target that deletes rows derives its options from `OperationOptions`. For every other target
+`refuse_undeclared` refuses these options. `targets.cdc` reads the operation column.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from wal_sink.targets.ddl import TableOptions, refuse_repeated, without_effect
 def refuse_type(
     schema: pa.Schema, option: str, column: str, taken: tuple[str, ...], remedy: str
 ) -> None:
-    """Check that an option names one column of the DataFrame, and that the type of the column is allowed.
+    """Check that an option names exactly one column of the DataFrame, and that its type is allowed.
 
-    :param taken: the allowed types, as Spark names without parameters.
-    :raises SchemaMismatch: the type is another one, the DataFrame lacks the column, or it has several of that
-        name.
+    :param taken: the names of the allowed types in Spark, without parameters, such as "decimal".
+    :param remedy: the remedy for another type.
+    :raises SchemaMismatch: the column has another type, is missing, or exists several times.
     """
     count = schema.names.count(column)
     if count != 1:
@@ -45,7 +45,9 @@ def refuse_type(
 def refuse_written(
     option: str, column: str, known: Collection[str], place: object, what: str = ""
 ) -> None:
-    """Check that the table lacks a column that the sink reads and does not write.
+    """Refuse a table with a column of the same name as a column that the sink only reads.
+
+    The user would expect the sink to write such a column.
 
     :param known: the names of the table's columns.
     :param place: the table, or several tables, as errors show them.
@@ -82,15 +84,6 @@ Operations = Annotated[
     ),
 ]
 
-UnavailableValue = Annotated[
-    str,
-    about(
-        "Text of a cell that an upsert leaves as it is, such as __debezium_unavailable_value; in columns of"
-        " strings or binary beside the key. Default: no text is one",
-        SHAPES,
-    ),
-]
-
 _DEFAULT: Mapping[str, Operation] = {UPSERT: UPSERT, DELETE: DELETE}
 _EXAMPLE = f'{OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 
@@ -98,7 +91,7 @@ _EXAMPLE = f'{OPERATIONS}={{"U": "{UPSERT}", "D": "{DELETE}"}}'
 BY_POSITION = (
     "the later of two rows with one key stays. In one micro-batch after a shuffle it may be either"
 )
-"""The text that a start logs if the last row of a key stays and no event time decides."""
+"""The line that a start logs about the order of rows with one key, if no column has their time."""
 
 
 def json_pairs(
@@ -154,11 +147,18 @@ def read_words(column: str, text: str) -> Mapping[str, Operation]:
 
 
 class OperationOptions(TableOptions, frozen=True, kw_only=True):
-    """The base for options of a target that creates tables and deletes rows."""
+    """Base class for the options of a target that creates tables and deletes rows."""
 
     operation_column: OperationColumn = msgspec.field(name=OPERATION_COLUMN, default="")
     operations: Operations = msgspec.field(name=OPERATIONS, default="")
-    unavailable_value: UnavailableValue = msgspec.field(name=UNAVAILABLE_VALUE, default="")
+    unavailable_value: Annotated[
+        str,
+        about(
+            "Text of a cell that an upsert leaves as it is, such as __debezium_unavailable_value; in columns"
+            " of strings or binary beside the key. Default: no text is one",
+            SHAPES,
+        ),
+    ] = msgspec.field(name=UNAVAILABLE_VALUE, default="")
 
     @property
     def words(self) -> Mapping[str, Operation]:
@@ -169,11 +169,11 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
         return read_words(self.operation_column, self.operations)
 
     def refuse_without_key(self, option: str, mode: str) -> None:
-        """Refuse malformed words, and options that need a key in a mode without a key.
+        """Refuse option operations if it is malformed, and options of this class in mode append.
 
         :param option: the option that sets `mode`.
         :param mode: append or upsert.
-        :raises OptionError: one of these.
+        :raises OptionError: an option is malformed, or needs the mode upsert.
         """
         _ = self.words
         if self.operation_column and mode != "upsert":
@@ -187,7 +187,7 @@ class OperationOptions(TableOptions, frozen=True, kw_only=True):
 
 
 def refuse_undeclared(options: Mapping[str, str], target: str, declared: type[Options]) -> None:
-    """Refuse the options of this module for a target that does not declare them.
+    """Refuse options of this module that a target does not declare.
 
     :param options: all options, by their names in lower case.
     :raises OptionError: one of the options is given.
@@ -211,7 +211,7 @@ _UNDECLARED = {
     OPERATIONS: ("cannot delete rows", _DELETES_OUT),
     UNAVAILABLE_VALUE: ("only adds rows, so there is no older value to keep", _TEXT_WRITTEN),
 }
-"""For each option: what a target without it cannot do, and the remedy."""
+"""By option: what a target without the option cannot do, and the remedy."""
 
 
 def without_operation(
@@ -219,11 +219,11 @@ def without_operation(
 ) -> pa.Schema:
     """Return the columns of a DataFrame without the operation column.
 
-    :param column: the operation column. Empty if no option names one.
+    :param column: the operation column. Empty if option operationColumn is not set.
     :param table: the names of the table's columns. Empty if there is no table.
     :param name: the table, as errors show it.
     :raises SchemaMismatch: the DataFrame lacks the column, its type is not a string, or the table has a
-        column of that name, which would not be written.
+        column of this name.
     """
     if not column:
         return schema
@@ -234,9 +234,10 @@ def without_operation(
 
 
 def with_operation(columns: Sequence[Column], schema: pa.Schema, column: str) -> tuple[Column, ...]:
-    """Return a plan's columns with the operation column at its place in the DataFrame.
+    """Insert the operation column into a plan's columns, at its position in the DataFrame.
 
-    :param columns: the planned columns of `without_operation`.
+    :param columns: the plan's columns without the operation column.
+    :param column: the operation column. Empty if option operationColumn is not set.
     """
     if not column:
         return tuple(columns)
@@ -246,7 +247,7 @@ def with_operation(columns: Sequence[Column], schema: pa.Schema, column: str) ->
 
 
 def described(options: OperationOptions) -> dict[str, str]:
-    """Return the texts about these options that a start logs, by heading."""
+    """Return the lines about deletes and unavailable cells that a start logs, by heading."""
     headings = dict[str, str]()
     if column := options.operation_column:
         deletes = " or ".join(word for word, meaning in options.words.items() if meaning == DELETE)

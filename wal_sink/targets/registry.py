@@ -15,11 +15,11 @@ from wal_sink.targets.base import INTERFACE, Target
 from wal_sink.unknown_names import did_you_mean
 
 GROUP = "wal_sink.targets"
-"""The group of entry points: `name = "module:Class"`."""
+"""The group of a distribution's entry points for targets, such as `mydb = "my_package:MyTarget"`."""
 
 
 def is_installed(name: str) -> bool:
-    """Return True if a target of this name is installed. A `module:Class` is not a name."""
+    """Return True if a target is registered under a name. False for the form `module:Class`."""
     return name in OWN or name in _registered()
 
 
@@ -30,13 +30,12 @@ def installed() -> list[str]:
 
 @functools.cache
 def target_type(name: str) -> type[Target]:
-    """Return the class of the target that option `target` names.
+    """Return the class of a target, by its name or as `module:Class`.
 
-    Cached for the process: importing a target and reading the installed distributions take milliseconds, and
-    a worker asks for the class in each epoch.
+    The result is cached, since the import takes milliseconds, and a worker needs the class in each epoch.
 
-    :raises OptionError: no such target is installed, it cannot be imported, or it is not a `Target` of this
-        interface.
+    :raises OptionError: no such target is installed, the target cannot be imported, or the class is not a
+        `Target` for this version of the interface.
     """
     if name in OWN:
         return _load(name, OWN[name].place)
@@ -53,7 +52,7 @@ def target_type(name: str) -> type[Target]:
 
 
 def _registered() -> dict[str, str]:
-    """Return `module:Class` by name, from the metadata of all installed distributions."""
+    """Return `module:Class` of each registered target, by its name."""
     from importlib.metadata import entry_points  # noqa: PLC0415 -- slow, and not needed for shipped targets
 
     places = {point.name: f"{point.module}:{point.attr}" for point in entry_points(group=GROUP)}
@@ -88,11 +87,12 @@ def _load(name: str, place: str) -> type[Target]:
 
 
 def reduced(make: Callable[..., Any], state: tuple[Any, ...], target: Target) -> tuple[Any, ...]:
-    """Return the result of `__reduce__` for an object that carries a target to tasks.
+    """Return the result of `__reduce__` for an object with a target that is pickled for tasks.
 
-    If a worker lacks the target's module, its error names the module, instead of an error of pickle.
+    Pickle's own error does not explain that a worker lacks the target's module.
 
     :param make: makes the object from the state.
+    :raises OptionError: (in the worker) the target's module is missing there.
     """
     module = type(target).__module__
     if module == "__main__":  # a class of the main script is pickled by value

@@ -1,13 +1,11 @@
-"""Reads a query's ledger topic to its end, as a conditional update requires.
+"""Reads a query's ledger row: the last committed record of the query in a compacted topic.
 
-The ledger row is the last committed record of a query in a compacted topic. Each query has a topic of its
-own, unless the user names one: see `KafkaOptions.ledger_of`.
+Kafka acknowledges a commit a moment before consumers of committed records get its records. So a read first
+asks for the end of the topic, which includes uncommitted records. Then it waits until each record before that
+end is committed or aborted.
 
-Kafka acknowledges a commit a moment before readers of committed records get its records. So a read takes the
-end of the topic, including uncommitted records, and waits until every record before it is committed or
-aborted. A flusher that died may have left a transaction open, which blocks all readers. `init_transactions`
-of the query's next flusher ends this transaction. Otherwise the broker ends it after the transaction's
-time-out.
+A dead flusher may leave a transaction open, which blocks all such consumers. `init_transactions` of the
+query's next flusher ends the transaction. Otherwise the broker ends it after the transaction's time-out.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ _END = KafkaError._PARTITION_EOF  # noqa: SLF001 -- documented name
 _SILENT = KafkaError(KafkaError._TIMED_OUT, "the ledger's records do not arrive")  # noqa: SLF001 -- documented name
 
 _AT_END_MS = 10
-"""The milliseconds for which a broker delays the answer that a topic has no more records. Each read of the
-ledger waits for this answer. The default is half a second."""
+"""The milliseconds that a broker waits for new records before it reports the end of the topic. Each read of
+the ledger waits as long. Kafka's default is 500."""
 
 
 class LedgerReader:
-    """Reads one query's ledger row. A later read continues where the former read ended.
+    """Reads one query's ledger row. Each read continues at the offset where the former read ended.
 
-    :param timeout_s: the time-out of each request.
+    :param timeout_s: the time-out of each request, in seconds.
     """
 
     def __init__(self, options: KafkaOptions, query_id: str, timeout_s: float) -> None:
@@ -59,19 +57,19 @@ class LedgerReader:
             logger=logger,
         )
         self._topic_exists = False
-        """True if the topic is known to exist."""
+        """True if a request has shown that the topic exists."""
         self._next = 0
-        """The offset up to which all records are read."""
+        """The offset of the first record that is not read yet."""
         self._record: bytes | None = None
-        """The last record of the query."""
+        """The last record of the query that was read."""
 
     def read(self, patience_s: float) -> LedgerRow | None:
-        """Read all records that the topic has now. Return None if there is no record of the query.
+        """Read the topic to its present end, and return the ledger row. None if the query has no record.
 
         :param patience_s: the seconds for which an open transaction may block the read.
         :raises KafkaException: the brokers do not answer.
-        :raises TargetUnavailable: a transaction is open for longer.
-        :raises SchemaMismatch: the topic is missing, and may not be created.
+        :raises TargetUnavailable: an open transaction blocks the read for longer than `patience_s`.
+        :raises SchemaMismatch: the topic is missing, and the user may not create it.
         :raises CorruptLog: this version of wal_sink cannot read the record.
         """
         end = self._end()
@@ -97,7 +95,7 @@ class LedgerReader:
         until_s, at_open = time.monotonic() + patience_s, False
         while self._next < end:
             if time.monotonic() > until_s:
-                raise self._held_up(patience_s) if at_open else KafkaException(_SILENT)
+                raise self._blocked(patience_s) if at_open else KafkaException(_SILENT)
             message = self._consumer.poll(_POLL_S)
             if message is None:
                 continue
@@ -107,21 +105,21 @@ class LedgerReader:
                 if message.key() == self._query_id.encode():
                     self._record = message.value()
             elif error.code() == _END:
-                # The reader is at the end of the topic, or before an open transaction.
+                # The consumer is at the end of the topic, or at the first record of an open transaction.
                 at_open = True
                 self._next = max(self._next, message.offset())
             else:
                 raise KafkaException(error)
 
     def close(self) -> None:
-        """Disconnect. Idempotent."""
+        """Disconnect. A second call has no effect."""
         self._consumer.close()
 
     def _end(self) -> int:
-        """Return the offset after the last record of the topic, committed or not. 0 if there is no topic."""
+        """Return the offset after the last record, even if it is uncommitted. 0 if there is no topic."""
         if not self._topic_exists:
-            if not topics.is_there(self.admin, self.topic):
-                # Raises if the topic may exist.
+            if not topics.exists(self.admin, self.topic):
+                # It raises an error if another broker knows the topic.
                 topics.create_ledger(self.admin, self.topic, dry=True)
                 return 0
             self._topic_exists, self._next, self._record = True, 0, None
@@ -136,7 +134,7 @@ class LedgerReader:
             self._topic_exists = False  # it may have been deleted
             raise
 
-    def _held_up(self, patience_s: float) -> TargetUnavailable:
+    def _blocked(self, patience_s: float) -> TargetUnavailable:
         return TargetUnavailable(
             f"The ledger's topic {self.topic} cannot be read to its end for {patience_s:.0f} s: a transaction"
             " is open there. Its flusher has died or is stalled.",

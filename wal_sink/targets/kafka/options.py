@@ -66,7 +66,7 @@ OTHERS = {
     "includeHeaders": "Leave it out: headers are written if the DataFrame has a column headers.",
     **{f"kafka.{name}": remedy for names, remedy in _INSTEAD.items() for name in names.split()},
 }
-"""The remedies for options of Spark's Kafka sink and of Java's producer."""
+"""The remedies for options that Spark's Kafka sink or Kafka's Java producer has, and this target has not."""
 
 
 class KafkaOptions(Options, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
     )
 
     def __post_init__(self) -> None:
-        """Normalize the list of topics. The start checks these topics, and the records go to them.
+        """Normalize option `topic` to names without blanks, separated by commas, each once.
 
         :raises OptionError: option `topic` names no topic, or names the ledger's topic.
         """
@@ -162,12 +162,12 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics of the records, each once."""
+        """The topics of the records."""
         return tuple(self.topic.split(","))
 
     @property
     def client(self) -> dict[str, object]:
-        """The settings of every client of librdkafka: its brokers and its login."""
+        """The settings of librdkafka for producer, consumer and admin client: brokers, login and TLS."""
         own = {"transaction_timeout_ms", "compression", "linger_ms", "partitioner"}
         own |= {"topic", "ledger_topic"}
         settings = {
@@ -180,7 +180,7 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
 
     @property
     def producer(self) -> dict[str, object]:
-        """The further settings of the producer."""
+        """The settings of librdkafka that only the producer gets."""
         return {
             "transaction.timeout.ms": self.transaction_timeout_ms,
             "compression.type": self.compression,
@@ -189,11 +189,11 @@ class KafkaOptions(Options, frozen=True, kw_only=True):
         }
 
     def ledger_of(self, query_id: str) -> str:
-        """Return the topic with the ledger of a query: the named topic, or a topic of its own.
+        """Return the topic of a query's ledger: the topic that an option names, or a topic of its own.
 
-        An open transaction blocks all readers of committed records in its partitions. In a topic for several
-        queries one dead flusher would keep all of them from reading their ledger.
+        A dead flusher's open transaction blocks all readers of the ledger's topic. In a topic of several
+        queries it would block all these queries.
 
-        :param query_id: as in the ledger row. Each of several targets has its own.
+        :param query_id: the key of the ledger row. Each of several targets of a query has a key of its own.
         """
         return self.ledger_topic or f"wal_sink_ledger-{query_id.replace('/', '-')}"

@@ -1,4 +1,4 @@
-"""Makes the plan when a query starts. Compares the DataFrame with records of Kafka and with its topics."""
+"""Makes the plan when a query starts: checks topics and rights, and compares the DataFrame with a record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wal_sink.targets.kafka.records import TOPICS, TYPES, UNBOUNDED_MS, Limits
 from wal_sink.targets.kafka.session import transactional
 
 _START = "start"
-"""The text in place of a query's id, which is not known at a start."""
+"""The text in place of the query's id, which the start does not know."""
 
 
 def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, changes: bool) -> Plan:
@@ -26,7 +26,7 @@ def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, changes: bool) 
     :raises OptionError: the brokers refuse the transaction's time-out.
     :raises KafkaException: the brokers do not answer, or refuse otherwise.
     """
-    limits = _limits(options, create=changes)
+    limits = _checked_topics(options, create=changes)
     columns = agreed_columns(schema, limits)
     transactional(options, _START, limits, topics.TIMEOUT_S)
     return Plan(
@@ -38,13 +38,14 @@ def agree(options: KafkaOptions, schema: pa.Schema, key: str, *, changes: bool) 
     )
 
 
-def _limits(options: KafkaOptions, *, create: bool) -> dict[str, Limits]:
+def _checked_topics(options: KafkaOptions, *, create: bool) -> dict[str, Limits]:
     """Return the limits of the topics, and check that the ledger's topic is fit or can be created.
 
-    A topic that no option names is created by the first flusher of the query.
+    :param create: True to create the ledger's topic that an option names. Without such an option, the first
+        flusher of the query creates the topic.
     """
     admin, ledger = topics.admin_of(options), options.ledger_of(_START)
-    if not topics.is_there(admin, ledger):
+    if not topics.exists(admin, ledger):
         topics.create_ledger(admin, ledger, dry=not (create and options.ledger_topic))
     return topics.limits(admin, options.topics, ledger)
 
@@ -59,33 +60,33 @@ _ALSO = {
     pa.int32(): (pa.int8(), pa.int16()),
     TYPES["headers"]: (pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])),),
 }
-"""Further types that `check` casts to the type of a record's column."""
+"""By type of a record's column, the further types that `check` casts to it."""
 _WITHOUT_VALUE = (
     "value: it is not in the DataFrame. Put all columns into it,"
     " .select(F.to_json(F.struct('*')).alias('value'))."
 )
 
 
-class RecordRules(TableRules):
-    """Rules for the columns of a record, which have fixed types."""
+class _RecordRules(TableRules):
+    """Compares with the columns of a record, whose types are fixed."""
 
     noun = "a record of Kafka"
 
     def about_type(self, field: pa.Field, column: TableColumn) -> Sequence[str]:
-        """Compare the DataFrame's type with the types that `check` casts."""
+        """Accept the types that `check` casts."""
         if _fits(field.type, TYPES[column.name]):
             return []
         return [self.types_differ(field, column.type, f"{_conversion(field, column)}.")]
 
     def about_missing(self, field: pa.Field, free: Collection[str]) -> str:
-        """Refer to the line about `value`, which has one expression for all columns."""
+        """Refer to the line about a missing `value`, whose remedy puts all columns into it."""
         if field.name.lower() in free or "value" not in free:
             return super().about_missing(field, free)
         return "Put it into value, as below."
 
 
 def _conversion(field: pa.Field, column: TableColumn) -> str:
-    """Return the expression that converts a column of the DataFrame to the type of a record's column."""
+    """Return the remedy that converts a column of the DataFrame to the type of a record's column."""
     name, source = field.name, field.type
     cast = to_cast(name, column.type.removesuffix(" or binary"))
     if name in ("key", "value") and source.num_fields:
@@ -105,12 +106,12 @@ def _conversion(field: pa.Field, column: TableColumn) -> str:
 
 
 def agreed_columns(schema: pa.Schema, limits: Mapping[str, Limits]) -> tuple[Column, ...]:
-    """Compare a DataFrame's columns with the columns of a record and the limits of the topics.
+    """Compare a DataFrame's columns with the columns of a record, and with the limits of the topics.
 
-    :raises SchemaMismatch: with a line for each problem.
+    :raises SchemaMismatch: the DataFrame does not fit. The error has a line for each problem.
     """
     return match_columns(
-        schema, _COLUMNS, RecordRules.noun, RecordRules(), _about_topics(schema.names, limits)
+        schema, _COLUMNS, _RecordRules.noun, _RecordRules(), _about_topics(schema.names, limits)
     )
 
 

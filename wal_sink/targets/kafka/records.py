@@ -1,4 +1,4 @@
-"""The records of Kafka: their types and bytes, and the records that tasks refuse. No I/O, but a clock."""
+"""The records of Kafka: their columns and sizes, and the check of rows in tasks. No I/O, but a clock."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ TYPES = {
     "partition": pa.int32(),
     "timestamp": pa.timestamp("ms", "UTC"),
 }
-"""The types of Spark's own Kafka sink, and `timestamp`, which that sink lacks. Texts are encoded as UTF-8.
-Microseconds of a timestamp are cut off. Only `value` is required."""
+"""The columns of a record: those of Spark's own Kafka sink, and `timestamp`. Only `value` is required. Texts
+are encoded as UTF-8. Microseconds of a timestamp are cut off."""
 
 LARGEST_OF_CLIENT = 1_000_000_000
-"""The bytes of the largest record that librdkafka sends."""
+"""The most bytes of a record that librdkafka sends."""
 
 _OVERHEAD = 128
-"""The largest number of bytes of a record beside key, value and headers: lengths, and the head of its
-batch."""
+"""The most bytes of a record beside key, value and headers: lengths, and the head of its batch."""
 _HEADER_OVERHEAD = 10
-"""The largest number of bytes of the two lengths of a header."""
+"""The most bytes of the two lengths of a header."""
 _CLOCKS_MS = 60_000
-"""The largest difference between the clocks of tasks and brokers. A task refuses a record this much before
-its topic does."""
+"""The milliseconds by which the clocks of tasks and brokers may differ. A task's limit for future times is
+lower than the topic's limit by this time."""
 
 Headers = list[tuple[str, bytes | None]]
 Record = tuple[str, bytes | None, bytes | None, Headers | None, int, int]
@@ -45,10 +44,10 @@ timestamp in milliseconds since 1970 (0: now)."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a topic for its records. A plan stores them for the tasks."""
+    """What a topic accepts. A plan stores it for the tasks."""
 
     largest: int
-    """Bytes of the largest record."""
+    """The most bytes of a record."""
     partitions: int
     compacted: bool
     """True if the topic refuses a record without a key."""
@@ -61,21 +60,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 UNBOUNDED_MS = 2**63 - 1
-"""The limit of a topic that takes any time."""
+"""The value of `past_ms` and `ahead_ms` for a topic that takes any time."""
 
 TOPICS = "topics"
 """The detail of a plan with the limits of each topic."""
 
 
 def planned_limits(plan: Plan) -> dict[str, Limits]:
-    """Return the limits of each topic at the time when the plan was made."""
+    """Return the limits that each topic had when the plan was made."""
     return msgspec.convert(plan.details[TOPICS], dict[str, Limits])
 
 
 def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
-    """Cast a batch to a record's types.
+    """Cast a batch to the types of a record.
 
-    :raises InvalidRow: a topic would refuse a record, by its limits in the plan.
+    :raises InvalidRow: a record exceeds the limits of its topic in the plan.
     """
     arrays = [
         batch.column(column.name).cast(TYPES[column.name], safe=column.name != "timestamp")
@@ -98,21 +97,21 @@ def check(batch: pa.RecordBatch, plan: Plan) -> pa.RecordBatch:
 
 
 class _Fault(NamedTuple):
-    """A reason for which topics refuse some records of a batch."""
+    """A reason for which topics refuse records, and the records of a batch to which it applies."""
 
     column: str
-    """The column with the fault. Empty if no single column has it."""
+    """The column with the fault. Empty if it is a fault of the whole record."""
     bad: pa.Array
-    """True for each refused record. Null counts as false."""
+    """True for each refused record. Null stands for False."""
     problem: str
-    """The problem, without the record and its topic."""
+    """The fault, without the values of a record and its topic."""
     detail: Callable[[int], str]
-    """Returns the value of the record at a position, and the limit of its topic."""
+    """Returns a text with the value of the record at a position, and the limit of its topic."""
     remedy: str
 
 
 class _Topics:
-    """The limits of topics, and for each record the topic to which it goes."""
+    """The topic of each record of a batch, and the limits of this topic."""
 
     def __init__(self, checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> None:
         self.names = [*limits]
@@ -125,17 +124,17 @@ class _Topics:
         """The position of each record's topic in `names`. Null for an unknown topic."""
 
     def limit(self, name: str) -> pa.Array:
-        """Return a limit for each record, by the name of a field of `Limits`."""
+        """Return one limit for each record. The name is that of a field of `Limits`."""
         limits = [getattr(limit, name) for limit in self._limits.values()]
         return pa.array(limits).take(self.position)
 
     def of(self, row: int) -> str:
-        """Return the topic of a record."""
+        """Return the topic of the record at a position."""
         return self.names[int(self.position[row].as_py())]
 
 
 def _faults(checked: pa.RecordBatch, limits: Mapping[str, Limits]) -> Iterator[_Fault]:
-    """Yield what topics refuse. An unknown topic is the first fault, since it has no limits."""
+    """Yield the faults of records. An unknown topic is the first fault, since it has no limits."""
     names, topics = checked.schema.names, _Topics(checked, limits)
     if "topic" in names:
         yield _Fault(
@@ -219,11 +218,11 @@ _FAULTS: Mapping[str, Callable[[pa.Array, _Topics], Iterator[_Fault]]] = {
     "key": _fault_of_key,
     "timestamp": _faults_of_timestamp,
 }
-"""By column, the faults of its values. Columns are checked in this order."""
+"""The functions that yield the faults of a column's values. Columns are checked in this order."""
 
 
 def _sizes(checked: pa.RecordBatch) -> pa.Array:
-    """Return an upper bound of the bytes of each record, as a topic counts them."""
+    """Return at least as many bytes for each record as its topic counts."""
     size = pa.repeat(pa.scalar(_OVERHEAD, pa.int64()), checked.num_rows)
     for name in ("key", "value"):
         if name in checked.schema.names:
@@ -236,9 +235,9 @@ def _sizes(checked: pa.RecordBatch) -> pa.Array:
 
 
 def records(batch: pa.RecordBatch, topic: str) -> Iterator[Record]:
-    """Return the records of a checked batch. Columns are converted whole, for speed.
+    """Return the records of a checked batch. Whole columns are converted at once, for speed.
 
-    :param topic: the topic of all rows if no column names it.
+    :param topic: the topic of all records if the batch has no column `topic`.
     """
     names = batch.schema.names
     topics = batch["topic"].to_pylist() if "topic" in names else repeat(topic)

@@ -1,12 +1,12 @@
 """The session of the Kafka target: the records of a window and its ledger record are one transaction.
 
-The `transactional.id` of a producer belongs to the query. A new producer fences the former producers of the
-query: their open transactions are aborted, and they can commit nothing more. So the ledger row that this
-session reads after `init_transactions` is current until the session commits or is fenced. That is the
-conditional update.
+All producers of a query have the same `transactional.id`. So a new producer fences the former ones: the
+brokers abort their open transactions, and refuse all later commits. The ledger row that a session reads after
+`init_transactions` therefore stays current until this session commits or is fenced. That makes the update of
+the row conditional.
 
-If a topic refuses a record, its whole transaction fails. Tasks have refused the records that exceed the
-limits of the topics at the start of the query.
+If a topic refuses a record, the whole transaction fails. Before that, tasks have refused the records that
+exceed the limits of their topics.
 """
 
 from __future__ import annotations
@@ -20,11 +20,7 @@ from typing import Any
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from wal_sink.errors import (
-    OptionError,
-    TargetRefused,
-    TargetUnavailable,
-)
+from wal_sink.errors import OptionError, TargetRefused, TargetUnavailable
 from wal_sink.model.ledger import LedgerRow, Outcome
 from wal_sink.model.plan import Plan
 from wal_sink.targets.base import RowSlice, TransactionalSession
@@ -40,16 +36,16 @@ TIMEOUT_S = 30.0
 """The seconds after which an answer counts as lost."""
 
 _OPEN_TRANSACTION_S = 3.0
-"""The seconds for which a reader waits for an open transaction before it ends the transactions of its
-query."""
+"""The seconds to wait for an open transaction. Then a new producer fences the former ones, which aborts their
+transactions."""
 
 _IDLE_S = 600.0
-"""The seconds after which an idle producer is replaced. Brokers forget an unused `transactional.id`
-(`transactional.id.expiration.ms`), and would refuse its next transaction."""
+"""The seconds after which an unused producer is replaced. Brokers forget an unused `transactional.id` after
+`transactional.id.expiration.ms`, and would refuse its next transaction."""
 
 _FULL_BUFFER_S = 0.2
 _SMALLEST_LIMIT = 1_000
-"""librdkafka's smallest limit for the size of messages."""
+"""The smallest value of `message.max.bytes` in bytes that librdkafka accepts."""
 _FENCED = {
     KafkaError._FENCED,  # noqa: SLF001 -- documented name
     KafkaError.INVALID_PRODUCER_EPOCH,
@@ -60,7 +56,7 @@ _ABORTED = {
     KafkaError._PURGE_INFLIGHT,  # noqa: SLF001
     KafkaError._INVALID_DIFFERENT_RECORD,  # noqa: SLF001
 }
-"""Errors of records that were not sent because another record was refused."""
+"""The errors of records that were not sent, since another record of the transaction was refused."""
 _REFUSED = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG,
@@ -70,10 +66,7 @@ _REFUSED = {
 
 
 class KafkaSession(TransactionalSession):
-    """A flusher's session.
-
-    Its producer is created by the first write, since a read of the ledger must not fence.
-    """
+    """A flusher's session. The first write creates its producer, since a read must fence no other flusher."""
 
     def __init__(self, options: KafkaOptions, query_id: str) -> None:
         self._options = options
@@ -81,18 +74,18 @@ class KafkaSession(TransactionalSession):
         self._ledger = LedgerReader(options, query_id, TIMEOUT_S)
         self._producer: Any = None
         self._used_s = 0.0
-        """The time at which the producer was created, or has written last."""
+        """The time of the producer's creation or last commit, by `time.monotonic`."""
         self._open = False
         """True if the producer has an open transaction."""
         self._row: LedgerRow | None = None
         """The ledger row that was read or written last."""
         self._is_lost = False
-        """True if another flusher has changed the ledger row. Then the records of the window are not sent."""
+        """True if another flusher has changed the ledger row. Then `write` sends no records."""
         self._failed: list[tuple[KafkaError, Any]] = []
-        """Records that were not delivered, with their errors."""
+        """The undelivered records, with their errors."""
 
     def read(self) -> LedgerRow | None:
-        """Read the ledger topic to its end. End an open transaction of the query that blocks the read."""
+        """Return the ledger row. If an open transaction blocks the read, abort it by a new producer."""
         self._abort()
         self._is_lost = False
         try:
@@ -103,9 +96,9 @@ class KafkaSession(TransactionalSession):
         return self._row
 
     def compare(self, plan: Plan) -> None:
-        """Check that the plan has the topics of the options, and that all topics exist and are fit.
+        """Check that the plan is for the topics of the options, and that these topics exist.
 
-        The limits of the topics are not compared: the brokers enforce them.
+        Their limits are not compared with the plan, since the brokers enforce them.
         """
         self._refuse_other_topic(plan)
         self._limits()
@@ -127,7 +120,7 @@ class KafkaSession(TransactionalSession):
         try:
             self._send(rows)
         except BaseException:
-            self._abort()  # rows of a part of the slice must not be committed
+            self._abort()  # otherwise a part of the slice would be committed
             raise
 
     def finish(self, expected: LedgerRow | None, new: LedgerRow) -> Outcome:
@@ -136,7 +129,7 @@ class KafkaSession(TransactionalSession):
             self._abort()
             return Outcome.CONFLICT
         if not self._open:  # a window without rows has no transaction yet
-            if expected is None and not topics.is_there(self._ledger.admin, self._ledger.topic):
+            if expected is None and not topics.exists(self._ledger.admin, self._ledger.topic):
                 topics.create_ledger(self._ledger.admin, self._ledger.topic)
             if self._take_over() != expected:
                 return Outcome.CONFLICT
@@ -150,7 +143,7 @@ class KafkaSession(TransactionalSession):
         return outcome
 
     def close(self) -> None:
-        """Abort the open transaction, and disconnect. Idempotent."""
+        """Abort the open transaction, and disconnect. A second call has no effect."""
         self._abort()
         self._producer = None
         self._ledger.close()
@@ -158,7 +151,7 @@ class KafkaSession(TransactionalSession):
     # --- transactions ---
 
     def _take_over(self) -> LedgerRow | None:
-        """Fence earlier producers of the query, which aborts their transactions. Return the ledger row."""
+        """Fence the former producers of the query, and return the ledger row."""
         self._abort()
         if time.monotonic() - self._used_s > _IDLE_S:
             self._drop_producer()
@@ -179,9 +172,10 @@ class KafkaSession(TransactionalSession):
         self._open = True
 
     def _commit(self, row: LedgerRow) -> Outcome:
-        """Write a ledger record, and commit the open transaction.
+        """Write the ledger record, and commit the open transaction.
 
-        :raises Exception: the transaction certainly had no effect.
+        :returns: APPLIED; or UNKNOWN if the answer is lost.
+        :raises Exception: nothing is committed.
         """
         self._open = False
         try:
@@ -212,10 +206,10 @@ class KafkaSession(TransactionalSession):
         return Outcome.APPLIED
 
     def _drain(self) -> None:
-        """Wait until the brokers have all records.
+        """Wait until the brokers have acknowledged all records.
 
         :raises TargetRefused: a topic refuses a record.
-        :raises TargetUnavailable: the producer was fenced, or the brokers are too slow.
+        :raises TargetUnavailable: the producer is fenced, or the brokers do not answer in time.
         """
         with _explained_fencing(self._options.transaction_timeout_ms):
             pending = self._producer.flush(TIMEOUT_S)
@@ -227,9 +221,11 @@ class KafkaSession(TransactionalSession):
             )
 
     def _raise_cause(self, error: BaseException) -> None:
-        """Raise the reason why a transaction takes no record.
+        """Raise the reason for which the client has put the transaction into an error state.
 
-        Only a commit returns it, and that commit has no effect.
+        The client reports the reason only to a commit, which then has no effect.
+
+        :param error: the error of a record. Any other error than that of the state raises nothing here.
         """
         if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._STATE:  # noqa: SLF001
             try:
@@ -238,7 +234,6 @@ class KafkaSession(TransactionalSession):
                 raise reason from error
 
     def _abort(self) -> None:
-        """Abort the open transaction, if there is one."""
         if not self._open:
             return
         self._open = False
@@ -253,17 +248,17 @@ class KafkaSession(TransactionalSession):
         self._failed.clear()
 
     def _drop_producer(self) -> None:
-        """Drop the producer. The next producer aborts its open transaction."""
+        """Discard the producer. The next producer aborts its open transaction."""
         self._producer = None
         self._open = False
         self._failed.clear()
 
     def _send(self, rows: RowSlice) -> None:
-        """Hand the records of a slice to the producer.
+        """Give the records of a slice to the producer.
 
         :raises TargetRefused: a topic refuses a record, perhaps a record of an earlier call.
-        :raises TargetUnavailable: the producer was fenced.
-        :raises KafkaException: the client or a broker does not accept them.
+        :raises TargetUnavailable: the producer is fenced.
+        :raises KafkaException: client or brokers refuse a record for another reason.
         """
         produce, poll, not_delivered = (
             self._producer.produce,
@@ -282,11 +277,11 @@ class KafkaSession(TransactionalSession):
                     except BufferError:  # the queue is full
                         poll(_FULL_BUFFER_S)
                     except KafkaException as error:
-                        # A refused record, whose error is reported later, may be the cause.
+                        # The cause may be an earlier record, whose error `poll` reports.
                         poll(_FULL_BUFFER_S)
                         self._raise_failed()
                         self._raise_cause(error)
-                        raise _meaning(error.args[0], topic, key) from error
+                        raise _undelivered(error.args[0], topic, key) from error
             poll(0)
         self._raise_failed()
 
@@ -295,7 +290,7 @@ class KafkaSession(TransactionalSession):
             self._failed.append((error, record))
 
     def _raise_failed(self) -> None:
-        """Raise the error of an undelivered record, after which the transaction cannot be committed.
+        """Abort the transaction and raise an error if a record was not delivered.
 
         :raises TargetRefused: a topic refuses the record.
         :raises KafkaException: any other error.
@@ -304,11 +299,11 @@ class KafkaSession(TransactionalSession):
             return
         error, record = self._failed[0]
         self._abort()
-        raise _meaning(error, record.topic(), record.key())
+        raise _undelivered(error, record.topic(), record.key())
 
 
-def _meaning(error: KafkaError, topic: str, key: bytes | None) -> Exception:
-    """Return the error of a record, with a remedy if a topic refuses it."""
+def _undelivered(error: KafkaError, topic: str, key: bytes | None) -> Exception:
+    """Return the exception for an undelivered record."""
     if error.code() not in _REFUSED:
         unknown: Exception = KafkaException(error)
         return unknown
@@ -324,11 +319,12 @@ def _meaning(error: KafkaError, topic: str, key: bytes | None) -> Exception:
 def transactional(
     options: KafkaOptions, query_id: str, limits: Mapping[str, Limits], timeout_s: float
 ) -> Any:
-    """Create the query's producer, which fences earlier ones.
+    """Create a transactional producer, which fences the former producers of the query.
 
     :param limits: the limits of each topic of the records.
-    :raises OptionError: the brokers allow no transaction as long as the option requires.
-    :raises KafkaException: the brokers do not answer, or refuse otherwise.
+    :param timeout_s: the time-out of each request, in seconds.
+    :raises OptionError: the brokers do not allow the transaction time-out of the options.
+    :raises KafkaException: the brokers do not answer, or refuse for another reason.
     """
     largest = [limit.largest for limit in limits.values()]
     producer = Producer(
@@ -344,7 +340,7 @@ def transactional(
         logger=logger,
     )
     try:
-        # A connected producer finds its coordinator at once, and otherwise half a second later.
+        # An unconnected producer would look for its coordinator half a second later.
         producer.list_topics(next(iter(limits)), timeout_s)
         producer.init_transactions(timeout_s)
     except KafkaException as error:
@@ -363,13 +359,11 @@ def transactional(
 def _explained_fencing(timeout_ms: int) -> Iterator[None]:
     """Convert the error of a fenced producer in this context.
 
-    Another error of the client is raised unchanged.
+    The client may call its callbacks while an error is set. Then Python wraps the error in a SystemError.
 
-    The client calls its callbacks while a fatal error is set, and Python wraps that error in a SystemError.
-
-    :param timeout_ms: the milliseconds after which brokers end a transaction.
-    :raises TargetUnavailable: the producer was fenced.
-    :raises KafkaException: any other error.
+    :param timeout_ms: the milliseconds after which the brokers abort a transaction.
+    :raises TargetUnavailable: the producer is fenced.
+    :raises KafkaException: any other error of the client.
     """
     try:
         yield

@@ -26,8 +26,8 @@ _LEDGER = {
     "segment.bytes": "1048576",
     "delete.retention.ms": "3600000",
 }
-"""Settings of a ledger's topic. Kafka compacts only full segments, and each session reads the whole topic.
-With the default segments of 1 GiB a topic would have the records of days. Transaction markers stay for
+"""The settings of a new ledger topic. Each session reads the whole topic, and Kafka compacts only full
+segments. So segments have 1 MiB, not 1 GiB as by default. Kafka keeps the markers of transactions for
 `delete.retention.ms`, one hour, which is longer than any read of the ledger."""
 
 _LARGEST_SEGMENT = 64 * 1024 * 1024
@@ -38,13 +38,13 @@ def admin_of(options: KafkaOptions) -> Any:
     return AdminClient(options.client, logger=logger)
 
 
-def is_there(admin: Any, topic: str) -> bool:
+def exists(admin: Any, topic: str) -> bool:
     """Return True if the connected broker knows the topic."""
     return topic in admin.list_topics(timeout=TIMEOUT_S).topics
 
 
 def limits(admin: Any, names: Sequence[str], ledger_topic: str) -> dict[str, Limits]:
-    """Return the limits of topics. Check that the ledger's topic, if it exists, keeps its records.
+    """Return the limits of topics. If the ledger's topic exists, also check its settings.
 
     :param names: the topics of the records.
     :raises SchemaMismatch: a topic is missing or unfit.
@@ -62,8 +62,7 @@ def limits(admin: Any, names: Sequence[str], ledger_topic: str) -> dict[str, Lim
 
 
 def _limits(settings: Mapping[str, str], partitions: int) -> Limits:
-    """Return the limits of a topic with these settings."""
-    # Brokers before 3.6 have one setting for both.
+    # Brokers before 3.6 have one setting for past and future.
     either = settings.get("message.timestamp.difference.max.ms", str(UNBOUNDED_MS))
     return Limits(
         largest=min(int(settings["max.message.bytes"]), LARGEST_OF_CLIENT),
@@ -78,10 +77,10 @@ def _limits(settings: Mapping[str, str], partitions: int) -> Limits:
 def create_ledger(admin: Any, topic: str, *, dry: bool = False) -> None:
     """Create a ledger's topic with the brokers' default number of replicas, and wait until it exists.
 
-    :param dry: True to check only that the topic is missing and may be created. The controller answers this,
-        while other brokers may have an old list of topics.
-    :raises SchemaMismatch: the brokers refuse.
-    :raises KafkaException: the topic exists already, if `dry`; or the brokers do not answer.
+    :param dry: True to create nothing, and to check that the topic is missing and can be created. The
+        controller answers this request, since other brokers may have an old list of topics.
+    :raises SchemaMismatch: the brokers refuse to create the topic.
+    :raises KafkaException: the brokers do not answer; or `dry` is True and the topic exists.
     """
     new = NewTopic(topic, 1, -1, config=_LEDGER)
     (future,) = admin.create_topics(
@@ -105,16 +104,16 @@ def create_ledger(admin: Any, topic: str, *, dry: bool = False) -> None:
                 f" kafka-topics.sh --create --topic {topic} --partitions 1{settings}",
             ) from error
     until_s = time.monotonic() + TIMEOUT_S
-    while not dry and not is_there(admin, topic):
+    while not dry and not exists(admin, topic):
         if time.monotonic() > until_s:
             raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
         time.sleep(0.02)  # the controller has the topic already
 
 
 def _refuse_ledger(admin: Any, topic: str, partitions: int) -> None:
-    """Refuse a ledger's topic that has several partitions, loses records, or has large segments.
+    """Check the settings of a ledger's topic.
 
-    :raises SchemaMismatch: it is unfit.
+    :raises SchemaMismatch: it has several partitions, is not only compacted, or has large segments.
     """
     if partitions != 1:
         raise SchemaMismatch(
@@ -152,7 +151,7 @@ def _is_unknown(error: BaseException) -> bool:
     reraise=True,
 )
 def _settings(admin: Any, topic: str) -> dict[str, str]:
-    """Return the topic's settings. Retries, since a broker may learn of a new topic a moment late."""
+    """Return the topic's settings. Retry for ten seconds, since a broker may not know a new topic yet."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     (future,) = admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
     return {name: str(entry.value) for name, entry in future.result().items()}
@@ -176,12 +175,12 @@ _PERMANENT = {
     KafkaError.POLICY_VIOLATION,
     KafkaError.UNSUPPORTED_VERSION,
 }
-"""Errors that a broker would return again. Others may pass: a broker restarts, another flusher fences, or a
-broker that has just started does not know the topic yet."""
+"""The errors that a broker would return again. Any other error may pass, such as a restart of a broker or a
+topic that a broker does not know yet."""
 
 
 def classify(error: Exception) -> ErrorClass:
-    """Return the class of an exception."""
+    """Return "fatal" for an error that would occur again, and "retry" for an error that may pass."""
     if not isinstance(error, KafkaException):
         return "fatal"
     kafka_error = error.args[0]
