@@ -51,7 +51,7 @@ def check_prefix(prefix: str) -> str:
 def check_data(path: str, data: bytes) -> bytes:
     """Return `data` unchanged.
 
-    :raises ValueError: if it is empty.
+    :raises ValueError: if `data` is empty.
     """
     if not data:
         raise empty_object(path)
@@ -93,24 +93,24 @@ class StateBackend(ABC):
     Every store gives three guarantees:
 
     1. **Atomic visibility.** To every process that opens the URL, an object is visible whole or not at all.
-    2. **Mutual exclusion.** If several creators create one path, exactly one succeeds. The others get
-       `FileExistsError`.
+    2. **Mutual exclusion.** If several creators create one path, exactly one succeeds. Every other
+       creator gets `FileExistsError`.
     3. **Durable and listed.** An object is acknowledged when `create` returns, or when the block of
-       `open_output` is left. From then on it survives a crash of process and machine, and `list` returns it
-       until it is deleted. An acknowledged deletion survives a crash, too.
+       `open_output` is left. From then on the object survives a crash of process and machine, and `list`
+       returns the object until it is deleted. An acknowledged deletion survives a crash, too.
 
-    `replace` gives only the first guarantee: a crash may restore the old content, and a concurrent `list`
-    may miss the object. Use it for hints.
+    `replace` gives only the first guarantee: a crash may restore the old content, and a concurrent `list` may
+    miss the object. Use `replace` for hints only.
 
-    A path is relative and `/`-separated. No part of it is empty or starts with a dot, and it has no backslash
-    and no NUL. Every method raises `ValueError` for another path, before any I/O. A path names an object or
-    a folder, never both. No object is empty.
+    A path is relative and `/`-separated. No part of a path is empty or starts with a dot, and a path has no
+    backslash and no NUL. Every method raises `ValueError` for another path, before any I/O. A path names an
+    object or a folder, never both. No object is empty.
 
     After an `OSError` that a method does not name, the outcome is unknown: a creator reads the object, and
     compares its content.
 
-    Threads may share an instance. It pickles, also to other hosts, and equals each instance of its class with
-    the same URL. The constructor does no I/O.
+    Threads may share an instance. An instance pickles, also to other hosts, and equals each instance of its
+    class with the same URL. The constructor does no I/O.
     """
 
     url: str
@@ -132,7 +132,7 @@ class StateBackend(ABC):
 
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
-        """Create an object or replace it whole; the last writer wins. A crash may undo it.
+        """Create an object, or replace it whole; the last writer wins. A crash may undo the call.
 
         :raises ValueError: if `data` is empty.
         """
@@ -227,12 +227,12 @@ class StateBackend(ABC):
         return 0
 
     def probe(self) -> None:
-        """Check with objects below `probe/` that the store creates, lists and deletes as it should.
+        """Check by objects below `probe/` that the store keeps its guarantees of create, list and delete.
 
-        The check finds a store without an atomic create. It does not find a store that loses races: the
-        contract suite does, `tests/state_backends/contract.py`.
+        The check finds a store without an atomic create. The contract suite
+        `tests/state_backends/contract.py` also finds a store that loses races.
 
-        :raises StateBackendError: if the store does not.
+        :raises StateBackendError: if the store does not keep a guarantee, or cannot be used.
         """
         path = f"probe/{uuid4().hex}"
         try:

@@ -196,10 +196,11 @@ class LocalBackend(StateBackend):
             folders += [f"{folder}{name}/" for name in below if not name.startswith(".")]
 
     def _sync_up(self, folder: Path, made: set[Path]) -> None:
-        """Make the entries of `folder` durable, and those of its parents up to the root.
+        """Make the entries of `folder` and of its parents up to the root durable.
 
-        All of them are synced, not only those in `made`: another writer may have made a folder that is
-        not synced yet. Above the root, only the folders in `made` and the parent of the highest are synced.
+        All these folders are synced, not only the folders in `made`: another writer may have made a folder
+        that is not synced yet. Above the root, only the folders in `made` and the parent of the highest are
+        synced.
         """
         for parent in (folder, *folder.parents):
             sync(parent)

@@ -21,7 +21,7 @@ _lock = Lock()
 
 
 class MemoryBackend(StateBackend):
-    """Objects that all instances with one name in this process share; they end with the process.
+    """Objects that all instances with one name in this process share, until the process ends.
 
     Names can be nested: the store `a` has the objects of the store `a/b` below `b/`.
 

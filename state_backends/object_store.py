@@ -171,9 +171,9 @@ def client_of(
 ) -> AbstractFileSystem:
     """Return a file system, without I/O.
 
-    All backends with equal options share it, since it takes some 0.1 seconds to make. fsspec's own cache
-    is not used, because its instances keep listings, which do not expire. A forked process gets a new file
-    system, because a client does not survive a fork.
+    All backends with equal options share one file system, since making it takes some 0.1 seconds. fsspec's
+    own cache is not used, because its instances keep listings, which do not expire. A forked process gets a
+    new file system, because a client does not survive a fork.
 
     :param make: the constructor, which is called with keyword arguments.
     """
@@ -196,8 +196,8 @@ class ObjectStoreBackend(StateBackend):
     """Objects of a store with conditional writes, over its fsspec file system.
 
     The store gives guarantee (1), since one request creates an object, and guarantee (3), since its listings
-    are consistent. Guarantee (2) comes from a conditional write. Some stores ignore the condition: `probe`
-    finds them.
+    are consistent. Guarantee (2) comes from a conditional write. Some stores ignore the condition; `probe`
+    finds such a store.
 
     If the answer to a conditional write is lost, and this class or a client library repeats the request, the
     store refuses the repetition because of the object of the first request. So each call writes a nonce into
@@ -365,7 +365,8 @@ class ObjectStoreBackend(StateBackend):
     def _try_parts(self) -> None:
         """Check that the store refuses to complete an upload in parts over an existing object.
 
-        :raises StateBackendError: if it does not: some stores ignore the condition there.
+        :raises StateBackendError: if the store completes the upload: some stores ignore the condition in this
+            request.
         """
         path = f"probe/{uuid4().hex}"
         self.create(path, b"first")

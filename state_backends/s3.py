@@ -145,7 +145,7 @@ class S3Backend(ObjectStoreBackend):
         return super()._key(path)
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
-        """See `StateBackend.folders`. A listing with a delimiter returns them."""
+        """See `StateBackend.folders`. A listing with a delimiter returns the folders."""
         key = self._folder(prefix).partition("/")[2]
         pages = self._repeated(lambda: builtins.list(self._listed(key, Delimiter="/")))
         prefixes = (entry["Prefix"] for page in pages for entry in page.get("CommonPrefixes", []))
